@@ -27,11 +27,13 @@ _CASES = "140:8000000,540:1000000,1024:4000000"
 
 
 class Loop(NamedTuple):
-    """`work` is a job of kbackup (with `options`), or a bare loop. `archive` is the loop whose archive is restored."""
+    """`work` is a job of kbackup (with `options`), or a bare loop. `archive` is the loop whose archive is restored;
+    `change` is what the workers do otherwise (`loops.CHANGES`): such loops run where `--only` names them."""
 
     work: str
     options: Mapping[str, Any] = {}
     archive: str = ""
+    change: str = ""
 
 
 LOOPS = {
@@ -40,9 +42,11 @@ LOOPS = {
     "bare upload": Loop("upload"),
     "backup": Loop("backup", {"compression": "none"}),
     "backup zstd": Loop("backup", {"compression": "zstd"}),
+    "backup zstd, nothing counted": Loop("backup", {"compression": "zstd"}, change="nothing counted"),
     "bare produce": Loop("produce"),
     "restore": Loop("restore", archive="backup"),
     "restore zstd": Loop("restore", archive="backup zstd"),
+    "restore zstd, ids mapped": Loop("restore", archive="backup zstd", change="ids mapped"),
     "restore, no transactions": Loop("restore", {"transactions": False}, "backup"),
 }
 """In the order of a round: a restore takes the archive of the last backup of its kind."""
@@ -125,6 +129,7 @@ class Bench:
             "target": self._servers.unused_name(),
             "tasks": self._tasks,
             "options": dict(loop.options),
+            "change": loop.change,
         }
         where = self._archive_for(name)
         with children([spec | where], loop.work) as (child,), Tree(child.pid) as tree:
@@ -194,11 +199,11 @@ def _cells(rows: Sequence[Result]) -> Iterator[str]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.bench", description=__doc__)
-    add = parser.add_argument
+    add, usual = parser.add_argument, [name for name, loop in LOOPS.items() if not loop.change]
     add("--cases", type=_cases, default=_cases(_CASES), help=f"value sizes and records ({_CASES})")
     add("--repeat", type=int, default=5, help="how often each loop runs; medians count (5)")
     add("--tasks", type=int, default=2, help="tasks at a time, and processes of the bare loops (2)")
-    add("--only", type=_loops, dest="loops", default=list(LOOPS), metavar="LOOPS", help=f"of: {'+'.join(LOOPS)}")
+    add("--only", type=_loops, dest="loops", default=usual, metavar="LOOPS", help=f"of: {'+'.join(LOOPS)}")
     add("--store", choices=("minio", "file"), default="minio", help="where archives go (minio)")
     add("--json", type=Path, metavar="FILE", help="write all results to FILE")
     options = parser.parse_args(arguments)

@@ -27,14 +27,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from kbackup.archive import layout
 from kbackup.config.models import Backup, Restore
 from kbackup.errors import KbackupError
+from kbackup.formats.schema_ids import SchemaCounter, make_map, rewrite
 from kbackup.jobs.backup.job import backup
 from kbackup.jobs.restore.job import restore
 from kbackup.kafka.consume import RangeReader
+from kbackup.kafka.produce import BlockProducer
 from kbackup.spark.session import build_session
 from kbackup.store import S3Options, open_store
 from kbackup.types import OffsetRange
 from scripts.bench.processes import peak_of
-from scripts.bench.servers import shop_records
+from scripts.bench.servers import SCHEMA, shop_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -216,7 +218,7 @@ def run_job(work: str, spec: Spec, parent: Connection) -> None:
     """Run kbackup's job `work`, on a session whose Python workers have begun."""
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     session = build_session(f"local[{spec['tasks']}]", {}, 1)
-    _warm(session, spec["tasks"])
+    _warm(session, spec["tasks"], spec["change"])
     parent.send({})
     parent.recv()
     store = open_store(spec["store"], {"s3": S3Options(**spec["s3"])}, key_class=layout.key_class)
@@ -235,7 +237,23 @@ def run_job(work: str, spec: Spec, parent: Connection) -> None:
     session.stop()
 
 
-def _warm(session: SparkSession, tasks: int) -> None:
+def _count_nothing() -> None:
+    SchemaCounter.add = lambda *_: None  # type: ignore[method-assign]
+
+
+def _map_ids() -> None:
+    """Give each value another id before it is sent."""
+    schemas, send = make_map({SCHEMA: SCHEMA + 1}, {}), BlockProducer.send
+    BlockProducer.send = lambda self, tp, block: send(  # type: ignore[method-assign]
+        self, tp, rewrite(block, schemas, ["value"])
+    )
+
+
+CHANGES: dict[str, Callable[[], None]] = {"": lambda: None, "nothing counted": _count_nothing, "ids mapped": _map_ids}
+"""What the workers of a loop do otherwise than kbackup."""
+
+
+def _warm(session: SparkSession, tasks: int, change: str) -> None:
     """Start the Python workers and have them import what tasks need: a cost of the start, not of the data."""
 
     def prepare(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
@@ -244,6 +262,7 @@ def _warm(session: SparkSession, tasks: int) -> None:
         from kbackup.store import s3  # noqa: F401
 
         kernel.selected_kernel()
+        CHANGES[change]()
         time.sleep(0.5)  # so that each core takes one
         yield from batches
 

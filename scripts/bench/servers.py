@@ -1,5 +1,5 @@
-"""The cluster and the store that are measured against, and the records that are in it: JSON of an exact size, no two
-alike, that compress as JSON does. Real servers on this machine, gone at the end."""
+"""The cluster and the store that are measured against, and the records that are in it: JSON of an exact size behind a
+registry's frame, no two alike, that compress as JSON does. Real servers on this machine, gone at the end."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from scripts.dev.link import Link
 from scripts.dev.s3 import Minio
 
 PARTITIONS = 4
+SCHEMA = 4660
+"""Id that all values name, as a registry's serializer frames them."""
 _FIRST = 1_700_000_000_000  # ms since the epoch
 _STATUS = ("paid", "pending", "shipped", "returned", "cancelled")
 _WORDS = """
@@ -41,14 +43,15 @@ class ShopRecord(NamedTuple):
 
 def shop_records(size: int, first: int, count: int) -> Iterator[ShopRecord]:
     """`count` records from number `first` on, with values of `size` bytes (at least 128); the same every time."""
+    frame = b"\0" + SCHEMA.to_bytes(4, "big")
     draw = random.Random(f"{size}:{first}").random
     for number in range(first, first + count):
         head = (
             f'{{"id":{number},"customer":{int(draw() * 1e9)},"amount":{draw() * 1000:.2f},'
             f'"status":"{_STATUS[int(draw() * len(_STATUS))]}","token":"{draw().hex()[4:17]}","note":"'
         )
-        at, length = int(draw() * (len(_TEXT) - size)), size - len(head) - 2
-        value = f'{head}{_TEXT[at : at + length]}"}}'.encode()
+        at, length = int(draw() * (len(_TEXT) - size)), size - len(frame) - len(head) - 2
+        value = frame + f'{head}{_TEXT[at : at + length]}"}}'.encode()
         yield ShopRecord(f"order-{number % 50_021:06d}".encode(), value, _FIRST + 7 * number)
 
 

@@ -26,6 +26,8 @@ MOST_PARTITIONS = 1_000_000  # a name with a higher number is not of a partition
 
 T = TypeVar("T")
 
+See = Callable[[RecordBlock], object]
+
 IndexState = Literal["whole", "missing", "damaged"]
 
 
@@ -74,9 +76,7 @@ def drop_overlaps(items: Iterable[T], segment_of: Callable[[T], Segment]) -> tup
     return kept, overlapping
 
 
-def salvage_segment(
-    store: Store, target: SegmentTarget, key: str, see: Callable[[RecordBlock], object] = len
-) -> Segment:
+def salvage_segment(store: Store, target: SegmentTarget, key: str, see: See = len) -> Segment:
     """Return the descriptor of a segment that another attempt wrote; write its index where it is missing. `see` gets
     its blocks as they are read. `CorruptError` if the object or its index is not a whole segment."""
     segment, index, state, _ = _read_by_index(store, target, key, see)
@@ -106,9 +106,7 @@ def read_unlisted(store: Store, target: SegmentTarget, key: str) -> ReadBack:
     return ReadBack(segment, data, "damaged", end)
 
 
-def _read_by_index(
-    store: Store, target: SegmentTarget, key: str, see: Callable[[RecordBlock], object] = len
-) -> ReadBack:
+def _read_by_index(store: Store, target: SegmentTarget, key: str, see: See = len) -> ReadBack:
     """Read a segment by its index, which checks as much as record by record and is thirty times as fast. Without an
     index it is read record by record. `CorruptError` where records and index don't fit."""
     index_key = layout.index_key_of(key)
@@ -123,7 +121,7 @@ def _read_by_index(
 
 
 def _read_whole(
-    store: Store, target: SegmentTarget, key: str, by: SegmentIndex | None, see: Callable[[RecordBlock], object] = len
+    store: Store, target: SegmentTarget, key: str, by: SegmentIndex | None, see: See = len
 ) -> tuple[Segment, bytes]:
     """Return the descriptor of a records object, and the bytes of its index. `by` is an index that may be its own.
     `CorruptError` if the object is no whole segment, or does not fit `by`."""

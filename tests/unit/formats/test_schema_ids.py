@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import kbackup.formats
 from kbackup.errors import CorruptError, UndecodableError
-from kbackup.formats import record, schema_kernel
+from kbackup.formats import record, schema_ids, schema_kernel
 from kbackup.formats.schema_ids import (
     MOST_IDS,
     PARTS,
@@ -58,8 +58,11 @@ KERNELS = {"compiled": schema_kernel, "plain": _plain_kernel()}
 
 @contextmanager
 def using(kernel: str) -> Iterator[None]:
+    """With small blocks treated as large ones are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kbackup.formats, "schema_kernel", KERNELS[kernel])
+        patch.setattr(schema_ids, "_SMALL", 200)
+        patch.setattr(schema_ids, "_CACHED", 100)
         yield
 
 
