@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
@@ -14,6 +14,9 @@ from kbackup.archive.models import Schemas, TopicState, UsedSchemas
 from kbackup.errors import UndecodableError, UsageError
 from kbackup.schemas.base import KINDS, Kind, RegistryOptions, Schema, SchemaReference, SchemaVersion, missing
 from kbackup.schemas.decoder import HEADERS, ByRegistry, Decoder, Registry
+
+if TYPE_CHECKING:
+    from kbackup.formats.schema_ids import Part
 
 NOT_READ = "the schemas of this restore point"
 """A warning of a restore point begins so if the registry could not be read."""
@@ -181,6 +184,12 @@ def names_schemas(used: UsedSchemas, schemas: SchemaIndex) -> bool:
     frame has an id that is known."""
     known = sum(count for text, count in used.ids.items() if usual_id(text) in schemas)
     return may_name(used) and known > 0 and 2 * known >= used.framed
+
+
+def naming_parts(topics: Iterable[TopicState], schemas: SchemaIndex) -> dict[str, tuple[Part, ...]]:
+    """Return which of keys and values name schemas, by topic; topics without any are left out."""
+    parts = {t.name: tuple(used.part for used in t.schemas if names_schemas(used, schemas)) for t in topics}
+    return {name: each for name, each in parts.items() if each}
 
 
 class UnknownId(NamedTuple):

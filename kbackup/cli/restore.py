@@ -33,6 +33,7 @@ from kbackup.util.text import human_duration, human_size, plural
 if TYPE_CHECKING:
     from kbackup.archive.restores.plan import RestorePlan
     from kbackup.jobs.restore.report import RestoreReport
+    from kbackup.jobs.schemas.plan import SchemaPlan
 
 
 @archive_command(
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     name_options("restore.groups"),
     key_options("restore.no_groups", "restore.map_group", "restore.transactions", "restore.restore_id"),
     key_option("restore.settings", "--with"),
+    key_options("restore.schemas", "restore.subject_prefix"),
+    key_option("target_schema_registry.url", "--target-schema-registry"),
     key_option("restore.state"),
     rate_option,
     removed_option("restore.from_delta", "--from-delta"),
@@ -96,6 +99,7 @@ def command(frame: Frame, dry_run: bool, count: bool, guide: bool, undo: bool) -
                 _show_plan(plan, warnings, dry_run, reporter, counted)
             ),
             show_settings=lambda settings: _show_settings(settings, reporter),
+            show_schemas=lambda schemas: _show_schemas(schemas, reporter),
         )
     if not dry_run:
         count_restore(report)
@@ -169,12 +173,27 @@ def _show_report(report: RestoreReport, warnings: list[str], reporter: Reporter)
     )
     if applied:
         reporter.note(f"to undo the groups: kbackup groups undo --restore-id {report.restore_id}")
+    if report.schemas is not None and report.schemas.created:
+        reporter.note(f"to undo the schemas: kbackup schemas undo --restore-id {report.restore_id}")
 
 
 def _show_settings(planned: SettingsReport, reporter: Reporter) -> None:
     _show_changes(planned.changes, reporter)
     reporter.note(*(f"not carried: {entry.what} ({entry.why})" for entry in planned.not_carried))
     reporter.warning(*planned.warnings, *planned.missing)
+
+
+def _show_schemas(plan: SchemaPlan, reporter: Reporter) -> None:
+    """Show what is new in the target's registry."""
+    rows = [(s.schema.subject, s.schema.version, s.schema.id, s.schema.type, s.action) for s in plan.created]
+    if rows:
+        reporter.table(columns("subject, version 2, id 1, type 3, action"), rows)
+        reporter.line()
+    there = len(plan.steps) - len(rows)
+    ids = "the same ids" if plan.mode == "same" else "ids of its own, which the records get"
+    reporter.note(
+        f"schemas: {plural(len(plan.steps), 'version')} in {plan.registry} with {ids}; {there:,} are there already"
+    )
 
 
 def _show_changes(changes: Changes, reporter: Reporter) -> None:

@@ -220,6 +220,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     notify: Notify = msgspec.field(default_factory=Notify)
     spark: Spark = msgspec.field(default_factory=Spark)
     schema_registry: RegistryOptions = msgspec.field(default_factory=RegistryOptions)
+    target_schema_registry: RegistryOptions = msgspec.field(default_factory=RegistryOptions)
 
     def section(self, name: str) -> Any:
         return self.stores[name] if name in self.stores else getattr(self, name)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kbackup.jobs.backup.plan import Plan
     from kbackup.jobs.export.job import ExportReport
     from kbackup.jobs.restore.report import RestoreReport
+    from kbackup.jobs.schemas.plan import SchemaPlan
     from kbackup.jobs.settings.plan import SettingsReport
     from kbackup.jobs.status import ArchiveStatus
     from kbackup.jobs.verify import VerifyReport
@@ -273,10 +274,11 @@ def run_restore(
     dry_run: bool,
     show_plan: Callable[[RestorePlan, list[str]], None] = lambda _plan, _warnings: None,
     show_settings: Callable[[SettingsReport], None] = lambda _settings: None,
+    show_schemas: Callable[[SchemaPlan], None] = lambda _schemas: None,
     count: bool = False,
 ) -> RestoreReport:
     """Restore by the configuration; with `count`, records in windows are counted first. The callbacks get the plan with
-    its warnings, and the changes of settings, before anything is written."""
+    its warnings, and the changes of settings and schemas, before anything is written."""
     from kbackup.jobs.restore.job import restore as run
 
     return run(
@@ -284,6 +286,8 @@ def run_restore(
         dry_run=dry_run,
         show_plan=show_plan,
         show_settings=show_settings,
+        show_schemas=show_schemas,
+        registry=config.target_schema_registry,
         count=count,
     )
 

@@ -73,7 +73,8 @@ class SubjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 @dataclass(frozen=True, kw_only=True)
 class RegistryOptions:
     """`[schema_registry]`: the source's registry, which backups read, and where `cat` and `find` ask for what an
-    archive lacks. `url` may be several, with commas between."""
+    archive lacks. `[target_schema_registry]`: the one that schemas are restored into. `url` may be several, with
+    commas between."""
 
     url: Annotated[str, "URL of the schema registry: `https://host:8081`."] = ""
     user: Annotated[str, "User of the registry, or an API key."] = ""

@@ -44,6 +44,8 @@ from kbackup.jobs.compare.report import (
 )
 from kbackup.jobs.replay import SchemaRewrite, ahead, read_range
 from kbackup.jobs.restore.plan import UNIT_BYTES, UNIT_PARTITIONS, plan_restore, select_content
+from kbackup.jobs.schemas.records import rewrite_of
+from kbackup.jobs.schemas.write import schema_map
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
@@ -191,7 +193,8 @@ class CompareRequest:
 
 @dataclass
 class ComparePlan:
-    """Partitions to compare, and what is known before. `target_offsets` by target partition; None: unknown."""
+    """Partitions to compare, and what is known before. `target_offsets` by target partition; None: unknown. `schemas`
+    are the ids that the restored records have in place of the archived ones."""
 
     plan: RestorePlan
     target_offsets: dict[TopicPartition, TargetOffsets] | None
@@ -202,6 +205,7 @@ class ComparePlan:
     unstamped: set[str] = field(default_factory=set)
     findings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    schemas: SchemaRewrite | None = None
 
 
 def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster_id: str) -> ComparePlan:
@@ -221,7 +225,8 @@ def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster
         plan = with_segments(state, plan)
         check_same_target(plan, cluster_id)
         check_same_archive(plan, store)
-        return ComparePlan(plan, restored_offsets(plan, runs), "read_committed")
+        rewrite = rewrite_of(schema_map(state, options.restore_id))
+        return ComparePlan(plan, restored_offsets(plan, runs), "read_committed", schemas=rewrite)
     content = select_content(options, store)
     plan = plan_restore(msgspec.structs.replace(options, no_groups=True), content, cluster_id)
     if request.against == "target":
@@ -322,6 +327,7 @@ def verify_against(
             store=readable(store, compare_plan.plan.archive_id),
             show=request.show,
             timeout=_TIMEOUT,
+            schemas=compare_plan.schemas,
         )
         expected = sum(sum_of(p.archived.segments, "count") for p in partitions)
         results = run_counted(spark, tasks, work, listener, expected)

@@ -56,6 +56,7 @@ def scratch_options(options: Restore, content: Content, prefix: str, restore_id:
         topic_config={**CONFIGS, **options.topic_config},
         into_existing=False,
         settings=(),
+        schemas="none",
         restore_id=restore_id,
     )
 

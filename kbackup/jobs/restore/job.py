@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kbackup.archive import layout
 from kbackup.archive.models import dump, load
-from kbackup.archive.query.java import readable
+from kbackup.archive.query.java import open_archive_or_folder, readable
 from kbackup.archive.restores.offset_map import MappedUnit, Runs, in_order, write_map
 from kbackup.archive.restores.plan import RestorePlan, check_same_archive, check_same_target, with_segments, write_plan
 from kbackup.archive.segments.table import sum_of
@@ -42,6 +42,8 @@ from kbackup.jobs.restore.report import (
     with_warning,
 )
 from kbackup.jobs.restore.task import RestoreWork, side_by_side
+from kbackup.jobs.schemas.plan import SchemaPlan
+from kbackup.jobs.schemas.records import plan_record_schemas
 from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
 from kbackup.kafka import kernel
@@ -50,6 +52,7 @@ from kbackup.kafka.client import Properties, on_the_way
 from kbackup.kafka.kernel import message_outlet
 from kbackup.kafka.produce import BlockProducer
 from kbackup.metrics.registry import Phases, ProgressListener
+from kbackup.schemas.base import RegistryOptions
 from kbackup.spark.tasks import Spark, run_counted
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -65,15 +68,18 @@ def restore(
     spark: Spark,
     listener: ProgressListener,
     *,
+    registry: RegistryOptions | None = None,
     dry_run: bool = False,
     count: bool = False,
     show_plan: Callable[[RestorePlan, list[str]], None] = lambda _plan, _warnings: None,
     show_settings: Callable[[SettingsReport], None] = lambda _settings: None,
+    show_schemas: Callable[[SchemaPlan], None] = lambda _schemas: None,
 ) -> RestoreReport:
     """Restore a restore point into the target; with `dry_run`, report the plan alone. With `count`, records in windows
     are counted before; those that an expression selects always are, as it may fail for one. `state` keeps plan, offset
-    map and report: as a rule the store itself. `show_plan` gets the plan with the warnings of the preflight, and
-    `show_settings` the changes of settings, before anything is written."""
+    map and report: as a rule the store itself. `registry` is the target's, for the schemas of the records. `show_plan`
+    gets the plan with the warnings of the preflight, `show_settings` the changes of settings, and `show_schemas` those
+    of the registry, before anything is written."""
     phases = Phases(listener)
     with phases.step("connect"):
         cluster = Cluster(target, "target")
@@ -102,18 +108,32 @@ def restore(
             if plan.into_existing:
                 findings.warnings += warn_of_existing(target, cluster, records, plan)
         settings = compare_settings(store, plan, cluster)
+        schemas = None
+        if options.schemas != "none":
+            asked, target_registry = options.schemas, registry or RegistryOptions()
+            archive = open_archive_or_folder(store)
+            schemas = plan_record_schemas(asked, options.subject_prefix, target_registry, archive, plan, state)
+            findings.warnings += schemas.warnings if schemas is not None else ()
         if dry_run:
             findings.warnings += warn_of_members(cluster, plan.groups)
         show_plan(plan, findings.warnings)
         if settings is not None:
             show_settings(settings)
+        if schemas is not None:
+            show_schemas(schemas.plan)
         if not dry_run:
             try_transactions(plan, target)
     if dry_run:
-        return make_report(plan, store.url, planned(plan), (), findings.warnings, phases.seconds, "planned", settings)
+        found = schemas.report() if schemas is not None else None
+        counts = planned(plan)
+        return make_report(
+            plan, store.url, counts, (), findings.warnings, phases.seconds, "planned", settings, (), found
+        )
+    if begun.plan is None:
+        begin(state, plan)
+    with phases.step("schemas"):
+        rewrite, registered = schemas.apply(state, plan.restore_id) if schemas is not None else (None, None)
     with phases.step("create topics"):
-        if begun.plan is None:
-            begin(state, plan)
         # before there is what an ACL is to guard
         settings = apply_settings(cluster, SettingsCaptures(state, plan.restore_id), cluster_id, settings)
         create_topics(cluster, plan, findings.create)
@@ -126,6 +146,7 @@ def restore(
             groups=plan.progress_group_names,
             transactions=plan.transactions,
             transaction_bytes=plan.transaction_bytes,
+            schemas=rewrite,
         )
         far = on_the_way(cluster.round_trip(plan.topics[0].target)) if plan.units else 1
         tasks = side_by_side(plan.units, far, spark().sparkContext.defaultParallelism if far > 1 else 1)
@@ -141,7 +162,10 @@ def restore(
         groups = restore_groups(cluster, state, plan, offset_map.runs)
     with phases.step("report"):
         warnings = [*findings.warnings, *late_warnings(done, sum(r.moved for r in results))]
-        report = make_report(plan, store.url, done, groups, warnings, phases.seconds, "restored", settings, hidden)
+        seconds = phases.seconds
+        report = make_report(
+            *(plan, store.url, done, groups, warnings, seconds, "restored", settings, hidden, registered)
+        )
         state.put(layout.restore_key(plan.restore_id, layout.REPORT), dump(report))
         return delete_progress(cluster, plan, report)
 

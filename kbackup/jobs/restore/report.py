@@ -15,6 +15,7 @@ from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.table import sum_of
 from kbackup.archive.segments.window import Choice
 from kbackup.jobs.groups.job import GroupResult, not_applied
+from kbackup.jobs.schemas.records import SchemasReport
 from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.metrics.registry import counted
 from kbackup.types import TopicPartition
@@ -74,6 +75,7 @@ class RestoreReport(Document, frozen=True, kw_only=True):
     choice: Choice | None = None
     archive_id: str = ""
     """As in the plan; '' if an older version wrote it."""
+    schemas: SchemasReport | None = None
 
 
 def make_report(
@@ -86,6 +88,7 @@ def make_report(
     status: Literal["planned", "restored"],
     settings: SettingsReport | None = None,
     hidden: Iterable[TopicPartition] = (),
+    schemas: SchemasReport | None = None,
 ) -> RestoreReport:
     """Return the report; a dry run has no missing `settings` yet. `hidden` are partitions with records that consumers
     can't see yet."""
@@ -93,6 +96,7 @@ def make_report(
         f"consumers can't see all of {tp} yet: a transaction is open there, see troubleshooting.md" for tp in hidden
     )
     unset = settings.missing if settings is not None and status == "restored" else ()
+    refused = schemas.not_set if schemas is not None else ()
     return RestoreReport(
         status=status,
         restore_id=plan.restore_id,
@@ -108,10 +112,11 @@ def make_report(
         bytes=done.bytes,
         groups=groups,
         warnings=(*(plan.choice.left_out if plan.choice is not None else ()), *plan.group_warnings, *warnings),
-        missing=(*plan.damaged, *unseen, *not_applied(groups, "--restore-id", plan.restore_id), *unset),
+        missing=(*plan.damaged, *unseen, *not_applied(groups, "--restore-id", plan.restore_id), *unset, *refused),
         seconds=dict(seconds),
         settings=settings,
         choice=plan.choice,
+        schemas=schemas,
     )
 
 

@@ -16,9 +16,19 @@ from msgspec.structs import replace
 
 from kbackup.archive.models import Member, Schemas, TopicState
 from kbackup.archive.query.selection import Selection
-from kbackup.archive.schemas import Place, SchemaIndex, context_of, lacking, names_schemas, unknown_ids, usual_id
+from kbackup.archive.schemas import (
+    Place,
+    SchemaIndex,
+    context_of,
+    lacking,
+    names_schemas,
+    naming_parts,
+    unknown_ids,
+    usual_id,
+)
 from kbackup.errors import RefusedError, UsageError
-from kbackup.schemas.base import SchemaVersion, SubjectSettings
+from kbackup.formats.schema_ids import Part
+from kbackup.schemas.base import RegistryOptions, SchemaVersion, SubjectSettings, missing
 from kbackup.util.system import in_threads
 from kbackup.util.text import join_names
 
@@ -53,6 +63,8 @@ class SchemaPlan(Member, frozen=True, kw_only=True):
     after: tuple[SubjectSettings, ...]
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    parts: dict[str, tuple[Part, ...]] = msgspec.field(default_factory=dict)
+    """By topic of the source, which of keys and values name schemas; empty without records."""
 
     @property
     def created(self) -> list[PlannedSchema]:
@@ -141,6 +153,18 @@ def _on_target(v: SchemaVersion, index: SchemaIndex, prefix: str) -> SchemaVersi
 
 
 # What the target has of it.
+
+
+def open_registry(options: RegistryOptions, section: str = "target_schema_registry") -> SchemaRegistry:
+    """Return the registry of a section of the configuration. `UsageError` if none is named or a library is missing."""
+    if not options.url:
+        flag = ", or give --target-schema-registry" if section.startswith("target") else ""
+        raise UsageError(f"no {section.replace('_', ' ')} is named", f"set {section}.url in kbackup.toml{flag}")
+    try:
+        from kbackup.kafka.schema_registry import SchemaRegistry
+    except ImportError as error:
+        raise missing(error) from error
+    return SchemaRegistry(options)
 
 
 class Target(NamedTuple):
@@ -309,4 +333,5 @@ def prepare_schemas(
     versions, problems = planned_versions(schemas, topics, prefix, subjects)
     contexts = [s.subject for s in schemas.settings if s.subject == context_of(s.subject)]
     target = read_target(registry, [v for _, v in versions], mode, contexts)
-    return plan_schemas(versions, schemas.settings, target, mode, prefix, problems)
+    plan = plan_schemas(versions, schemas.settings, target, mode, prefix, problems)
+    return replace(plan, parts=naming_parts(topics, SchemaIndex(schemas)) if subjects is None else {})

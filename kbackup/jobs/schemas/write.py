@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from kbackup.archive import layout
 from kbackup.archive.models import D, Document, Member, dump, load
 from kbackup.archive.schemas import Place, context_of
 from kbackup.errors import AlreadyExistsError, KbackupError, NotFoundError, RefusedError, UsageError
+from kbackup.formats.schema_ids import Part
 from kbackup.jobs.schemas.plan import Mode, SchemaPlan, active_versions, locate, located, numbered, settings_words
 from kbackup.schemas.base import SchemaVersion, SubjectSettings
 from kbackup.store.base import Store
@@ -48,8 +50,8 @@ class RestoredSchema(Member, frozen=True, kw_only=True):
 
 
 class SchemaMap(Document, frozen=True, kw_only=True):
-    """restores/<id>/schemas.json: `ids` and `guids` that records carry, and what they are on the target. `not_set` are
-    settings that the registry refused."""
+    """restores/<id>/schemas.json: `ids` and `guids` that records carry, and what they are on the target. `parts` has
+    which of keys and values name schemas, by topic of the source. `not_set` are settings that the registry refused."""
 
     format: Literal["kbackup-restored-schemas"] = "kbackup-restored-schemas"
     restore_id: str
@@ -60,6 +62,7 @@ class SchemaMap(Document, frozen=True, kw_only=True):
     ids: dict[int, int]
     guids: dict[str, str]
     schemas: tuple[RestoredSchema, ...]
+    parts: dict[str, tuple[Part, ...]] = msgspec.field(default_factory=dict)
     not_set: tuple[str, ...] = ()
 
 
@@ -167,6 +170,7 @@ def _map(restore_id: str, plan: SchemaPlan, found: Mapping[Place, SchemaVersion]
         ids=ids,
         guids=guids,
         schemas=tuple(schemas),
+        parts=plan.parts,
     )
 
 

@@ -1,0 +1,69 @@
+"""Records with schemas, backed up and restored: the deserializers of Java and Python read every one of them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from scripts.dev.kafka import Broker
+from scripts.dev.registry import Apicurio
+from tests.integration.conftest import Archive, Kbackup
+from tests.support.schema_samples import Rows, formats, java_read, produce_samples, python_read, register, rows_of
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[Apicurio]:
+    """A registry that has other schemas, with the ids of ours."""
+    with Apicurio() as running:
+        register(running.url, "theirs-")
+        yield running
+
+
+def test_restored_records_are_read(
+    broker: Broker,
+    apicurio: Apicurio,
+    other: Apicurio,
+    archive: Archive,
+    kbackup: Kbackup,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prefix = f"s{secrets.token_hex(4)}-"
+    expected = rows_of(produce_samples(broker.bootstrap, apicurio, prefix, java=True))
+    topics = formats(prefix)
+    monkeypatch.setenv("KBACKUP_SCHEMA_REGISTRY_URL", apicurio.url)
+    report = kbackup.run("backup", "--archive", archive.url, "--topic", f"/{prefix}.*/")
+    assert report["warnings"] == []
+
+    def restored(target: Apicurio, mode: str) -> tuple[dict[str, tuple[str, str]], Rows]:
+        """Return the formats and the due records of the topics of a restore."""
+        names = {topic: f"{mode}-{topic}" for topic in topics}
+        flags = ("--target-schema-registry", target.url, "--schemas", mode, "--map-regex", f"^={mode}-")
+        kbackup.run("restore", archive.url, *flags, "--restore-id", f"{mode}-{prefix}")
+        compared = kbackup.run("verify", archive.url, "--against", "target", "--restore-id", f"{mode}-{prefix}")
+        assert compared["findings"] == []
+        return {names[t]: kinds for t, kinds in topics.items()}, {names[t]: rows for t, rows in expected.items()}
+
+    for target, mode in ((apicurio, "same"), (other, "map")):
+        kinds, due = restored(target, mode)
+        assert java_read(broker.bootstrap, target, kinds) == due
+        assert python_read(broker.bootstrap, target.url, kinds) == due
+
+
+def test_a_registry_that_gives_ids_of_its_own_is_told_to_be_one(
+    broker: Broker,
+    apicurio: Apicurio,
+    other: Apicurio,
+    archive: Archive,
+    kbackup: Kbackup,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prefix = f"s{secrets.token_hex(4)}-"
+    produce_samples(broker.bootstrap, apicurio, prefix)
+    monkeypatch.setenv("KBACKUP_SCHEMA_REGISTRY_URL", apicurio.url)
+    kbackup.run("backup", "--archive", archive.url, "--topic", f"{prefix}avro")
+    flags = ("--target-schema-registry", other.url, "--map-regex", "^=back-", "--schemas", "same")
+    refused = kbackup("restore", archive.url, *flags)
+    assert refused.code == 1, refused
+    assert "--schemas map" in refused.err
