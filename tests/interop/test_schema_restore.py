@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +68,24 @@ def test_a_registry_that_gives_ids_of_its_own_is_told_to_be_one(
     refused = kbackup("restore", archive.url, *flags)
     assert refused.code == 1, refused
     assert "--schemas map" in refused.err
+
+
+def test_mirrored_records_are_read(
+    broker: Broker, apicurio: Apicurio, other: Apicurio, archive: Archive, kbackup: Kbackup, tmp_path: Path
+) -> None:
+    prefix = f"s{secrets.token_hex(4)}-"
+    expected = rows_of(produce_samples(broker.bootstrap, apicurio, prefix))
+    registries = {"A": apicurio.url, "B": other.url}
+    file = tmp_path / "mm2.properties"
+    file.write_text(
+        "clusters = A, B\nA->B.enabled = true\nemit.heartbeats.enabled = false\nemit.checkpoints.enabled = false\n"
+        f"topics = {prefix}.*\nreplication.factor = 1\nemit.offset-syncs.enabled = false\n"
+        f"kbackup.schemas = map\nkbackup.archive = {archive.url}\n"
+        + "".join(f"{alias}.bootstrap.servers = {broker.bootstrap}\n" for alias in registries)
+        + "".join(f"{alias}.kbackup.registry.url = {url}\n" for alias, url in registries.items())
+    )
+    for written in (expected, rows_of(produce_samples(broker.bootstrap, apicurio, f"{prefix}more-"))):
+        kbackup.run("mirror", "run", str(file), "--once")
+        due = {f"A.{topic}": rows for topic, rows in written.items()}
+        kinds = formats(f"A.{prefix}" if written is expected else f"A.{prefix}more-")
+        assert java_read(broker.bootstrap, other, kinds) == due

@@ -11,6 +11,7 @@ from kbackup.archive.models import Document, Member, dump, load
 from kbackup.errors import NotFoundError, UsageError
 from kbackup.kafka.client import Properties
 from kbackup.metadata.entities import TopicName
+from kbackup.schemas.base import RegistryOptions
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
@@ -145,6 +146,9 @@ class Flow:
     sync_group_offsets: Clock
     checkpoint_rule: Literal["exact", "mm2"]
     on_recreate: Literal["continue", "stop"]
+    schemas: Literal["none", "same", "map"] = "none"
+    source_registry: RegistryOptions = field(default_factory=RegistryOptions)
+    target_registry: RegistryOptions = field(default_factory=RegistryOptions)
     starts_at_end: bool = False
     """True for a flow that leaves out the records that the archive has in the first round of a topic."""
     comes_back: NameFilter = field(default=lambda name: False, repr=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +16,7 @@ from kbackup.jobs.mirror.flow import Clock, DefaultPolicy, Flow, IdentityPolicy
 from kbackup.jobs.mirror.topics import without_cycles
 from kbackup.kafka.client import with_admin
 from kbackup.kafka.property_check import refusal
+from kbackup.schemas.base import RegistryOptions
 from kbackup.util.linear_regex import LinearRegex
 
 _PACKAGE = "org.apache.kafka.common.config.provider."
@@ -288,8 +289,12 @@ OWN_KEYS = {
     "kbackup.archive": FlowKey("text", ""),
     "kbackup.checkpoints": FlowKey("text", "exact", choices=("exact", "mm2")),
     "kbackup.on.recreate": FlowKey("text", "continue", choices=("continue", "stop")),
+    "kbackup.schemas": FlowKey("text", "none", choices=("none", "same", "map")),
 }
 """kbackup's own. A cluster may have them, too: they hold for the flows from it."""
+
+REGISTRY_KEYS = {f"kbackup.registry.{each.name.replace('_', '.')}": each.name for each in fields(RegistryOptions)}
+"""Of a cluster: its schema registry, as `[schema_registry]` has it."""
 
 _KEYS = FLOW_KEYS | OWN_KEYS
 
@@ -365,14 +370,29 @@ class FlowReader:
             offset_lag_max=self.number("offset.lag.max"),
             checkpoint_rule=choices("kbackup.checkpoints"),
             on_recreate=choices("kbackup.on.recreate"),
+            schemas=choices("kbackup.schemas"),
+            source_registry=self.registry(self.pair.source),
+            target_registry=self.registry(self.pair.target),
             # only records that come after the flow's first round of a topic
             starts_at_end=consumer.get("auto.offset.reset") == "latest",
             **clocks,
         )
         return flow, [*notes, *more]
 
+    def registry(self, alias: str) -> RegistryOptions:
+        """Return the schema registry of a cluster; its `url` is '' if the file names none."""
+        own = self.sections.by_cluster[alias]
+        resolve = self.sections.references.resolve
+        given = {field: name for name, field in REGISTRY_KEYS.items() if name in own}
+        return RegistryOptions(**{f: resolve(own[name], f"{alias}.{name}").strip() for f, name in given.items()})
+
     def check(self, flow: Flow) -> None:
         """Refuse keys that can't go together."""
+        if flow.schemas != "none":
+            for alias, options in ((flow.source, flow.source_registry), (flow.target, flow.target_registry)):
+                if not options.url:
+                    text = f"{flow.schemas!r} needs the schema registries of both clusters"
+                    raise self._refuse(self._value("kbackup.schemas")[0], text, f"set {alias}.kbackup.registry.url")
         if flow.checkpoint_rule == "mm2" and not flow.emit_offset_syncs:
             key, (syncs, _) = "kbackup.checkpoints", self._value("emit.offset-syncs.enabled")
             text = f"'mm2' translates by offset syncs, and {syncs} = false writes none"
@@ -505,7 +525,7 @@ def _is_one_letter_off(name: str, other: str) -> bool:
 
 def _is_of_cluster(name: str) -> bool:
     """Return whether a cluster has the key `name`."""
-    return name in OWN_KEYS or is_common(name) or name.startswith(ROLES)
+    return name in OWN_KEYS or name in REGISTRY_KEYS or is_common(name) or name.startswith(ROLES)
 
 
 def _unknown_cluster(sections: Sections, key: str, alias: str) -> UsageError:
@@ -516,10 +536,9 @@ def _unknown_cluster(sections: Sections, key: str, alias: str) -> UsageError:
 def _check_refused(name: str, value: str, where: str) -> None:
     if name in REFUSED:
         raise UsageError(f"{where} is no key of MirrorMaker 2", REFUSED[name])
-    if name.startswith("kbackup.") and name not in OWN_KEYS:
-        raise UsageError(
-            f"{where} is no key of kbackup", suggest_name(name, OWN_KEYS, f"keys are {', '.join(OWN_KEYS)}")
-        )
+    known = (*OWN_KEYS, *REGISTRY_KEYS)
+    if name.startswith("kbackup.") and name not in known:
+        raise UsageError(f"{where} is no key of kbackup", suggest_name(name, known, f"keys are {', '.join(known)}"))
     if name.startswith("cluster.") and name.endswith((".bootstrap.servers", ".broker.list")):
         alias = name.split(".")[1]
         raise UsageError(f"{where} is no key of MirrorMaker 2", f"write {alias}.bootstrap.servers")

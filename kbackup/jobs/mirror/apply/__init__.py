@@ -33,6 +33,7 @@ from kbackup.jobs.mirror.apply.pending import (
 from kbackup.jobs.mirror.apply.slots import OpenSlots, SlotResult, SlotTask, SlotWork
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, FlowStatus, RemoteTopic, read_flow_status
 from kbackup.jobs.mirror.settings import TopicsReport, sync_topics
+from kbackup.jobs.replay import SchemaRewrite
 from kbackup.kafka import kernel
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
@@ -86,17 +87,22 @@ class Applier:
         return self._session.map
 
     def apply(
-        self, archive: Archive, point: Manifest, topics: Sequence[RemoteTopic], made: TopicsReport | None = None
+        self,
+        archive: Archive,
+        point: Manifest,
+        topics: Sequence[RemoteTopic],
+        made: TopicsReport | None = None,
+        schemas: SchemaRewrite | None = None,
     ) -> Applied:
-        """Commit every record of `topics` up to `point` that the target does not have. The remote topics exist.
-        `made` is what the round did to create them; None: it did not look at them, and only those with new records are
-        looked at.
+        """Commit every record of `topics` up to `point` that the target does not have, with the ids that `schemas`
+        gives. The remote topics exist. `made` is what the round did to create them; None: it did not look at them, and
+        only those with new records are looked at.
 
         After an error that may be over in a while (`jobs.follow.RETRIED`), call it again. `FencedError`: another
         process applies this flow now."""
         try:
             self._session = self._session or open_session(self.flow, self.target, self.state, archive)
-            return self._apply(self._session, archive, point, topics, made)
+            return self._apply(self._session, archive, point, topics, made, schemas)
         except BaseException:
             self.close()  # what was committed, and which positions hold, is asked for again
             raise
@@ -113,6 +119,7 @@ class Applier:
         point: Manifest,
         topics: Sequence[RemoteTopic],
         made: TopicsReport | None,
+        schemas: SchemaRewrite | None,
     ) -> Applied:
         began = time.monotonic()
         flow = self.flow
@@ -126,7 +133,7 @@ class Applier:
             self._slots.close()  # their producers know the positions that hold no more
         topics = [topic for topic in topics if topic.remote not in missing]
         names = (flow.source, flow.target)
-        work = SlotWork(self.target, archive.store, self.state, names, point.number, self.transaction_bytes)
+        work = SlotWork(self.target, archive.store, self.state, names, point.number, self.transaction_bytes, schemas)
         ends = positions_at_end(session, point, topics, {t.remote for t in deleted}) if flow.starts_at_end else {}
         for result in self._slots.run(work, session.tasks(topics, begins=ends)) if ends else ():
             session.add(result)

@@ -28,7 +28,7 @@ from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.mirror.apply.pending import Noted, PositionNote
 from kbackup.jobs.mirror.flow import AppliedPosition
-from kbackup.jobs.replay import ReachedOffset, UnitRun
+from kbackup.jobs.replay import ReachedOffset, SchemaRewrite, UnitRun
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import Kernel, selected_kernel
 from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
@@ -168,6 +168,7 @@ class SlotWork:
     names: tuple[str, str]
     point: int
     transaction_bytes: int
+    schemas: SchemaRewrite | None = None
 
     def __call__(self, task: SlotTask, progress: ProgressSender) -> Iterator[SlotResult]:
         """Apply a slot in a Spark task, with a producer of its own."""
@@ -211,7 +212,8 @@ class SlotWork:
         if begins:
             producer.commit_alone(ledger.write({}, begins))
             ledger.committed()
-        UnitRun(self.store, task.ranges, producer, ledger, progress, self.transaction_bytes, ledger.start).run()
+        ends = self.store, task.ranges, producer, ledger, progress, self.transaction_bytes, ledger.start
+        UnitRun(*ends, self.schemas).run()
         map_parts, ledger.map_parts = ledger.map_parts, []
         return SlotResult(task.slot, map_parts, ledger.positions, selected_kernel())
 

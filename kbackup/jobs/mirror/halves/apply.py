@@ -34,6 +34,7 @@ from kbackup.jobs.mirror.flow import (
 )
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics, emit_checkpoints, emit_offset_syncs
 from kbackup.jobs.mirror.positions import sync_group_offsets
+from kbackup.jobs.mirror.schemas import MirrorSchemas
 from kbackup.jobs.mirror.settings import TopicsReport, sync_acls, sync_configs, sync_topics
 from kbackup.jobs.mirror.status import (
     after_error,
@@ -217,6 +218,7 @@ class Rounds:
     internal: InternalTopics
     applier: Applier
     timetable: Timetable
+    schemas: MirrorSchemas
     _known: frozenset[str] = frozenset()
     _groups: frozenset[str] = frozenset()
     _made: tuple[tuple[str, int], ...] | None = None
@@ -260,7 +262,8 @@ class Rounds:
             configs = sync_configs(flow, served, self.cluster)
             configured, refused["configs"] = tuple(configs.changed), configs.refused
             self.timetable.done("configs")
-        applied = self.applier.apply(archive, point, served, looked)
+        schemas = self.schemas.register(archive, point, served)
+        applied = self.applier.apply(archive, point, served, looked, schemas)
         syncs = emit_offset_syncs(flow, self.internal, served, applied.positions, self.applier.map)
         checkpoints, offsets = self._positions(archive, point, served, applied, refused)
         created: tuple[str, ...] = ()
@@ -523,7 +526,8 @@ class ApplyHalf:
                 cluster.connect()
                 internal = stack.enter_context(InternalTopics(self.flow, cluster))
                 applier = stack.enter_context(Applier(self.flow, target, self.state, self.spark, self.listener))
-                rounds = Rounds(self.flow, cluster, internal, applier, self.timetable)
+                schemas = MirrorSchemas(self.flow, self.state)
+                rounds = Rounds(self.flow, cluster, internal, applier, self.timetable, schemas)
                 if self._heartbeats is None:
                     clock = HeartbeatClock(self.flow, InternalTopics(self.flow, cluster))
                     self._heartbeats = self._stack.enter_context(clock)

@@ -32,6 +32,7 @@ from kbackup.jobs.mirror.flow import (
 from kbackup.jobs.mirror.halves import apply
 from kbackup.jobs.mirror.halves.apply import ApplyHalf, RoundReport, Rounds, Timetable
 from kbackup.jobs.mirror.internal import Emitted
+from kbackup.jobs.mirror.schemas import MirrorSchemas
 from kbackup.jobs.mirror.settings import TopicsReport
 from kbackup.jobs.mirror.status import flow_holds, flows_of
 from kbackup.jobs.mirror.topics import MirrorTopicPlan
@@ -156,7 +157,7 @@ def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pyt
     class Target:
         map = None
 
-        def apply(self, archive: Archive, point: Manifest, topics: tuple[RemoteTopic, ...], made: object) -> Applied:
+        def apply(self, _: Archive, point: Manifest, topics: tuple[RemoteTopic, ...], *_made: object) -> Applied:
             served.append(tuple(topic.source for topic in topics))
             if len(served) == 1:
                 raise UnreachableError("target is away", "")
@@ -463,7 +464,7 @@ def test_checkpoint_latency_does_not_grow_while_nothing_is_new(monkeypatch: pyte
     applier: Any = SimpleNamespace(apply=lambda *_: Applied(point.number), map=None)
     internal: Any = None
     flow = flow_of(ONLY_CHECKPOINTS + "emit.checkpoints.interval.seconds = 0\n")
-    rounds = Rounds(flow, cluster, internal, applier, Timetable())
+    rounds = Rounds(flow, cluster, internal, applier, Timetable(), MirrorSchemas(flow, MemoryStore()))
     captured_at = datetime.fromisoformat(archive.groups(point).captured_at).timestamp()
     counted.begin("mirror")
     written: list[int] = []

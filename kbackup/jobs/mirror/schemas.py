@@ -1,0 +1,58 @@
+"""The schemas of mirrored records: the target's registry has them before the records of a restore point are applied."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kbackup.archive.models import DocumentRef, Manifest
+from kbackup.archive.reader import Archive
+from kbackup.archive.schemas import ids_in_use
+from kbackup.errors import ClusterError
+from kbackup.jobs.mirror.flow import Flow, RemoteTopic
+from kbackup.jobs.replay import SchemaRewrite
+from kbackup.jobs.schemas.plan import SchemaPlan, open_registry, prepare_schemas
+from kbackup.jobs.schemas.records import rewrite_of
+from kbackup.jobs.schemas.write import apply_schemas
+from kbackup.store.base import Store
+from kbackup.util.text import join_names
+
+
+@dataclass
+class MirrorSchemas:
+    """Registers the schemas of one flow, by `kbackup.schemas`, and remembers what the last round needed."""
+
+    flow: Flow
+    state: Store
+    _known: tuple[DocumentRef, frozenset[int | str]] | None = None
+    _rewrite: SchemaRewrite | None = None
+
+    def register(self, archive: Archive, point: Manifest, topics: Sequence[RemoteTopic]) -> SchemaRewrite | None:
+        """Return the new ids of the records of a restore point; None if they keep theirs. `ClusterError` while a record
+        names a schema that the restore point lacks: a later one may have it."""
+        if self.flow.schemas == "none" or point.schemas is None:
+            return None
+        sources = {topic.source for topic in topics}
+        states = [topic for topic in point.topics if topic.name in sources]
+        needed = point.schemas, frozenset(ids_in_use(states))
+        if needed == self._known:
+            return self._rewrite
+        schemas = archive.schemas(point)
+        assert schemas is not None  # noqa: S101 (the manifest names them)
+        registry = open_registry(self.flow.target_registry)
+        plan = prepare_schemas(registry, schemas, states, self.flow.schemas)
+        if plan.problems:
+            raise ClusterError(
+                f"the records of {self.flow.name} wait for their schemas: {join_names(plan.problems, 5, '; ')}",
+                "see 'kbackup schemas show', and register what is missing; kbackup.schemas = none copies the ids",
+            )
+        self._rewrite = rewrite_of(apply_schemas(registry, self.state, self._id(plan), plan))
+        self._known = needed
+        return self._rewrite
+
+    def _id(self, plan: SchemaPlan) -> str:
+        """Return the id under which a plan is noted beside those of restores: the same one after a crash."""
+        wanted = [(step.schema.subject, step.schema.version, step.schema.id) for step in plan.steps]
+        of = repr((self.flow.name, plan.registry, plan.mode, plan.parts, wanted))
+        return f"mirror-{hashlib.sha256(of.encode()).hexdigest()[:24]}"
