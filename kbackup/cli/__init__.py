@@ -37,6 +37,7 @@ COMMANDS = {
     "find": ("find", "Search keys, values and headers of records."),
     "ui": ("ui", "Show an archive in a browser."),
     "groups": ("groups", "Show, plan, set and undo offsets of consumer groups."),
+    "schemas": ("schemas", "Show, compare, export and restore schemas of a registry."),
     "mirror": ("mirror", "Mirror clusters by MirrorMaker 2's properties file."),
     "migrate": ("migrate", "Check, watch and archive a migration from ZooKeeper to KRaft."),
     "diff": ("diff", "Compare two restore points, or one with a cluster."),
@@ -63,7 +64,7 @@ COMMANDS = {
 
 GROUPS = {
     "Every day": ("backup", "status", "list", "check"),
-    "When it burns": ("restore", "groups", "repair", "unlock"),
+    "When it burns": ("restore", "groups", "schemas", "repair", "unlock"),
     "Look into an archive": ("info", "ls", "cat", "find", "diff", "log", "ui", "export"),
     "Keep an archive": ("verify", "drill", "expire", "keep", "release", "label", "copy", "promote", "key"),
     "Clusters": ("mirror", "migrate"),

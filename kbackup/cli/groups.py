@@ -33,12 +33,14 @@ if TYPE_CHECKING:
     from kbackup.kafka.admin.cluster import Cluster
 
 
-class _InOrder(click.Group):
+class InOrder(click.Group):
+    """Shows its commands in the order in which they were made."""
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
 
-@click.group("groups", cls=_InOrder, epilog="Example: kbackup groups show")
+@click.group("groups", cls=InOrder, epilog="Example: kbackup groups show")
 @common_options
 def command() -> None:
     """Show, plan, set and undo offsets of consumer groups."""
@@ -76,7 +78,7 @@ def show(frame: Frame, group: str | None, restore_point: str | None, to_time: st
     from kbackup.archive.query.java import is_java_archive
     from kbackup.archive.reader import open_archive
 
-    store, moment = archive_store(frame), _moment(restore_point, to_time)
+    store, moment = archive_store(frame), chosen_moment(restore_point, to_time)
     try:
         archive = open_archive(store)
     except NoArchiveError:
@@ -142,7 +144,7 @@ def plan(frame: Frame, same_offsets: bool, restore_point: str | None, to_time: s
     """
     from kbackup.jobs.groups.job import plan_report
 
-    cluster, prepared = _prepare(frame, same_offsets, _moment(restore_point, to_time))
+    cluster, prepared = _prepare(frame, same_offsets, chosen_moment(restore_point, to_time))
     report = plan_report(cluster, prepared, named=not same_offsets)
     show_plan(report, frame.reporter)
     frame.reporter.document(report)
@@ -176,7 +178,7 @@ def apply(frame: Frame, same_offsets: bool, restore_point: str | None, to_time: 
     """
     from kbackup.jobs.groups import job as groups_apply
 
-    cluster, prepared = _prepare(frame, same_offsets, _moment(restore_point, to_time))
+    cluster, prepared = _prepare(frame, same_offsets, chosen_moment(restore_point, to_time))
     report = groups_apply.apply(cluster, state_store(frame), prepared)
     show_applied(report, frame.reporter)
     frame.reporter.document(report)
@@ -248,7 +250,8 @@ def _cluster(frame: Frame) -> Cluster:
     return Cluster(frame.config.target, "target")
 
 
-def _moment(restore_point: str | None, to_time: str | None) -> Moment:
+def chosen_moment(restore_point: str | None, to_time: str | None) -> Moment:
+    """Return what `--restore-point` or `--to-time` selects."""
     from kbackup.jobs.groups.plan import Moment
 
     if restore_point is not None and to_time is not None:

@@ -16,10 +16,12 @@ from msgspec.structs import replace
 from kbackup.archive.models import Groups, Manifest, Metadata, Schemas
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive
+from kbackup.archive.schemas import context_of
 from kbackup.archive.secrets import without_secrets
 from kbackup.errors import ClusterError
 from kbackup.jobs import capture
 from kbackup.jobs.metadata import differing, merge, pairs
+from kbackup.jobs.schemas.plan import content_digest
 from kbackup.jobs.settings.plan import entity_words
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
@@ -178,13 +180,19 @@ def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Sel
     return replace_fields(view, settings={**view.settings, "schemas": _schema_values(schemas) if schemas else None})
 
 
-def _schema_values(schemas: Schemas) -> Values:
-    """Return the versions of a registry's subjects, and what is set for them."""
-    versions = {(v.subject, f"version {v.version}"): f"id {v.id}, {v.type}, {v.state}" for v in schemas.versions}
+def _schema_values(schemas: Schemas, kept: Container[str] | None = None) -> Values:
+    """Return the versions that the registry had, and what was set there. `kept`: no other subjects than these."""
+    versions = {
+        (v.subject, f"version {v.version}"): f"id {v.id}, {v.type}, {v.state}, text {content_digest(v)[:8]}"
+        for v in schemas.versions
+        if v.state != "gone" and (kept is None or v.subject in kept)
+    }
     settings = {
         (each.subject or "all subjects", name): str(value)
         for each in schemas.settings
+        if kept is None or each.subject == context_of(each.subject) or each.subject in kept
         for name, value in {**(each.config or {}), "mode": each.mode}.items()
+        if value is not None
     }
     return versions | settings
 
@@ -286,6 +294,28 @@ _COMPARED: tuple[MetadataPartName, ...] = ("acls", *(part for part, _ in _SETTIN
 
 
 # Compute the differences. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class SchemasDiff:
+    """From `a` to `b`. `other_subjects` are those of a registry that a restore point, which kept only what its records
+    used, may have left out: they are not compared."""
+
+    a: str
+    b: str
+    same: bool
+    schemas: tuple[Value, ...]
+    other_subjects: int
+
+
+def diff_schemas(a: str, b: str, old: Schemas, new: Schemas) -> SchemasDiff:
+    """Compare the schemas of two restore points, or of a restore point and a registry as it is."""
+    subjects = {v.subject for each in (old, new) for v in each.versions}
+    used = [each for each in (old, new) if each.kept == "used"]
+    kept = {v.subject for each in used for v in each.versions} if used else subjects
+    changed = _values(_schema_values(old, kept), _schema_values(new, kept))
+    return SchemasDiff(a, b, not changed, changed, len(subjects - kept))
+
 
 K = TypeVar("K")
 

@@ -25,7 +25,7 @@ from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.check import CheckReport
 from kbackup.jobs.compare.report import AgainstReport
 from kbackup.jobs.copy import CopyReport, PromoteReport
-from kbackup.jobs.diff import Diff
+from kbackup.jobs.diff import Diff, SchemasDiff
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.export.destination import ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.export.job import ExportReport
@@ -46,10 +46,12 @@ from kbackup.jobs.points import LabelReport, PinReport
 from kbackup.jobs.repair import RepairReport
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.retention import ExpireReport, ExpiryUndoReport
-from kbackup.jobs.schemas.write import SchemaMap, SchemasBefore
+from kbackup.jobs.schemas.plan import SchemaPlan, SubjectOverview
+from kbackup.jobs.schemas.write import SchemaMap, SchemasBefore, SchemasUndone
 from kbackup.jobs.settings.write import SettingsBefore, SettingsUndone
 from kbackup.jobs.status import ArchiveStatus
 from kbackup.jobs.verify import VerifyReport
+from kbackup.schemas.base import SchemaVersion, SubjectSettings
 
 _KINDS: tuple[type[Document], ...] = (
     *(models.ArchiveInfo, models.Manifest, models.Groups, models.Metadata, models.Schemas),
@@ -153,6 +155,21 @@ RecordOutput = model(
 )
 UiOutput = model("UiOutput", url=str, archive=str)
 GroupOutput = model("GroupOutput", archive=str, restore_point=int | None, captured_at=str | None, group=GroupOverview)
+_Schemas = model("_Schemas", archive=str, restore_point=int)
+SubjectsOutput = model(
+    "SubjectsOutput",
+    _Schemas,
+    {"registry": str, "captured_at": str, "kept": Literal["all", "used"], "subjects": list[SubjectOverview]},
+    lost=list[str],
+    about="The subjects of a restore point; `lost` says which ids of records it has no schema for.",
+)
+SubjectOutput = model(
+    "SubjectOutput",
+    _Schemas,
+    {"registry": str, "subject": str, "topics": list[str], "settings": SubjectSettings | None},
+    versions=list[SchemaVersion],
+)
+SchemasExportOutput = model("SchemasExportOutput", _Schemas, directory=str, versions=int)
 HalfFields = model(
     "HalfFields",
     {"archive": NotRequired[str], "flow": NotRequired[str], "restore_point": int | None},
@@ -212,6 +229,11 @@ OUTPUTS: dict[str, tuple[Any, ...]] = {
     "groups plan": (GroupsPlanReport,),
     "groups apply": (GroupsReport,),
     "groups undo": (GroupsUndoReport,),
+    "schemas show": (SubjectsOutput, SubjectOutput),
+    "schemas diff": (SchemasDiff,),
+    "schemas export": (SchemasExportOutput,),
+    "schemas restore": (SchemaPlan, SchemaMap),
+    "schemas undo": (SchemasUndone,),
     "mirror run": (HalvesOutput, DryRunsOutput),
     "mirror status": (FlowsOutput,),
     "mirror translate": (TranslationsOutput,),

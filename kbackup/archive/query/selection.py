@@ -13,7 +13,7 @@ from kbackup.errors import UsageError, suggest_name
 from kbackup.util.linear_regex import LinearRegex
 from kbackup.util.text import printable
 
-Kind = Literal["topic", "group"]
+Kind = Literal["topic", "group", "subject"]
 
 
 def is_internal(topic: str) -> bool:

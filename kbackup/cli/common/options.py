@@ -128,7 +128,7 @@ _COMPLETION_SECONDS = 1.0
 
 
 def archived(kind: str, *words: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return the completion of `words`, or of the archive's "topics", "groups", "labels" or "points"."""
+    """Return the completion of `words`, or of the archive's "topics", "groups", "subjects", "labels" or "points"."""
 
     def complete(context: click.Context, parameter: click.Parameter, start: str) -> list[str]:
         return [word for word in words or _archived_names(kind, context) if word.startswith(start)]
@@ -156,6 +156,8 @@ def _archived_names(kind: str, context: click.Context) -> list[str]:
             if (head := archive.head) is not None:
                 names.extend(t.name for t in head.topics if kind == "topics")
                 names.extend(g.group for g in (archive.groups(head).groups if kind == "groups" else ()))
+                held = archive.schemas(head) if kind == "subjects" else None
+                names.extend(sorted({v.subject for v in held.versions}) if held is not None else ())
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()

@@ -6,6 +6,8 @@ and learns the registry's own ids.
 
 from __future__ import annotations
 
+import hashlib
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
@@ -30,7 +32,7 @@ from kbackup.errors import RefusedError, UsageError
 from kbackup.formats.schema_ids import Part
 from kbackup.schemas.base import RegistryOptions, SchemaVersion, SubjectSettings, missing
 from kbackup.util.system import in_threads
-from kbackup.util.text import join_names
+from kbackup.util.text import join_names, plural
 
 if TYPE_CHECKING:
     from kbackup.kafka.schema_registry import SchemaRegistry  # it needs an extra
@@ -78,14 +80,47 @@ class SchemaPlan(Member, frozen=True, kw_only=True):
             raise RefusedError(f"the schemas can't be restored: {join_names(self.problems, 50, '; ')}", hint)
 
 
-# What is wanted of a restore point, under its names on the target.
+# What a restore point has, and what is wanted of it under its names on the target.
+
+
+class SubjectOverview(Member, frozen=True, kw_only=True):
+    """`topics` are those whose records carry one of the `ids`; `type` is that of the last version."""
+
+    subject: str
+    type: str
+    versions: tuple[int, ...]
+    ids: tuple[int, ...]
+    deleted: int
+    topics: tuple[str, ...]
+
+
+def subjects_of(schemas: Schemas, topics: Iterable[TopicState]) -> list[SubjectOverview]:
+    """Return the subjects of a restore point, in order."""
+    index, users = SchemaIndex(schemas), defaultdict[tuple[str, int], set[str]](set)
+    for topic in topics:
+        for found in map(index.find, ids_of_records([topic], index)[0]):
+            users[context_of(found.subject), found.id].add(topic.name)
+    by_subject = defaultdict[str, list[SchemaVersion]](list)
+    for v in schemas.versions:
+        by_subject[v.subject].append(v)
+    return [
+        SubjectOverview(
+            subject=subject,
+            type=versions[-1].type,
+            versions=tuple(v.version for v in versions),
+            ids=tuple(v.id for v in versions),
+            deleted=sum(v.state != "active" for v in versions),
+            topics=tuple(sorted({name for v in versions for name in users[context_of(subject), v.id]})),
+        )
+        for subject, versions in sorted(by_subject.items())
+    ]
 
 
 def ids_of_records(topics: Collection[TopicState], index: SchemaIndex) -> tuple[set[int | str], list[str]]:
     """Return the ids and GUIDs that records carry and the restore point knows, and in words those that it lacks."""
     carried = (usual_id(id) for t in topics for used in t.schemas if names_schemas(used, index) for id in used.ids)
     lost = [
-        f"{u.fields:,} {u.part}s of topic {u.topic} name schema {u.id}, which the restore point lacks"
+        f"{plural(u.fields, u.part)} of topic {u.topic} with schema {u.id}, which the restore point lacks"
         for u in unknown_ids(topics, index)
     ]
     return {schema_id for schema_id in carried if schema_id in index}, lost
@@ -108,13 +143,18 @@ def planned_versions(
     if prefix.startswith(":.") and not context_of(prefix):
         raise UsageError(f"subject prefix {prefix} is no context", "write it as :.rehearsal:")
     index = SchemaIndex(schemas)
+    places = dict(index.places)
+    for v in schemas.versions:
+        if places[v.subject, v.version] is not v:  # of a subject that was made anew; its id needs another place
+            number = 1 + max(number for subject, number in places if subject == v.subject)
+            places[v.subject, number] = replace(v, version=number)
     carried, lost = ids_of_records(topics, index)
     found = {(context_of(v.subject), v.id) for v in map(index.find, carried)}
-    by_id = {v.subject for v in index.places.values() if (context_of(v.subject), v.id) in found}
+    by_id = {v.subject for v in places.values() if (context_of(v.subject), v.id) in found}
     problems = lost if subjects is None else []
     waiting = [
         (v, v.state == "active" or bool({v.id, v.guid} & carried))
-        for v in index.places.values()
+        for v in places.values()
         if (v.subject in by_id if subjects is None else subjects.matches(v.subject))
     ]
     wanted: dict[Place, list[SchemaVersion]] = {}  # with what it refers to
@@ -133,7 +173,7 @@ def planned_versions(
         order.add(place, *sorted((before | {last} if last[0] == place[0] else before) - {place}))
         last = place
     try:
-        versions = [index.places[place] for place in order.static_order() if place in wanted]
+        versions = [places[place] for place in order.static_order() if place in wanted]
     except CycleError as error:
         circle = join_names([f"{subject} version {number}" for subject, number in error.args[1]], 5)
         versions, problems = [], [*problems, f"schemas refer to one another in a circle: {circle}"]
@@ -249,15 +289,17 @@ def absolute(v: SchemaVersion, subject: str) -> str:
 
 def same_schema(one: SchemaVersion, other: SchemaVersion) -> bool:
     """Return whether both have the same type and references, and the same text but for white space."""
-    return _content(one) == _content(other)
+    return content_digest(one) == content_digest(other)
 
 
-def _content(v: SchemaVersion) -> tuple[object, ...]:
+def content_digest(v: SchemaVersion) -> str:
+    """Return hex digits that schemas of equal type, references and text have in common."""
     text: object = " ".join(v.schema.split())
     if v.type != "PROTOBUF":
         with suppress(msgspec.DecodeError, RecursionError):
-            text = msgspec.json.encode(msgspec.json.decode(v.schema))
-    return v.type, text, sorted((r.name, absolute(v, r.subject), r.version) for r in v.references)
+            text = msgspec.json.decode(v.schema)
+    references = sorted((r.name, absolute(v, r.subject), r.version) for r in v.references)
+    return hashlib.sha256(msgspec.json.encode([v.type, text, references])).hexdigest()[:16]
 
 
 # The plan. Pure.
@@ -298,7 +340,7 @@ def plan_schemas(
             continue
         wanted = replace(before, config=s.config or before.config, mode=s.mode or before.mode)
         if wanted != before and is_general and (prefix or not target.is_empty):
-            notes.append(f"{settings_words(wanted)} of {s.subject or 'all subjects'} is not set: others depend on it")
+            notes.append(f"{settings_words(s)} of {s.subject or 'all subjects'} is not set: others depend on it")
         elif wanted != before:
             after.append(wanted)
     touched = {"", *names.values(), *(s.subject for s in after)}

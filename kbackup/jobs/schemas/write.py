@@ -319,7 +319,7 @@ def _put_settings_back(registry: SchemaRegistry, plan: SchemaPlan) -> tuple[list
         wanted = replace(before, config=config, mode=mode)
         if wanted != at:
             _set(registry, wanted, at)
-            settings.append(name)
+            settings += [name] if before.subject in after or at.mode == "IMPORT" else []
         if wanted != before and before.subject in after:
             left.append(f"the settings of {name} are left: others have changed them")
     return settings, left

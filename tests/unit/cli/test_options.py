@@ -163,6 +163,7 @@ def test_which_commands_select() -> None:
         return {name for name, command in EVERY.items() if any(option in o.opts for o in _options(command))}
 
     read = {"info", "ls", "cat", "find", "groups show", "groups plan", "groups apply"}
+    read |= {"schemas show", "schemas export", "schemas restore"}
     assert having("--to-time") == read | {"restore", "verify", "drill"}
     assert having("--restore-point") == having("--to-time") | {"copy", "migrate verify", "migrate bootstrap"}
     assert {*COMMANDS} <= {*EVERY}

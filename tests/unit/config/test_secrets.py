@@ -74,7 +74,11 @@ def test_secret_keys() -> None:
         *("s3.secret_access_key", "s3.session_token", "encryption.key", "ui.token"),
         *("azure.account_key", "azure.sas_token", "azure.connection_string"),
         *("notify.url", "notify.headers", "notify.body"),
-        *("schema_registry.password", "schema_registry.token", "schema_registry.client_key_password"),
+        *(
+            f"{section}.{name}"
+            for section in ("schema_registry", "target_schema_registry")
+            for name in ("password", "token", "client_key_password")
+        ),
     }
 
 

@@ -106,7 +106,7 @@ LOST = schema("a 1", 1, "gone 7")
 @pytest.mark.parametrize(
     ("versions", "ids", "problems"),
     [
-        ([USERS], (70, 71), ["3 values of topic t name schema 71, which the restore point lacks"]),
+        ([USERS], (70, 71), ["3 values of topic t with schema 71, which the restore point lacks"]),
         ([LOST], (1,), ["schema a version 1 refers to gone version 7, which the restore point lacks"]),
         ([replace(LOST, state="deleted"), schema("a 2", 2)], (2,), []),
         (

@@ -1,0 +1,386 @@
+"""`kbackup schemas`: show, compare, export, restore and undo what a restore point has of a schema registry."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
+
+import click
+import msgspec
+
+from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.options import (
+    archive_command,
+    archived,
+    common_options,
+    key_option,
+    options,
+    point_option,
+    to_time_option,
+)
+from kbackup.cli.common.output import Cell, Reporter, columns
+from kbackup.cli.common.session import archive_store, state_store
+from kbackup.cli.groups import InOrder, chosen_moment
+from kbackup.config.windows import TIMES
+from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError, suggest_name
+from kbackup.util.text import join_names, plural
+from kbackup.util.times import now
+
+if TYPE_CHECKING:
+    from kbackup.archive.models import Manifest, Schemas
+    from kbackup.archive.query.selection import Selection
+    from kbackup.jobs.diff import SchemasDiff
+    from kbackup.jobs.schemas.plan import SchemaPlan
+    from kbackup.jobs.schemas.write import SchemaMap, SchemasUndone
+    from kbackup.schemas.base import SchemaVersion
+
+
+@click.group("schemas", cls=InOrder, epilog="Example: kbackup schemas show")
+@common_options
+def command() -> None:
+    """Show, compare, export, restore and undo schemas of a registry."""
+
+
+_moment_options = options(
+    point_option("Schemas as of this restore point."), to_time_option(f"Schemas as of this time: {TIMES}.")
+)
+_target_options = options(
+    key_option("target_schema_registry.url", "--target-schema-registry"),
+    key_option("target_schema_registry.ca_bundle", "--target-schema-registry-ca"),
+)
+_subjects = click.argument("subjects", nargs=-1, metavar="[SUBJECT]...", shell_complete=archived("subjects"))
+
+
+class _Point(NamedTuple):
+    archive: str
+    manifest: Manifest
+    schemas: Schemas
+
+
+def _point(frame: Frame, restore_point: str | None, to_time: str | None = None) -> _Point:
+    """Return a restore point with its schemas. Raises `UsageError` if it has none."""
+    from kbackup.archive.reader import open_archive
+
+    archive = open_archive(archive_store(frame))
+    manifest = chosen_moment(restore_point, to_time).of(archive)
+    schemas = archive.schemas(manifest)
+    if schemas is None:
+        raise UsageError(
+            f"restore point {manifest.number} has no schemas",
+            "set schema_registry.url for backups, or select another one with --restore-point",
+        )
+    return _Point(archive.store.url, manifest, schemas)
+
+
+def _selection(point: _Point, subjects: tuple[str, ...]) -> Selection:
+    from kbackup.archive.query.selection import Selection, check_selection
+
+    selection = Selection.of(subjects, ())
+    where = f"in restore point {point.manifest.number}"
+    check_selection(
+        selection, "subject", {v.subject for v in point.schemas.versions}, where, "see 'kbackup schemas show'"
+    )
+    return selection
+
+
+# Show.
+
+
+@archive_command(
+    "show",
+    click.argument("subject", required=False, shell_complete=archived("subjects")),
+    _moment_options,
+    group=command,
+    example="kbackup schemas show orders-value",
+)
+def show(frame: Frame, subject: str | None, restore_point: str | None, to_time: str | None) -> None:
+    """Show the subjects of a restore point; with SUBJECT, its versions, schemas and settings.
+
+    Needs no registry. Topics are those whose records carry an id of the subject.
+    """
+    from kbackup.archive.schemas import SchemaIndex
+    from kbackup.jobs.schemas.plan import ids_of_records, subjects_of
+
+    point = _point(frame, restore_point, to_time)
+    found = subjects_of(point.schemas, point.manifest.topics)
+    head: dict[str, Any] = {"archive": point.archive, "restore_point": point.manifest.number}
+    head |= {"registry": point.schemas.registry}
+    fields: list[tuple[str, Cell]] = [(name.replace("_", " "), value) for name, value in head.items()]
+    if subject is None:
+        lost = ids_of_records(point.manifest.topics, SchemaIndex(point.schemas))[1]
+        frame.reporter.fields([*fields, ("captured at", point.schemas.captured_at), ("kept", point.schemas.kept)])
+        frame.reporter.line()
+        frame.reporter.table(
+            columns("subject, type 2, versions 3, ids 3, deleted 1 optional, topics 4"),
+            [
+                (
+                    s.subject,
+                    s.type,
+                    len(s.versions),
+                    join_names([*map(str, s.ids)], 4),
+                    s.deleted,
+                    join_names(s.topics, 3),
+                )
+                for s in found
+            ],
+        )
+        frame.reporter.warning(*lost)
+        frame.reporter.document(
+            head
+            | {"captured_at": point.schemas.captured_at, "kept": point.schemas.kept, "subjects": found, "lost": lost}
+        )
+        return
+    names = {each.subject: each for each in found}
+    if subject not in names:
+        hint = suggest_name(subject, names, "run 'kbackup schemas show' to list them")
+        raise UsageError(f"there is no subject {subject} in restore point {point.manifest.number}", hint)
+    versions = [v for v in point.schemas.versions if v.subject == subject]
+    settings = next((s for s in point.schemas.settings if s.subject == subject), None)
+    config = (settings.config if settings is not None else None) or {}
+    mode = settings.mode if settings is not None else None
+    fields += [("subject", subject), ("topics", ", ".join(names[subject].topics) or None)]
+    frame.reporter.fields([*fields, *((name, str(value)) for name, value in config.items()), ("mode", mode)])
+    for v in versions:
+        show_version(v, frame.reporter)
+    topics = names[subject].topics
+    frame.reporter.document(head | {"subject": subject, "topics": topics, "settings": settings, "versions": versions})
+
+
+def show_version(v: SchemaVersion, reporter: Reporter) -> None:
+    reporter.line()
+    reporter.line(", ".join([f"version {v.version}", f"id {v.id}", v.type, v.state, *([v.guid] if v.guid else [])]))
+    for r in v.references:
+        reporter.line(f"  {r.name} is {r.subject} version {r.version}")
+    text = v.schema
+    if v.type != "PROTOBUF":
+        with suppress(msgspec.DecodeError, RecursionError):
+            text = msgspec.json.format(text, indent=2)
+    for line in text.splitlines():
+        reporter.line(f"  {line.expandtabs(4)}")
+
+
+# Compare.
+
+
+@archive_command(
+    "diff",
+    click.argument("a", metavar="[A]", default="latest"),
+    click.argument("b", metavar="[B]", default="source"),
+    key_option("schema_registry.url", "--schema-registry", help="URL of the source's schema registry."),
+    _target_options,
+    click.option("--exit-code", is_flag=True, help="End with exit code 3 if there are differences."),
+    group=command,
+    example="kbackup schemas diff 41 target",
+)
+def diff(frame: Frame, a: str, b: str, exit_code: bool) -> int:
+    """Show how the schemas of B differ from those of A.
+
+    A and B are restore points (number, label or latest), or the registry of the source or target: source is
+    schema_registry.url, target is target_schema_registry.url. [default latest, source] A registry's other subjects are
+    left out if a restore point kept only those that its records use.
+    """
+    from kbackup.jobs.backup.schemas import capture_schemas
+    from kbackup.jobs.diff import diff_schemas
+    from kbackup.jobs.schemas.plan import open_registry
+
+    def schemas(name: str) -> Schemas:
+        if name not in ("source", "target"):
+            return _point(frame, name).schemas
+        section = "schema_registry" if name == "source" else "target_schema_registry"
+        return capture_schemas(open_registry(frame.config.section(section), section), (), None, "all")
+
+    names = [f"{each} registry" if each in ("source", "target") else f"restore point {each}" for each in (a, b)]
+    differences = diff_schemas(names[0], names[1], schemas(a), schemas(b))
+    show_diff(differences, frame.reporter)
+    frame.reporter.document(differences)
+    return EXIT_LOSS if exit_code and not differences.same else EXIT_OK
+
+
+def show_diff(diff: SchemasDiff, reporter: Reporter) -> None:
+    reporter.note(f"from {diff.a} to {diff.b}")
+    if diff.schemas:
+        rows = [(v.owner, v.name, v.change, v.before, v.after) for v in diff.schemas]
+        reporter.table(columns("subject, name, change 1, before, after"), rows)
+        reporter.line()
+    if diff.other_subjects:
+        reporter.note(f"not compared: {plural(diff.other_subjects, 'subject')} that no record of a restore point used")
+    reporter.line("there are no differences" if diff.same else plural(len(diff.schemas), "difference"))
+
+
+# Export.
+
+
+@archive_command(
+    "export",
+    click.argument("directory", type=click.Path(path_type=Path)),
+    _moment_options,
+    group=command,
+    example="kbackup schemas export ./schemas",
+)
+def export(frame: Frame, directory: Path, restore_point: str | None, to_time: str | None) -> None:
+    """Write each version of each subject into a file of DIRECTORY, which must be empty or new.
+
+    Files are SUBJECT/v1.avsc, .proto or .json; signs that a file's name can't have are written as in URLs. Also writes
+    schemas.json, with ids, references and settings.
+    """
+    from kbackup.archive.models import dump
+
+    point = _point(frame, restore_point, to_time)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise UsageError(f"directory {directory} is not empty", "name a new one")
+        for name, text in export_files(point.schemas):
+            path = directory / name
+            path.parent.mkdir(exist_ok=True)
+            with path.open("xb") as file:
+                file.write(text)
+        with (directory / "schemas.json").open("xb") as file:
+            file.write(dump(point.schemas))
+    except OSError as error:
+        raise KbackupError(f"the schemas can't be written: {error}", "check the directory and its disk") from error
+    count = len(point.schemas.versions)
+    frame.reporter.line(f"{plural(count, 'version')} of restore point {point.manifest.number} in {directory}")
+    document = {"archive": point.archive, "restore_point": point.manifest.number, "directory": str(directory)}
+    frame.reporter.document(document | {"versions": count})
+
+
+def export_files(schemas: Schemas) -> Iterator[tuple[str, bytes]]:
+    """Yield a relative path of two plain names, and the text, of each version."""
+    folders, used = dict[str, str](), set[str]()
+    for v in schemas.versions:
+        if v.subject not in folders:
+            name = quote(v.subject, safe=" ,;@=+")
+            name = f"%2E{name[1:]}" if name.startswith(".") else name or "%"
+            if len(name) > 150 or name.lower() in used:  # a file system may not tell cases apart
+                name = f"{name[:150]}-{hashlib.sha256(v.subject.encode()).hexdigest()[:16]}"
+            used.add(name.lower())
+            folders[v.subject] = name
+        kind = {"AVRO": "avsc", "PROTOBUF": "proto", "JSON": "json"}.get(v.type, "txt")
+        gone = f"-id{v.id}" if v.state == "gone" else ""
+        yield f"{folders[v.subject]}/v{v.version}{gone}.{kind}", v.schema.encode()
+
+
+# Restore and undo.
+
+
+@archive_command(
+    "restore",
+    _subjects,
+    _moment_options,
+    _target_options,
+    key_option("restore.schemas", help="Keep ids and versions (same), or let the registry give new ones (map)."),
+    key_option("restore.subject_prefix"),
+    click.option("--dry-run", is_flag=True, help="Show the plan and all that would stop it; write nothing."),
+    key_option("restore.restore_id"),
+    key_option("restore.state"),
+    group=command,
+    example="kbackup schemas restore orders-value --dry-run",
+)
+def restore(
+    frame: Frame, subjects: tuple[str, ...], restore_point: str | None, to_time: str | None, dry_run: bool
+) -> int:
+    """Register schemas of a restore point in the target registry, with all that they refer to.
+
+    SUBJECT is a name or a /regex/. [default: all] Ends with exit code 3 when a setting could not be set. No record is
+    written: with new ids, 'kbackup restore --schemas map' writes them into the records.
+    """
+    from kbackup.jobs.schemas.plan import open_registry, prepare_schemas
+    from kbackup.jobs.schemas.write import apply_schemas
+
+    given = frame.config.restore
+    if given.schemas == "none":
+        raise UsageError("--schemas none restores nothing", "give same or map")
+    registry = open_registry(frame.config.target_schema_registry)
+    point = _point(frame, restore_point, to_time)
+    selection, topics = _selection(point, subjects), point.manifest.topics
+    mode = given.schemas or "same"
+    plan = prepare_schemas(registry, point.schemas, topics, mode, given.subject_prefix, selection)
+    if dry_run:
+        show_plan(plan, frame.reporter)
+        frame.reporter.document(plan)
+        plan.check()
+        return EXIT_OK
+    restore_id = given.restore_id or f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
+    frame.reporter.note(f"restore {restore_id}")
+    done = apply_schemas(registry, state_store(frame), restore_id, plan)
+    show_restored(done, plan, frame.reporter)
+    frame.reporter.document(done)
+    return EXIT_LOSS if done.not_set else EXIT_OK
+
+
+def show_plan(plan: SchemaPlan, reporter: Reporter) -> None:
+    reporter.table(
+        columns("subject 1, becomes, version 4, id 3, type 2, state 1, action"),
+        [
+            (s.source, s.schema.subject, s.schema.version, s.schema.id, s.schema.type, s.schema.state, s.action)
+            for s in plan.steps
+        ],
+    )
+    from kbackup.jobs.schemas.plan import settings_words
+
+    reporter.note(*(f"to set: {settings_words(s)} of {s.subject or 'all subjects'}" for s in plan.after), *plan.notes)
+    reporter.line(f"nothing was written; {plural(len(plan.created), 'version')} to create")
+
+
+def show_restored(done: SchemaMap, plan: SchemaPlan, reporter: Reporter) -> None:
+    ids = {(s.source, s.schema.version): (s.schema.id, s.action) for s in plan.steps}
+    reporter.table(
+        columns("subject, becomes 1, version 3, new version 2, id 4, new id, action 1"),
+        [
+            (
+                s.source,
+                s.subject,
+                s.version,
+                s.target_version,
+                ids[s.source, s.version][0],
+                s.id,
+                ids[s.source, s.version][1],
+            )
+            for s in done.schemas
+        ],
+    )
+    reporter.note(*plan.notes)
+    reporter.warning(*done.not_set)
+    reporter.line(f"{plural(len(done.schemas), 'version')} in {done.registry}")
+    reporter.note(f"to undo: kbackup schemas undo --restore-id {done.restore_id}")
+
+
+@archive_command(
+    "undo",
+    _target_options,
+    key_option("restore.restore_id", help="Restore that wrote the schemas, by the id that it printed."),
+    key_option("restore.state"),
+    group=command,
+    example="kbackup schemas undo --restore-id worst-day",
+)
+def undo(frame: Frame) -> int:
+    """Delete the schemas that a restore created, and put the registry's settings back.
+
+    Leaves what others have changed since, or refer to. Ends with exit code 3 when something is left.
+    """
+    from kbackup.jobs.schemas.plan import open_registry
+    from kbackup.jobs.schemas.write import undo_schemas
+
+    restore_id = frame.config.restore.restore_id
+    if restore_id is None:
+        raise UsageError("no restore is named", "give --restore-id")
+    registry = open_registry(frame.config.target_schema_registry)
+    undone = undo_schemas(registry, state_store(frame), restore_id)
+    show_undone(undone, frame.reporter)
+    frame.reporter.document(undone)
+    return EXIT_LOSS if undone.left else EXIT_OK
+
+
+def show_undone(undone: SchemasUndone, reporter: Reporter) -> None:
+    for name in undone.deleted:
+        reporter.line(f"deleted {name}")
+    for name in undone.settings:
+        reporter.line(f"put back the settings of {name}")
+    reporter.warning(*undone.left)
+    reporter.line(f"{plural(len(undone.deleted), 'version')} deleted from {undone.registry}")

@@ -1,0 +1,145 @@
+"""`schemas` on an archive at hand, without a registry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbackup.archive.models import Schemas, load
+from kbackup.cli import schemas as words
+from kbackup.cli.common.output import Reporter
+from kbackup.jobs.schemas.plan import PlannedSchema, SchemaPlan
+from kbackup.jobs.schemas.write import RestoredSchema, SchemaMap, SchemasUndone
+from kbackup.schemas.base import SchemaReference, SchemaVersion
+from kbackup.store import open_store
+from tests.support.archives import make_archive
+from tests.support.printed import Kbackup
+from tests.support.schema_archive import CART, SECOND, make_schema_archive
+
+STEERS = "\x1b[2Jname\nof\u202e a subject"
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("schemas")
+    make_schema_archive(open_store(str(folder)))
+    return str(folder)
+
+
+def test_subjects_of_a_restore_point(archive: str, kbackup: Kbackup) -> None:
+    printed = kbackup("schemas", "show", "-a", archive)
+    assert printed.rows[-2:] == [
+        ["orders-key", "AVRO", "1", "1", "orders"],
+        ["orders-value", "AVRO", "2", "2,", "3", "orders"],
+    ]
+    lost = "1 value of topic orders with schema 99, which the restore point lacks"
+    assert printed.err == f"warning: {lost}\n"
+    first = kbackup("schemas", "show", "-a", archive, "-b", "1", "--json").json
+    assert {s["subject"]: s["ids"] for s in first["subjects"]}["orders-value"] == [2]
+    assert (first["restore_point"], first["lost"]) == (1, [])
+    assert kbackup("schemas", "show", "-a", archive, "--json").json["lost"] == [lost]
+
+
+def test_one_subject(archive: str, kbackup: Kbackup) -> None:
+    shown = kbackup("schemas", "show", "carts-value", "-a", archive)
+    head = "version 1, id 5, PROTOBUF, active"
+    assert shown.out.endswith(f"\n{head}\n  money.proto is money.proto version 1\n  {CART}\n")
+    told = kbackup("schemas", "show", "orders-value", "-a", archive, "--json").json
+    assert [(v["version"], v["id"]) for v in told["versions"]] == [(1, 2), (2, 3)]
+    assert (told["topics"], told["settings"]) == (["orders"], None)
+
+
+def test_what_a_restore_point_added(archive: str, kbackup: Kbackup) -> None:
+    told = kbackup("schemas", "diff", "1", "2", "--exit-code", "-a", archive, "--json", code=3).json
+    assert [(v["owner"], v["name"], v["change"]) for v in told["schemas"]] == [
+        ("orders-value", "version 2", "appeared")
+    ]
+    assert kbackup("schemas", "diff", "2", "2", "--exit-code", "-a", archive).out == "there are no differences\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "order-value"], "there is no subject order-value in restore point 2"),
+        (["show", "-b", "7"], "there is no restore point 7"),
+        (["diff"], "no schema registry is named"),
+        (["diff", "1", "target"], "no target schema registry is named"),
+        (["restore"], "no target schema registry is named"),
+        (["restore", "--schemas", "none"], "--schemas none restores nothing"),
+        (["undo"], "no restore is named"),
+        (["undo", "--restore-id", "r"], "no target schema registry is named"),
+        (
+            ["restore", "ordrs", "--target-schema-registry", "http://127.0.0.1:9"],
+            "there is no subject ordrs in restore point 2",
+        ),
+    ],
+)
+def test_unusable_arguments_are_refused(archive: str, kbackup: Kbackup, arguments: list[str], message: str) -> None:
+    told = kbackup("schemas", *arguments, "-a", archive, "--config", "/dev/null", "--json", code=2).json
+    assert message in told["error"]["message"]
+
+
+def test_a_restore_point_without_schemas(tmp_path: Path, kbackup: Kbackup) -> None:
+    make_archive(open_store(str(tmp_path)))
+    told = kbackup("schemas", "show", "-a", str(tmp_path), "--json", code=2).json
+    assert told["error"]["message"] == "restore point 2 has no schemas"
+
+
+def test_export(archive: str, kbackup: Kbackup, tmp_path: Path) -> None:
+    to = tmp_path / "new" / "schemas"
+    assert kbackup("schemas", "export", str(to), "-a", archive, "--json").json["versions"] == 6
+    assert (to / "carts-value" / "v1.proto").read_text() == CART
+    assert (to / "orders-value" / "v2.avsc").exists()
+    assert load(Schemas, (to / "schemas.json").read_bytes(), "schemas.json").versions == SECOND
+    told = kbackup("schemas", "export", str(to), "-a", archive, "--json", code=2).json
+    assert told["error"]["message"] == f"directory {to} is not empty"
+
+
+def test_no_name_of_a_subject_leaves_the_directory() -> None:
+    names = [
+        "..",
+        ".",
+        "../../etc/passwd",
+        "/etc",
+        "a/b",
+        "a\0b",
+        "x" * 10_000,
+        "Orders",
+        "orders",
+        "",
+        ":.x:a",
+        STEERS,
+    ]
+    versions = tuple(SchemaVersion(subject=name, version=1, id=1, schema='"a"') for name in names)
+    gone = SchemaVersion(subject="orders", version=1, id=2, schema='"b"', state="gone")
+    schemas = Schemas(captured_at="", registry="r", kept="all", versions=(*versions, gone))
+    paths = [name for name, _ in words.export_files(schemas)]
+    assert len({path.lower() for path in paths}) == len(names) + 1
+    for path in paths:
+        folder, name = path.split("/")
+        assert folder not in ("", ".", "..", "schemas.json")
+        assert folder.isprintable()
+        assert len(folder.encode()) <= 200
+        assert name.startswith("v1")
+
+
+def test_names_can_not_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter()
+    needs = (SchemaReference(name=STEERS, subject=STEERS, version=1),)
+    version = SchemaVersion(subject=STEERS, version=1, id=1, type=STEERS, schema=STEERS, references=needs)
+    step = PlannedSchema(source=STEERS, schema=version, action="create")
+    about: dict[str, Any] = {"registry": STEERS, "prefix": STEERS}
+    plan = SchemaPlan(mode="same", steps=(step,), versions={}, before=(), after=(), notes=(STEERS,), **about)
+    restored = RestoredSchema(source=STEERS, version=1, subject=STEERS, target_version=1, id=1)
+    done = SchemaMap(
+        restore_id="r", mode="same", restored_at="", ids={}, guids={}, schemas=(restored,), not_set=(STEERS,), **about
+    )
+    words.show_version(version, reporter)
+    words.show_plan(plan, reporter)
+    words.show_restored(done, plan, reporter)
+    undone = SchemasUndone(restore_id="r", registry=STEERS, deleted=(STEERS,), settings=(STEERS,), left=(STEERS,))
+    words.show_undone(undone, reporter)
+    out, err = capsys.readouterr()
+    assert not {"\x1b", "\u202e"} & {*out, *err}
