@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
+import pyarrow as pa
 
-from kbackup.archive.models import Schemas, TopicState, UsedSchemas
+from kbackup.archive.models import DocumentRef, Schemas, TopicState, UsedSchemas, load
 from kbackup.errors import UndecodableError, UsageError
 from kbackup.schemas.base import KINDS, Kind, RegistryOptions, Schema, SchemaReference, SchemaVersion, missing
+from kbackup.schemas.columns import column_type, merged_types
 from kbackup.schemas.decoder import HEADERS, ByRegistry, Decoder, Registry
+from kbackup.store.base import Store
 
 if TYPE_CHECKING:
     from kbackup.formats.schema_ids import Part
@@ -136,6 +140,22 @@ class ArchivedSchemas:
                 raise UndecodableError(f"{error.message}, and no schema registry is named") from None
         return self._registry.schema(schema_id)
 
+    def decoders(self, parts: Iterable[str] = ("key", "value")) -> dict[str, Decoder]:
+        return {part: ByRegistry(self, HEADERS[part]) for part in parts}
+
+    def types(self, topic: TopicState) -> dict[str, pa.DataType]:
+        """Return the types of the columns of a topic's decoded keys and values, by part; without those that name no
+        schema."""
+        types: dict[str, pa.DataType] = {}
+        for used in topic.schemas:
+            everyone = used.sure > 0 and used.framed == used.fields and self.options.url
+            if everyone or names_schemas(used, self.index):
+                for text in sorted(used.ids, key=lambda text: (len(text), text)):
+                    with suppress(UndecodableError):
+                        more = column_type(self.schema(usual_id(text)))
+                        types[used.part] = merged_types(types.get(used.part, more), more)
+        return types
+
     @cached_property
     def _registry(self) -> Registry:
         from kbackup.kafka.schema_registry import SchemaRegistry
@@ -143,9 +163,18 @@ class ArchivedSchemas:
         return SchemaRegistry(self.options)
 
 
-def archived_decoders(
-    schemas: Schemas | None, options: RegistryOptions, parts: Iterable[str] = ("key", "value")
-) -> dict[str, Decoder]:
+class SchemaSource(NamedTuple):
+    """Where tasks find the schemas of a restore point, and the registry for what it lacks."""
+
+    document: DocumentRef | None
+    registry: RegistryOptions
+
+    def open(self, store: Store) -> ArchivedSchemas:
+        ref = self.document
+        return archived_schemas(load(Schemas, store.get(ref.key), ref.key) if ref is not None else None, self.registry)
+
+
+def archived_schemas(schemas: Schemas | None, options: RegistryOptions) -> ArchivedSchemas:
     """Return what decodes keys and values of a restore point with these schemas. Raises `UsageError` without schemas
     and a registry, for an invalid registry, and without the library."""
     if options.url:
@@ -159,8 +188,7 @@ def archived_decoders(
         from kbackup.kafka.schema_registry import BUILT_IN
     except ImportError as error:
         raise missing(error) from error
-    registry = ArchivedSchemas(SchemaIndex(schemas or NO_SCHEMAS, BUILT_IN), options)
-    return {part: ByRegistry(registry, HEADERS[part]) for part in parts}
+    return ArchivedSchemas(SchemaIndex(schemas or NO_SCHEMAS, BUILT_IN), options)
 
 
 def same_schemas(one: Schemas, other: Schemas) -> bool:

@@ -150,7 +150,7 @@ def _follow_until_stopped(frame: Frame) -> int:
     key_options("backup.segment_bytes", "backup.compression", "backup.isolation_level", "backup.allow_loss"),
     key_options("backup.adopt_topics", "backup.adopt_cluster", "backup.wait", "backup.schemas"),
     key_option("schema_registry.url", "--schema-registry", help="URL of the source's schema registry."),
-    key_options("export.delta", "export.one_table"),
+    key_options("export.delta", "export.one_table", "export.decode"),
     click.option("--follow", is_flag=True, help="Commit restore points until SIGTERM or Ctrl-C."),
     click.option("--label", metavar="NAME", help="Label of the new restore point."),
     key_option("follow.interval_seconds", "--interval"),
@@ -261,7 +261,7 @@ def _show(report: BackupReport, reporter: Reporter) -> None:
 
 @archive_command(
     "export",
-    key_options("export.delta", "export.parquet", "export.one_table"),
+    key_options("export.delta", "export.parquet", "export.one_table", "export.decode"),
     name_options("export.topics"),
     spark=True,
     example="kbackup export --delta s3://lake/kafka --topic orders",
@@ -284,10 +284,11 @@ def export_command(frame: Frame) -> int:
     ):
         from kbackup.jobs.export.job import ExportJob, export_delta, export_parquet
 
+        lease = config.backup.lease_seconds
         for url, write in ((export.delta, export_delta), (export.parquet, export_parquet)):
             if url:
                 done.append(
-                    write(ExportJob(export, url, store, config.stores, spark, shown, config.backup.lease_seconds))
+                    write(ExportJob(export, url, store, config.stores, spark, shown, lease, config.schema_registry))
                 )
     for report in done:
         _show_export(report, reporter)

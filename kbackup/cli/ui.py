@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kbackup.archive.schemas import archived_decoders
+from kbackup.archive.schemas import archived_schemas
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import archive_command, cache_option, command_line, key_option
 from kbackup.cli.common.session import cached_archive_store, state_store
@@ -64,7 +64,7 @@ def command(frame: Frame, no_token: bool) -> int:
         state = state_store(frame, store)
         cache = ArchiveCache(store, state=state, rules=frame.config.backup)
         registry = frame.config.schema_registry
-        decoder = FieldDecoder(lambda schemas: Decoding(archived_decoders(schemas, registry), mm2=True))
+        decoder = FieldDecoder(lambda schemas: Decoding(archived_schemas(schemas, registry).decoders(), mm2=True))
         config = uvicorn.Config(
             make_app(cache, access, partial(command_line, restore), decoder),
             log_config=None,

@@ -138,6 +138,9 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     delta: Annotated[str | None, "Address of Delta tables: `s3://bucket/prefix` or a path."] = None
     parquet: Annotated[str | None, f"Address of Parquet files: {forms('`')}."] = None
     one_table: Annotated[bool, "Write one Delta table for all topics."] = False
+    decode: Annotated[bool, "Add columns of decoded keys and values, by the schemas of the newest restore point."] = (
+        False
+    )
     topics: Annotated[Names, "Topics: names or /regex/. Empty: all."] = ()
     exclude_topics: Annotated[Names, "Topics to leave out: names or /regex/."] = ()
 

@@ -225,7 +225,9 @@ def run_backup(
 
     try:
         lease = config.backup.lease_seconds
-        exported = export_delta(ExportJob(config.export, url, store, config.stores, for_tables, listener, lease))
+        exported = export_delta(
+            ExportJob(config.export, url, store, config.stores, for_tables, listener, lease, config.schema_registry)
+        )
     except KbackupError as error:
         raise type(error)(
             f"restore point {report.restore_point} is committed, but an export to the Delta tables at {url} failed: "

@@ -95,22 +95,22 @@ class AvroCodec:
 
     def __init__(self, schema: Schema) -> None:
         """Raises what fastavro does for a schema that is none."""
-        self._schema = load_schema(_WHOLE, repo=_Texts({**dict(schema.references), _WHOLE: schema.text}))
+        self.schema = load_schema(_WHOLE, repo=_Texts({**dict(schema.references), _WHOLE: schema.text}))
         try:
-            extent = _extent(self._schema, {})
+            extent = _extent(self.schema, {})
         except UndecodableError as error:
             raise UndecodableError(f"{schema.name} can't be read by: {error.message}") from None
         # compiled, the reader ends the process where data goes deep
         self._read = python_reader if extent.deep > _MOST_LEVELS else fastavro.schemaless_reader
         # serializers of registries write a value of this type as it is, without its length
-        self._bytes = self._schema == "bytes" or self._schema == {"type": "bytes"}
+        self._bytes = self.schema == "bytes" or self.schema == {"type": "bytes"}
 
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
         if self._bytes:
             return plain(data)
         stream = io.BytesIO(data)
         try:
-            value = plain(self._read(stream, self._schema, None))
+            value = plain(self._read(stream, self.schema, None))
         except Exception as error:
             # fastavro raises what it comes upon: IndexError, EOFError, KeyError, OverflowError, RecursionError, ...
             raise misfit("AVRO", error) from error

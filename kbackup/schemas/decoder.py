@@ -42,7 +42,8 @@ class JsonCodec:
     kind: Kind = "JSON"
 
     def __init__(self, schema: Schema) -> None:
-        if not isinstance(msgspec.json.decode(schema.text), dict | bool):
+        self.schema = msgspec.json.decode(schema.text)
+        if not isinstance(self.schema, dict | bool):
             raise TypeError("it is neither an object nor a boolean")
 
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:

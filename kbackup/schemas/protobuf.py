@@ -39,8 +39,8 @@ class ProtobufCodec:
         """Messages come from the file `main`: `message` by its name, with or without the package; by default the one
         that the data names, or the first. Raises what a pool does of files that don't go together."""
         self._pool = _pool(files)
-        self._file = self._pool.FindFileByName(main)
-        self._message = _named(self._file.message_types_by_name, message, main) if message else None
+        self.file = self._pool.FindFileByName(main)
+        self._message = _named(self.file.message_types_by_name, message, main) if message else None
 
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
         kind = self._message or self._indexed((0,) if indexes is None else indexes)
@@ -59,7 +59,7 @@ class ProtobufCodec:
         return value
 
     def _indexed(self, indexes: Sequence[int]) -> Descriptor:
-        among = list(self._file.message_types_by_name.values())
+        among = list(self.file.message_types_by_name.values())
         for n, index in enumerate(indexes):
             if not 0 <= index < len(among):
                 raise UndecodableError(f"its schema has no message {'.'.join(map(str, indexes[: n + 1]))}")

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
+from kbackup.config.models import Export
 from kbackup.jobs.export.destination import Destination
-from kbackup.jobs.export.job import DeltaTable
+from kbackup.jobs.export.job import DeltaTable, ExportJob, export_delta, export_parquet
+from kbackup.metrics.registry import Silent
 from kbackup.spark.delta import delta_session, hadoop_options
 from kbackup.store import S3Options, open_store
 from kbackup.store.base import Store
@@ -27,6 +32,7 @@ from tests.integration.conftest import Archive, Kbackup
 from tests.integration.zoo import Zoo
 from tests.support.archives import make_archive
 from tests.support.exported import Exported, exported, parquet_table
+from tests.support.schema_archive import NIGHTS, SchemaArchive, order
 from tests.support.truth import archive_records
 
 
@@ -150,3 +156,47 @@ def test_a_table_for_each_topic_in_a_directory(
     assert sorted(map(str, tables[topic_name].column("restorePoint").to_pylist())) == ["1", "2", "2"]
     assert set(tables[topic_name].column("partitions").to_pylist()) == {2}
     session.sql(f"OPTIMIZE delta.`{url}/{topic_name}`")  # other files, the same rows
+
+
+def test_decoded_columns_grow_with_the_schemas(spark: SparkSession, session: SparkSession, tmp_path: Path) -> None:
+    """Before the schemas were kept, with them, and with a version more."""
+    store, lake = FileStore(tmp_path / "archive"), tmp_path / "lake"
+    made = SchemaArchive(store)
+
+    def export(write: Callable[[ExportJob], object], *topics: str, decode: bool = True) -> None:
+        options = Export(decode=decode, topics=topics)
+        write(ExportJob(options, str(lake / write.__name__), store, {}, lambda: spark, Silent(), 60))
+
+    def rows(query: str, topic: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in session.sql(query.format(f"delta.`{lake}/export_delta/{topic}`")).collect()]
+
+    (first, versions), (second, more) = NIGHTS
+    made.night({"orders": [order(0, {"item": "old", "count": 9})]}, None)
+    export(export_delta, "orders", decode=False)
+    made.night(first, versions)
+    export(export_delta, "orders", "carts")
+    made.night(second, more)
+    export(export_delta, "orders")
+    query = (
+        "SELECT key_decoded, value_decoded.item, value_decoded.count * 2, value_decoded.note FROM {} ORDER BY offset"
+    )
+    assert rows(query, "orders") == [
+        (None, None, None, None),  # exported before
+        (1, "pen", 6, None),
+        (2, None, None, None),
+        (3, "ink", 2, "blue"),
+        (None, None, None, None),
+    ]
+    ((offset, why),) = rows("SELECT offset, decode_error FROM {} WHERE decode_error IS NOT NULL", "orders")
+    assert offset == 4
+    assert why.startswith("key: not AVRO by its schema: ")
+    assert why.endswith("; value: the restore point has no schema 99, and no schema registry is named")
+    assert rows("SELECT count(value) FROM {}", "orders") == [(4,)], "bytes stay"
+    assert rows("SELECT value_decoded.price.cents, decode_error FROM {}", "carts") == [(250, None)]
+    export(export_parquet, "orders", "plain")
+    files = f"read_parquet('{lake}/export_parquet/topic=orders/*/*.parquet', union_by_name=true)"
+    query = f'SELECT key_decoded, value_decoded.item, value_decoded.note FROM {files} ORDER BY "offset"'
+    expected = [(0, "old", None), (1, "pen", None), (2, None, None), (3, "ink", "blue"), (None, None, None)]
+    assert duckdb.connect().execute(query).fetchall() == expected
+    (plain,) = (lake / "export_parquet" / "topic=plain").rglob("*.parquet")
+    assert not {"key_decoded", "value_decoded", "decode_error"} & {*pq.read_schema(plain).names}

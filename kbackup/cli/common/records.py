@@ -17,7 +17,7 @@ from kbackup.archive.java import JavaFolder
 from kbackup.archive.models import Schemas
 from kbackup.archive.query.browse import Catalogue, PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
-from kbackup.archive.schemas import archived_decoders
+from kbackup.archive.schemas import archived_schemas
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.options import bucket_options, key_option, options, state_options, zoned
@@ -352,7 +352,7 @@ class RecordRequest:
         requested = [part for part in self.decode if part != MM2] or (PARTS if named else ())
         rest = [part for part in requested if part not in decoders]
         if rest:
-            decoders |= archived_decoders(opened.schemas(), frame.config.schema_registry, rest)
+            decoders |= archived_schemas(opened.schemas(), frame.config.schema_registry).decoders(rest)
         mm2 = MM2 in self.decode
         if self.strict and not decoders and not mm2:
             raise UsageError("--strict without decoding has no effect", "give --schema-registry, --decode or a schema")

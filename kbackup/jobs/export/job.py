@@ -23,6 +23,7 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive, damaged, missed, open_archive
+from kbackup.archive.schemas import SchemaSource
 from kbackup.archive.segments.parallel import ReadUnit, SegmentRange, read_batches, read_range, whole_units
 from kbackup.archive.segments.rows import EXPORT_SCHEMA, to_export_batch
 from kbackup.archive.segments.table import Ordered, Segment, sum_of
@@ -41,6 +42,9 @@ from kbackup.jobs.export.destination import (
     point_of,
 )
 from kbackup.metrics.registry import Phases, ProgressListener
+from kbackup.schemas.base import RegistryOptions
+from kbackup.schemas.columns import JSON, decoded_columns, merged_types
+from kbackup.schemas.decoder import Decoder
 from kbackup.spark.delta import delta_session, hadoop_options, table_path
 from kbackup.spark.jvm import jvm_has_ended
 from kbackup.spark.tasks import ProgressSender, Spark, SparkEndedError, batch_frame, run_counted
@@ -163,6 +167,34 @@ class Additions:
 
 # Read blocks of segments in a task of an export, as rows of exported tables.
 
+DECODED = {"key": "key_decoded", "value": "value_decoded"}
+Types = Mapping[str, pa.DataType]
+"""Of the columns of decoded keys and values, by part."""
+
+
+@dataclass(frozen=True)
+class DecodedTopics:
+    """The types of topics whose keys or values name schemas, and where tasks find these."""
+
+    source: SchemaSource | None = None
+    types: Mapping[str, Types] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, archive: Archive, registry: RegistryOptions, one_table: bool) -> DecodedTopics:
+        """Return them as of the newest restore point: it has the schemas of all earlier records. In one table of all
+        topics, columns are JSON."""
+        head = archive.restore_point("latest")
+        source = SchemaSource(head.schemas, registry)
+        schemas = source.open(archive.store)
+        types = {topic.name: schemas.types(topic) for topic in head.topics}
+        every = dict.fromkeys((part for part in DECODED if any(part in each for each in types.values())), JSON)
+        return cls(source, dict.fromkeys(types, every) if one_table else types)
+
+
+def table_schema(types: Types) -> pa.Schema:
+    columns = [pa.field(DECODED[part], kind) for part, kind in types.items()]
+    return pa.schema([*EXPORT_SCHEMA, *columns, *([pa.field("decode_error", pa.string())] if types else ())])
+
 
 @dataclass(frozen=True)
 class ReadRows:
@@ -171,6 +203,7 @@ class ReadRows:
     store: Store
     point: int
     partitions: Mapping[Incarnation, int]
+    decoded: DecodedTopics = DecodedTopics()
 
     def __call__(self, part: ReadUnit, progress: ProgressSender) -> Iterator[pa.RecordBatch]:
         for piece in part.ranges:
@@ -181,7 +214,16 @@ class ReadRows:
     def rows(self, piece: SegmentRange, block: RecordBlock) -> pa.RecordBatch:
         s = piece.segment
         count = self.partitions[s.topic, s.incarnation]
-        return to_export_batch(block, s.topic, s.partition, s.key, s.incarnation, count, self.point)
+        batch = to_export_batch(block, s.topic, s.partition, s.key, s.incarnation, count, self.point)
+        if types := self.decoded.types.get(s.topic):
+            columns = [*batch.columns, *decoded_columns(batch, self._decoders, types)]
+            return pa.RecordBatch.from_arrays(columns, schema=table_schema(types))
+        return batch
+
+    @cached_property
+    def _decoders(self) -> Mapping[str, Decoder]:
+        assert self.decoded.source is not None  # noqa: S101 (it has types)
+        return self.decoded.source.open(self.store).decoders()
 
 
 # An export under way, of every kind of tables: claim the destination, write the restore points that it lacks.
@@ -225,6 +267,7 @@ class ExportJob:
     spark: Spark
     listener: ProgressListener
     lease_seconds: float
+    registry: RegistryOptions = RegistryOptions()  # noqa: RUF009 (immutable)
 
 
 @dataclass
@@ -237,6 +280,7 @@ class ExportRun:
     additions: Additions
     lease: HeldLease
     since: int
+    decoded: DecodedTopics
     losses: list[str] = field(default_factory=list)
 
 
@@ -265,7 +309,9 @@ def run_export(
             destination.claim(info if each else replace(info, topics=topics, exclude_topics=exclude))
             destination.check_same_lineage(archive)
             due = Reached(archive_id=info.archive_id, restore_point=newest, topics=topics, exclude_topics=exclude)
-            run = ExportRun(job, archive, destination, additions, lease, destination.reached(due))
+            one = options.one_table
+            decoded = DecodedTopics.of(archive, job.registry, one) if options.decode else DecodedTopics()
+            run = ExportRun(job, archive, destination, additions, lease, destination.reached(due), decoded)
         with phases.step("run"):
             done = write(run)
         with phases.step("commit"):
@@ -307,10 +353,20 @@ class DeltaTable:
     def append(self, rows: DataFrame, app: str, version: int, note: Mapping[str, object]) -> None:
         """One commit of `rows`, unless `app` has committed `version` or a later one; `note` is its `userMetadata`."""
         own: dict[str, Any] = {"txnAppId": app, "txnVersion": version, "userMetadata": json.dumps(note)}
+        own["mergeSchema"] = "decode_error" in rows.columns
         writer = rows.write.format("delta").mode("append").partitionBy("date").options(**own, **self.options)
         # in a thread: an interrupt would tear the main one's connection to the JVM, which it takes to cancel this
         with self._errors(), ThreadPoolExecutor(1) as apart:
             apart.submit(writer.save, self.path).result()
+
+    def decoded(self) -> Types:
+        """Return the types of the columns of decoded keys and values that the table has."""
+        from pyspark.sql.pandas.types import to_arrow_type
+        from pyspark.sql.types import StructType
+
+        columns = StructType.fromJson(json.loads(self._snapshot("schema").json()))
+        held = {column.name: column.dataType for column in columns}
+        return {part: to_arrow_type(held[name]) for part, name in DECODED.items() if name in held}
 
     def rows(self) -> DataFrame:
         """Return all of it, as of now, however often it is read."""
@@ -405,13 +461,23 @@ class _DeltaExport:
         app, additions = f"kbackup-{self.run.archive.info.id}", self.run.additions
         reached = table.reached(app)
         due = list(additions.after(reached, topic))
+        decoded = self._decoded(table) if due and self.run.decoded.types else DecodedTopics()
         self.run.losses += losses_of(additions, max(reached, self.run.since), table.url, topic)
         self.expected += sum(addition.records for addition in due)
         for addition in due:
-            self._append(table, app, addition)
+            self._append(table, app, addition, decoded)
         return [table_report(table.url, due)] if due else []
 
-    def _append(self, table: DeltaTable, app: str, addition: Addition) -> None:
+    def _decoded(self, table: DeltaTable) -> DecodedTopics:
+        """Return the types of topics, with columns that the table has as they are there."""
+        held, decoded = table.decoded(), self.run.decoded
+        types = {
+            topic: {part: merged_types(held.get(part, kind), kind, keep=True) for part, kind in own.items()}
+            for topic, own in decoded.types.items()
+        }
+        return DecodedTopics(decoded.source, types)
+
+    def _append(self, table: DeltaTable, app: str, addition: Addition, decoded: DecodedTopics) -> None:
         point, run = addition.point, self.run
         note = {
             "archive": run.archive.info.id,
@@ -420,12 +486,13 @@ class _DeltaExport:
             "records": addition.records,
         }
         parts = whole_units(addition.segments, PART_BYTES)
-        work = ReadRows(run.archive.store, point.number, addition.partitions)
+        work = ReadRows(run.archive.store, point.number, addition.partitions, decoded)
+        schema = table_schema(decoded.types.get(addition.segments[0].topic, {}))
 
         def show(records: int, size: int) -> None:
             run.job.listener.progress(self.records + records, self.bytes + size, self.expected)
 
-        with batch_frame(self.session, parts, work, EXPORT_SCHEMA, show, run.destination.own) as rows:
+        with batch_frame(self.session, parts, work, schema, show, run.destination.own) as rows:
             run.lease.check()
             table.append(rows, app, point.number, note)
         self.records += addition.records
@@ -534,7 +601,8 @@ def _write_points(run: ExportRun) -> list[TableReport]:
     due = list(run.additions.after(reached))
     for addition in due:
         run.lease.check()
-        work = WriteFiles(destination.store, ReadRows(run.job.store, addition.point.number, addition.partitions))
+        rows = ReadRows(run.job.store, addition.point.number, addition.partitions, run.decoded)
+        work = WriteFiles(destination.store, rows)
         parts = whole_units(addition.segments)
         files: list[ExportedFile] = run_counted(run.job.spark, parts, work, run.job.listener, addition.records)
         point = ExportedPoint(

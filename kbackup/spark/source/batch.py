@@ -14,29 +14,25 @@ from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 
 from kbackup.archive.java import JavaFolder
-from kbackup.archive.models import DocumentRef, Manifest, Schemas, load
+from kbackup.archive.models import Manifest
 from kbackup.archive.query.java import java_content, java_topics, open_archive_or_folder
 from kbackup.archive.query.selection import check_selection
 from kbackup.archive.reader import Archive, check_same_point, damaged, manifest_of, missed
-from kbackup.archive.schemas import archived_decoders
+from kbackup.archive.schemas import SchemaSource
 from kbackup.archive.segments.parallel import ReadUnit, plan_reads, read_unit
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
 from kbackup.errors import RefusedError, UsageError
-from kbackup.schemas.base import RegistryOptions
-from kbackup.schemas.columns import json_columns
+from kbackup.schemas.columns import JSON, decoded_columns
 from kbackup.spark.source.options import DECODED, Pushed, Request, both, push, window_of
 from kbackup.store import Store
 from kbackup.types import TopicPartition
 
-SchemaSources = tuple[DocumentRef | None, RegistryOptions]
-"""The document of a restore point, and the registry for what it lacks."""
 
-
-def sources(manifest: Manifest | None, request: Request, columns: Sequence[str]) -> SchemaSources | None:
+def sources(manifest: Manifest | None, request: Request, columns: Sequence[str]) -> SchemaSource | None:
     """Return what decodes records as of a restore point; None if `columns` need no decoding."""
     held = manifest.schemas if manifest is not None else None
-    return (held, request.registry()) if DECODED.keys() & columns else None
+    return SchemaSource(held, request.registry()) if DECODED.keys() & columns else None
 
 
 @dataclass(repr=False)
@@ -44,7 +40,7 @@ class Task(InputPartition):
     """The records that one task of Spark reads, and what decodes them, if that is asked for."""
 
     segment_range: ReadUnit
-    schemas: SchemaSources | None
+    schemas: SchemaSource | None
 
 
 class BatchReader(DataSourceReader):
@@ -102,7 +98,7 @@ def remembered(folder: Path, table: str, pushed: Pushed) -> tuple[Pushed, ...]:
 
 
 def tasks(
-    segments: Iterable[Segment], request: Request, asked: Sequence[Pushed], schemas: SchemaSources | None
+    segments: Iterable[Segment], request: Request, asked: Sequence[Pushed], schemas: SchemaSource | None
 ) -> list[InputPartition]:
     """Split the selected records of `segments` into tasks."""
 
@@ -124,13 +120,12 @@ def read(store: Store, partition: InputPartition | None, columns: Sequence[str])
     if partition.schemas is None:
         yield from read_unit(JavaFolder(store), partition.segment_range, columns)
         return
-    schemas, registry = partition.schemas
-    held = load(Schemas, store.get(schemas.key), schemas.key) if schemas is not None else None
-    decoders = archived_decoders(held, registry)
+    decoders = partition.schemas.open(store).decoders()
     needed = sorted({"key", "value", "headers", *columns} - DECODED.keys())
     for batch in read_unit(JavaFolder(store), partition.segment_range, needed):
-        decoded = json_columns(batch, decoders)
-        arrays = [decoded[name] if name in decoded else batch.column(name) for name in columns]
+        texts = decoded_columns(batch, decoders, {"key": JSON, "value": JSON})
+        decoded = dict(zip(DECODED, texts, strict=True))
+        arrays = [decoded[name].cast(pa.string()) if name in decoded else batch.column(name) for name in columns]
         yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.archive.schemas import archived_decoders
+from kbackup.archive.schemas import archived_schemas
 from kbackup.errors import UndecodableError, UnreachableError, UsageError
 from kbackup.jobs.decoding import PARTS, Decoding
 from kbackup.schemas.base import EXTRA, RegistryOptions, Schema
@@ -386,7 +386,7 @@ def decodable() -> Store:
     ],
 )
 def test_a_restore_point_with_schemas_needs_no_registry(decodable: Store, address: str, words: str) -> None:
-    decoder = FieldDecoder(lambda schemas: Decoding(archived_decoders(schemas, RegistryOptions()), mm2=True))
+    decoder = FieldDecoder(lambda schemas: Decoding(archived_schemas(schemas, RegistryOptions()).decoders(), mm2=True))
     assert words in text(visit(decodable, decoder=decoder).get(address).text)
 
 
