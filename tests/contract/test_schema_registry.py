@@ -13,21 +13,21 @@ from kbackup.kafka.schema_registry import SchemaRegistry
 from kbackup.schemas.base import RegistryOptions, Schema
 from kbackup.schemas.decoder import codec_of
 from scripts.dev.secured import Authority
-from tests.support.schema_registry import FakeRegistry
+from tests.support.confluent_registry import ConfluentRegistry
 from tests.support.secrets import make, watch
 
 
 @pytest.fixture
-def running() -> Iterator[FakeRegistry]:
-    with FakeRegistry() as registry:
+def running() -> Iterator[ConfluentRegistry]:
+    with ConfluentRegistry() as registry:
         yield registry
 
 
-def ask(registry: FakeRegistry, schema_id: int | str = 1, **options: str) -> Schema:
+def ask(registry: ConfluentRegistry, schema_id: int | str = 1, **options: str) -> Schema:
     return SchemaRegistry(RegistryOptions(url=registry.url, **options)).schema(schema_id)
 
 
-def test_schemas_with_all_that_they_stand_on(running: FakeRegistry) -> None:
+def test_schemas_with_all_that_they_stand_on(running: ConfluentRegistry) -> None:
     running.register("deep", {"schema": "deepest"})
     running.register("money/eu", {"schema": "money", "references": [{"name": "deep", "subject": "deep", "version": 1}]})
     both = [{"name": "money", "subject": "money/eu", "version": 1}, {"name": "deep", "subject": "deep", "version": 1}]
@@ -43,7 +43,7 @@ def test_schemas_with_all_that_they_stand_on(running: FakeRegistry) -> None:
     assert client.schema(1) == Schema("AVRO", "deepest", (), "schema 1")
 
 
-def test_unregistered_confluent_imports_are_decoded(running: FakeRegistry) -> None:
+def test_unregistered_confluent_imports_are_decoded(running: ConfluentRegistry) -> None:
     """Connect's converter writes these imports, and nobody registers them."""
     text = """syntax = "proto3"; import "confluent/meta.proto"; import "confluent/type/decimal.proto";
         message Price { confluent.type.Decimal amount = 1 [(confluent.field_meta).doc = "in EUR"]; }"""
@@ -52,17 +52,17 @@ def test_unregistered_confluent_imports_are_decoded(running: FakeRegistry) -> No
     assert found == {"amount": {"value": "eA==", "precision": 0, "scale": 2}}
 
 
-def test_references_in_a_circle_end(running: FakeRegistry) -> None:
+def test_references_in_a_circle_end(running: ConfluentRegistry) -> None:
     for n, other in ((1, 2), (2, 1)):
         refers = [{"name": f"s{other}", "subject": f"s{other}", "version": 1}]
-        running.register(f"s{n}", {"schema": f"text {n}", "references": refers})
+        running.put(f"s{n}", 1, n, {"schema": f"text {n}", "references": refers})
     assert dict(ask(running).references) == {"s1": "text 1", "s2": "text 2"}
 
 
-def test_missing_and_unsupported_schemas_are_undecodable(running: FakeRegistry) -> None:
+def test_missing_and_unsupported_schemas_are_undecodable(running: ConfluentRegistry) -> None:
     with pytest.raises(UndecodableError, match="the registry has no schema 7"):
         ask(running, 7)
-    running.register("a", {"schema": "x", "references": [{"name": "b", "subject": "b", "version": 1}]})
+    running.put("a", 1, 1, {"schema": "x", "references": [{"name": "b", "subject": "b", "version": 1}]})
     with pytest.raises(UndecodableError, match="the registry has no schema 1"):
         ask(running)
     running.register("c", {"schema": "x", "schemaType": "THRIFT"})
@@ -70,7 +70,7 @@ def test_missing_and_unsupported_schemas_are_undecodable(running: FakeRegistry) 
         ask(running, 2)
 
 
-def test_credentials(running: FakeRegistry) -> None:
+def test_credentials(running: ConfluentRegistry) -> None:
     password, token = make("a registry's password"), make("a registry's token")
     running.register("a", {"schema": "x"})
     for authorization, options in (
@@ -85,20 +85,20 @@ def test_credentials(running: FakeRegistry) -> None:
         watch.look_at("options", repr(RegistryOptions(url=running.url, **options)))
 
 
-def test_one_that_fails(running: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_fails(running: ConfluentRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbackup.kafka.schema_registry._TRIES_AGAIN", 1)
-    running.broken = 503
+    running.failures = [503] * 9
     with pytest.raises(UnreachableError, match=r"fails: the store is away \(HTTP status 503\)"):
         ask(running)
     assert len(running.asked) == 2
 
 
-def test_answers_of_other_servers_are_refused(running: FakeRegistry) -> None:
+def test_answers_of_other_servers_are_refused(running: ConfluentRegistry) -> None:
     with pytest.raises(UnreachableError, match="is no schema registry"):
         SchemaRegistry(RegistryOptions(url=f"{running.url}/elsewhere")).schema(1)
 
 
-def test_one_that_is_not_there(running: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_not_there(running: ConfluentRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbackup.kafka.schema_registry._TRIES_AGAIN", 0)
     running.register("a", {"schema": "x"})
     with pytest.raises(UnreachableError, match=r"http://127\.0\.0\.1:1 can't be reached: "):
@@ -114,7 +114,7 @@ def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = authority.issue("registry")
     (tmp_path / "own.pem").write_text(pair.certificate)
     (tmp_path / "key.pem").write_text(pair.key)
-    with FakeRegistry(certificate=(tmp_path / "own.pem", tmp_path / "key.pem")) as running:
+    with ConfluentRegistry(certificate=(tmp_path / "own.pem", tmp_path / "key.pem")) as running:
         running.register("a", {"schema": "x"})
         assert ask(running, ca_bundle=str(tmp_path / "ca.pem")).text == "x"
         with pytest.raises(UnreachableError, match=r"can't be reached: .*CERTIFICATE_VERIFY_FAILED"):

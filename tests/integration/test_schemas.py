@@ -29,7 +29,7 @@ from kbackup import cli
 from kbackup.schemas.protobuf import compiled
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
-from tests.support.schema_registry import FakeRegistry
+from tests.support.confluent_registry import ConfluentRegistry
 from tests.support.secrets import make
 
 Capture = pytest.CaptureFixture[str]
@@ -56,7 +56,7 @@ class Shop:
     """`values` by topic are what `kbackup cat` is to show, in order; one partition each."""
 
     archive: Archive
-    registry: FakeRegistry
+    registry: ConfluentRegistry
     config: Path
     protos: Path
     values: dict[str, list[Any]]
@@ -73,7 +73,7 @@ def shop(
         (folder / file).write_text(text)
     files: FileDescriptorSet = compiled(folder, "shop.proto", "shop.proto")
     cart: Any = message_factory.GetMessages(list(files.file))["shop.Cart"]
-    with FakeRegistry(authorization=authorization) as registry:
+    with ConfluentRegistry(authorization=authorization) as registry:
         client = SchemaRegistryClient({"url": registry.url, "basic.auth.user.info": f"me:{password}"})
         values = produce(broker, client, cart.Line)
         archive = new_archive()

@@ -81,7 +81,7 @@ class ConfluentRegistry:
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
-            protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
+            disable_nagle_algorithm = True
 
             def _serve(self) -> None:
                 registry.serve(self)
@@ -165,7 +165,7 @@ class ConfluentRegistry:
                 return [version.answer for each in found for version in (each[-1:] if "latestOnly" in yes else each)]
             case "GET", "schemas", "types":
                 return ["JSON", "PROTOBUF", "AVRO"]
-            case "GET", "schemas", "ids", number, *rest:
+            case "GET", "schemas", "ids", number, *rest if number.isdigit():
                 return self._by_id(
                     int(number), context_of(query.get("subject", f":{context}:")), rest, "deleted" in yes
                 )

@@ -16,10 +16,10 @@ from kbackup.kafka.mirror_records import Checkpoint, Heartbeat, OffsetSync
 from kbackup.store import open_store
 from kbackup.types import TopicPartition
 from tests.support.archives import commit_point, topic_state
+from tests.support.confluent_registry import ConfluentRegistry
 from tests.support.plain_records import Plain, block_of
 from tests.support.printed import Kbackup, Printed
 from tests.support.schema_archive import make_schema_archive
-from tests.support.schema_registry import FakeRegistry
 from tests.unit.cli.test_output import harmless
 
 HEARTBEAT = Heartbeat("A", "B", 1700000000123)
@@ -297,12 +297,12 @@ def test_decoded_by_the_schemas_of_the_restore_point(
 
 
 def test_a_registry_is_asked_for_what_the_restore_point_lacks(decodable: str, kbackup: Kbackup) -> None:
-    with FakeRegistry() as registry:
+    with ConfluentRegistry() as registry:
         for n in range(99):
             registry.register("a", {"schema": f'{{"title": "{n}"}}', "schemaType": "JSON"})
         asked = ("--decode", "value", "--schema-registry", registry.url, "-a", decodable)
         printed = kbackup("cat", "orders", *asked)
         assert "orders:0:3: not JSON by its schema" in printed.err
-        assert [path for path in registry.asked if "ids" in path] == ["/schemas/ids/99"]
+        assert [path for path in registry.asked if "ids" in path] == ["GET /schemas/ids/99"]
     args = ("--decode", "value", "--restore-point", "1", "-a", decodable, "--json")
     assert kbackup("cat", "orders:0:0", *args).json["value_schema"] == {"type": "AVRO", "id": 2}
