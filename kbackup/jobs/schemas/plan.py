@@ -328,7 +328,7 @@ def plan_schemas(
             elif at is None and not same_schema(holder, v):
                 problems.append(f"id {v.id} is taken by {holder.subject} version {holder.version}; {here} has it too")
         is_back = at is not None and (at.state == "active" or v.state != "active")
-        again: Literal["create", "undelete"] = "undelete" if at is not None and mode == "same" else "create"
+        again: Literal["create", "undelete"] = "undelete" if at is not None else "create"
         steps.append(PlannedSchema(source=source, schema=v, action="exists" if is_back else again))
     names = {step.source: step.schema.subject for step in steps}
     created = {step.schema.subject for step in steps if step.action != "exists"}

@@ -278,16 +278,14 @@ def undo_schemas(registry: SchemaRegistry, state: Store, restore_id: str) -> Sch
             f"restore {restore_id} wrote to the schema registry {plan.registry}, this is {registry.url}",
             "name that one as the target",
         )
-    settings, left = _put_settings_back(registry, plan)
+    settings, left = _put_settings_back(registry, plan, schema_map(state, restore_id) is None)
     found = located(registry, [step.schema for step in plan.steps], "map")
     ours = {(at.subject, at.version) for at in found.values()}
     deleted = list[str]()
     for step in reversed(plan.created):
         at = found.get((step.schema.subject, step.schema.version))
-        if at is None:
-            continue
-        was_there = at.version in plan.versions.get(at.subject, ())
-        if was_there and (step.action, at.state) != ("undelete", "active"):
+        is_new = at is not None and at.version not in plan.versions.get(at.subject, ())
+        if at is None or (at.state != "active" if step.action == "undelete" else not is_new):
             continue
         name = f"{at.subject} version {at.version}"
         later = [n for n in registry.versions(at.subject) if n > at.version and (at.subject, n) not in ours]
@@ -297,7 +295,7 @@ def undo_schemas(registry: SchemaRegistry, state: Store, restore_id: str) -> Sch
         try:
             if at.state == "active":
                 registry.delete(at.subject, at.version, permanent=False)
-            if not was_there:
+            if step.action == "create":
                 registry.delete(at.subject, at.version, permanent=True)
             deleted.append(name)
         except RefusedError as error:
@@ -306,16 +304,18 @@ def undo_schemas(registry: SchemaRegistry, state: Store, restore_id: str) -> Sch
     return SchemasUndone(**about, deleted=tuple(deleted), settings=tuple(settings), left=tuple(left))
 
 
-def _put_settings_back(registry: SchemaRegistry, plan: SchemaPlan) -> tuple[list[str], list[str]]:
-    """Put back what is still as the restore set it, also for a while; return the subjects, and what is not put back."""
+def _put_settings_back(registry: SchemaRegistry, plan: SchemaPlan, is_open: bool) -> tuple[list[str], list[str]]:
+    """Put back what is still as the restore set it; return the subjects, and what is not put back. `is_open`: the
+    restore did not end, so what it sets for a while may be there."""
     after = {s.subject: s for s in plan.after}
     written = {step.schema.subject for step in plan.created}
     settings, left = list[str](), list[str]()
     for before in (s for s in reversed(plan.before) if s.subject in {"", *after, *written}):
         at, ours, name = registry.settings(before.subject), after.get(before.subject, before), before.subject or "all"
-        was_open = plan.mode == "map" and before.subject in written and before.subject not in plan.versions
-        config = before.config if at.config == ours.config or (was_open and at.config == _UNCHECKED) else at.config
-        mode = before.mode if at.mode == ours.mode or (plan.mode == "same" and at.mode == "IMPORT") else at.mode
+        unchecked = is_open and plan.mode == "map" and before.subject in written and before.subject not in plan.versions
+        config = before.config if at.config == ours.config or (unchecked and at.config == _UNCHECKED) else at.config
+        importing = is_open and plan.mode == "same" and at.mode == "IMPORT"
+        mode = before.mode if at.mode == ours.mode or importing else at.mode
         wanted = replace(before, config=config, mode=mode)
         if wanted != at:
             _set(registry, wanted, at)

@@ -161,7 +161,7 @@ def test_references_get_the_prefix_too() -> None:
         ("same", [INNER, USERS], "exists exists create create create"),
         ("same", [INNER, USERS, *ORDERS], "exists exists exists exists exists"),
         ("same", [INNER, replace(ORDERS[0], state="deleted"), ORDERS[1]], "exists create undelete exists create"),
-        ("map", [INNER, replace(ORDERS[0], state="deleted"), ORDERS[1]], "exists create create exists create"),
+        ("map", [INNER, replace(ORDERS[0], state="deleted"), ORDERS[1]], "exists create undelete exists create"),
     ],
 )
 def test_what_is_there_is_not_created(mode: Mode, there: list[SchemaVersion], actions: str) -> None:

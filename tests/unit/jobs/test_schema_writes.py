@@ -1,0 +1,331 @@
+"""Schemas written to a registry, resumed after a kill at any request, and undone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from itertools import count
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+from msgspec.structs import replace
+
+from kbackup.archive.models import Schemas
+from kbackup.archive.query.selection import Selection
+from kbackup.errors import KbackupError, RefusedError, UsageError
+from kbackup.jobs.schemas.plan import Mode, SchemaPlan, prepare_schemas
+from kbackup.jobs.schemas.write import OwnIdsError, apply_schemas, begun_plan, schema_map, undo_schemas
+from kbackup.kafka.schema_registry import SchemaRegistry
+from kbackup.schemas.base import SchemaReference, SchemaVersion, SubjectSettings
+from tests.support.confluent_registry import ConfluentRegistry
+from tests.support.confluent_registry import RefusedError as Refusal
+from tests.support.memory_store import MemoryStore
+
+
+class Killed(BaseException):
+    pass
+
+
+class Client(SchemaRegistry):
+    """The client, whose requests go to `server` without a socket. From request `until` on it is dead."""
+
+    def __init__(self, server: ConfluentRegistry, until: int | None = None) -> None:
+        self.url = "http://registry"
+        self.server, self.until, self.asked = server, until, 0
+        self._urls = [self.url]
+
+    def _send(self, method: str, url: str, content: bytes | None, query: Any) -> tuple[int, bytes]:
+        self.asked += 1
+        if self.until is not None and self.asked >= self.until:
+            raise Killed
+        path = f"{urlsplit(url).path}?{urlencode(query)}"
+        try:
+            return 200, json.dumps(self.server.answer(method, path, json.loads(content or b"{}"))).encode()
+        except Refusal as refusal:
+            return refusal.status, json.dumps({"error_code": refusal.code, "message": str(refusal)}).encode()
+
+
+def version(subject: str, number: int, schema_id: int, *needs: tuple[str, int], **more: Any) -> SchemaVersion:
+    references = tuple(SchemaReference(name=f"{name}.avsc", subject=name, version=n) for name, n in needs)
+    fields = {"schema": json.dumps({"name": f"s{schema_id}"}), "references": references} | more
+    return SchemaVersion(subject=subject, version=number, id=schema_id, **fields)
+
+
+VERSIONS = (
+    version("inner", 3, 50),
+    version("old", 1, 70, state="gone"),
+    version("orders", 1, 60, ("inner", 3)),
+    version("orders", 2, 61, ("inner", 3), state="deleted"),
+    version("orders", 4, 62, ("inner", 3)),
+)
+SETTINGS = (
+    SubjectSettings(subject="", config={"compatibilityLevel": "FULL"}),
+    SubjectSettings(subject="orders", config={"compatibilityLevel": "BACKWARD"}, mode="READONLY"),
+)
+POINT = Schemas(captured_at="", registry="http://s", kept="all", versions=VERSIONS, settings=SETTINGS)
+ALL = Selection()
+
+
+def put(server: ConfluentRegistry, *versions: SchemaVersion) -> ConfluentRegistry:
+    for v in versions:
+        references = [{"name": r.name, "subject": r.subject, "version": r.version} for r in v.references]
+        content = {"schema": v.schema, "references": references}
+        server.put(v.subject, v.version, v.id, content, deleted=v.state == "deleted")
+    return server
+
+
+def empty() -> ConfluentRegistry:
+    return ConfluentRegistry()
+
+
+def of_others() -> ConfluentRegistry:
+    """A registry with subjects of others, and a part of ours, of which one version was deleted."""
+    other = version("other", 1, 50, schema=VERSIONS[0].schema)
+    return put(ConfluentRegistry(), other, VERSIONS[0], replace(VERSIONS[2], state="deleted"))
+
+
+def content(server: ConfluentRegistry) -> Any:
+    """All that a registry tells, apart from subjects without versions."""
+    return deepcopy(({name: v for name, v in server.subjects.items() if v}, server.configs, server.modes))
+
+
+def plan_for(client: Client, mode: Mode, prefix: str = "") -> SchemaPlan:
+    return prepare_schemas(client, POINT, (), mode, prefix, ALL)
+
+
+def states(server: ConfluentRegistry) -> dict[str, tuple[int, bool]]:
+    """Id, and whether it is deleted, of each version."""
+    return {f"{v.subject} {v.number}": (v.id, v.deleted) for each in server.subjects.values() for v in each.values()}
+
+
+@pytest.mark.parametrize(
+    ("make", "mode", "prefix", "there"),
+    [
+        (
+            *(empty, "same", ""),
+            {
+                **{"inner 3": (50, False), "old 1": (70, True)},
+                **{"orders 1": (60, False), "orders 2": (61, True), "orders 4": (62, False)},
+            },
+        ),
+        (
+            *(empty, "map", ":.re:"),
+            {
+                **{":.re:inner 1": (1, False), ":.re:old 1": (2, True)},
+                **{":.re:orders 1": (3, False), ":.re:orders 2": (4, True), ":.re:orders 3": (5, False)},
+            },
+        ),
+        (
+            *(of_others, "same", ""),
+            {
+                **{"other 1": (50, False), "inner 3": (50, False), "old 1": (70, True)},
+                **{"orders 1": (60, False), "orders 2": (61, True), "orders 4": (62, False)},
+            },
+        ),
+        (
+            *(of_others, "map", ""),
+            {
+                **{"other 1": (50, False), "inner 3": (50, False), "old 1": (61, True)},
+                **{"orders 2": (60, False), "orders 3": (62, True), "orders 4": (63, False)},
+            },
+        ),
+    ],
+)
+def test_what_a_registry_has_afterwards(
+    make: Callable[[], ConfluentRegistry], mode: Mode, prefix: str, there: dict[str, tuple[int, bool]]
+) -> None:
+    server, state = make(), MemoryStore()
+    client = Client(server)
+    plan = plan_for(client, mode, prefix)
+    done = apply_schemas(client, state, "r", plan)
+    assert states(server) == there
+    assert {s.version: s.id for s in done.schemas if s.source == "orders"} == {
+        s.version: there[f"{s.subject} {s.target_version}"][0] for s in done.schemas if s.source == "orders"
+    }
+    assert done.ids == {
+        v.id: s.id for v in VERSIONS for s in done.schemas if (s.source, s.version) == (v.subject, v.version)
+    }
+    assert server.modes[f"{prefix}orders"] == {"mode": "READONLY"}
+    assert server.configs[f"{prefix}orders"] == {"compatibilityLevel": "BACKWARD"}
+    assert server.configs[""]["compatibilityLevel"] == ("FULL" if make is empty and not prefix else "BACKWARD")
+    assert set(server.modes) == {"", f"{prefix}orders"}, "mode IMPORT is put back"
+    before = content(server)
+    assert apply_schemas(client, state, "r", plan_for(client, mode, prefix)) == schema_map(state, "r")
+    assert content(server) == before, "a second time writes nothing"
+
+
+KINDS = [(empty, "same", ""), (of_others, "same", ""), (of_others, "map", ""), (empty, "map", ":.re:")]
+
+
+def comparable(server: ConfluentRegistry, mode: Mode) -> Any:
+    """What an undo brings back. In `map`, a version that is registered again takes the place of the deleted one."""
+    subjects, *settings = content(server)
+    if mode == "map":
+        subjects = {name: {(v.id, v.deleted) for v in versions.values()} for name, versions in subjects.items()}
+    return subjects, settings
+
+
+@pytest.mark.parametrize(("make", "mode", "prefix"), KINDS)
+def test_a_kill_at_any_request(make: Callable[[], ConfluentRegistry], mode: Mode, prefix: str) -> None:
+    """Going on has the result, and the ids, of a restore that was not killed. Undone, the registry is as it was."""
+    whole, state = make(), MemoryStore()
+    client = Client(whole)
+    plan = plan_for(client, mode, prefix)
+    first = client.asked
+    expected = apply_schemas(client, state, "r", plan)
+    for until in range(1, client.asked - first + 1):
+        for undone in (False, True):
+            server, state = make(), MemoryStore()
+            with pytest.raises(Killed):
+                apply_schemas(Client(server, until), state, "r", plan)
+            client = Client(server)
+            if undone:
+                assert undo_schemas(client, state, "r").left == ()
+                assert comparable(server, mode) == comparable(make(), mode), f"killed at request {until}"
+                continue
+            done = apply_schemas(client, state, "r", plan_for(client, mode, prefix))
+            assert (done.ids, done.schemas) == (expected.ids, expected.schemas)
+            assert content(server) == content(whole), f"killed at request {until}"
+            assert begun_plan(state, "r") == plan
+
+
+@pytest.mark.parametrize(("make", "mode", "prefix"), KINDS)
+def test_an_undo_that_is_killed_is_done_again(make: Callable[[], ConfluentRegistry], mode: Mode, prefix: str) -> None:
+    for until in count(1):
+        server, state = make(), MemoryStore()
+        client = Client(server)
+        plan = plan_for(client, mode, prefix)
+        apply_schemas(client, state, "r", plan)
+        try:
+            undo_schemas(Client(server, until), state, "r")
+            break
+        except Killed:
+            assert undo_schemas(client, state, "r").left == ()
+            assert comparable(server, mode) == comparable(make(), mode), f"killed at request {until}"
+    again = undo_schemas(client, state, "r")
+    assert (again.deleted, again.settings, again.left) == ((), (), ())
+    if make is empty:
+        with pytest.raises(RefusedError, match="of restore r is no longer there"):
+            apply_schemas(client, state, "r", plan)
+
+
+class OwnIds(ConfluentRegistry):
+    """Takes mode IMPORT, and gives ids and versions of its own, as Apicurio does."""
+
+    def register(self, subject: str, body: dict[str, Any]) -> dict[str, Any]:
+        modes, self.modes = self.modes, {"": {"mode": "READWRITE"}}
+        answer = super().register(subject, {k: v for k, v in body.items() if k not in ("id", "version")})
+        self.modes = modes
+        return answer
+
+
+def test_a_registry_with_ids_of_its_own_is_left_as_it_was() -> None:
+    server, state = put(OwnIds(), version("inner", 1, 40, schema='"another"')), MemoryStore()
+    before = comparable(server, "map")
+    client = Client(server)
+    told = "gives ids and versions of its own: inner version 3 with id 50 got id 41; use --schemas map"
+    with pytest.raises(OwnIdsError, match=told):
+        apply_schemas(client, state, "r", plan_for(client, "same"))
+    assert comparable(server, "map") == before
+    with pytest.raises(RefusedError, match="restore r was begun with other schemas"):
+        apply_schemas(client, state, "r", plan_for(client, "map"))
+    assert apply_schemas(client, state, "r2", plan_for(client, "map")).ids[50] == 42
+
+
+class OneMode(ConfluentRegistry):
+    """Has a mode for all subjects alone."""
+
+    def _setting(self, kind: str, method: str, scope: str, body: dict[str, Any], yes: set[str]) -> Any:
+        if kind == "mode" and scope and method != "GET":
+            raise Refusal(422, 42204, "no mode of a subject")
+        return super()._setting(kind, method, scope, body, yes)
+
+
+def test_a_registry_with_one_mode_for_all_subjects() -> None:
+    server, state = OneMode(), MemoryStore()
+    client = Client(server)
+    done = apply_schemas(client, state, "r", plan_for(client, "same"))
+    assert set(done.ids.items()) == {(v.id, v.id) for v in VERSIONS}
+    assert server.modes == {"": {"mode": "READWRITE"}}
+    (refused,) = done.not_set
+    assert refused.startswith("compatibility BACKWARD and mode READONLY of orders: the schema registry http://registry")
+
+
+class Liar(ConfluentRegistry):
+    """Says that a schema has an id that it does not have."""
+
+    def register(self, subject: str, body: dict[str, Any]) -> dict[str, Any]:
+        return super().register(subject, body) | {"id": 9}
+
+
+@pytest.mark.parametrize(("mode", "told"), [("same", "got id 9"), ("map", "but it has it under id 1")])
+def test_no_answer_of_a_registry_is_believed(mode: Mode, told: str) -> None:
+    server, state = Liar(), MemoryStore()
+    client = Client(server)
+    with pytest.raises(RefusedError, match=told):
+        apply_schemas(client, state, "r", plan_for(client, mode))
+    assert server.modes == {"": {"mode": "READWRITE"}}
+    assert schema_map(state, "r") is None
+
+
+def test_a_mode_that_can_not_be_put_back_is_told() -> None:
+    class Stuck(ConfluentRegistry):
+        def _setting(self, kind: str, method: str, scope: str, body: dict[str, Any], yes: set[str]) -> Any:
+            if kind == "mode" and method == "DELETE" and self.subjects:
+                raise Refusal(422, 42205, "stuck")
+            return super()._setting(kind, method, scope, body, yes)
+
+    client = Client(Stuck())
+    with pytest.raises(KbackupError, match=r"what was set for .* to write schemas is not put back: .*stuck"):
+        apply_schemas(client, MemoryStore(), "r", plan_for(client, "same"))
+
+
+def test_an_undo_leaves_what_others_have_changed_or_need() -> None:
+    server, state = ConfluentRegistry(), MemoryStore()
+    client = Client(server)
+    apply_schemas(client, state, "r", plan_for(client, "map"))
+    server.modes.pop("orders")
+    server.configs["orders"] = {"compatibilityLevel": "NONE"}
+    put(server, version("orders", 9, 90), version("theirs", 1, 91, ("inner", 1)))
+    undone = undo_schemas(client, state, "r")
+    assert undone.deleted == ("old version 1",)
+    assert undone.settings == ("all",)
+    later = "others have registered version 9 since"
+    assert undone.left[:4] == (
+        "the settings of orders are left: others have changed them",
+        *(f"orders version {n} is left: {later}" for n in (3, 2, 1)),
+    )
+    assert undone.left[4].startswith("inner version 1 is left: the schema registry http://registry refuses DELETE")
+    assert states(server)["orders 1"] == (3, False)
+
+
+@pytest.mark.parametrize(
+    ("restore_id", "url", "error", "told"),
+    [
+        ("other", "http://registry", UsageError, "restore other restored no schemas"),
+        (
+            "r",
+            "http://elsewhere",
+            RefusedError,
+            "wrote to the schema registry http://registry, this is http://elsewhere",
+        ),
+    ],
+)
+def test_an_undo_of_something_else(restore_id: str, url: str, error: type[KbackupError], told: str) -> None:
+    state = MemoryStore()
+    client = Client(ConfluentRegistry())
+    apply_schemas(client, state, "r", plan_for(client, "same"))
+    client.url = url
+    with pytest.raises(error, match=told):
+        undo_schemas(client, state, restore_id)
+
+
+def test_guids_are_mapped_too() -> None:
+    server, state = ConfluentRegistry(), MemoryStore()
+    guid = "00000000-0000-0000-0000-000000000001"
+    schemas = replace(POINT, versions=(replace(VERSIONS[0], guid=guid),), settings=())
+    client = Client(server)
+    done = apply_schemas(client, state, "r", prepare_schemas(client, schemas, (), "map", "", ALL))
+    assert done.guids == {guid: server.subjects["inner"][1].guid}
