@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from itertools import pairwise
 from typing import Literal, NamedTuple
 from uuid import UUID
 
@@ -19,7 +18,6 @@ import numpy as np
 from kbackup.formats.block import slice_block
 from kbackup.formats.layout import check, corrupt
 from kbackup.types import Bytes, Int64Array, RecordBlock, TopicPartition
-from kbackup.util.system import BufferPool
 
 Part = Literal["key", "value"]
 PARTS: tuple[Part, Part] = ("key", "value")
@@ -27,9 +25,6 @@ PARTS: tuple[Part, Part] = ("key", "value")
 MOST_IDS = 1000
 """Ids that are counted one by one of a topic's keys or values."""
 
-_SMALL = 1 << 20
-_CACHED = 1 << 18  # bytes that are still in the processor's cache when their frames are mapped
-_COPIES = BufferPool(16 << 20, keep=2)  # of blocks as they are read from segments
 _NONE, _NO_BYTES = np.empty(0, np.int64), np.empty(0, np.uint8)
 
 
@@ -76,7 +71,7 @@ class SchemaCounter:
         if tp.topic not in self._topics:
             table = np.zeros(2 * kernel.ROWS * kernel.ROW, np.int64)
             self._topics[tp.topic] = np.zeros(2 * kernel.SUMS, np.int64), table
-        _visit(block, slice(None), f"records of {tp}", PARTS, *self._topics[tp.topic], _NO_BYTES, _NONE, _NONE)
+        _visit(block, f"records of {tp}", PARTS, *self._topics[tp.topic], _NO_BYTES, _NONE, _NONE)
         self._next[tp] = int(block.offsets[-1]) + 1
 
     def result(self) -> list[SchemaUse]:
@@ -115,30 +110,23 @@ def make_map(ids: Mapping[int, int], guids: Mapping[str, str]) -> SchemaIdMap:
 def rewrite(
     block: RecordBlock, schemas: SchemaIdMap, parts: Collection[Part], name: str = "record block"
 ) -> RecordBlock:
-    """Return the records with the frames of their `parts` mapped; the same block where nothing changes. Every byte
-    stays where it is. `UnmappedSchemaError` for the first frame without a mapping; `CorruptError`, naming `name`, for a
-    damaged block."""
+    """Return the records with the frames of their `parts` mapped; the same block where nothing changes, or where its
+    memory can be written: then it is changed, and nobody else may refer to it. Every byte stays where it is.
+    `UnmappedSchemaError` for the first frame without a mapping; `CorruptError`, naming `name`, for a damaged block."""
     others = np.zeros(8, np.int64), _NONE  # counts that nobody asks for
-    if not _visit(block, slice(None), name, parts, *others, _NO_BYTES, *schemas):
-        return block
-    pooled = _SMALL < block.nbytes <= _COPIES.size
-    copy = _COPIES.take()[: block.nbytes] if pooled else np.empty(block.nbytes, np.uint8)
-    step = 1 + _CACHED * len(block) // block.nbytes
-    edges = [*block.positions[::step].tolist(), block.nbytes]
-    for first, (start, end) in zip(range(0, len(block), step), pairwise(edges), strict=True):
-        copy[start:end] = block.data[start:end]
-        _visit(block, slice(first, first + step), name, parts, *others, copy, *schemas)
-    return replace(block, data=copy)
+    if not (block.data.flags.writeable and block.data.flags.c_contiguous):
+        if not _visit(block, name, parts, *others, _NO_BYTES, *schemas):
+            return block
+        block = replace(block, data=np.array(block.data))
+    _visit(block, name, parts, *others, block.data, *schemas)
+    return block
 
 
-def _visit(block: RecordBlock, records: slice, name: str, parts: Collection[Part], *others: Int64Array | Bytes) -> bool:
-    """Count or map frames of `records`; return whether something changes and there is no copy to write it to."""
+def _visit(block: RecordBlock, name: str, parts: Collection[Part], *others: Int64Array | Bytes) -> bool:
+    """Count or map frames; return whether something changes and there is no copy to write it to."""
     from kbackup.formats import schema_kernel as kernel
 
-    state, index = (
-        np.zeros(kernel.STATE, np.int64),
-        [c[records] for c in (block.offsets, block.positions, block.lengths)],
-    )
+    state, index = np.zeros(kernel.STATE, np.int64), (block.offsets, block.positions, block.lengths)
     state[kernel.PARTS] = sum(1 << PARTS.index(part) for part in set(parts))
     why = kernel.DAMAGED
     if len({len(each) for each in index}) == 1:
@@ -147,10 +135,10 @@ def _visit(block: RecordBlock, records: slice, name: str, parts: Collection[Part
     number = int(state[kernel.NEXT])
     if why == kernel.DAMAGED:
         check(block, name, 0)
-        raise corrupt(name, int(index[1][number]), "the record is not what its index entry says")
+        raise corrupt(name, int(block.positions[number]), "the record is not what its index entry says")
     if why == kernel.UNMAPPED:
         part, *schema = state[kernel.PART :].tolist()
-        raise UnmappedSchemaError(int(index[0][number]), PARTS[part], _schema(*schema))
+        raise UnmappedSchemaError(int(block.offsets[number]), PARTS[part], _schema(*schema))
     return bool(why == kernel.COPY)
 
 

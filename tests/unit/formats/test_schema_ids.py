@@ -10,6 +10,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 import kbackup.formats
 from kbackup.errors import CorruptError, UndecodableError
-from kbackup.formats import record, schema_ids, schema_kernel
+from kbackup.formats import record, schema_kernel
 from kbackup.formats.schema_ids import (
     MOST_IDS,
     PARTS,
@@ -58,11 +59,8 @@ KERNELS = {"compiled": schema_kernel, "plain": _plain_kernel()}
 
 @contextmanager
 def using(kernel: str) -> Iterator[None]:
-    """With small blocks treated as large ones are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kbackup.formats, "schema_kernel", KERNELS[kernel])
-        patch.setattr(schema_ids, "_SMALL", 200)
-        patch.setattr(schema_ids, "_CACHED", 100)
         yield
 
 
@@ -167,6 +165,7 @@ def test_frames_are_mapped_as_by_the_reference(made: list[Record], parts: list[P
     ids = {old: NEW_IDS.get(old, old) for old in used}
     block, wanted = encoded(*made), mapped(made, parts, ids)
     before = block.data.tobytes()
+    block = replace(block, data=np.frombuffer(before, np.uint8))  # read-only
     for kernel in KERNELS:
         with using(kernel):
             new = rewrite(block, make_map(ids, NEW_GUIDS), parts)
@@ -174,6 +173,10 @@ def test_frames_are_mapped_as_by_the_reference(made: list[Record], parts: list[P
         assert block.data.tobytes() == before
         assert (new is block) == (wanted == made), "a copy where something changes, and only there"
         record.check(new, "file", 1)
+        own = replace(block, data=block.data.copy())
+        with using(kernel):
+            assert rewrite(own, make_map(ids, NEW_GUIDS), parts) is own
+        assert own.data.tobytes() == new.data.tobytes(), "in place where that is possible"
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
