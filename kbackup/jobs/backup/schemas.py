@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -21,7 +22,8 @@ from kbackup.archive.schemas import (
     unknown_ids,
 )
 from kbackup.errors import UndecodableError, UnreachableError
-from kbackup.schemas.base import RegistryOptions, SchemaVersion, missing
+from kbackup.jobs.schemas.plan import open_registry
+from kbackup.schemas.base import RegistryOptions, SchemaVersion
 from kbackup.util.system import in_threads
 from kbackup.util.text import join_names, plural
 from kbackup.util.times import now
@@ -60,7 +62,7 @@ class SchemaSource:
     def check(self) -> None:
         """Raise `UsageError` for options that can't be used, before any record is read."""
         if self.active:
-            self._registry()
+            self._registry  # noqa: B018 (made now)
 
     def take(self, topics: Iterable[TopicState], before: Schemas | None, again: bool = True) -> TakenSchemas:
         """Return the schemas for a restore point of `topics`, which goes on from one with the schemas `before`. Not
@@ -79,7 +81,7 @@ class SchemaSource:
             # records from before ids were counted may have any id
             keep_all = self.keep == "all" or not all(t.all_counted for t in topics)
             try:
-                taken = capture_schemas(self._registry(), used, before, "all" if keep_all else "used")
+                taken = capture_schemas(self._registry, used, before, "all" if keep_all else "used")
             except UnreachableError as error:
                 kept = "are those of the restore point before" if before is not None else "are not in it"
                 return TakenSchemas(before, (f"{NOT_READ} {kept}: {error}",), failed=True)
@@ -91,12 +93,9 @@ class SchemaSource:
         ]
         return TakenSchemas(before if before is not None and same_schemas(before, taken) else taken, tuple(lacks))
 
+    @cached_property
     def _registry(self) -> SchemaRegistry:
-        try:
-            from kbackup.kafka.schema_registry import SchemaRegistry
-        except ImportError as error:
-            raise missing(error) from error
-        return SchemaRegistry(self.options)
+        return open_registry(self.options, "schema_registry")
 
 
 def _has(schemas: Schemas, ids: Collection[int | str]) -> bool:
