@@ -30,8 +30,8 @@ def command(frame: Frame, target: bool, spark: bool) -> int:
     """Check access and rights before a run, and leave nothing behind.
 
     Source: connect, list topics, offsets, configs and groups, read a record. Archive: open, conditional writes, upload,
-    read, list, delete, clock, lease. Prints each step, with a hint if it failed. The exit code is that of the first
-    failure.
+    read, list, delete, clock, lease. Schema registries: list subjects. Prints each step, with a hint if it failed. The
+    exit code is that of the first failure.
     """
     reporter = frame.reporter
     with spark_session(frame.config, reporter=reporter) as session:

@@ -76,7 +76,8 @@ def command(
     archive, where it may write.
 
     --against compares a cluster with the archive, record by record: the target by the offset map of --restore-id, or
-    the topics that a restore with these options would write. Ends with exit code 3 when anything differs.
+    the topics that a restore with these options would write. Also looks whether the source's schema registry has what
+    is archived, and the target's what the restore registered. Ends with exit code 3 when anything differs.
     """
     reporter = frame.reporter
     if against is not None:
@@ -134,7 +135,8 @@ def _against(
 
         request = CompareRequest(against, options, groups, exact, show)
         cluster = config.source if against == "source" else config.target
-        report = verify_against(request, cluster, store, state_store(frame, store), session, shown)
+        registry = config.schema_registry if against == "source" else config.target_schema_registry
+        report = verify_against(request, cluster, store, state_store(frame, store), session, shown, registry)
     count_comparison(report)
     show_comparison(report, reporter)
     reporter.document(report)

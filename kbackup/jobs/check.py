@@ -25,12 +25,14 @@ from kbackup.jobs import capture
 from kbackup.jobs.backup.job import check_cluster
 from kbackup.jobs.capture import LiveTopic, capture_settings, offline_partitions
 from kbackup.jobs.metadata import sources_beside
+from kbackup.jobs.schemas.plan import open_registry
 from kbackup.kafka.admin.cluster import Cluster, Topic, TopicToCreate
 from kbackup.kafka.client import Properties, librdkafka_version
 from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.kernel import message_outlet
 from kbackup.kafka.produce import BlockProducer
 from kbackup.metadata.entities import Reading, source_name
+from kbackup.schemas.base import RegistryOptions
 from kbackup.spark.tasks import ProgressSender, Spark, run_tasks
 from kbackup.spark.workers import check_protection, is_local
 from kbackup.store import open_store
@@ -379,6 +381,21 @@ def _load(steps: Steps, configured: Configured) -> Config | None:
 _VISIT_SECONDS = 0.5
 
 
+def check_registry(steps: Steps, options: RegistryOptions, section: str) -> None:
+    """Read a schema registry, if the configuration names one. Nothing is written."""
+    if not options.url:
+        return
+    with steps.trying(section.replace("_", " ")) as step:
+        registry = open_registry(options, section)
+        active, every = registry.subjects(), registry.subjects(deleted=True)
+        settings = registry.settings("")
+        level = (settings.config or {}).get("compatibilityLevel", "unknown")
+        deleted = f", {len(every) - len(active)} deleted" if len(every) > len(active) else ""
+        step.detail = f"{registry.url}: {plural(len(active), 'subject')}{deleted}; compatibility {level}"
+        if settings.mode == "READONLY" and section.startswith("target"):
+            step.warn(f"{step.detail}; mode READONLY", "set the mode READWRITE or IMPORT before a restore")
+
+
 @dataclass(frozen=True)
 class CheckReport:
     steps: tuple[CheckStep, ...]
@@ -406,8 +423,11 @@ def check(
             if reading.outdated:
                 step.detail += f"; not used: {reading.outdated}"
             _warn_of_untold(step, reading, "log in as a user that may read them")
+    if config.backup.schemas != "none":
+        check_registry(steps, config.schema_registry, "schema_registry")
     if target:
         check_target(steps, config.target, config.restore.transactions)
+        check_registry(steps, config.target_schema_registry, "target_schema_registry")
     if spark is not None:
         _check_spark(steps, config, spark)
     return CheckReport(tuple(steps.done), steps.exit_code)

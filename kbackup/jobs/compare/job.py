@@ -44,12 +44,13 @@ from kbackup.jobs.compare.report import (
 )
 from kbackup.jobs.replay import SchemaRewrite, ahead, read_range
 from kbackup.jobs.restore.plan import UNIT_BYTES, UNIT_PARTITIONS, plan_restore, select_content
-from kbackup.jobs.schemas.records import rewrite_of
+from kbackup.jobs.schemas.records import missing_schemas, rewrite_of
 from kbackup.jobs.schemas.write import schema_map
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
 from kbackup.metrics.registry import Phases, ProgressListener
+from kbackup.schemas.base import RegistryOptions
 from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, TopicPartition
@@ -305,8 +306,10 @@ def verify_against(
     state: Store,
     spark: Spark,
     listener: ProgressListener,
+    registry: RegistryOptions | None = None,
 ) -> AgainstReport:
-    """Compare the cluster of `properties` with the archive; `state` has the plans and offset maps of restores."""
+    """Compare the cluster of `properties`, and its schema registry, with the archive; `state` has the plans and offset
+    maps of restores."""
     phases = Phases(listener)
     with phases.step("connect"):
         cluster = Cluster(properties, request.against)
@@ -314,6 +317,9 @@ def verify_against(
     with phases.step("plan"):
         compare_plan = plan_comparison(request, store, state, cluster_id)
         inspect_cluster(compare_plan, cluster, request.against)
+        if registry is not None:
+            archive, is_source = open_archive_or_folder(store), request.against == "source"
+            compare_plan.findings += missing_schemas(registry, is_source, archive, compare_plan.plan, state)
     with phases.step("compare"):
         partitions = [p for p in compare_plan.partitions if p.archived.segments or p.start < p.end]
         # big partitions alone, small ones together, as a restore has them; the biggest first

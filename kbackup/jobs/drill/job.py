@@ -16,6 +16,7 @@ import msgspec
 from kbackup import __version__
 from kbackup.archive.models import Manifest
 from kbackup.archive.query.content import Content
+from kbackup.archive.query.java import open_archive_or_folder
 from kbackup.archive.query.overview import damaged_segments
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import RestorePlan
@@ -28,6 +29,7 @@ from kbackup.jobs.drill.report import DrillError, DrillReport, Result
 from kbackup.jobs.restore.job import restore
 from kbackup.jobs.restore.plan import select_content
 from kbackup.jobs.restore.report import RestoreReport
+from kbackup.jobs.schemas.records import unreadable_records
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.metrics.registry import Phases, ProgressListener
@@ -261,6 +263,9 @@ class DrillRun:
         with self.phases.step("verify"):
             self.comparison = verify_against(request, self.target, self.store, self.state, self.spark, self.listener)
         self.warnings += self.comparison.notes
+        assert self.plan is not None  # noqa: S101 (it was restored)
+        if (archive := open_archive_or_folder(self.store)) is not None:
+            self.warnings += unreadable_records(archive, self.plan)
 
     def _options(self) -> Restore:
         assert self.content is not None  # noqa: S101 (everything is prepared)

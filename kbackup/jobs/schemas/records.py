@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from kbackup.archive.models import Member, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.plan import RestorePlan
-from kbackup.errors import UsageError
+from kbackup.archive.schemas import SchemaIndex
+from kbackup.errors import UndecodableError, UsageError
 from kbackup.jobs.replay import SchemaRewrite
-from kbackup.jobs.schemas.plan import Mode, SchemaPlan, open_registry, prepare_schemas
-from kbackup.jobs.schemas.write import SchemaMap, apply_schemas, begun_plan
+from kbackup.jobs.schemas.plan import Mode, SchemaPlan, ids_of_records, open_registry, prepare_schemas
+from kbackup.jobs.schemas.write import SchemaMap, apply_schemas, begun_plan, lost_since, schema_map
 from kbackup.schemas.base import RegistryOptions
+from kbackup.schemas.decoder import codec_of
 from kbackup.store.base import Store
 from kbackup.util.text import join_names
 
@@ -92,6 +94,41 @@ def plan_record_schemas(
     found = prepare_schemas(registry, schemas, topics, asked or "same", prefix)
     found.check()
     return RecordSchemas(registry, found, tuple(t.name for t in topics if not t.all_counted))
+
+
+def unreadable_records(archive: Archive, plan: RestorePlan) -> list[str]:
+    """Return in words which schemas of the planned records the restore point lacks, and which are none."""
+    schemas = archive.schemas(plan.restore_point)
+    if schemas is None:
+        return []
+    try:
+        from kbackup.kafka.schema_registry import BUILT_IN
+
+        index = SchemaIndex(schemas, BUILT_IN)
+        ids, problems = ids_of_records(planned_topics(archive, plan), index)
+        for each in sorted(ids, key=str):
+            try:
+                codec_of(index.schema(each))
+            except UndecodableError as error:
+                problems.append(f"records name schema {each}: {error.message}")
+    except (ImportError, UsageError) as error:
+        return [f"the schemas of records were not looked at: {error}"]
+    return problems
+
+
+def missing_schemas(
+    options: RegistryOptions, source: bool, archive: Archive | None, plan: RestorePlan, state: Store
+) -> list[str]:
+    """Return in words what a registry lacks: that of the `source`, of the restore point's schemas; the target's, of
+    what the restore of the plan registered. Nothing without a registry."""
+    if not options.url:
+        return []
+    if not source:
+        done = schema_map(state, plan.restore_id)
+        return [] if done is None else lost_since(open_registry(options), done.places)
+    schemas = archive.schemas(plan.restore_point) if archive is not None else None
+    due = [] if schemas is None else [(v.subject, v.version, v.id) for v in schemas.versions if v.state != "gone"]
+    return lost_since(open_registry(options, "schema_registry"), due)
 
 
 def planned_topics(archive: Archive, plan: RestorePlan) -> Sequence[TopicState]:

@@ -6,7 +6,7 @@ created at the end. Neither is ever replaced: whoever resumes a killed restore h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +21,7 @@ from kbackup.formats.schema_ids import Part
 from kbackup.jobs.schemas.plan import Mode, SchemaPlan, active_versions, locate, located, numbered, settings_words
 from kbackup.schemas.base import SchemaVersion, SubjectSettings
 from kbackup.store.base import Store
+from kbackup.util.system import in_threads
 from kbackup.util.text import join_names
 from kbackup.util.times import now
 
@@ -64,6 +65,11 @@ class SchemaMap(Document, frozen=True, kw_only=True):
     schemas: tuple[RestoredSchema, ...]
     parts: dict[str, tuple[Part, ...]] = msgspec.field(default_factory=dict)
     not_set: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> list[tuple[str, int, int]]:
+        """Return the subjects, versions and ids that the registry has since."""
+        return [(each.subject, each.target_version, each.id) for each in self.schemas]
 
 
 # Apply.
@@ -126,13 +132,19 @@ def _work(plan: SchemaPlan) -> object:
 
 
 def _check_there(registry: SchemaRegistry, done: SchemaMap) -> None:
-    for each in done.schemas:
-        at = registry.version(each.subject, each.target_version)
-        if at is None or at.id != each.id:
-            raise RefusedError(
-                f"schema {each.subject} version {each.target_version} of restore {done.restore_id} is no longer there",
-                "use another --restore-id",
-            )
+    if lost := lost_since(registry, done.places):
+        raise RefusedError(f"of restore {done.restore_id}, {lost[0]}", "use another --restore-id")
+
+
+def lost_since(registry: SchemaRegistry, places: Iterable[tuple[str, int, int]]) -> list[str]:
+    """Return in words which subjects and versions have not, or no longer, these ids."""
+    due = list(places)
+    found = in_threads(lambda place: registry.version(*place[:2]), due)
+    return [
+        f"schema {subject} version {number}, id {schema_id}, is {'not there' if at is None else f'id {at.id} now'}"
+        for (subject, number, schema_id), at in zip(due, found, strict=True)
+        if at is None or at.id != schema_id
+    ]
 
 
 def _apply_settings(registry: SchemaRegistry, plan: SchemaPlan) -> tuple[str, ...]:

@@ -18,15 +18,17 @@ from kbackup import cli
 from kbackup.archive.lease import HeldLease
 from kbackup.config.models import Config
 from kbackup.errors import DeniedError, StoreError, UnreachableError, UsageError
-from kbackup.jobs.check import CheckStep, Steps, Visit, check, speaks_tls
+from kbackup.jobs.check import CheckStep, Steps, Visit, check, check_registry, speaks_tls
 from kbackup.jobs.metadata import Asked
 from kbackup.metadata.entities import not_carried_entry, source_name
+from kbackup.schemas.base import RegistryOptions
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store import Store, open_store
 from kbackup.store.base import Buffer, Failed, ObjectInfo
 from kbackup.store.file import FileStore
 from scripts.dev.secured import Authority
 from tests.support.archives import make_archive
+from tests.support.confluent_registry import ConfluentRegistry
 from tests.support.metadata_entities import by_log, by_zookeeper
 
 Said = pytest.CaptureFixture[str]
@@ -213,3 +215,21 @@ def test_a_source_that_is_not_there(tmp_path: Path, capsys: Said) -> None:
     assert "FAILED   source: reach: source cluster at 127.0.0.1:9 did not answer" in out
     assert "hint: check that it is running and can be reached from here" in out
     assert err == ""
+
+
+def test_a_schema_registry_is_read(tmp_path: Path) -> None:
+    with ConfluentRegistry() as registry:
+        for subject in ("a", "b"):
+            registry.register(subject, {"schema": '"string"'})
+        registry.answer("DELETE", "/subjects/b", {})
+        steps = registry_steps(registry.url)
+    assert steps["schema registry"].detail.endswith(": 1 subject, 1 deleted; compatibility BACKWARD")
+    assert (steps["target schema registry"].status, steps["target schema registry"].exit_code) == ("failed", 14)
+
+
+def registry_steps(url: str) -> dict[str, CheckStep]:
+    steps = Steps(lambda step: None)
+    check_registry(steps, RegistryOptions(url=url), "schema_registry")
+    check_registry(steps, RegistryOptions(url="http://127.0.0.1:1"), "target_schema_registry")
+    check_registry(steps, RegistryOptions(), "target_schema_registry")
+    return {step.name: step for step in steps.done}
