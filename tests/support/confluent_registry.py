@@ -60,7 +60,8 @@ class ConfluentRegistry:
     """A context manager. Subjects outside of the default context have names like `:.context:subject`.
 
     `authorization` is the header that it demands. The other fields are faults: `failures` are statuses of the next
-    answers; `huge` the bytes of each answer; `lost` the number of writes that take effect and get no answer.
+    answers; `huge` the bytes of each answer; `lost` the number of writes that take effect and get no answer;
+    `page` how many items a list has at most, of all that there are.
     """
 
     authorization: str | None = None
@@ -68,6 +69,7 @@ class ConfluentRegistry:
     failures: list[int] = field(default_factory=list)
     huge: int = 0
     lost: int = 0
+    page: int = 1 << 31
     subjects: dict[str, dict[int, Version]] = field(default_factory=dict)
     configs: dict[str, dict[str, Any]] = field(default_factory=lambda: {_GLOBAL: _DEFAULTS["config"]})
     modes: dict[str, dict[str, Any]] = field(default_factory=lambda: {_GLOBAL: _DEFAULTS["mode"]})
@@ -141,7 +143,12 @@ class ConfluentRegistry:
             raise RefusedError(self.failures.pop(0), 50001, "the store is away")
         if self.authorization not in (None, request.headers["Authorization"]):
             raise RefusedError(401, 40101, "Unauthorized")
-        return self.answer(request.command, request.path, body)
+        answer = self.answer(request.command, request.path, body)
+        if request.command != "GET" or not isinstance(answer, list):
+            return answer
+        query = parse_qs(urlsplit(request.path).query)
+        first, limit = (int(query.get(name, ["-1"])[-1]) for name in ("offset", "limit"))
+        return answer[max(first, 0) :][: self.page if limit < 0 else min(limit, self.page)]
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Any:
         """The answer to a request, or `RefusedError`."""

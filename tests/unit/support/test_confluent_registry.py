@@ -163,3 +163,5 @@ def test_faults(registry: ConfluentRegistry, client: SchemaRegistryClient) -> No
     assert client.get_referenced_by("x", 1) == [ord("y")]
     registry.huge = 5 << 20
     assert client.get_subjects() == ["a", "x", "y"]
+    registry.huge, registry.page = 0, 2
+    assert [client.get_subjects(), client.get_subjects(offset=2)] == [["a", "x"], ["y"]]
