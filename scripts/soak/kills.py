@@ -10,6 +10,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from kbackup.spark.session import build_session
@@ -22,7 +23,8 @@ from scripts.dev.kafka import Broker
 from scripts.dev.s3 import Minio
 from tests.faults.kill_loop import KillLoop
 from tests.faults.mirror_loop import HALVES, MirrorLoop
-from tests.faults.shop import open_shop, sell
+from tests.faults.shop import open_shop, sell, with_schemas
+from tests.support.confluent_registry import ConfluentRegistry
 
 SERVERS: dict[str, type[Minio | Azurite | FakeGcs]] = {"s3": Minio, "az": Azurite, "gs": FakeGcs}
 JOBS = ("backup", "restore", "follow")
@@ -45,14 +47,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=1, help="the same seed kills in the same way (1)")
     parser.add_argument("--mirrors", action="store_true", help="kill mirrors, not backups and restores")
     parser.add_argument("--store", choices=SERVERS, default="s3", help="what the archive is in (s3)")
+    parser.add_argument("--schemas", action="store_true", help="records name schemas, and restores map them")
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=JOBS, help="kill these alone")
     options = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="kbackup-soak-"))
     print(f"seed {options.seed}; what runs say is under {folder}", flush=True)
     session = build_session("local[2]", {}, 4)
-    with Broker() as broker, SERVERS[options.store]() as server:
+    with ExitStack() as stack, Broker() as broker, SERVERS[options.store]() as server:
         shop = open_shop(broker, "soak")
         store = _made(server)
+        if options.schemas:
+            source, target = stack.enter_context(ConfluentRegistry()), stack.enter_context(ConfluentRegistry())
+            shop = with_schemas(shop, source, target)
         sell(shop, 300 if options.mirrors else 600)
         if options.mirrors:
             mirrors = MirrorLoop(shop, store, server.env, folder, session, options.seed)

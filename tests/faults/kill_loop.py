@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _LONGEST = 9.0  # s into a run, for kills by the clock: from its first import to after its end
 _AGAIN = 0.3  # how often the second run is killed as well
+_PHASES = ("plan", "preflight", "schemas", "create topics", "run", "groups", "report")
 _EVENTS: Mapping[str, Sequence[tuple[str, int]]] = {
     "backup": (
         *((f"phase {name}", 1) for name in ("discover", "plan", "run", "commit", "refresh derived files")),
@@ -34,11 +35,7 @@ _EVENTS: Mapping[str, Sequence[tuple[str, int]]] = {
         ("write topics/*/index_partition_*", 4),
         ("write topics/*/consumer_offsets_*", 3),
     ),
-    "restore": (
-        *((f"phase {name}", 1) for name in ("plan", "preflight", "create topics", "run", "groups", "report")),
-        ("transaction", 12),
-        ("write restores/*", 12),
-    ),
+    "restore": (*((f"phase {name}", 1) for name in _PHASES), ("transaction", 12), ("write restores/*", 12)),
 }
 """The events of a run, and how often each happens at least: a kill is before or after the nth of one."""
 
@@ -95,7 +92,9 @@ class KillLoop:
 
     @property
     def _backup(self) -> list[str]:
-        return backup_arguments(self.shop, self.store.url)
+        registries = self.shop.registries
+        flags = [] if registries is None else [f"--schema-registry={registries[0].url}"]
+        return [*backup_arguments(self.shop, self.store.url), *flags]
 
     def _kill(self, job: str, arguments: Sequence[str]) -> tuple[str, int]:
         """Kill one run at random; return how it was killed, and its exit code."""

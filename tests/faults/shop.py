@@ -13,6 +13,7 @@ from kbackup.formats.index import decode_partition_index
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
+from tests.support.confluent_registry import ConfluentRegistry, Version
 from tests.support.truth import Position, commit, in_archive, in_cluster
 
 
@@ -25,10 +26,39 @@ class Shop(NamedTuple):
     events: str
     group: str
     committed: dict[TopicPartition, int]
+    registries: tuple[ConfluentRegistry, ConfluentRegistry] | None = None
+    """Those of the source and of a target. The values of `orders` then name schemas of the first."""
+
+    @property
+    def schema_flags(self) -> list[str]:
+        """Return the flags of a restore that maps the schemas of the records."""
+        return (
+            [] if self.registries is None else ["--schemas=map", f"--target-schema-registry={self.registries[1].url}"]
+        )
+
+    def mapped(self, value: bytes | None) -> bytes | None:
+        """Return a value of `orders` as it is in the target."""
+        if self.registries is None or value is None:
+            return value
+        ours, theirs = ({v.content["schema"]: v.id for v in _versions(each)} for each in self.registries)
+        text = next(text for text, schema_id in ours.items() if schema_id == int.from_bytes(value[1:5]))
+        return value[:1] + theirs[text].to_bytes(4) + value[5:]
 
     @property
     def topics(self) -> list[str]:
         return [self.orders, self.events]
+
+
+def _versions(registry: ConfluentRegistry) -> list[Version]:
+    return [version for versions in registry.subjects.values() for version in versions.values()]
+
+
+def with_schemas(shop: Shop, source: ConfluentRegistry, target: ConfluentRegistry) -> Shop:
+    """Return the shop whose orders name schemas of `source`; `target` has others under their ids."""
+    for number in range(4):
+        target.register(f"theirs-{number}", {"schema": f'"theirs {number}"'})
+        source.register(f"{shop.orders}-value", {"schema": f'"orders {number}"'})
+    return shop._replace(registries=(source, target))
 
 
 def open_shop(broker: Broker, name: str) -> Shop:
@@ -46,7 +76,8 @@ def sell(shop: Shop, records: int) -> None:
     producer = Producer(shop.broker.client())
     for i in range(records):
         headers: list[tuple[str, str | bytes | None]] = [("n", str(i)), ("n", None)] if i % 7 == 0 else []
-        value = None if i % 11 == 0 else bytes([i % 251]) * (50 + i % 90)
+        frame = b"" if shop.registries is None else b"\0" + (1 + i % 4).to_bytes(4)
+        value = None if i % 11 == 0 else frame + bytes([i % 251]) * (50 + i % 90)
         key = f"key-{i}".encode() if i % 5 else None
         producer.produce(shop.orders, value, key, i % 3, headers=headers, timestamp=10**12 + i)
         producer.poll(0)
