@@ -287,8 +287,8 @@ def restore(
 ) -> int:
     """Register schemas of a restore point in the target registry, with all that they refer to.
 
-    SUBJECT is a name or a /regex/. [default: all] Ends with exit code 3 when a setting could not be set. No record is
-    written: with new ids, 'kbackup restore --schemas map' writes them into the records.
+    SUBJECT is a name or a /regex/. [default: all] Ends with exit code 3 when a setting could not be set, or a version
+    not be deleted again. No record is written: 'kbackup restore --schemas map' writes new ids into the records.
     """
     from kbackup.jobs.schemas.plan import open_registry, prepare_schemas
     from kbackup.jobs.schemas.write import apply_schemas

@@ -61,6 +61,10 @@ class _Registered(msgspec.Struct):
     id: int
 
 
+class _Mode(msgspec.Struct):
+    mode: str | None = None
+
+
 class _Error(msgspec.Struct):
     error_code: int = 0
     message: str = ""
@@ -132,8 +136,8 @@ class SchemaRegistry:
         """Return what is set for a subject, a context (`:.context:`), or ('') for all."""
         at = f"/{_quoted(subject)}" if subject else ""
         config = self._read(dict[str, Any], f"/config{at}")
-        mode = self._read(dict[str, Any], f"/mode{at}")
-        return SubjectSettings(subject=subject, config=config, mode=(mode or {}).get("mode"))
+        mode = self._read(_Mode, f"/mode{at}")
+        return SubjectSettings(subject=subject, config=config, mode=mode.mode if mode is not None else None)
 
     def set_config(self, subject: str, config: Mapping[str, Any] | None) -> None:
         """Set the compatibility and what goes with it; None: as for all others."""

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from kbackup.kafka.schema_registry import SchemaRegistry
+from kbackup.schemas.base import RegistryOptions, SchemaReference
+from kbackup.store import open_store
 from scripts.dev.kafka import Broker
 from scripts.dev.registry import Apicurio
 from tests.integration.conftest import Archive, Kbackup
+from tests.support.schema_archive import CART, EVENT, MONEY, SchemaArchive, schema_version
 from tests.support.schema_samples import Rows, formats, java_read, produce_samples, python_read, register, rows_of
 
 
@@ -89,3 +93,29 @@ def test_mirrored_records_are_read(
         due = {f"A.{topic}": rows for topic, rows in written.items()}
         kinds = formats(f"A.{prefix}" if written is expected else f"A.{prefix}more-")
         assert java_read(broker.bootstrap, other, kinds) == due
+
+
+def test_schemas_alone(other: Apicurio, kbackup: Kbackup, tmp_path: Path) -> None:
+    """Apicurio takes mode IMPORT and keeps no id: what was written by then is deleted again."""
+    needs = (SchemaReference(name="money.proto", subject="wide-money", version=7),)
+    money = schema_version("wide-money", 7, 4660, MONEY, "PROTOBUF", state="deleted")
+    cart = schema_version("wide-carts", 1, 4661, CART, "PROTOBUF", references=needs)
+    events = schema_version("wide-events", 1, 4662, EVENT, "JSON", state="deleted")
+    later = schema_version("wide-events", 2, 4663, {**EVENT, "title": "later"}, "JSON")
+    SchemaArchive(open_store(str(tmp_path))).night({}, (money, cart, events, later))
+    registry = SchemaRegistry(RegistryOptions(url=other.url))
+    flags = ("--archive", str(tmp_path), "--target-schema-registry", other.url)
+    before = registry.subjects()
+    refused = kbackup("schemas", "restore", *flags)
+    assert (refused.code, "wide-money version 7 with id 4660 got id" in refused.err) == (1, True), refused
+    assert registry.subjects() == before
+    done = kbackup.run("schemas", "restore", *flags, "--schemas", "map", code=3)
+    assert registry.subjects() == sorted([*before, "wide-carts", "wide-events", "wide-money"])
+    assert (registry.versions("wide-events"), registry.versions("wide-events", deleted=True)) == ([2], [1, 2])
+    assert done["ids"].keys() == {"4660", "4661", "4662", "4663"}
+    (refused_deletion,) = done["not_set"]
+    assert refused_deletion.startswith("wide-money version 1 is not deleted again: ")
+    undone = kbackup.run("schemas", "undo", *flags, "--restore-id", done["restore_id"])
+    assert {(name.split()[0]) for name in undone["deleted"]} == {"wide-carts", "wide-events", "wide-money"}
+    assert (len(undone["deleted"]), undone["left"]) == (4, [])
+    assert registry.subjects() == before

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -157,31 +157,35 @@ def planned_versions(
         for v in places.values()
         if (v.subject in by_id if subjects is None else subjects.matches(v.subject))
     ]
-    wanted: dict[Place, list[SchemaVersion]] = {}  # with what it refers to
+    wanted: dict[Place, set[Place]] = {}  # with what it refers to
     while waiting:
         v, needed = waiting.pop()
         below = [index.referred(v, r) for r in v.references]
         if (v.subject, v.version) in wanted or (None in below and not needed):
             continue
         problems += [lacking(v, r) for r, each in zip(v.references, below, strict=True) if each is None]
-        wanted[v.subject, v.version] = there = [each for each in below if each is not None]
-        waiting += [(each, needed) for each in there]
-    order = TopologicalSorter[Place]()
-    last = ("", 0)
-    for place in sorted(wanted):
-        before = {(each.subject, each.version) for each in wanted[place]}
-        order.add(place, *sorted((before | {last} if last[0] == place[0] else before) - {place}))
-        last = place
+        wanted[v.subject, v.version] = {(each.subject, each.version) for each in below if each is not None}
+        waiting += [(each, needed) for each in below if each is not None]
+    names: dict[str, str] = {}
+    for name in sorted({subject for subject, _ in wanted}):
+        if (other := names.setdefault(renamed(name, prefix), name)) != name:
+            problems.append(f"subjects {other} and {name} would both become {renamed(name, prefix)}")
     try:
-        versions = [places[place] for place in order.static_order() if place in wanted]
+        versions = [places[place] for place in _in_order(wanted)]
     except CycleError as error:
         circle = join_names([f"{subject} version {number}" for subject, number in error.args[1]], 5)
         versions, problems = [], [*problems, f"schemas refer to one another in a circle: {circle}"]
-    names: dict[str, str] = {}
-    for name in sorted({v.subject for v in versions}):
-        if (other := names.setdefault(renamed(name, prefix), name)) != name:
-            problems.append(f"subjects {other} and {name} would both become {renamed(name, prefix)}")
     return [(v.subject, _on_target(v, index, prefix)) for v in versions], problems
+
+
+def _in_order(wanted: Mapping[Place, set[Place]]) -> Iterator[Place]:
+    """Yield the places after what they refer to, and the versions of a subject in order."""
+    order, last = TopologicalSorter[Place](), ("", 0)
+    for place in sorted(wanted):
+        before = wanted[place] | ({last} if last[0] == place[0] else set())
+        order.add(place, *sorted(before - {place}))
+        last = place
+    return (place for place in order.static_order() if place in wanted)
 
 
 def _on_target(v: SchemaVersion, index: SchemaIndex, prefix: str) -> SchemaVersion:
@@ -297,7 +301,7 @@ def content_digest(v: SchemaVersion) -> str:
     text: object = " ".join(v.schema.split())
     if v.type != "PROTOBUF":
         with suppress(msgspec.DecodeError, RecursionError):
-            text = msgspec.json.decode(v.schema)
+            text = msgspec.json.encode(msgspec.json.decode(v.schema), order="sorted")
     references = sorted((r.name, absolute(v, r.subject), r.version) for r in v.references)
     return hashlib.sha256(msgspec.json.encode([v.type, text, references])).hexdigest()[:16]
 

@@ -52,7 +52,8 @@ class RestoredSchema(Member, frozen=True, kw_only=True):
 
 class SchemaMap(Document, frozen=True, kw_only=True):
     """restores/<id>/schemas.json: `ids` and `guids` that records carry, and what they are on the target. `parts` has
-    which of keys and values name schemas, by topic of the source. `not_set` are settings that the registry refused."""
+    which of keys and values name schemas, by topic of the source. `not_set` are settings and deletions that the
+    registry refused."""
 
     format: Literal["kbackup-restored-schemas"] = "kbackup-restored-schemas"
     restore_id: str
@@ -115,11 +116,11 @@ def apply_schemas(registry: SchemaRegistry, state: Store, restore_id: str, plan:
         _check_there(registry, done)
         return done
     try:
-        found = _register(registry, begun)
+        found, refused = _register(registry, begun)
     except OwnIdsError as error:
         left = join_names(undo_schemas(registry, state, restore_id).left, 5, "; ")
         raise OwnIdsError(f"{error.message}; left behind: {left}" if left else error.message, error.hint) from error
-    made = replace(_map(restore_id, begun, found), not_set=_apply_settings(registry, begun))
+    made = replace(_map(restore_id, begun, found), not_set=(*refused, *_apply_settings(registry, begun)))
     try:
         state.put_new(layout.restore_key(restore_id, layout.SCHEMAS), dump(made))
     except AlreadyExistsError:  # by another attempt
@@ -186,9 +187,11 @@ def _map(restore_id: str, plan: SchemaPlan, found: Mapping[Place, SchemaVersion]
     )
 
 
-def _register(registry: SchemaRegistry, plan: SchemaPlan) -> dict[Place, SchemaVersion]:
-    """Create what is not there yet; return what the target has of each version, by its place in the plan."""
+def _register(registry: SchemaRegistry, plan: SchemaPlan) -> tuple[dict[Place, SchemaVersion], list[str]]:
+    """Create what is not there yet; return what the target has of each version, by its place in the plan, and which
+    versions it did not delete again."""
     found: dict[Place, SchemaVersion] = {}
+    refused: list[str] = []
     with ExitStack() as back:
         _open(registry, plan, back)
         active = active_versions(registry, [step.schema for step in plan.steps])
@@ -201,8 +204,11 @@ def _register(registry: SchemaRegistry, plan: SchemaPlan) -> dict[Place, SchemaV
         for v in (step.schema for step in reversed(plan.created)):
             at = found[v.subject, v.version]
             if v.state != "active" and at.version in active[v.subject]:
-                registry.delete(v.subject, at.version, permanent=False)
-    return found
+                try:
+                    registry.delete(v.subject, at.version, permanent=False)
+                except RefusedError as error:  # others refer to it
+                    refused.append(f"{v.subject} version {at.version} is not deleted again: {error.message}")
+    return found, refused
 
 
 def _open(registry: SchemaRegistry, plan: SchemaPlan, back: ExitStack) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from kbackup.archive.models import Schemas
 from kbackup.archive.query.selection import Selection
-from kbackup.errors import KbackupError, RefusedError, UsageError
+from kbackup.errors import KbackupError, RefusedError, UnreachableError, UsageError
 from kbackup.jobs.schemas.plan import Mode, SchemaPlan, prepare_schemas
 from kbackup.jobs.schemas.write import OwnIdsError, apply_schemas, begun_plan, schema_map, undo_schemas
 from kbackup.kafka.schema_registry import SchemaRegistry
@@ -207,7 +207,7 @@ def test_an_undo_that_is_killed_is_done_again(make: Callable[[], ConfluentRegist
     again = undo_schemas(client, state, "r")
     assert (again.deleted, again.settings, again.left) == ((), (), ())
     if make is empty:
-        with pytest.raises(RefusedError, match="of restore r is no longer there"):
+        with pytest.raises(RefusedError, match=r"of restore r, schema .* is not there"):
             apply_schemas(client, state, "r", plan)
 
 
@@ -320,6 +320,26 @@ def test_an_undo_of_something_else(restore_id: str, url: str, error: type[Kbacku
     client.url = url
     with pytest.raises(error, match=told):
         undo_schemas(client, state, restore_id)
+
+
+@pytest.mark.parametrize(
+    "answer", [{"mode": 5}, {"mode": ["IMPORT"]}, ["IMPORT"], "x", {"mode": "IMPORT", "more": {"a": [None] * 9}}]
+)
+def test_a_registry_with_other_answers(answer: Any) -> None:
+    """It is told to be none, or what it says is kept as it is."""
+
+    class Hostile(ConfluentRegistry):
+        def _setting(self, kind: str, method: str, scope: str, body: dict[str, Any], yes: set[str]) -> Any:
+            return answer if kind == "mode" else {"compatibilityLevel": answer, "x" * 9: answer}
+
+    client, state = Client(Hostile()), MemoryStore()
+    if isinstance(answer, dict) and answer["mode"] == "IMPORT":
+        plan = plan_for(client, "map")
+        assert apply_schemas(client, state, "r", plan).schemas
+        assert begun_plan(state, "r") == plan
+    else:
+        with pytest.raises(UnreachableError, match="is no schema registry"):
+            plan_for(client, "map")
 
 
 def test_guids_are_mapped_too() -> None:

@@ -100,6 +100,16 @@ def test_what_is_wanted_comes_whole_and_after_what_it_needs(
     assert (places(versions), problems) == (wanted, [])
 
 
+def test_an_id_of_a_subject_that_was_made_anew_gets_a_place_of_its_own() -> None:
+    old = schema("users 1", 5, state="gone", schema='"old"')
+    versions, problems = planned_versions(document([USERS, old]), [topic(5, 70)])
+    assert [(f"{v.subject} {v.version}", v.id, v.state) for _, v in versions] == [
+        ("users 1", 70, "active"),
+        ("users 2", 5, "gone"),
+    ]
+    assert problems == []
+
+
 LOST = schema("a 1", 1, "gone 7")
 
 
