@@ -229,16 +229,29 @@ class UnknownId(NamedTuple):
     fields: int
 
 
+class SchemaUse(NamedTuple):
+    """How many keys or values of a topic carry an id or GUID, and its schema, None if it is unknown."""
+
+    topic: str
+    part: str
+    id: str
+    fields: int
+    version: SchemaVersion | None
+
+
+def schema_uses(topics: Iterable[TopicState], schemas: SchemaIndex) -> Iterator[SchemaUse]:
+    """Yield what the keys and values of topics name, where these are a serializer's."""
+    for topic in topics:
+        for used in topic.schemas:
+            if names_schemas(used, schemas) or (used.sure > 0 and used.framed == used.fields):
+                for text, count in used.ids.items():
+                    version = schemas.find(usual_id(text)) if usual_id(text) in schemas else None
+                    yield SchemaUse(topic.name, used.part, text, count, version)
+
+
 def unknown_ids(topics: Iterable[TopicState], schemas: SchemaIndex) -> list[UnknownId]:
     """Return the ids that records carry and the restore point has no schema for."""
-    return [
-        UnknownId(topic.name, used.part, text, count)
-        for topic in topics
-        for used in topic.schemas
-        if names_schemas(used, schemas) or (used.sure > 0 and used.framed == used.fields)
-        for text, count in used.ids.items()
-        if usual_id(text) not in schemas
-    ]
+    return [UnknownId(*use[:4]) for use in schema_uses(topics, schemas) if use.version is None]
 
 
 def ids_in_use(topics: Iterable[TopicState]) -> set[int | str]:

@@ -23,13 +23,13 @@ from kbackup.jobs.decoding import Decoding
 from kbackup.web.archive_cache import ArchiveCache
 from kbackup.web.decoding import FieldDecoder
 from kbackup.web.guard import STATIC, Access, Guard
-from kbackup.web.pages import points, records, restore, search, status, topics
+from kbackup.web.pages import points, records, restore, schemas, search, status, topics
 from kbackup.web.render import page
 from kbackup.web.view import BadInputError, RestoreCommand, page_request
 
 log = logging.getLogger(__name__)
 
-ROUTERS = (points.router, topics.router, records.router, search.router, status.router, restore.router)
+ROUTERS = tuple(each.router for each in (points, topics, records, schemas, search, status, restore))
 THREADS = 8
 """Number of pages rendered at the same time: each may hold a few pages of records in memory."""
 

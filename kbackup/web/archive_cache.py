@@ -29,9 +29,10 @@ from kbackup.archive.query.groups import (
 from kbackup.archive.query.java import is_java_archive
 from kbackup.archive.query.overview import PointOverview, Sums, list_points, lost_ranges, sums_of
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.schemas import SchemaIndex, names_schemas, unknown_ids
+from kbackup.archive.schemas import NO_SCHEMAS, SchemaIndex, SchemaUse, schema_uses
 from kbackup.config.models import Backup
 from kbackup.errors import KbackupError, NoArchiveError, UsageError
+from kbackup.jobs.schemas.plan import SubjectOverview, subjects_of
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.store.base import Store
 from kbackup.types import IncarnationPartition
@@ -147,16 +148,29 @@ class ArchiveSnapshot:
     def schemas(self) -> Schemas | None:
         return self._at[0].schemas(self._at[1]) if self._at is not None else None
 
+    @cached_property
+    def schema_index(self) -> SchemaIndex:
+        return SchemaIndex(self.schemas or NO_SCHEMAS)
+
+    @cached_property
+    def schema_uses(self) -> list[SchemaUse]:
+        return list(schema_uses(self.point.topics, self.schema_index)) if self.point is not None else []
+
+    @cached_property
+    def subjects(self) -> list[SubjectOverview]:
+        return subjects_of(self.schemas, self.point.topics) if self.point is not None and self.schemas else []
+
+    def uses_of(self, topic: str) -> list[SchemaUse]:
+        """Return the schemas that a topic uses; none if they can't be read: their own page shows the error."""
+        try:
+            return [use for use in self.schema_uses if use.topic == topic]
+        except KbackupError:
+            return []
+
     def is_decodable(self, topic: str) -> bool:
         """Return whether keys or values of a topic name schemas, and the restore point has all of them."""
-        try:
-            if self.point is None or self.schemas is None:
-                return False
-            (state,) = (t for t in self.point.topics if t.name == topic)
-            index = SchemaIndex(self.schemas)
-            return any(names_schemas(used, index) for used in state.schemas) and not unknown_ids([state], index)
-        except KbackupError:  # its own page shows the error; records stay readable
-            return False
+        uses = self.uses_of(topic)
+        return bool(uses) and all(use.version is not None for use in uses)
 
     def metadata(self, number: int | None = None) -> Metadata | None:
         """Return the metadata of a restore point, by default this one; None for a folder of the Java tool."""
@@ -201,6 +215,7 @@ SECTIONS = (
     Section("points", "Restore points", "r", java=True),
     Section("topics", "Topics", "t", java=True),
     Section("groups", "Groups", "g", java=True),
+    Section("schemas", "Schemas", "c"),
     Section("search", "Search", "s", java=True),
     Section("restore", "Restore", "e", java=True),
     Section("growth", "Growth", "w"),
@@ -210,7 +225,7 @@ SECTIONS = (
     Section("mirrors", "Mirrors", "m"),
     Section("migration", "Migration", "z"),
 )
-"""Mirrors and migrations have one only in archives that hold any."""
+"""Schemas, mirrors and migrations have one only in archives that hold any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +381,9 @@ class ArchiveCache:
 
         if self._archive is None:
             return tuple(section for section in SECTIONS if section.java)
-        rare = {"mirrors": has_flows(self.store), "migration": self._has_migration(self._archive)}
+        head = self._archive.head
+        rare = {"schemas": head is not None and head.schemas is not None}
+        rare |= {"mirrors": has_flows(self.store), "migration": self._has_migration(self._archive)}
         return tuple(section for section in SECTIONS if rare.get(section.name, True))
 
     def _has_migration(self, archive: Archive) -> bool:

@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kbackup.archive.models import Schemas
 from kbackup.errors import KbackupError, UnreachableError, UsageError
 from kbackup.formats.record import Row
 from kbackup.jobs.decoding import UNDECODED, Decoding
+from kbackup.schemas.base import Json
 from kbackup.schemas.decoder import Decoded, DecodedRecord, Made, Undecoded
 from kbackup.types import TopicPartition
 from kbackup.web import render
@@ -34,8 +36,12 @@ PAUSE = 30.0
 """Seconds without a question to a registry that did not answer: each may take a minute."""
 
 
-Field = tuple[bytes | None, str]
-"""A key or a value to show: JSON if it is decoded; and the name of the schema, or the reason why not."""
+class Field(NamedTuple):
+    """A key or a value to show: JSON if it is decoded; the name of the schema, or the reason why not; and its id."""
+
+    data: bytes | None
+    note: str = ""
+    schema: Json = None
 
 
 class FieldDecoder:
@@ -87,13 +93,13 @@ class PageDecoding:
     ) -> tuple[render.Shown, render.Shown]:
         """Return the key and the value of a record in a form."""
         key, value = self.fields(tp, row)
-        return noted(form(key[0]), key[1]), noted(form(value[0]), value[1])
+        return noted(form(key.data), key), noted(form(value.data), value)
 
     def fields(self, tp: TopicPartition, row: Row) -> tuple[Field, Field]:
         """Return the key and the value of a record."""
         made, note = self._decode(tp, row)
         if note or self.decoding is None:
-            return (row.key, note), (row.value, note)
+            return Field(row.key, note), Field(row.value, note)
         quiet = bool(self.problem)
         return _field(row.key, made.key, quiet), _field(row.value, made.value, quiet)
 
@@ -128,14 +134,14 @@ def _field(data: bytes | None, made: Made, quiet: bool) -> Field:
         schema = made.schema.get("id", made.schema.get("record"))
         name = str(made.schema["type"]) + (f", schema {schema}" if schema is not None else "")
         text = json.dumps(made.value, ensure_ascii=False)
-        return text.encode("utf-8", "backslashreplace"), f"decoded: {name}"
+        return Field(text.encode("utf-8", "backslashreplace"), f"decoded: {name}", made.schema.get("id"))
     if isinstance(made, Undecoded):
-        return data, f"not decoded: {made.why}"
-    return data, "" if data is None or quiet else "not decoded: it names no schema"
+        return Field(data, f"not decoded: {made.why}")
+    return Field(data, "" if data is None or quiet else "not decoded: it names no schema")
 
 
-def noted(shown: render.Shown, note: str) -> render.Shown:
-    return replace(shown, note=note) if note else shown
+def noted(shown: render.Shown, field: Field) -> render.Shown:
+    return replace(shown, note=field.note, schema=field.schema) if field.note else shown
 
 
 def _reason(error: KbackupError) -> str:

@@ -240,13 +240,14 @@ class Shown:
     """A rendered field. `kind` is null, empty, text, json or hex.
 
     `size` is the size of the field in bytes, of which `shown` are rendered. `note` is the reason why a format is not
-    used."""
+    used; `schema` the id or GUID of the schema that decoded it."""
 
     kind: str
     size: int
     shown: int
     content: Markup
     note: str = ""
+    schema: object = None
 
     @property
     def cut(self) -> bool:

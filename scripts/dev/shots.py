@@ -25,18 +25,22 @@ from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
 from kbackup.archive.reader import open_archive
 from kbackup.archive.run import open_or_create
+from kbackup.archive.schemas import archived_schemas
 from kbackup.cli.common.options import command_line
 from kbackup.cli.restore import command as restore
+from kbackup.jobs.decoding import Decoding
 from kbackup.jobs.points import label, pin
 from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.jobs.verify import record_verification, verify
 from kbackup.metadata.entities import Znode
 from kbackup.metrics.registry import Silent
+from kbackup.schemas.base import RegistryOptions
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from kbackup.util.times import now
 from kbackup.web.app import make_app
 from kbackup.web.archive_cache import ArchiveCache
+from kbackup.web.decoding import FieldDecoder
 from kbackup.web.guard import Access
 from scripts.dev.tools import MissingToolError, browser
 from tests.golden.java_archive import ROOT as JAVA
@@ -44,6 +48,7 @@ from tests.support.archives import commit_point, group_at, make_archive
 from tests.support.drill_reports import EVIL, comparison, store_drill
 from tests.support.memory_store import MemoryStore
 from tests.support.rich_archive import ATTACK, LONG_GROUP, LONG_TOPIC, make_rich
+from tests.support.schema_archive import make_schema_archive
 from tests.support.verifications import no_spark
 
 NIGHTS = 24
@@ -108,6 +113,15 @@ ADDRESSES = dict(zip(_PAGES[::2], _PAGES[1::2], strict=True))
 _LISTS = "points status topics groups lag restore growth newest-diff history drills mirrors search"
 LISTS = {name: ADDRESSES[name] for name in _LISTS.split(" ")}
 """Pages that are taken of each archive."""
+OF_SCHEMAS = {
+    "subjects": "/schemas",
+    "subject": "/schema?subject=orders-value",
+    "differences": "/schema?subject=orders-value&version=2&before=1",
+    "topic": "/topics/orders",
+    "records": "/topics/orders/0/records?point=1",
+    "record": "/topics/orders/0/records/0?point=1",
+}
+"""Pages that are taken of an archive with schemas."""
 
 SCREENS = {"wide": (1280, 900), "phone": (390, 844)}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -121,7 +135,7 @@ def main(arguments: list[str]) -> int:
         return 2
     folder = Path(arguments[0])
     folder.mkdir(parents=True, exist_ok=True)
-    stores = [MemoryStore() for _ in range(5)]
+    stores = [MemoryStore() for _ in range(6)]
     make_shot_archive(stores[0])
     open_or_create(stores[1])
     make_archive(stores[2])
@@ -131,10 +145,12 @@ def main(arguments: list[str]) -> int:
         topic, _, file = entry.key.partition("/")
         stores[4].put(f"{ATTACK} {STRANGE[1]}/{file}" if topic == "payments" else entry.key, java.get(entry.key))
     kinds = {f"{kind}-": LISTS for kind in ("empty", "two", "hundred", "java")}
+    make_schema_archive(stores[5])
+    of_kinds = {"": ADDRESSES, **kinds, "schemas-": OF_SCHEMAS}
     taken = 0
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=browser(), args=FLAGS)
-        for store, (kind, addresses) in zip(stores, {"": ADDRESSES, **kinds}.items(), strict=True):
+        for store, (kind, addresses) in zip(stores, of_kinds.items(), strict=True):
             chosen = {kind + name: address for name, address in addresses.items()}
             chosen = {name: chosen[name] for name in chosen if name in arguments[1:] or not arguments[1:]}
             with _served(ArchiveCache(store)) as url:
@@ -166,7 +182,8 @@ def _take(running: Browser, url: str, addresses: dict[str, str], folder: Path) -
 @contextmanager
 def _served(cache: ArchiveCache) -> Iterator[str]:
     """Serve the page on a free port of this machine, without a token."""
-    app = make_app(cache, Access(frozenset({"localhost"})), partial(command_line, restore))
+    decoder = FieldDecoder(lambda held: Decoding(archived_schemas(held, RegistryOptions()).decoders(), mm2=True))
+    app = make_app(cache, Access(frozenset({"localhost"})), partial(command_line, restore), decoder)
     config = uvicorn.Config(app, port=0, log_config=None)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

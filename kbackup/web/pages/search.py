@@ -358,18 +358,18 @@ def _match(tp: TopicPartition, row: Row, pattern: Pattern | None, decoding: Page
     def spans(part: Part, data: bytes | None) -> list[tuple[int, int]]:
         return pattern.spans(data) if pattern is not None and data and part in pattern.fields else []
 
-    (key, key_note), (value, value_note) = decoding.fields(tp, row)
-    in_key, in_value = spans("key", key), spans("value", value)
+    key, value = decoding.fields(tp, row)
+    in_key, in_value = spans("key", key.data), spans("value", value.data)
     named = [(name, data, spans("headers", name), spans("headers", data)) for name, data in row.headers]
     first = next((each for each in named if (each[2] or each[3]) and not in_key and not in_value), None)
     view: render.View = "decoded" if decoding.decoding is not None else "auto"
     return Match(
         tp,
         row,
-        noted(render.excerpt(key, in_key, _BEFORE_KEY), key_note),
-        noted(render.excerpt(value, in_value, _BEFORE), value_note),
+        noted(render.excerpt(key.data, in_key, _BEFORE_KEY), key),
+        noted(render.excerpt(value.data, in_value, _BEFORE), value),
         first and (render.header_name(first[0], first[2]), render.excerpt(first[1], first[3], _BEFORE_KEY)),
-        noted(render.shown(key, view, render.PART, in_key), key_note),
-        noted(render.shown(value, view, render.PART, in_value), value_note),
+        noted(render.shown(key.data, view, render.PART, in_key), key),
+        noted(render.shown(value.data, view, render.PART, in_value), value),
         [(render.header_name(n, at), render.shown(d, view, render.LINE, here)) for n, d, at, here in named[:HEADERS]],
     )

@@ -124,6 +124,7 @@ def topic(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
         topic=shown_topic,
         sums=sums_of(shown_topic.partitions),
         known=known,
+        uses=request.snapshot.uses_of(name),
         list_page=partitions,
         rows=[(p, sums_of([p]), strips(p, positions[p.partition])) for p in partitions.entries],
         losses=[(point, loss) for point, loss in request.snapshot.losses if loss.topic == name],
