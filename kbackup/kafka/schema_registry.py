@@ -52,7 +52,7 @@ class _Answer(msgspec.Struct):
     rules: dict[str, Any] | None = msgspec.field(name="ruleSet", default=None)
 
 
-class _Place(msgspec.Struct):
+class _Place(msgspec.Struct, frozen=True):
     subject: str
     version: int
 
@@ -103,19 +103,20 @@ class SchemaRegistry:
         headers = {"Authorization": f"Bearer {options.token}"} if options.token else {}
         self._client = httpx.Client(verify=context, auth=login, headers=headers, timeout=_SECONDS)
         self._schemas: dict[int | str, Schema] = {}
+        self._referred: dict[tuple[str, int], SchemaVersion | None] = {}
 
     def contexts(self) -> list[str]:
         """Return '' for the default context, and `:.context:` for each other one."""
-        names = self._read(list[str], "/contexts") or []
+        names = self._every(str, "/contexts")
         return ["", *sorted(f":{name.strip(':')}:" for name in names if name.strip(":.") != "")]
 
     def subjects(self, deleted: bool = False) -> list[str]:
         """Return the subjects of all contexts; with `deleted` also those that are softly deleted."""
-        return self._read(list[str], "/subjects", subjectPrefix=":*:", **_flag(deleted)) or []
+        return self._every(str, "/subjects", subjectPrefix=":*:", **_flag(deleted))
 
     def versions(self, subject: str, deleted: bool = False) -> list[int]:
         """Return a subject's versions, [] if there is no such subject."""
-        return self._read(list[int], f"/subjects/{_quoted(subject)}/versions", **_flag(deleted)) or []
+        return self._every(int, f"/subjects/{_quoted(subject)}/versions", **_flag(deleted))
 
     def version(self, subject: str, number: int) -> SchemaVersion | None:
         """Return a version, also a deleted one; its state is not known."""
@@ -130,7 +131,7 @@ class SchemaRegistry:
             return [place for each in found for place in self.places(each, context)]
         subject = {"subject": context} if context else {}
         path = f"/schemas/ids/{schema_id}/versions"
-        return [(p.subject, p.version) for p in self._read(list[_Place], path, deleted="true", **subject) or []]
+        return [(p.subject, p.version) for p in self._every(_Place, path, deleted="true", **subject)]
 
     def settings(self, subject: str) -> SubjectSettings:
         """Return what is set for a subject, a context (`:.context:`), or ('') for all."""
@@ -201,8 +202,9 @@ class SchemaRegistry:
                 if r.name in begun:
                     continue
                 begun.add(r.name)
-                found = self.version(r.subject, r.version)
-                if found is None:
+                if (place := (r.subject, r.version)) not in self._referred:
+                    self._referred[place] = self.version(*place)
+                if (found := self._referred[place]) is None:
                     raise UndecodableError(f"the registry has no schema {schema_id} with all that it refers to")
                 waiting.append((r.name, found.schema, iter(found.references)))
                 break
@@ -211,6 +213,14 @@ class SchemaRegistry:
                 if name:
                     known[name] = text
         return known
+
+    def _every(self, kind: type[T], path: str, **query: str) -> list[T]:
+        """Return a whole list: registries give a part of it, some without a word. One that knows no parts gives the
+        same list again."""
+        found: dict[T, None] = {}
+        while (more := self._read(list[kind], path, offset=str(len(found)), **query)) and not found.keys() >= {*more}:  # type: ignore[valid-type]
+            found |= dict.fromkeys(more)
+        return list(found)
 
     def _read(self, kind: type[T], path: str, **query: str) -> T | None:
         """Return the answer, checked; None if there is no such thing."""

@@ -137,3 +137,15 @@ def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_options_that_can_not_be_used(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         SchemaRegistry(RegistryOptions(**options))
+
+
+def test_lists_in_parts_are_read_whole(running: ConfluentRegistry) -> None:
+    for n in range(7):
+        for version in range(5):
+            running.register(f"s{n}", {"schema": f'"{n} {version}"'})
+    client = SchemaRegistry(RegistryOptions(url=running.url))
+    for page in (2, 3, 7, 100):
+        running.page = page
+        assert client.subjects() == [f"s{n}" for n in range(7)]
+        assert client.versions("s3") == [1, 2, 3, 4, 5]
+        assert client.places(16) == [("s3", 1)]
