@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.shell_completion import ShellComplete
 
 from kbackup.archive.models import Schemas, load
+from kbackup.cli import cli
 from kbackup.cli import schemas as words
+from kbackup.cli.common import options
 from kbackup.cli.common.output import Reporter
 from kbackup.jobs.schemas.plan import PlannedSchema, SchemaPlan
 from kbackup.jobs.schemas.write import RestoredSchema, SchemaMap, SchemasUndone
 from kbackup.schemas.base import SchemaReference, SchemaVersion
 from kbackup.store import open_store
 from tests.support.archives import make_archive
+from tests.support.confluent_registry import ConfluentRegistry
 from tests.support.printed import Kbackup
 from tests.support.schema_archive import CART, SECOND, make_schema_archive
 
@@ -95,6 +100,40 @@ def test_export(archive: str, kbackup: Kbackup, tmp_path: Path) -> None:
     assert load(Schemas, (to / "schemas.json").read_bytes(), "schemas.json").versions == SECOND
     told = kbackup("schemas", "export", str(to), "-a", archive, "--json", code=2).json
     assert told["error"]["message"] == f"directory {to} is not empty"
+
+
+def test_restore_and_undo(archive: str, kbackup: Kbackup, tmp_path: Path) -> None:
+    with ConfluentRegistry() as server:
+        to = ("-a", archive, "--state", str(tmp_path), "--target-schema-registry", server.url)
+        planned = kbackup("schemas", "restore", "carts-value", "--dry-run", *to)
+        assert [row[0] for row in planned.rows[1:3]] == ["money.proto", "carts-value"], "what it refers to comes first"
+        assert planned.lines[-1] == "nothing was written; 2 versions to create"
+        assert "to set: compatibility" not in planned.err
+        assert server.subjects == {}
+        done = kbackup("schemas", "restore", "/orders-.*/", "-b", "1", "--restore-id", "r", *to, "--json").json
+        assert done["ids"] == {"1": 1, "2": 2}
+        again = kbackup("schemas", "restore", "--to-time", "2026-01-03T00:00:00Z", "--restore-id", "all", *to)
+        assert again.rows[-2][:1] == ["orders-value"]
+        assert again.rows[-2][-1] == "create"
+        assert "to undo: kbackup schemas undo --restore-id all" in again.err
+        compared = kbackup("schemas", "diff", "latest", "target", *to[:2], *to[-2:], "--json").json
+        assert [(v["owner"], v["name"]) for v in compared["schemas"]] == [("all subjects", "mode")]
+        server.register("orders-value", {"schema": '"late"'})
+        left = kbackup("schemas", "undo", "--restore-id", "all", *to, code=3)
+        assert left.err == "warning: orders-value version 2 is left: others have registered version 3 since\n"
+        assert "deleted carts-value version 1" in left.lines
+        taken = kbackup("schemas", "restore", "-b", "1", "--dry-run", *to, "--json").json
+        assert {step["action"] for step in taken["steps"] if "orders" in step["source"]} == {"exists"}
+
+
+def test_subjects_are_completed(archive: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "_COMPLETION_SECONDS", 30.0)
+    shell = ShellComplete(cli, {}, "kbackup", "_KBACKUP_COMPLETE")
+    try:
+        items = shell.get_completions(["schemas", "show", "-a", archive], "orders-")
+    finally:
+        logging.disable(logging.NOTSET)
+    assert [item.value for item in items] == ["orders-key", "orders-value"]
 
 
 def test_no_name_of_a_subject_leaves_the_directory() -> None:
