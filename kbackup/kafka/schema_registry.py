@@ -83,9 +83,10 @@ class SchemaRegistry:
 
     Subjects of other contexts than the default one are `:.context:subject`."""
 
-    def __init__(self, options: RegistryOptions) -> None:
-        options.check()
-        self.url = options.url
+    def __init__(self, options: RegistryOptions, section: str = "schema_registry") -> None:
+        """`section` of the configuration has the options; hints name it."""
+        options.check(section)
+        self.url, self._section = options.url, section
         self._urls = [url.strip().rstrip("/") for url in options.url.split(",")]
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -97,7 +98,7 @@ class SchemaRegistry:
         except (OSError, ValueError) as error:  # a file that is not there, or no certificate
             raise UsageError(
                 f"the schema registry's certificates can't be used: {error}",
-                "set schema_registry.ca_bundle, client_certificate and client_key to PEM files",
+                f"set {section}.ca_bundle, client_certificate and client_key to PEM files",
             ) from error
         login = httpx.BasicAuth(options.user, options.password) if options.user else None
         headers = {"Authorization": f"Bearer {options.token}"} if options.token else {}
@@ -249,7 +250,7 @@ class SchemaRegistry:
                     continue
                 raise UnreachableError(
                     f"the schema registry {self.url} can't be reached: {str(error) or type(error).__name__}",
-                    "check the URL, and that schema_registry.ca_bundle holds the issuer of its certificate",
+                    f"check the URL, and that {self._section}.ca_bundle holds the issuer of its certificate",
                 ) from error
             if status < 300:
                 return answer
@@ -274,7 +275,7 @@ class SchemaRegistry:
         return UnreachableError(
             f"an answer of the schema registry {self.url} is larger than {_MOST_BYTES >> 20} MiB, or does not end in "
             f"{_WHOLE_SECONDS} s",
-            "check what answers at schema_registry.url",
+            f"check what answers at {self._section}.url",
         )
 
     def _check(self, method: str, status: int, answer: bytes, path: str) -> None:
@@ -288,7 +289,7 @@ class SchemaRegistry:
         if status in _DENIED:
             raise UnreachableError(
                 f"the schema registry {self.url} denies access: HTTP status {status}",
-                "set schema_registry.user and schema_registry.password, or schema_registry.token",
+                f"set {self._section}.user and {self._section}.password, or {self._section}.token",
             )
         words = f"{said.message[:500]} (HTTP status {status})"
         if status >= 500 or status in _BUSY:
@@ -305,7 +306,7 @@ class SchemaRegistry:
 
     def _strange(self) -> UnreachableError:
         return UnreachableError(
-            f"what answers at {self.url} is no schema registry", "check schema_registry.url, its path too"
+            f"what answers at {self.url} is no schema registry", f"check {self._section}.url, its path too"
         )
 
 

@@ -85,14 +85,14 @@ class RegistryOptions:
     client_key: Annotated[str, "PEM file of the certificate's private key."] = ""
     client_key_password: Annotated[str, "Password of `client_key`."] = field(default="", repr=False)
 
-    def check(self) -> None:
+    def check(self, section: str = "schema_registry") -> None:
         """Raise `UsageError` for a URL that is none, and for logins that don't go together."""
         for url in self.url.split(","):
             parts = urlsplit(url.strip())
             if parts.username is not None or parts.password is not None:
                 raise UsageError(
                     "the URL of the schema registry holds credentials",
-                    "give them as schema_registry.user and schema_registry.password instead",
+                    f"give them as {section}.user and {section}.password instead",
                 )
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise UsageError(

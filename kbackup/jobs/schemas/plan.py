@@ -208,7 +208,7 @@ def open_registry(options: RegistryOptions, section: str = "target_schema_regist
         from kbackup.kafka.schema_registry import SchemaRegistry
     except ImportError as error:
         raise missing(error) from error
-    return SchemaRegistry(options)
+    return SchemaRegistry(options, section)
 
 
 class Target(NamedTuple):

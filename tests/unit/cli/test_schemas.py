@@ -126,6 +126,13 @@ def test_restore_and_undo(archive: str, kbackup: Kbackup, tmp_path: Path) -> Non
         assert {step["action"] for step in taken["steps"] if "orders" in step["source"]} == {"exists"}
 
 
+def test_a_refused_login_names_the_section_of_the_target(archive: str, kbackup: Kbackup) -> None:
+    with ConfluentRegistry(authorization="Basic x") as server:
+        to = ("-a", archive, "--target-schema-registry", server.url)
+        told = kbackup("schemas", "restore", *to, "--json", code=14).json
+    assert told["error"]["hint"].startswith("set target_schema_registry.user and target_schema_registry.password")
+
+
 def test_subjects_are_completed(archive: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "_COMPLETION_SECONDS", 30.0)
     shell = ShellComplete(cli, {}, "kbackup", "_KBACKUP_COMPLETE")

@@ -32,7 +32,7 @@ class Client(SchemaRegistry):
     """The client, whose requests go to `server` without a socket. From request `until` on it is dead."""
 
     def __init__(self, server: ConfluentRegistry, until: int | None = None) -> None:
-        self.url = "http://registry"
+        self.url, self._section = "http://registry", "target_schema_registry"
         self.server, self.until, self.asked = server, until, 0
         self._urls = [self.url]
 
