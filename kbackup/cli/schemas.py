@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,7 +33,6 @@ from kbackup.util.times import now
 
 if TYPE_CHECKING:
     from kbackup.archive.models import Manifest, Schemas
-    from kbackup.archive.query.selection import Selection
     from kbackup.jobs.diff import SchemasDiff
     from kbackup.jobs.schemas.plan import SchemaPlan
     from kbackup.jobs.schemas.write import SchemaMap, SchemasUndone
@@ -53,13 +52,14 @@ _target_options = options(
     key_option("target_schema_registry.url", "--target-schema-registry"),
     key_option("target_schema_registry.ca_bundle", "--target-schema-registry-ca"),
 )
-_subjects = click.argument("subjects", nargs=-1, metavar="[SUBJECT]...", shell_complete=archived("subjects"))
 
 
 class _Point(NamedTuple):
-    archive: str
+    """`head` is what each document begins with."""
+
     manifest: Manifest
     schemas: Schemas
+    head: dict[str, Any]
 
 
 def _point(frame: Frame, restore_point: str | None, to_time: str | None = None) -> _Point:
@@ -74,18 +74,8 @@ def _point(frame: Frame, restore_point: str | None, to_time: str | None = None) 
             f"restore point {manifest.number} has no schemas",
             "set schema_registry.url for backups, or select another one with --restore-point",
         )
-    return _Point(archive.store.url, manifest, schemas)
-
-
-def _selection(point: _Point, subjects: tuple[str, ...]) -> Selection:
-    from kbackup.archive.query.selection import Selection, check_selection
-
-    selection = Selection.of(subjects, ())
-    where = f"in restore point {point.manifest.number}"
-    check_selection(
-        selection, "subject", {v.subject for v in point.schemas.versions}, where, "see 'kbackup schemas show'"
-    )
-    return selection
+    head = {"archive": archive.store.url, "restore_point": manifest.number, "registry": schemas.registry}
+    return _Point(manifest, schemas, head | {"captured_at": schemas.captured_at, "kept": schemas.kept})
 
 
 # Show.
@@ -105,50 +95,37 @@ def show(frame: Frame, subject: str | None, restore_point: str | None, to_time: 
     """
     from kbackup.archive.schemas import SchemaIndex
     from kbackup.jobs.schemas.plan import ids_of_records, subjects_of
+    from kbackup.schemas.base import SubjectSettings
 
-    point = _point(frame, restore_point, to_time)
+    point, reporter = _point(frame, restore_point, to_time), frame.reporter
     found = subjects_of(point.schemas, point.manifest.topics)
-    head: dict[str, Any] = {"archive": point.archive, "restore_point": point.manifest.number}
-    head |= {"registry": point.schemas.registry}
-    fields: list[tuple[str, Cell]] = [(name.replace("_", " "), value) for name, value in head.items()]
+    head: list[tuple[str, Cell]] = [(name.replace("_", " "), value) for name, value in point.head.items()]
     if subject is None:
+        reporter.fields(head)
+        reporter.line()
+        rows = [(s.subject, s.type, len(s.versions), _few(s.ids), s.deleted, _few(s.topics)) for s in found]
+        reporter.table(columns("subject, type 2, versions 3, ids 3, deleted 1 optional, topics 4"), rows)
         lost = ids_of_records(point.manifest.topics, SchemaIndex(point.schemas))[1]
-        frame.reporter.fields([*fields, ("captured at", point.schemas.captured_at), ("kept", point.schemas.kept)])
-        frame.reporter.line()
-        frame.reporter.table(
-            columns("subject, type 2, versions 3, ids 3, deleted 1 optional, topics 4"),
-            [
-                (
-                    s.subject,
-                    s.type,
-                    len(s.versions),
-                    join_names([*map(str, s.ids)], 4),
-                    s.deleted,
-                    join_names(s.topics, 3),
-                )
-                for s in found
-            ],
-        )
-        frame.reporter.warning(*lost)
-        frame.reporter.document(
-            head
-            | {"captured_at": point.schemas.captured_at, "kept": point.schemas.kept, "subjects": found, "lost": lost}
-        )
+        reporter.warning(*lost)
+        reporter.document(point.head | {"subjects": found, "lost": lost})
         return
-    names = {each.subject: each for each in found}
-    if subject not in names:
-        hint = suggest_name(subject, names, "run 'kbackup schemas show' to list them")
+    topics = {each.subject: each.topics for each in found}
+    if subject not in topics:
+        hint = suggest_name(subject, topics, "run 'kbackup schemas show' to list them")
         raise UsageError(f"there is no subject {subject} in restore point {point.manifest.number}", hint)
     versions = [v for v in point.schemas.versions if v.subject == subject]
-    settings = next((s for s in point.schemas.settings if s.subject == subject), None)
-    config = (settings.config if settings is not None else None) or {}
-    mode = settings.mode if settings is not None else None
-    fields += [("subject", subject), ("topics", ", ".join(names[subject].topics) or None)]
-    frame.reporter.fields([*fields, *((name, str(value)) for name, value in config.items()), ("mode", mode)])
+    settings = next((s for s in point.schemas.settings if s.subject == subject), SubjectSettings(subject=subject))
+    values = {**(settings.config or {}), "mode": settings.mode}
+    reporter.fields([*head, ("subject", subject), ("topics", _few(topics[subject]))])
+    reporter.fields((name, str(value)) for name, value in values.items() if value is not None)
     for v in versions:
-        show_version(v, frame.reporter)
-    topics = names[subject].topics
-    frame.reporter.document(head | {"subject": subject, "topics": topics, "settings": settings, "versions": versions})
+        show_version(v, reporter)
+    told = {"subject": subject, "topics": topics[subject], "settings": settings, "versions": versions}
+    reporter.document(point.head | told)
+
+
+def _few(names: Iterable[object]) -> str | None:
+    return join_names([*map(str, names)], 4) or None
 
 
 def show_version(v: SchemaVersion, reporter: Reporter) -> None:
@@ -246,13 +223,12 @@ def export(frame: Frame, directory: Path, restore_point: str | None, to_time: st
         raise KbackupError(f"the schemas can't be written: {error}", "check the directory and its disk") from error
     count = len(point.schemas.versions)
     frame.reporter.line(f"{plural(count, 'version')} of restore point {point.manifest.number} in {directory}")
-    document = {"archive": point.archive, "restore_point": point.manifest.number, "directory": str(directory)}
-    frame.reporter.document(document | {"versions": count})
+    frame.reporter.document(point.head | {"directory": str(directory), "versions": count})
 
 
 def export_files(schemas: Schemas) -> Iterator[tuple[str, bytes]]:
     """Yield a relative path of two plain names, and the text, of each version."""
-    folders, used = dict[str, str](), set[str]()
+    folders, used = dict[str, str](), {"schemas.json"}
     for v in schemas.versions:
         if v.subject not in folders:
             name = quote(v.subject, safe=" ,;@=+")
@@ -271,7 +247,7 @@ def export_files(schemas: Schemas) -> Iterator[tuple[str, bytes]]:
 
 @archive_command(
     "restore",
-    _subjects,
+    click.argument("subjects", nargs=-1, metavar="[SUBJECT]...", shell_complete=archived("subjects")),
     _moment_options,
     _target_options,
     key_option("restore.schemas", help="Keep ids and versions (same), or let the registry give new ones (map)."),
@@ -290,6 +266,7 @@ def restore(
     SUBJECT is a name or a /regex/. [default: all] Ends with exit code 3 when a setting could not be set, or a version
     not be deleted again. No record is written: 'kbackup restore --schemas map' writes new ids into the records.
     """
+    from kbackup.archive.query.selection import Selection, check_selection
     from kbackup.jobs.schemas.plan import open_registry, prepare_schemas
     from kbackup.jobs.schemas.write import apply_schemas
 
@@ -297,17 +274,19 @@ def restore(
     if given.schemas == "none":
         raise UsageError("--schemas none restores nothing", "give same or map")
     registry = open_registry(frame.config.target_schema_registry)
-    point = _point(frame, restore_point, to_time)
-    selection, topics = _selection(point, subjects), point.manifest.topics
-    mode = given.schemas or "same"
-    plan = prepare_schemas(registry, point.schemas, topics, mode, given.subject_prefix, selection)
+    point, mode = _point(frame, restore_point, to_time), given.schemas or "same"
+    selection, names = Selection.of(subjects, ()), {v.subject for v in point.schemas.versions}
+    where = f"in restore point {point.manifest.number}"
+    check_selection(selection, "subject", names, where, "see 'kbackup schemas show'")
+    plan = prepare_schemas(registry, point.schemas, point.manifest.topics, mode, given.subject_prefix, selection)
     if dry_run:
         show_plan(plan, frame.reporter)
         frame.reporter.document(plan)
         plan.check()
         return EXIT_OK
     restore_id = given.restore_id or f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
-    frame.reporter.note(f"restore {restore_id}")
+    if not plan.problems:
+        frame.reporter.note(f"restore {restore_id}")
     done = apply_schemas(registry, state_store(frame), restore_id, plan)
     show_restored(done, plan, frame.reporter)
     frame.reporter.document(done)
@@ -315,35 +294,23 @@ def restore(
 
 
 def show_plan(plan: SchemaPlan, reporter: Reporter) -> None:
-    reporter.table(
-        columns("subject 1, becomes, version 4, id 3, type 2, state 1, action"),
-        [
-            (s.source, s.schema.subject, s.schema.version, s.schema.id, s.schema.type, s.schema.state, s.action)
-            for s in plan.steps
-        ],
-    )
     from kbackup.jobs.schemas.plan import settings_words
 
+    rows = [(s.source, s.schema, s.action) for s in plan.steps]
+    reporter.table(
+        columns("subject 1, becomes, version 4, id 3, type 2, state 1, action"),
+        [(source, v.subject, v.version, v.id, v.type, v.state, action) for source, v, action in rows],
+    )
     reporter.note(*(f"to set: {settings_words(s)} of {s.subject or 'all subjects'}" for s in plan.after), *plan.notes)
     reporter.line(f"nothing was written; {plural(len(plan.created), 'version')} to create")
 
 
 def show_restored(done: SchemaMap, plan: SchemaPlan, reporter: Reporter) -> None:
-    ids = {(s.source, s.schema.version): (s.schema.id, s.action) for s in plan.steps}
+    steps = {(s.source, s.schema.version): (s.schema.id, s.action) for s in plan.steps}
+    rows = [(s, *steps[s.source, s.version]) for s in done.schemas]
     reporter.table(
         columns("subject, becomes 1, version 3, new version 2, id 4, new id, action 1"),
-        [
-            (
-                s.source,
-                s.subject,
-                s.version,
-                s.target_version,
-                ids[s.source, s.version][0],
-                s.id,
-                ids[s.source, s.version][1],
-            )
-            for s in done.schemas
-        ],
+        [(s.source, s.subject, s.version, s.target_version, old, s.id, action) for s, old, action in rows],
     )
     reporter.note(*plan.notes)
     reporter.warning(*done.not_set)

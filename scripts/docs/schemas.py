@@ -155,19 +155,17 @@ RecordOutput = model(
 )
 UiOutput = model("UiOutput", url=str, archive=str)
 GroupOutput = model("GroupOutput", archive=str, restore_point=int | None, captured_at=str | None, group=GroupOverview)
-_Schemas = model("_Schemas", archive=str, restore_point=int)
+_Schemas = model("_Schemas", archive=str, restore_point=int, registry=str, captured_at=str, kept=Literal["all", "used"])
 SubjectsOutput = model(
     "SubjectsOutput",
     _Schemas,
-    {"registry": str, "captured_at": str, "kept": Literal["all", "used"], "subjects": list[SubjectOverview]},
-    lost=list[str],
+    {"subjects": list[SubjectOverview], "lost": list[str]},
     about="The subjects of a restore point; `lost` says which ids of records it has no schema for.",
 )
 SubjectOutput = model(
     "SubjectOutput",
     _Schemas,
-    {"registry": str, "subject": str, "topics": list[str], "settings": SubjectSettings | None},
-    versions=list[SchemaVersion],
+    {"subject": str, "topics": list[str], "settings": SubjectSettings, "versions": list[SchemaVersion]},
 )
 SchemasExportOutput = model("SchemasExportOutput", _Schemas, directory=str, versions=int)
 HalfFields = model(
