@@ -173,7 +173,7 @@ def _show_report(report: RestoreReport, warnings: list[str], reporter: Reporter)
     )
     if applied:
         reporter.note(f"to undo the groups: kbackup groups undo --restore-id {report.restore_id}")
-    if report.schemas is not None and report.schemas.created:
+    if report.schemas is not None:
         reporter.note(f"to undo the schemas: kbackup schemas undo --restore-id {report.restore_id}")
 
 
@@ -189,11 +189,9 @@ def _show_schemas(plan: SchemaPlan, reporter: Reporter) -> None:
     if rows:
         reporter.table(columns("subject, version 2, id 1, type 3, action"), rows)
         reporter.line()
-    there = len(plan.steps) - len(rows)
+    there = f"{len(plan.steps) - len(rows):,} of them there already"
     ids = "the same ids" if plan.mode == "same" else "ids of its own, which the records get"
-    reporter.note(
-        f"schemas: {plural(len(plan.steps), 'version')} in {plan.registry} with {ids}; {there:,} are there already"
-    )
+    reporter.note(f"schemas: {plural(len(plan.steps), 'version')} in {plan.registry} with {ids}, {there}")
 
 
 def _show_changes(changes: Changes, reporter: Reporter) -> None:

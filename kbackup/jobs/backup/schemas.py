@@ -54,6 +54,7 @@ class SchemaSource:
     options: RegistryOptions = field(default_factory=RegistryOptions)
     keep: Keep = "none"
     _asked: float | None = None
+    _failure: tuple[float, str] | None = None
 
     @property
     def active(self) -> bool:
@@ -80,12 +81,14 @@ class SchemaSource:
         if again or before is None or self._asked is None or moment - self._asked > _AGAIN or not _has(before, used):
             # records from before ids were counted may have any id
             keep_all = self.keep == "all" or not all(t.all_counted for t in topics)
+            if not again and self._failure is not None and moment - self._failure[0] < _AGAIN:
+                return _kept(before, self._failure[1])  # a round can't wait for it each time
             try:
                 taken = capture_schemas(self._registry, used, before, "all" if keep_all else "used")
             except UnreachableError as error:
-                kept = "are those of the restore point before" if before is not None else "are not in it"
-                return TakenSchemas(before, (f"{NOT_READ} {kept}: {error}",), failed=True)
-            self._asked = moment
+                self._failure = moment, error.message
+                return _kept(before, error.message)
+            self._asked, self._failure = moment, None
         assert taken is not None  # noqa: S101 (without one before, it was just captured)
         lacks = [
             f"{u.part}s of {u.topic} carry schema {u.id} ({plural(u.fields, 'record')}), which the registry has not"
@@ -96,6 +99,11 @@ class SchemaSource:
     @cached_property
     def _registry(self) -> SchemaRegistry:
         return open_registry(self.options, "schema_registry")
+
+
+def _kept(before: Schemas | None, why: str) -> TakenSchemas:
+    kept = "are those of the restore point before" if before is not None else "are not in it"
+    return TakenSchemas(before, (f"{NOT_READ} {kept}: {why}",), failed=True)
 
 
 def _has(schemas: Schemas, ids: Collection[int | str]) -> bool:

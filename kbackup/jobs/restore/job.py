@@ -43,7 +43,8 @@ from kbackup.jobs.restore.report import (
 )
 from kbackup.jobs.restore.task import RestoreWork, side_by_side
 from kbackup.jobs.schemas.plan import SchemaPlan
-from kbackup.jobs.schemas.records import plan_record_schemas
+from kbackup.jobs.schemas.records import plan_record_schemas, resumed_schemas, rewrite_of, schemas_report
+from kbackup.jobs.schemas.write import apply_schemas
 from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
 from kbackup.kafka import kernel
@@ -108,8 +109,10 @@ def restore(
             if plan.into_existing:
                 findings.warnings += warn_of_existing(target, cluster, records, plan)
         settings = compare_settings(store, plan, cluster)
-        schemas = None
-        if options.schemas != "none":
+        schemas, registered = None, None
+        if begun.plan is not None:
+            registered = resumed_schemas(options.schemas, state, plan.restore_id)
+        elif options.schemas != "none":
             asked, target_registry = options.schemas, registry or RegistryOptions()
             archive = open_archive_or_folder(store)
             schemas = plan_record_schemas(asked, options.subject_prefix, target_registry, archive, plan, state)
@@ -124,15 +127,16 @@ def restore(
         if not dry_run:
             try_transactions(plan, target)
     if dry_run:
-        found = schemas.report() if schemas is not None else None
+        found = schemas_report(schemas.plan) if schemas is not None else None
         counts = planned(plan)
         return make_report(
             plan, store.url, counts, (), findings.warnings, phases.seconds, "planned", settings, (), found
         )
+    if schemas is not None:
+        with phases.step("schemas"):  # before the plan: who resumes it knows the ids
+            registered = apply_schemas(schemas.registry, state, plan.restore_id, schemas.plan)
     if begun.plan is None:
         begin(state, plan)
-    with phases.step("schemas"):
-        rewrite, registered = schemas.apply(state, plan.restore_id) if schemas is not None else (None, None)
     with phases.step("create topics"):
         # before there is what an ACL is to guard
         settings = apply_settings(cluster, SettingsCaptures(state, plan.restore_id), cluster_id, settings)
@@ -146,7 +150,7 @@ def restore(
             groups=plan.progress_group_names,
             transactions=plan.transactions,
             transaction_bytes=plan.transaction_bytes,
-            schemas=rewrite,
+            schemas=rewrite_of(registered),
         )
         far = on_the_way(cluster.round_trip(plan.topics[0].target)) if plan.units else 1
         tasks = side_by_side(plan.units, far, spark().sparkContext.defaultParallelism if far > 1 else 1)
@@ -163,9 +167,7 @@ def restore(
     with phases.step("report"):
         warnings = [*findings.warnings, *late_warnings(done, sum(r.moved for r in results))]
         seconds = phases.seconds
-        report = make_report(
-            *(plan, store.url, done, groups, warnings, seconds, "restored", settings, hidden, registered)
-        )
+        report = make_report(*(plan, store.url, done, groups, warnings, seconds, "restored", settings, hidden, found))
         state.put(layout.restore_key(plan.restore_id, layout.REPORT), dump(report))
         return delete_progress(cluster, plan, report)
 

@@ -67,6 +67,8 @@ class SchemaPlan(Member, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     parts: dict[str, tuple[Part, ...]] = msgspec.field(default_factory=dict)
     """By topic of the source, which of keys and values name schemas; empty without records."""
+    guids: tuple[str, ...] = ()
+    """GUIDs that records carry."""
 
     @property
     def created(self) -> list[PlannedSchema]:
@@ -380,4 +382,8 @@ def prepare_schemas(
     contexts = [s.subject for s in schemas.settings if s.subject == context_of(s.subject)]
     target = read_target(registry, [v for _, v in versions], mode, contexts)
     plan = plan_schemas(versions, schemas.settings, target, mode, prefix, problems)
-    return replace(plan, parts=naming_parts(topics, SchemaIndex(schemas)) if subjects is None else {})
+    if subjects is not None:
+        return plan
+    index = SchemaIndex(schemas)
+    guids = sorted(each for each in ids_of_records(topics, index)[0] if isinstance(each, str))
+    return replace(plan, parts=naming_parts(topics, index), guids=tuple(guids))

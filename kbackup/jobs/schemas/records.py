@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbackup.archive.models import Member, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.plan import RestorePlan
-from kbackup.archive.schemas import SchemaIndex
-from kbackup.errors import UndecodableError, UsageError
+from kbackup.archive.schemas import SchemaIndex, may_name
+from kbackup.errors import MismatchError, UndecodableError, UsageError
 from kbackup.jobs.replay import SchemaRewrite
 from kbackup.jobs.schemas.plan import Mode, SchemaPlan, ids_of_records, open_registry, prepare_schemas
-from kbackup.jobs.schemas.write import SchemaMap, apply_schemas, begun_plan, lost_since, schema_map
+from kbackup.jobs.schemas.write import SchemaMap, begun_plan, lost_since, schema_map
 from kbackup.schemas.base import RegistryOptions
 from kbackup.schemas.decoder import codec_of
 from kbackup.store.base import Store
@@ -24,46 +23,33 @@ if TYPE_CHECKING:
 
 
 class SchemasReport(Member, frozen=True, kw_only=True):
-    """The schemas of a restore: how many versions and subjects, and how many of the versions were `created`. `not_set`
-    are settings that the registry refused."""
+    """The schemas of a restore: how many versions of how many subjects. `not_set` are settings that the registry
+    refused."""
 
     registry: str
     mode: Mode
     versions: int
     subjects: int
-    created: int
     not_set: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class RecordSchemas:
-    """What a restore writes to the target's registry before its records. `uncounted` are topics with records that an
-    older version archived without looking at their schemas."""
+def schemas_report(of: SchemaPlan | SchemaMap) -> SchemasReport:
+    subjects = [s.schema.subject for s in of.steps] if isinstance(of, SchemaPlan) else [s.subject for s in of.schemas]
+    return SchemasReport(
+        registry=of.registry,
+        mode=of.mode,
+        versions=len(subjects),
+        subjects=len({*subjects}),
+        not_set=() if isinstance(of, SchemaPlan) else of.not_set,
+    )
+
+
+class RecordSchemas(NamedTuple):
+    """What a restore writes to the target's registry before its records; and what is left as it is or not known."""
 
     registry: SchemaRegistry
     plan: SchemaPlan
-    uncounted: tuple[str, ...] = ()
-
-    @property
-    def warnings(self) -> list[str]:
-        """Return what is left as it is, and what is not known."""
-        more = [f"what schemas older records of {join_names(self.uncounted, 3)} name is not known before they are read"]
-        return [*self.plan.notes, *(more if self.uncounted else ())]
-
-    def report(self, done: SchemaMap | None = None) -> SchemasReport:
-        return SchemasReport(
-            registry=self.plan.registry,
-            mode=self.plan.mode,
-            versions=len(self.plan.steps),
-            subjects=len({step.schema.subject for step in self.plan.steps}),
-            created=len(self.plan.created),
-            not_set=done.not_set if done is not None else (),
-        )
-
-    def apply(self, state: Store, restore_id: str) -> tuple[SchemaRewrite | None, SchemasReport]:
-        """Write the schemas, or go on with it; return the new ids for the records, None if they keep theirs."""
-        done = apply_schemas(self.registry, state, restore_id, self.plan)
-        return rewrite_of(done), self.report(done)
+    warnings: tuple[str, ...]
 
 
 def plan_record_schemas(
@@ -79,21 +65,34 @@ def plan_record_schemas(
                 "give --target-schema-registry, or set target_schema_registry.url",
             )
         return None
-    registry = open_registry(options)
-    if (begun := begun_plan(state, plan.restore_id)) is not None:
-        return RecordSchemas(registry, begun)
     topics = planned_topics(archive, plan) if archive is not None else []
     schemas = archive.schemas(plan.restore_point) if archive is not None else None
     if schemas is None:
-        if asked is None:
+        if asked is None and not any(may_name(used) for topic in topics for used in topic.schemas):
             return None
         raise UsageError(
-            f"restore point {plan.restore_point} has no schemas",
+            f"restore point {plan.restore_point} has no schemas, so that ids in its records may mean others",
             "restore with --schemas none, or select a restore point that was taken with schema_registry.url",
         )
-    found = prepare_schemas(registry, schemas, topics, asked or "same", prefix)
+    registry = open_registry(options)
+    found = begun_plan(state, plan.restore_id) or prepare_schemas(registry, schemas, topics, asked or "same", prefix)
     found.check()
-    return RecordSchemas(registry, found, tuple(t.name for t in topics if not t.all_counted))
+    uncounted = [t.name for t in topics if not t.all_counted]
+    unknown = f"what schemas older records of {join_names(uncounted, 3)} name is not known before they are read"
+    return RecordSchemas(registry, found, (*found.notes, *([unknown] if uncounted else [])))
+
+
+def resumed_schemas(asked: str | None, state: Store, restore_id: str) -> SchemaMap | None:
+    """Return the schemas that a restore registered before it wrote its first record. `MismatchError` if it was begun
+    otherwise: some of its records would get other ids."""
+    done = schema_map(state, restore_id)
+    was = done.mode if done is not None else "none"
+    if asked not in (None, was):
+        raise MismatchError(
+            f"restore {restore_id} was begun with --schemas {was}, now it is {asked}",
+            "give the same as then, or another --restore-id",
+        )
+    return done
 
 
 def unreadable_records(archive: Archive, plan: RestorePlan) -> list[str]:

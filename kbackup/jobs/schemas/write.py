@@ -121,6 +121,12 @@ def apply_schemas(registry: SchemaRegistry, state: Store, restore_id: str, plan:
         left = join_names(undo_schemas(registry, state, restore_id).left, 5, "; ")
         raise OwnIdsError(f"{error.message}; left behind: {left}" if left else error.message, error.hint) from error
     made = replace(_map(restore_id, begun, found), not_set=(*refused, *_apply_settings(registry, begun)))
+    same = {guid: guid for guid in begun.guids} if begun.mode == "same" else made.guids
+    if lost := [guid for guid in begun.guids if guid not in made.guids or made.guids[guid] != same[guid]]:
+        raise RefusedError(
+            f"records name schemas by GUID, and the schema registry {registry.url} has none for {lost[0]}",
+            "restore into a registry that gives GUIDs, or with --schemas none",
+        )
     try:
         state.put_new(layout.restore_key(restore_id, layout.SCHEMAS), dump(made))
     except AlreadyExistsError:  # by another attempt

@@ -174,3 +174,13 @@ def test_options_are_checked_before_the_backup() -> None:
     with pytest.raises(UsageError, match="no URL of a schema registry"):
         SchemaSource(RegistryOptions(url="here"), "used").check()
     SchemaSource(RegistryOptions(url="here"), "none").check()
+
+
+def test_a_follower_does_not_wait_for_a_dead_registry_in_each_round(running: ConfluentRegistry) -> None:
+    follower = source(running)
+    running.failures = [503] * 3
+    first = follower.take([topic(2)], None, again=False)
+    asked = len(running.asked)
+    assert follower.take([topic(2)], None, again=False) == first
+    assert (first.failed, len(running.asked)) == (True, asked)
+    assert places(follower.take([topic(2)], None).schemas) == ORDERS, "the last round asks"
