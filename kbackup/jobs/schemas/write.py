@@ -262,6 +262,9 @@ def _create(
         raise RefusedError(f"what schema {v.subject} version {v.version} refers to is not there", "run it again")
     got = registry.register(asked, keep=mode == "same")
     at = registry.version(v.subject, v.version) if mode == "same" else registry.lookup(asked)
+    if mode == "map" and (at is None or at.id != got):  # a registry may add rules and metadata to it
+        numbers = [n for subject, n in registry.places(got, context_of(v.subject)) if subject == v.subject]
+        at = registry.version(v.subject, max(numbers)) if numbers else at
     if mode == "same" and (at is None or {got, at.id} != {v.id}):
         raise OwnIdsError(
             f"the schema registry {registry.url} gives ids and versions of its own: {v.subject} version {v.version} "
@@ -302,8 +305,13 @@ def undo_schemas(registry: SchemaRegistry, state: Store, restore_id: str) -> Sch
             f"restore {restore_id} wrote to the schema registry {plan.registry}, this is {registry.url}",
             "name that one as the target",
         )
-    settings, left = _put_settings_back(registry, plan, schema_map(state, restore_id) is None)
+    done = schema_map(state, restore_id)
+    settings, left = _put_settings_back(registry, plan, done is None)
     found = located(registry, [step.schema for step in plan.steps], "map")
+    for each in done.schemas if done is not None else ():  # what the registry has added something to
+        at = None if (each.subject, each.version) in found else registry.version(each.subject, each.target_version)
+        if at is not None and at.id == each.id:
+            found[each.subject, each.version] = at
     ours = {(at.subject, at.version) for at in found.values()}
     deleted = list[str]()
     for step in reversed(plan.created):

@@ -234,6 +234,24 @@ def test_a_registry_with_ids_of_its_own_is_left_as_it_was() -> None:
     assert apply_schemas(client, state, "r2", plan_for(client, "map")).ids[50] == 42
 
 
+class Contracts(ConfluentRegistry):
+    """Adds metadata to what is registered, as rules of a data contract make Confluent's do."""
+
+    def register(self, subject: str, body: dict[str, Any]) -> dict[str, Any]:
+        return super().register(subject, body | {"metadata": {"properties": {"owner": "us"}}})
+
+
+@pytest.mark.parametrize("mode", ["same", "map"])
+def test_a_registry_that_adds_metadata(mode: Mode) -> None:
+    server, state = Contracts(), MemoryStore()
+    client = Client(server)
+    done = apply_schemas(client, state, "r", plan_for(client, mode))
+    assert len(states(server)) == len(VERSIONS)
+    assert apply_schemas(client, state, "r", plan_for(client, mode)).ids == done.ids
+    assert len(undo_schemas(client, state, "r").deleted) == len(VERSIONS)
+    assert states(server) == {}
+
+
 class OneMode(ConfluentRegistry):
     """Has a mode for all subjects alone."""
 
