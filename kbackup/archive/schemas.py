@@ -39,7 +39,7 @@ def context_of(subject: str) -> str:
 
 def usual_id(text: str) -> int | str:
     """Return an id or a GUID as records have it, from the text that a manifest has."""
-    return int(text) if text.isdigit() else text
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
 
 
 def lacking(version: SchemaVersion, reference: SchemaReference) -> str:
@@ -182,7 +182,7 @@ def archived_schemas(schemas: Schemas | None, options: RegistryOptions) -> Archi
     elif schemas is None:
         raise UsageError(
             "the restore point has no schemas, and no schema registry is named",
-            "give --schema-registry or a schema file; backups keep the schemas where schema_registry.url is set",
+            "set schema_registry.url, of which backups then keep the schemas; 'cat' and 'find' take schema files, too",
         )
     try:
         from kbackup.kafka.schema_registry import BUILT_IN

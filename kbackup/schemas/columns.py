@@ -266,6 +266,8 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _whole(value: Any) -> int:
-    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+    """Return an integer: of Protobuf, large ones are text."""
+    number = int(value)
+    if isinstance(value, bool) or (number != value and str(number) != value):
         raise TypeError(f"{value} is no integer")
-    return int(value)
+    return number

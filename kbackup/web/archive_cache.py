@@ -160,6 +160,16 @@ class ArchiveSnapshot:
     def subjects(self) -> list[SubjectOverview]:
         return subjects_of(self.schemas, self.point.topics) if self.point is not None and self.schemas else []
 
+    @cached_property
+    def compatibilities(self) -> dict[str, str]:
+        """What is set for subjects, for contexts, and ('') for the registry."""
+        settings = self.schemas.settings if self.schemas is not None else ()
+        return {
+            s.subject: str(s.config["compatibilityLevel"])
+            for s in settings
+            if s.config and "compatibilityLevel" in s.config
+        }
+
     def uses_of(self, topic: str) -> list[SchemaUse]:
         """Return the schemas that a topic uses; none if they can't be read: their own page shows the error."""
         try:

@@ -37,6 +37,7 @@ from tests.support.archives import (
     write,
 )
 from tests.support.plain_records import Plain, block_of
+from tests.support.schema_archive import make_schema_archive
 from tests.support.secrets import know, watch
 from tests.unit.formats.reference import Record
 
@@ -134,6 +135,14 @@ def test_options_and_columns(reading: SparkSession, archive: Path) -> None:
     assert load(reading, archive, includeHeaders="false").columns == without.split()
     narrow = reading.read.format("kbackup").schema("topic string, key binary").load(str(archive))
     assert narrow.where("topic = 'clicks'").count() == 20
+
+
+def test_decoded_columns(reading: SparkSession, tmp_path: Path) -> None:
+    make_schema_archive(FileStore(tmp_path / "decodable"))
+    frame = load(reading, tmp_path / "decodable", decode="true", topics="orders")
+    assert frame.columns[-3:] == ["key_json", "value_json", "decode_error"]
+    items = frame.selectExpr("get_json_object(value_json, '$.item') item", "decode_error IS NULL fine").toArrow()
+    assert items.to_pydict() == {"item": ["pen", None, "ink", None], "fine": [True, True, True, False]}
 
 
 def test_filters_leave_segments_unread(reading: SparkSession, archive: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -179,16 +179,21 @@ class DecodedTopics:
     source: SchemaSource | None = None
     types: Mapping[str, Types] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, archive: Archive, registry: RegistryOptions, one_table: bool) -> DecodedTopics:
-        """Return them as of the newest restore point: it has the schemas of all earlier records. In one table of all
-        topics, columns are JSON."""
-        head = archive.restore_point("latest")
-        source = SchemaSource(head.schemas, registry)
-        schemas = source.open(archive.store)
-        types = {topic.name: schemas.types(topic) for topic in head.topics}
-        every = dict.fromkeys((part for part in DECODED if any(part in each for each in types.values())), JSON)
-        return cls(source, dict.fromkeys(types, every) if one_table else types)
+
+DecodeTopics = Callable[[Collection[str]], DecodedTopics]
+
+
+def decode_topics(archive: Archive, options: Export, registry: RegistryOptions) -> DecodeTopics:
+    """Return the function that describes topics as of the newest restore point: it has the schemas of all earlier
+    records. In one table of all topics, columns are JSON. Raises `UsageError` without schemas."""
+    if not options.decode:
+        return lambda topics: DecodedTopics()
+    head = archive.restore_point("latest")
+    source = SchemaSource(head.schemas, registry)
+    schemas = source.open(archive.store)
+    if options.one_table:
+        return lambda topics: DecodedTopics(source, dict.fromkeys(topics, dict.fromkeys(DECODED, JSON)))
+    return lambda topics: DecodedTopics(source, {t.name: schemas.types(t) for t in head.topics if t.name in topics})
 
 
 def table_schema(types: Types) -> pa.Schema:
@@ -280,7 +285,7 @@ class ExportRun:
     additions: Additions
     lease: HeldLease
     since: int
-    decoded: DecodedTopics
+    decode: DecodeTopics
     losses: list[str] = field(default_factory=list)
 
 
@@ -302,6 +307,7 @@ def run_export(
         additions = Additions(archive, Selection.of(options.topics, options.exclude_topics))
         newest = additions.newest
         additions.check_names()
+        decode = decode_topics(archive, options, job.registry)
     with HeldLease(destination.own, "kbackup export", job.lease_seconds) as lease:
         with phases.step("plan"):
             topics, exclude, each = options.topics, options.exclude_topics, holds == "delta tables"
@@ -309,9 +315,7 @@ def run_export(
             destination.claim(info if each else replace(info, topics=topics, exclude_topics=exclude))
             destination.check_same_lineage(archive)
             due = Reached(archive_id=info.archive_id, restore_point=newest, topics=topics, exclude_topics=exclude)
-            one = options.one_table
-            decoded = DecodedTopics.of(archive, job.registry, one) if options.decode else DecodedTopics()
-            run = ExportRun(job, archive, destination, additions, lease, destination.reached(due), decoded)
+            run = ExportRun(job, archive, destination, additions, lease, destination.reached(due), decode)
         with phases.step("run"):
             done = write(run)
         with phases.step("commit"):
@@ -461,16 +465,17 @@ class _DeltaExport:
         app, additions = f"kbackup-{self.run.archive.info.id}", self.run.additions
         reached = table.reached(app)
         due = list(additions.after(reached, topic))
-        decoded = self._decoded(table) if due and self.run.decoded.types else DecodedTopics()
+        decoded = self._decoded(table, [topic] if topic is not None else additions.topics_after(reached))
         self.run.losses += losses_of(additions, max(reached, self.run.since), table.url, topic)
         self.expected += sum(addition.records for addition in due)
         for addition in due:
             self._append(table, app, addition, decoded)
         return [table_report(table.url, due)] if due else []
 
-    def _decoded(self, table: DeltaTable) -> DecodedTopics:
+    def _decoded(self, table: DeltaTable, topics: Collection[str]) -> DecodedTopics:
         """Return the types of topics, with columns that the table has as they are there."""
-        held, decoded = table.decoded(), self.run.decoded
+        decoded = self.run.decode(topics)
+        held = table.decoded() if decoded.types else {}
         types = {
             topic: {part: merged_types(held.get(part, kind), kind, keep=True) for part, kind in own.items()}
             for topic, own in decoded.types.items()
@@ -599,9 +604,10 @@ def _write_points(run: ExportRun) -> list[TableReport]:
     reached = _reached(destination)
     run.losses += losses_of(run.additions, max(reached, run.since), destination.url)
     due = list(run.additions.after(reached))
+    decoded = run.decode(run.additions.topics_after(reached))
     for addition in due:
         run.lease.check()
-        rows = ReadRows(run.job.store, addition.point.number, addition.partitions, run.decoded)
+        rows = ReadRows(run.job.store, addition.point.number, addition.partitions, decoded)
         work = WriteFiles(destination.store, rows)
         parts = whole_units(addition.segments)
         files: list[ExportedFile] = run_counted(run.job.spark, parts, work, run.job.listener, addition.records)

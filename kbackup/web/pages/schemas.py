@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from difflib import SequenceMatcher
+from functools import partial
 from itertools import zip_longest
 from typing import Annotated, NamedTuple
 
@@ -14,8 +14,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from kbackup.archive.schemas import SchemaUse, context_of, usual_id
 from kbackup.errors import UsageError
-from kbackup.schemas.base import SchemaVersion, SubjectSettings
+from kbackup.schemas.base import SchemaVersion
 from kbackup.util.text import printable_lines
+from kbackup.web.archive_cache import ArchiveSnapshot
 from kbackup.web.render import indented, is_json, shown
 from kbackup.web.view import GET, Number, Requested, list_page, matches_search
 
@@ -34,7 +35,6 @@ _CHARACTERS = 200_000
 @router.api_route("/schemas", methods=GET)
 def schemas(request: Requested, page: Number = 1, q: str = "") -> HTMLResponse:
     snapshot = request.snapshot
-    settings = {s.subject: s for s in snapshot.schemas.settings} if snapshot.schemas else {}
     subjects = [subject for subject in snapshot.subjects if matches_search(subject.subject, q)]
     shown_page = list_page(subjects, page, PAGE)
     return request.page(
@@ -44,8 +44,7 @@ def schemas(request: Requested, page: Number = 1, q: str = "") -> HTMLResponse:
         list_page=shown_page,
         of=len(snapshot.subjects),
         q=q,
-        settings={s.subject: setting_of(settings, s.subject) for s in shown_page.entries},
-        whole=setting_of(settings, ""),
+        compatibility=partial(compatibility_of, snapshot),
         unknown=[use for use in snapshot.schema_uses if use.version is None],
         most=MOST,
         few=FEW,
@@ -97,28 +96,18 @@ def schema(
         text=shown(one.schema.encode()),
         metadata=one.metadata and shown(msgspec.json.encode(one.metadata)),
         rules=one.rules and shown(msgspec.json.encode(one.rules)),
-        setting=setting_of({s.subject: s for s in snapshot.schemas.settings} if snapshot.schemas else {}, subject),
+        compatibility=compatibility_of(snapshot, subject),
         most=MOST,
+        lines=LINES,
     )
 
 
-class Setting(NamedTuple):
-    compatibility: str
-    mode: str
-    whose: str
-    """Whose compatibility it is."""
-
-
-def setting_of(settings: Mapping[str, SubjectSettings], subject: str) -> Setting:
-    """Return what holds for a subject: its own setting, that of its context, or that of the registry."""
-    found = Setting("", "", "")
-    for name, whose in (("", "of the registry"), (context_of(subject), "of the context"), (subject, "its own")):
-        setting = settings.get(name)
-        if setting is not None and (level := (setting.config or {}).get("compatibilityLevel")):
-            found = found._replace(compatibility=str(level), whose=whose if name else "of the registry")
-        if setting is not None and setting.mode:
-            found = found._replace(mode=setting.mode)
-    return found
+def compatibility_of(snapshot: ArchiveSnapshot, subject: str) -> tuple[str, str]:
+    """Return a subject's compatibility, and whose it is: the subject's, its context's, or the registry's."""
+    for name, whose in ((subject, "its own"), (context_of(subject), "of the context"), ("", "of the registry")):
+        if level := snapshot.compatibilities.get(name):
+            return level, whose if name else "of the registry"
+    return "", ""
 
 
 class Line(NamedTuple):
@@ -129,18 +118,9 @@ class Line(NamedTuple):
     right: tuple[int | str, str]
 
 
-class Comparison(NamedTuple):
-    """What changed, with lines around; `cut` is the number of lines that were compared, 0 if all were."""
-
-    hunks: list[list[Line]]
-    cut: int
-
-
-def compare(before: SchemaVersion, after: SchemaVersion) -> Comparison:
-    """Compare two schemas line by line, JSON in one form."""
-    a, b = _lines(before.schema), _lines(after.schema)
-    cut = LINES if max(len(a), len(b)) > LINES else 0
-    a, b = a[:LINES], b[:LINES]
+def compare(before: SchemaVersion, after: SchemaVersion) -> tuple[list[list[Line]], bool]:
+    """Return what differs between two schemas, JSON in one form, with lines around; and whether that is all."""
+    (a, a_whole), (b, b_whole) = _lines(before.schema), _lines(after.schema)
     hunks = []
     for group in SequenceMatcher(None, a, b).get_grouped_opcodes(3):
         hunk = []
@@ -149,9 +129,11 @@ def compare(before: SchemaVersion, after: SchemaVersion) -> Comparison:
             right = [(n + 1, b[n]) for n in range(b_from, b_to)]
             hunk += [Line(kind, x, y) for x, y in zip_longest(left, right, fillvalue=("", ""))]
         hunks.append(hunk)
-    return Comparison(hunks, cut)
+    return hunks, a_whole and b_whole
 
 
-def _lines(text: str) -> list[str]:
+def _lines(text: str) -> tuple[list[str], bool]:
+    """Return the first lines, and whether they are all."""
     data = text[:_CHARACTERS].encode()
-    return ("".join(indented(data)) if is_json(data) else printable_lines(text[:_CHARACTERS])).splitlines()
+    lines = ("".join(indented(data)) if is_json(data) else printable_lines(text[:_CHARACTERS])).splitlines()
+    return lines[:LINES], len(text) <= _CHARACTERS and len(lines) <= LINES

@@ -172,6 +172,13 @@ def test_never_into_or_around_an_archive(job: Job, destination: str, tmp_path: P
     assert set(tmp_path.rglob("*")) == before
 
 
+def test_decoding_needs_schemas(archive: Archive, tmp_path: Path) -> None:
+    job = ExportJob(Export(decode=True), f"{tmp_path}/lake", archive.store, {}, no_spark, Silent(), 60)
+    with pytest.raises(UsageError, match="the restore point has no schemas, and no schema registry is named"):
+        export_parquet(job)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_bucket_as_spark_writes_it_and_a_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert Destination.at("s3a://lake/kafka/", {}).url == "s3://lake/kafka"

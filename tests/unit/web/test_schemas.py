@@ -78,6 +78,8 @@ def test_ways_to_a_version(client: TestClient) -> None:
     ("address", "status", "words"),
     [
         ("/schemas/99", 404, "the restore point has no schema 99"),
+        ("/schemas/²", 404, "the restore point has no schema ²"),
+        (f"/schemas/{'9' * 5000}", 404, "the restore point has no schema 9"),
         ("/schema?subject=nothing", 404, "there is no subject nothing in the restore point"),
         ("/schema?subject=orders-value&version=7", 404, "there is no version 7 of subject orders-value"),
         ("/schema?subject=orders-value&before=7", 404, "there is no version 7 of subject orders-value"),
@@ -155,14 +157,17 @@ def test_a_subject_of_many_versions_in_pages() -> None:
 
 def test_lines_side_by_side() -> None:
     one, two = ({"a": n, "same": [1, 2, 3, 4, 5, 6, 7], **({"new": 1} if n > 1 else {})} for n in (1, 2))
-    found = compare(schema_version("a", 1, 1, json.dumps(one)), schema_version("a", 2, 2, json.dumps(two, indent=1)))
-    changed = [(line.kind, *line.left, *line.right) for hunk in found.hunks for line in hunk if line.kind != "equal"]
+    found, whole = compare(
+        schema_version("a", 1, 1, json.dumps(one)), schema_version("a", 2, 2, json.dumps(two, indent=1))
+    )
+    changed = [(line.kind, *line.left, *line.right) for hunk in found for line in hunk if line.kind != "equal"]
     assert changed == [
         ("replace", 2, '  "a": 1,', 2, '  "a": 2,'),
         ("replace", 11, "  ]", 11, "  ],"),
         ("replace", "", "", 12, '  "new": 1'),
     ]
-    assert len(found.hunks) == 2
+    assert len(found) == 2
+    assert whole
 
 
 def test_comparisons_end() -> None:
@@ -170,6 +175,7 @@ def test_comparisons_end() -> None:
     a = "\n".join(str(n % 97) for n in range(40_000))
     b = "\n".join(str(n % 89) for n in range(40_000))
     began = time.process_time()
-    found = compare(schema_version("a", 1, 1, a), schema_version("a", 2, 2, b))
-    assert found.cut == LINES
+    found, whole = compare(schema_version("a", 1, 1, a), schema_version("a", 2, 2, b))
+    assert not whole
+    assert max(int(line.left[0] or 0) for hunk in found for line in hunk) == LINES
     assert time.process_time() - began < 5
