@@ -77,7 +77,7 @@ class SchemaMap(Document, frozen=True, kw_only=True):
 
 
 class OwnIdsError(RefusedError):
-    """The registry does not keep ids."""
+    """The registry does not keep ids or GUIDs. What was written is undone."""
 
 
 def _read(state: Store, restore_id: str, kind: type[D], name: str) -> D | None:
@@ -102,7 +102,8 @@ def schema_map(state: Store, restore_id: str) -> SchemaMap | None:
 def apply_schemas(registry: SchemaRegistry, state: Store, restore_id: str, plan: SchemaPlan) -> SchemaMap:
     """Write a plan, or go on with the one that was begun under the same id; return the map of ids.
 
-    With `same`, a registry that gives another id than asked ends it, undone, with `OwnIdsError`."""
+    A registry that gives another id than `same` asks for, or no GUIDs though records carry some, ends it, undone, with
+    `OwnIdsError`."""
     begun = begun_plan(state, restore_id)
     if begun is None:
         plan.check()
@@ -117,21 +118,26 @@ def apply_schemas(registry: SchemaRegistry, state: Store, restore_id: str, plan:
         return done
     try:
         found, refused = _register(registry, begun)
+        made = _map(restore_id, begun, found)
+        _check_guids(registry, begun, made)
     except OwnIdsError as error:
         left = join_names(undo_schemas(registry, state, restore_id).left, 5, "; ")
         raise OwnIdsError(f"{error.message}; left behind: {left}" if left else error.message, error.hint) from error
-    made = replace(_map(restore_id, begun, found), not_set=(*refused, *_apply_settings(registry, begun)))
-    same = {guid: guid for guid in begun.guids} if begun.mode == "same" else made.guids
-    if lost := [guid for guid in begun.guids if guid not in made.guids or made.guids[guid] != same[guid]]:
-        raise RefusedError(
-            f"records name schemas by GUID, and the schema registry {registry.url} has none for {lost[0]}",
-            "restore into a registry that gives GUIDs, or with --schemas none",
-        )
+    made = replace(made, not_set=(*refused, *_apply_settings(registry, begun)))
     try:
         state.put_new(layout.restore_key(restore_id, layout.SCHEMAS), dump(made))
     except AlreadyExistsError:  # by another attempt
         return schema_map(state, restore_id) or made
     return made
+
+
+def _check_guids(registry: SchemaRegistry, plan: SchemaPlan, made: SchemaMap) -> None:
+    same = {guid: guid for guid in plan.guids} if plan.mode == "same" else made.guids
+    if lost := [guid for guid in plan.guids if guid not in made.guids or made.guids[guid] != same[guid]]:
+        raise OwnIdsError(
+            f"records name schemas by GUID, and the schema registry {registry.url} has none for {lost[0]}",
+            "restore into a registry that gives GUIDs, or with --schemas none",
+        )
 
 
 def _work(plan: SchemaPlan) -> object:
