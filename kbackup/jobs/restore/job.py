@@ -127,11 +127,9 @@ def restore(
         if not dry_run:
             try_transactions(plan, target)
     if dry_run:
-        found = schemas_report(schemas.plan) if schemas is not None else None
-        counts = planned(plan)
-        return make_report(
-            plan, store.url, counts, (), findings.warnings, phases.seconds, "planned", settings, (), found
-        )
+        of_schemas = schemas_report(schemas.plan) if schemas is not None else None
+        expected = plan, store.url, planned(plan), (), findings.warnings, phases.seconds
+        return make_report(*expected, "planned", settings, (), of_schemas)
     if schemas is not None:
         with phases.step("schemas"):  # before the plan: who resumes it knows the ids
             registered = apply_schemas(schemas.registry, state, plan.restore_id, schemas.plan)
@@ -166,8 +164,9 @@ def restore(
         groups = restore_groups(cluster, state, plan, offset_map.runs)
     with phases.step("report"):
         warnings = [*findings.warnings, *late_warnings(done, sum(r.moved for r in results))]
-        seconds = phases.seconds
-        report = make_report(*(plan, store.url, done, groups, warnings, seconds, "restored", settings, hidden, found))
+        of_schemas = schemas_report(registered) if registered is not None else None
+        result = plan, store.url, done, groups, warnings, phases.seconds
+        report = make_report(*result, "restored", settings, hidden, of_schemas)
         state.put(layout.restore_key(plan.restore_id, layout.REPORT), dump(report))
         return delete_progress(cluster, plan, report)
 
