@@ -24,8 +24,7 @@ PARTS: tuple[Part, Part] = ("key", "value")
 
 MOST_IDS = 1000
 """Ids that are counted one by one of a topic's keys or values."""
-
-_NONE, _NO_BYTES = np.empty(0, np.int64), np.empty(0, np.uint8)
+_ROWS = 2048  # of the table that a part's ids are counted in
 
 
 class SchemaUse(NamedTuple):
@@ -66,20 +65,16 @@ class SchemaCounter:
             return
         if stop - first < len(block):
             block = slice_block(block, first, stop)
-        from kbackup.formats import schema_kernel as kernel  # numba loads in workers alone
-
         if tp.topic not in self._topics:
-            table = np.zeros(2 * kernel.ROWS * kernel.ROW, np.int64)
-            self._topics[tp.topic] = np.zeros(2 * kernel.SUMS, np.int64), table
-        _visit(block, f"records of {tp}", PARTS, *self._topics[tp.topic], _NO_BYTES, _NONE, _NONE)
+            self._topics[tp.topic] = np.zeros((2, 4), np.int64), np.zeros((2, _ROWS, 4), np.int64)
+        _visit(block, f"records of {tp}", PARTS, *self._topics[tp.topic], np.empty(0, np.uint8), make_map({}, {}))
         self._next[tp] = int(block.offsets[-1]) + 1
 
     def result(self) -> list[SchemaUse]:
         """Return what was counted so far."""
         uses = []
         for topic, (sums, table) in self._topics.items():
-            halves = zip(PARTS, sums.reshape(2, -1).tolist(), table.reshape(2, -1, 4), strict=True)
-            for part, (fields, framed, sure, _), rows in halves:
+            for part, (fields, framed, sure, _), rows in zip(PARTS, sums.tolist(), table, strict=True):
                 ids = {_schema(*row[:3]): row[3] for row in rows[rows[:, 0] > 0].tolist()}
                 uses.append(SchemaUse(topic, part, fields, framed, sure, ids))
         return merge(uses)
@@ -93,55 +88,49 @@ class UnmappedSchemaError(Exception):
         self.offset, self.part, self.schema = offset, part, schema
 
 
-class SchemaIdMap(NamedTuple):
-    """Ids and GUIDs, each as rows of old high and low, new high and low in a row (int64[4 n]), which rise."""
-
-    ids: Int64Array
-    guids: Int64Array
-
-
-def make_map(ids: Mapping[int, int], guids: Mapping[str, str]) -> SchemaIdMap:
-    """Return the map of old ids and GUIDs to new ones."""
-    words = [np.frombuffer(UUID(old).bytes + UUID(new).bytes, ">i8").tolist() for old, new in guids.items()]
-    pairs = ([[0, old, 0, new] for old, new in ids.items()], words)
-    return SchemaIdMap(*(np.array(sorted(rows), np.int64).reshape(-1) for rows in pairs))
+def make_map(ids: Mapping[int, int], guids: Mapping[str, str]) -> Int64Array:
+    """Return the map of old ids and GUIDs to new ones, as `rewrite` takes it: rows of `schema_kernel.visit`."""
+    pairs: list[tuple[int | str, int | str]] = [*ids.items(), *guids.items()]
+    rows = sorted((*_frame(old), *_frame(new)[1:]) for old, new in pairs)
+    return np.array(rows, np.int64).reshape(-1, 5)
 
 
 def rewrite(
-    block: RecordBlock, schemas: SchemaIdMap, parts: Collection[Part], name: str = "record block"
+    block: RecordBlock, schemas: Int64Array, parts: Collection[Part], name: str = "record block"
 ) -> RecordBlock:
-    """Return the records with the frames of their `parts` mapped; the same block where nothing changes, or where its
-    memory can be written: then it is changed, and nobody else may refer to it. Every byte stays where it is.
-    `UnmappedSchemaError` for the first frame without a mapping; `CorruptError`, naming `name`, for a damaged block."""
-    others = np.zeros(8, np.int64), _NONE  # counts that nobody asks for
+    """Return the records with the frames of their `parts` mapped: the same block, changed, where its memory can be
+    written (nobody else may refer to it), else a copy. Every byte stays where it is. `UnmappedSchemaError` for the
+    first frame without a mapping; `CorruptError`, naming `name`, for a damaged block."""
     if not (block.data.flags.writeable and block.data.flags.c_contiguous):
-        if not _visit(block, name, parts, *others, _NO_BYTES, *schemas):
-            return block
         block = replace(block, data=np.array(block.data))
-    _visit(block, name, parts, *others, block.data, *schemas)
+    _visit(block, name, parts, np.zeros((2, 4), np.int64), np.zeros((2, 0, 4), np.int64), block.data, schemas)
     return block
 
 
-def _visit(block: RecordBlock, name: str, parts: Collection[Part], *others: Int64Array | Bytes) -> bool:
-    """Count or map frames; return whether something changes and there is no copy to write it to."""
-    from kbackup.formats import schema_kernel as kernel
+def _visit(block: RecordBlock, name: str, parts: Collection[Part], *others: Int64Array | Bytes) -> None:
+    """Count or map the block's frames, as `schema_kernel.visit` does."""
+    from kbackup.formats import schema_kernel as kernel  # numba loads in workers alone
 
-    state, index = np.zeros(kernel.STATE, np.int64), (block.offsets, block.positions, block.lengths)
-    state[kernel.PARTS] = sum(1 << PARTS.index(part) for part in set(parts))
-    why = kernel.DAMAGED
-    if len({len(each) for each in index}) == 1:
-        arrays = (*map(np.ascontiguousarray, (block.data, *index)), state, *others)
-        why = kernel.visit(*(arrays if kernel.COMPILED else (each.data for each in arrays)))
-    number = int(state[kernel.NEXT])
-    if why == kernel.DAMAGED:
+    index, unmapped = (block.offsets, block.positions, block.lengths), np.zeros(4, np.int64)
+    if len({len(each) for each in index}) > 1:
+        check(block, name, 0)
+    arrays = (*map(np.ascontiguousarray, (block.data, *index)), *others, unmapped)
+    bits = sum(1 << PARTS.index(part) for part in set(parts))
+    number = kernel.visit(bits, *(arrays if kernel.COMPILED else (each.data for each in arrays)))
+    part, *frame = unmapped.tolist()
+    if frame[0] > 0:
+        raise UnmappedSchemaError(int(block.offsets[number]), PARTS[part], _schema(*frame))
+    if number < len(block):
         check(block, name, 0)
         raise corrupt(name, int(block.positions[number]), "the record is not what its index entry says")
-    if why == kernel.UNMAPPED:
-        part, *schema = state[kernel.PART :].tolist()
-        raise UnmappedSchemaError(int(block.offsets[number]), PARTS[part], _schema(*schema))
-    return bool(why == kernel.COPY)
+
+
+def _frame(schema: int | str) -> tuple[int, int, int]:
+    """Return an id or GUID as the kernel has it."""
+    if isinstance(schema, int):
+        return 1, 0, schema
+    return 2, *np.frombuffer(UUID(schema).bytes, ">i8").tolist()
 
 
 def _schema(kind: int, high: int, low: int) -> int | str:
-    """Return the id or GUID of a frame as the kernel has it."""
     return low if kind == 1 else str(UUID(bytes=np.array([high, low], ">i8").tobytes()))

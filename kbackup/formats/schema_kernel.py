@@ -1,34 +1,27 @@
-"""The loops of `schema_ids` over a block's records: compiled where numba is installed, else plain Python.
+"""The loop of `schema_ids` over a block's records: compiled where numba is installed, else plain Python.
 
-Arrays have one dimension and are indexed, never addressed: every field is checked to lie inside its record before
-anything is read. Plain Python gets memoryviews in place of arrays, whose elements are Python's own integers.
+Arrays are indexed, never addressed: every field is checked to lie inside its record before anything is read. Plain
+Python gets memoryviews in place of arrays, whose elements are Python's own integers.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from struct import Struct
-from typing import Any, TypeVar
+from typing import Any
 
 from kbackup.types import Bytes, Int64Array
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _numba() -> Any:
-    """Return the module; None where it is not installed, or Python's kernel is asked for (`kafka.kernel`)."""
-    if os.environ.get("KBACKUP_KERNEL") == "python":
-        return None
-    try:
-        import numba.extending
-    except ImportError:
-        return None
-    return numba
-
-
-numba = _numba()
+numba: Any = None
+if os.environ.get("KBACKUP_KERNEL") != "python":  # as `kafka.kernel` reads it
+    with suppress(ImportError):
+        numba = import_module("numba")
 COMPILED = numba is not None
+int64: Any = numba and numba.int64
+uint64: Any = numba and numba.uint64
 
 # Nothing is allocated, so that arrays need no counts of references (`_nrt`): those took two thirds of the time.
 _OPTIONS = {"_nrt": False}
@@ -51,126 +44,88 @@ def _prefetching(_: Any, data: Any, at: Any) -> Any:
     return numba.types.void(data, at), generate
 
 
-_prefetch: Any = numba.extending.intrinsic(_prefetching) if COMPILED else None
+_prefetch: Any = import_module("numba.extending").intrinsic(_prefetching) if COMPILED else None
 
 
-def _inline(function: F) -> F:
-    inlined: F = numba.njit(forceinline=True, **_OPTIONS)(function) if COMPILED else function
-    return inlined
+def _inline(function: Callable[..., Any]) -> Any:
+    return numba.njit(forceinline=True, **_OPTIONS)(function) if COMPILED else function
 
 
 def _compile(function: Callable[..., Any]) -> Any:
     if not COMPILED:
         return function
-    types = numba.types
-    octets, numbers = (types.Array(each, 1, "C", readonly=True) for each in (types.uint8, types.int64))
-    state, out = types.int64[::1], types.uint8[::1]
-    signature = types.int64(octets, numbers, numbers, numbers, state, state, state, out, numbers, numbers)
+
+    def given(kind: Any, dimensions: int) -> Any:
+        return numba.types.Array(kind, dimensions, "C", readonly=True)
+
+    number = given(int64, 1)
+    made = int64[:, ::1], int64[:, :, ::1], numba.uint8[::1]
+    signature = int64(int64, given(numba.uint8, 1), number, number, number, *made, given(int64, 2), int64[::1])
     try:
         return numba.njit(signature, cache=True, nogil=True, **_OPTIONS)(function)
     except RuntimeError:  # no place to keep compiled code
         return numba.njit(signature, nogil=True, **_OPTIONS)(function)
 
 
+Frame = tuple[int, int, int]
+"""Kind (0: none), high and low."""
 ID, GUID = 1, 2  # kinds of frames: a number, whose `high` is 0; sixteen bytes
 
-NEXT, PARTS, PART, KIND, HIGH, LOW, STATE = range(7)
-"""The record to go on with; the parts to look at (bits: key 1, value 2); part and frame that were taken last."""
-
-FIELDS, FRAMED, SURE, IDS, SUMS = range(5)
+FIELDS, FRAMED, SURE, IDS = range(4)
 """Of a part (key 0, value 1): fields that are not null, with a frame, of these surely one, ids in the table."""
 
-ROWS, ROW, MOST = 2048, 4, 1000
-"""Of a part's table of ids: rows of kind (0: free), high, low and count; `MOST` are used."""
-
-DONE, COPY, UNMAPPED, DAMAGED = range(4)
-"""Why `visit` came back: all is done; or record `NEXT` changes and `out` is empty, has a frame without a mapping, or is
-not what its index entry says."""
-
+_PLAIN = Struct(">I")
 _PROBES = 64  # ids may have been made to meet in the table
 _MIX = 0x9E3779B97F4A7C1
 _NAMES, _KEY, _VALUE = b"__key_schema_id__value_schema_id", 15, 17
 
-_INT32, _INT64 = Struct(">i"), Struct(">q")
 
-
-def _int32(data: Any, at: int) -> Any:
-    return _INT32.unpack_from(data, at)[0]
-
-
-def _int64(data: Any, at: int) -> Any:
-    return _INT64.unpack_from(data, at)[0]
-
-
-if COMPILED:
-    int32, int64, uint64 = numba.int32, numba.int64, numba.uint64
-
-    @_inline
-    def _word(data: Bytes, at: int) -> Any:
+@_inline
+def _word(data: Any, at: Any) -> Any:
+    if COMPILED:
         at = uint64(at)  # so that the compiler sees four bytes in a row, and makes one load of them
         one, two, three = at + uint64(1), at + uint64(2), at + uint64(3)
         return int64(data[at]) << 24 | int64(data[one]) << 16 | int64(data[two]) << 8 | int64(data[three])
-
-    @_inline
-    def _int32(data: Any, at: int) -> Any:
-        return int64(int32(_word(data, at)))
-
-    @_inline
-    def _int64(data: Any, at: int) -> Any:
-        return _int32(data, at) << 32 | _word(data, at + 4)
+    return _PLAIN.unpack_from(data, at)[0]
 
 
 @_inline
-def _fields(data: Bytes, at: int, end: int, offset: int) -> tuple[int, int, int, int, int, int]:
-    """Return position and length (-1: null) of key and value, the position of the headers and their count: -1 if the
-    record in [at, end) is not what it should be."""
-    damaged = 0, 0, 0, 0, 0, -1
-    if end - at < 24 or _int64(data, at) != offset:
-        return damaged
-    kind = _int32(data, at + 8)
-    key = at + 16 if kind < 0 else at + 24
-    if kind < -2 or kind > 1 or end - key < 8:
-        return damaged
-    key_length = _int32(data, key - 4)
-    if key_length < -1 or key_length > end - key - 8:
-        return damaged
-    value = key + max(key_length, 0) + 4
-    value_length = _int32(data, value - 4)
-    if value_length < -1 or value_length > end - value - 4:
-        return damaged
-    at = value + max(value_length, 0) + 4
-    count = _int32(data, at - 4)
-    if count < 0 or 8 * count > end - at or (count == 0 and at != end):
-        return damaged
-    return key, key_length, value, value_length, at, count
+def _int32(data: Bytes, at: int) -> Any:
+    return (_word(data, at) ^ 0x80000000) - 0x80000000
 
 
 @_inline
-def _header(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
-    """Return the part whose schema the header at `at` names (-1: none), the position of its value, and its length (-1:
-    null, -2: the header goes past `end`)."""
-    if end - at < 8:
-        return -1, 0, -2
-    name, length = at + 4, _int32(data, at)
-    if length < 0 or length > end - name - 4:
-        return -1, 0, -2
-    value = name + length + 4
-    size = _int32(data, value - 4)
-    if size < -1 or size > end - value:
-        return -1, 0, -2
+def _int64(data: Bytes, at: int) -> Any:
+    return _int32(data, at) << 32 | _word(data, at + 4)
+
+
+@_inline
+def _field(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the position of a field whose length is at `at`, and its length: -1 for null, -2 if it goes past `end`."""
+    if end - at < 4:
+        return end, -2
+    length = _int32(data, at)
+    at += 4
+    if length < -1 or length > end - at:
+        return end, -2
+    return at, length
+
+
+@_inline
+def _named(data: Bytes, at: int, length: int) -> int:
+    """Return the part whose schema a header of this name has, -1 for none."""
     if length != _KEY and length != _VALUE:
-        return -1, value, size
+        return -1
     part = 0 if length == _KEY else 1
     for number in range(length):
-        if data[name + number] != _NAMES[_KEY * part + number]:
-            return -1, value, size
-    return part, value, size
+        if data[at + number] != _NAMES[_KEY * part + number]:
+            return -1
+    return part
 
 
 @_inline
-def _frame(data: Bytes, at: int, length: int, header: bool) -> tuple[int, int, int]:
-    """Return kind, high and low of the frame that a field, or the value of a `header`, begins with; a kind of 0 for
-    none."""
+def _frame(data: Bytes, at: int, length: int, header: bool) -> Frame:
+    """Return the frame that a field, or the value of a `header`, begins with; a kind of 0 for none."""
     if header and length >= 17 and data[at] == 1:
         return GUID, _int64(data, at + 1), _int64(data, at + 9)
     if length < 5 or data[at] != 0:
@@ -180,123 +135,125 @@ def _frame(data: Bytes, at: int, length: int, header: bool) -> tuple[int, int, i
 
 
 @_inline
-def _count(table: Int64Array, sums: Int64Array, part: int, kind: int, high: int, low: int) -> None:
-    number = ((high ^ low) * _MIX >> 32) & (ROWS - 1)
+def _count(sums: Int64Array, table: Int64Array, part: int, frame: Frame) -> None:
+    kind, high, low = frame
+    last = table.shape[1] - 1
+    row = (high ^ low) * _MIX >> 32 & last
     for _ in range(_PROBES):
-        at = ROW * (ROWS * part + number)
-        if table[at] == 0:
-            if sums[SUMS * part + IDS] < MOST:
-                sums[SUMS * part + IDS] += 1
-                table[at], table[at + 1], table[at + 2], table[at + 3] = kind, high, low, 1
+        if table[part, row, 0] == 0:
+            if 2 * sums[part, IDS] < last:
+                sums[part, IDS] += 1
+                table[part, row, 0], table[part, row, 1], table[part, row, 2], table[part, row, 3] = kind, high, low, 1
             return
-        if table[at + 2] == low and table[at + 1] == high and table[at] == kind:
-            table[at + 3] += 1
+        if table[part, row, 2] == low and table[part, row, 1] == high and table[part, row, 0] == kind:
+            table[part, row, 3] += 1
             return
-        number = (number + 1) & (ROWS - 1)
+        row = row + 1 & last
 
 
 @_inline
-def _map(out: Bytes, at: int, rows: Int64Array, kind: int, high: int, low: int) -> int:
-    """Write what the frame at `at` becomes. `rows` are of old high and low, new high and low, and rise."""
-    first, stop = 0, len(rows) // 4
+def _map(out: Bytes, rows: Int64Array, at: int, frame: Frame) -> bool:
+    """Write what the frame at `at` becomes; return False if there is no row for it."""
+    first, stop = 0, len(rows)
     while first < stop:
         middle = (first + stop) >> 1
-        if rows[4 * middle] < high or (rows[4 * middle] == high and rows[4 * middle + 1] < low):
+        if (rows[middle, 0], rows[middle, 1], rows[middle, 2]) < frame:
             first = middle + 1
         else:
             stop = middle
-    row = 4 * first
-    if row == len(rows) or rows[row] != high or rows[row + 1] != low:
-        return UNMAPPED
-    if rows[row + 2] == high and rows[row + 3] == low:
-        return DONE
-    if len(out) == 0:
-        return COPY
-    size = 16 if kind == GUID else 4
+    if first == len(rows) or (rows[first, 0], rows[first, 1], rows[first, 2]) != frame:
+        return False
+    size = 16 if frame[0] == GUID else 4
     for place in range(size):
-        word = rows[row + 2] if size - place > 8 else rows[row + 3]
+        word = rows[first, 3] if size - place > 8 else rows[first, 4]
         out[at + 1 + place] = word >> 8 * ((size - 1 - place) & 7) & 255
-    return DONE
+    return True
 
 
 @_inline
 def _take(
-    table: Int64Array,
-    sums: Int64Array,
-    out: Bytes,
+    frame: Frame,
     at: int,
-    rows: Int64Array,
     part: int,
-    kind: int,
-    high: int,
-    low: int,
-) -> int:
-    if len(table) == 0:
-        return _map(out, at, rows, kind, high, low)
-    _count(table, sums, part, kind, high, low)
-    return DONE
+    sums: Int64Array,
+    table: Int64Array,
+    out: Bytes,
+    rows: Int64Array,
+    unmapped: Int64Array,
+) -> bool:
+    """Count or map the frame at `at`, if it is one; return False if there is no row for it."""
+    if frame[0] == 0:
+        return True
+    if len(out) == 0:
+        _count(sums, table, part, frame)
+    elif not _map(out, rows, at, frame):
+        unmapped[0], unmapped[1], unmapped[2], unmapped[3] = part, frame[0], frame[1], frame[2]
+        return False
+    return True
 
 
 @_compile
 def visit(
+    parts: int,
     data: Bytes,
     offsets: Int64Array,
     positions: Int64Array,
     lengths: Int64Array,
-    state: Int64Array,
     sums: Int64Array,
     table: Int64Array,
     out: Bytes,
-    ids: Int64Array,
-    guids: Int64Array,
+    rows: Int64Array,
+    unmapped: Int64Array,
 ) -> int:
-    """Visit the frames of the block's records from `NEXT` on, until one of the reasons above. With a `table` they are
-    counted there; else `ids` and `guids` map them, in `out`: a copy of `data`, or empty until something changes."""
-    parts = state[PARTS]
-    for number in range(state[NEXT], len(offsets)):
-        state[NEXT] = number
+    """Count the frames of `parts` (bits: key 1, value 2) in `sums` and in `table`, a hash table of each part with rows
+    of kind (0: free), high, low and count, at most half of them used. Or, where `out` is the memory of `data` and not
+    empty, map them there by `rows`, which rise: kind, high, low, new high, new low.
+
+    Return the number of records before the first that has an `unmapped` frame (part, kind, high, low), or with a kind
+    of 0 is not what its index entry says."""
+    for number in range(len(offsets)):
         start, size = positions[number], lengths[number]
-        if start < 0 or size < 0 or start > len(data) - size:
-            return DAMAGED
-        end = start + size
+        if start < 0 or size < 24 or start > len(data) - size:
+            return number
         if COMPILED:
             for line in range(-1, 2):
                 _prefetch(data, positions[min(number + _AHEAD, len(positions) - 1)] + 64 * line)
-        key, key_length, value, value_length, at, headers = _fields(data, start, end, offsets[number])
-        if headers < 0:
-            return DAMAGED
-        named = 0  # bits of the parts that headers are of; four times that, of those that have a frame there
+        end, kind = start + size, _int32(data, start + 8)
+        if _int64(data, start) != offsets[number] or kind < -2 or kind > 1:
+            return number
+        key, key_length = _field(data, start + (12 if kind < 0 else 20), end)
+        value, value_length = _field(data, key + max(key_length, 0), end)
+        at, headers = _field(data, value + max(value_length, 0), end)  # their number, less than the bytes that follow
+        if key_length == -2 or value_length == -2 or headers < 0:
+            return number
+        named = framed = 0  # bits of the parts that headers are of; of the parts with a frame
         for _ in range(headers):
-            part, at, length = _header(data, at, end)
-            if length == -2:
-                return DAMAGED
-            if part >= 0 and length >= 0 and parts >> part & 1 and (key_length if part == 0 else value_length) >= 0:
+            name, length = _field(data, at, end)
+            at, size = _field(data, name + max(length, 0), end)
+            if length < 0 or size == -2:
+                return number
+            part = _named(data, name, length)
+            if part >= 0 and size >= 0 and parts >> part & 1 and (key_length if part == 0 else value_length) >= 0:
                 named |= 1 << part
-                kind, high, low = _frame(data, at, length, True)
-                if kind > 0:
-                    named |= 4 << part
-                    state[PART], state[KIND], state[HIGH], state[LOW] = part, kind, high, low
-                    why = _take(table, sums, out, at, guids if kind == GUID else ids, part, kind, high, low)
-                    if why != DONE:
-                        return why
-            at += max(length, 0)
-        if headers > 0 and at != end:
-            return DAMAGED
+                frame = _frame(data, at, size, True)
+                framed |= min(frame[0], 1) << part
+                if not _take(frame, at, part, sums, table, out, rows, unmapped):
+                    return number
+            at += max(size, 0)
+        if at != end:
+            return number
         for part in range(2):
-            at, length = (key, key_length) if part == 0 else (value, value_length)
-            if length < 0 or not parts >> part & 1:
+            at, size = (key, key_length) if part == 0 else (value, value_length)
+            if size < 0 or not parts >> part & 1:
                 continue
-            framed, sure = named >> part >> 2 & 1, 1
-            if not named >> part & 1:
-                kind, high, low = _frame(data, at, length, False)
-                framed, sure = min(kind, 1), min(abs(length - 8), 1)
-                if kind > 0:
-                    state[PART], state[KIND], state[HIGH], state[LOW] = part, kind, high, low
-                    why = _take(table, sums, out, at, ids, part, kind, high, low)
-                    if why != DONE:
-                        return why
-            sums[SUMS * part + FIELDS] += 1
-            sums[SUMS * part + FRAMED] += framed
-            sums[SUMS * part + SURE] += framed & sure
-    state[NEXT] = len(offsets)
-    return DONE
+            sure = named >> part & 1
+            if not sure:
+                sure = min(abs(size - 8), 1)
+                frame = _frame(data, at, size, False)
+                framed |= min(frame[0], 1) << part
+                if not _take(frame, at, part, sums, table, out, rows, unmapped):
+                    return number
+            sums[part, FIELDS] += 1
+            sums[part, FRAMED] += framed >> part & 1
+            sums[part, SURE] += framed >> part & sure
+    return len(offsets)

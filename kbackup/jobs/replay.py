@@ -19,7 +19,7 @@ from kbackup.archive.segments.read import read_segment, read_small
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import RefusedError
 from kbackup.formats.block import slice_block
-from kbackup.formats.schema_ids import Part, SchemaIdMap, UnmappedSchemaError, make_map, rewrite
+from kbackup.formats.schema_ids import Part, UnmappedSchemaError, make_map, rewrite
 from kbackup.jobs.decoding import select_where
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
@@ -87,7 +87,7 @@ class SchemaRewrite:
     parts: Mapping[str, Sequence[Part]]
 
     @cached_property
-    def _map(self) -> SchemaIdMap:
+    def _map(self) -> Int64Array:
         return make_map(self.ids, self.guids)
 
     def __call__(self, source: TopicPartition, block: RecordBlock) -> RecordBlock:

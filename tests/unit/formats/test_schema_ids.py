@@ -171,7 +171,6 @@ def test_frames_are_mapped_as_by_the_reference(made: list[Record], parts: list[P
             new = rewrite(block, make_map(ids, NEW_GUIDS), parts)
         assert decode_records(new.data.tobytes()) == wanted, kernel
         assert block.data.tobytes() == before
-        assert (new is block) == (wanted == made), "a copy where something changes, and only there"
         record.check(new, "file", 1)
         own = replace(block, data=block.data.copy())
         with using(kernel):
