@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -49,6 +51,7 @@ class Archive:
     _manifests: dict[int, Manifest] = field(default_factory=dict)
     _captures: dict[int, Capture] = field(default_factory=dict)
     _documents: dict[DocumentRef, bytes] = field(default_factory=dict)
+    _reading: defaultdict[DocumentRef, Lock] = field(default_factory=lambda: defaultdict(Lock))
 
     @property
     def state(self) -> State:
@@ -121,15 +124,16 @@ class Archive:
 
     def read_document(self, ref: DocumentRef) -> bytes:
         """Return the bytes that `ref` promises; `CorruptError` if they are missing or others."""
-        if ref in self._documents:
-            return self._documents[ref]
-        data = self._document(ref.key)
-        if len(data) != ref.size or hashlib.sha256(data).hexdigest() != ref.sha256:
-            raise CorruptError(f"file {ref.key} is not what its manifest says", REPAIR)
-        if len(self._documents) >= _KEPT:
-            self._documents.clear()
-        self._documents[ref] = data
-        return data
+        with self._reading[ref]:  # restore points that are read side by side share documents
+            if ref in self._documents:
+                return self._documents[ref]
+            data = self._document(ref.key)
+            if len(data) != ref.size or hashlib.sha256(data).hexdigest() != ref.sha256:
+                raise CorruptError(f"file {ref.key} is not what its manifest says", REPAIR)
+            if len(self._documents) >= _KEPT:
+                self._documents.clear()
+            self._documents[ref] = data
+            return data
 
     def capture(self, number: int) -> Capture:
         """Return the capture of a restore point: of one that is listed, or that a manifest read before names."""

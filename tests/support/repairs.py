@@ -21,6 +21,7 @@ from kbackup.jobs.verify import VerifyReport, verify
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
+from tests.support.schemas import schemas, version
 
 ORDERS = "topics/orders/segment_partition_000_from_offset_00000000"
 LAST = 6
@@ -33,8 +34,8 @@ def no_spark() -> NoReturn:
 
 
 def make(store: Store) -> None:
-    """Six restore points. At the fifth, topic orders comes back as another one. Restore point 5 is pinned, 4 has a
-    label."""
+    """Six restore points, from the third on with schemas. At the fifth, topic orders comes back as another one. Restore
+    point 5 is pinned, 4 has a label."""
     make_archive(store)
     more: list[Segment] = []
     for number in range(3, LAST + 1):
@@ -57,7 +58,8 @@ def make(store: Store) -> None:
             fields = {name: getattr(state, name) for name in state.__struct_fields__}
             states["orders"] = TopicState(**fields | {"incarnation": 2, "id": "another id"})
         groups = [group_at("billing", ("more", 0, number * 10))]
-        commit_point(archive, number, [states[name] for name in sorted(states)], new, groups)
+        known = schemas(version("more-value", number, number))
+        commit_point(archive, number, [states[name] for name in sorted(states)], new, groups, schemas=known)
     do(store, lambda state: label_point(pin_points(state, [5], "2026-01-09"), "weekly", 4))
 
 

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import product
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -132,8 +133,13 @@ def test_no_loss_of_what_is_not_a_record_loses_a_record(made: MemoryStore, data:
         assert newest == before[LAST]
 
 
-@pytest.mark.parametrize("number", range(1, LAST + 1))
-@pytest.mark.parametrize("name", [layout.MANIFEST, layout.GROUPS, layout.METADATA])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        *product((layout.MANIFEST, layout.GROUPS, layout.METADATA), range(1, LAST + 1)),
+        *product([layout.SCHEMAS], range(3, LAST + 1)),
+    ],
+)
 @pytest.mark.parametrize("how", ["gone", "flip"])
 def test_a_lost_document_costs_no_restore_point(store: MemoryStore, number: int, name: str, how: str) -> None:
     before, points = listed_segments(store), {p.number: p for p in list_points(open_archive(store))}
@@ -759,6 +765,7 @@ NEWER = re.compile(rb'"version": \d+')
         layout.MANIFEST,
         layout.GROUPS,
         layout.METADATA,
+        layout.SCHEMAS,
     ],
 )
 def test_objects_of_a_newer_version_are_not_damage(store: MemoryStore, name: str, how: str) -> None:
@@ -768,7 +775,7 @@ def test_objects_of_a_newer_version_are_not_damage(store: MemoryStore, name: str
     key = name
     if name == layout.CATALOG:
         key = catalogs(store)[-1]
-    elif name in (layout.MANIFEST, layout.GROUPS, layout.METADATA):
+    elif name in (layout.MANIFEST, layout.GROUPS, layout.METADATA, layout.SCHEMAS):
         key = key_of(store, 3, name)
     data = store.get(key)
     version = NEWER.search(data)
