@@ -229,7 +229,7 @@ class UnknownId(NamedTuple):
     fields: int
 
 
-class SchemaUse(NamedTuple):
+class VersionUse(NamedTuple):
     """How many keys or values of a topic carry an id or GUID, and its schema, None if it is unknown."""
 
     topic: str
@@ -239,14 +239,14 @@ class SchemaUse(NamedTuple):
     version: SchemaVersion | None
 
 
-def schema_uses(topics: Iterable[TopicState], schemas: SchemaIndex) -> Iterator[SchemaUse]:
+def schema_uses(topics: Iterable[TopicState], schemas: SchemaIndex) -> Iterator[VersionUse]:
     """Yield what the keys and values of topics name, where these are a serializer's."""
     for topic in topics:
         for used in topic.schemas:
             if names_schemas(used, schemas) or (used.sure > 0 and used.framed == used.fields):
                 for text, count in used.ids.items():
                     version = schemas.find(usual_id(text)) if usual_id(text) in schemas else None
-                    yield SchemaUse(topic.name, used.part, text, count, version)
+                    yield VersionUse(topic.name, used.part, text, count, version)
 
 
 def unknown_ids(topics: Iterable[TopicState], schemas: SchemaIndex) -> list[UnknownId]:

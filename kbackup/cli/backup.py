@@ -125,10 +125,10 @@ def _follow_until_stopped(frame: Frame) -> int:
         stop = stack.enter_context(closing(Stop()))
         stack.enter_context(session.stop_at_signals(stop))
         from kbackup.jobs.backup.follow import Follower  # while the JVM starts
-        from kbackup.jobs.backup.schemas import SchemaSource
+        from kbackup.jobs.backup.schemas import BackupSchemas
 
         rounds = RoundReporter(frame, health)
-        schemas = SchemaSource(config.schema_registry, config.backup.schemas)
+        schemas = BackupSchemas(config.schema_registry, config.backup.schemas)
         follower = Follower(
             config.backup, config.follow, config.source, store, spark, shown, rounds, stop, None, schemas
         )

@@ -29,7 +29,7 @@ from kbackup.archive.query.groups import (
 from kbackup.archive.query.java import is_java_archive
 from kbackup.archive.query.overview import PointOverview, Sums, list_points, lost_ranges, sums_of
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.schemas import NO_SCHEMAS, SchemaIndex, SchemaUse, schema_uses
+from kbackup.archive.schemas import NO_SCHEMAS, SchemaIndex, VersionUse, schema_uses
 from kbackup.config.models import Backup
 from kbackup.errors import KbackupError, NoArchiveError, UsageError
 from kbackup.jobs.schemas.plan import SubjectOverview, subjects_of
@@ -153,7 +153,7 @@ class ArchiveSnapshot:
         return SchemaIndex(self.schemas or NO_SCHEMAS)
 
     @cached_property
-    def schema_uses(self) -> list[SchemaUse]:
+    def schema_uses(self) -> list[VersionUse]:
         return list(schema_uses(self.point.topics, self.schema_index)) if self.point is not None else []
 
     @cached_property
@@ -170,7 +170,7 @@ class ArchiveSnapshot:
             if s.config and "compatibilityLevel" in s.config
         }
 
-    def uses_of(self, topic: str) -> list[SchemaUse]:
+    def uses_of(self, topic: str) -> list[VersionUse]:
         """Return the schemas that a topic uses; none if they can't be read: their own page shows the error."""
         try:
             return [use for use in self.schema_uses if use.topic == topic]

@@ -18,7 +18,7 @@ from kbackup.cli.common.output import Reporter, columns
 from kbackup.cli.common.session import archive_store, spark_session, state_store, stop_at_signals
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.jobs.backup.follow import Follower, FollowReport
-from kbackup.jobs.backup.schemas import SchemaSource
+from kbackup.jobs.backup.schemas import BackupSchemas
 from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror.dry_run import DryRun, dry_run, dry_run_of_take
 from kbackup.jobs.mirror.flow import Flow
@@ -221,7 +221,7 @@ class Building:
             RoundReporter(self.frame, self._health_of(name), f"take {source.alias}: "),
             self.stop,
             mirror_selections(config.backup, source.flows),
-            SchemaSource(source.flows[0].source_registry, config.backup.schemas),
+            BackupSchemas(source.flows[0].source_registry, config.backup.schemas),
         )
         return TakeHalf(source, heartbeats, follower, bells)
 

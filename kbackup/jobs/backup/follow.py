@@ -19,7 +19,7 @@ from kbackup.errors import ClusterError, KbackupError
 from kbackup.jobs.backup import job
 from kbackup.jobs.backup.job import BackupReport, Captured
 from kbackup.jobs.backup.plan import NO_PATIENCE, Patience, held_back, hold_back, new_bytes, waiting
-from kbackup.jobs.backup.schemas import SchemaSource
+from kbackup.jobs.backup.schemas import BackupSchemas
 from kbackup.jobs.capture import Base, SourceCluster, connect
 from kbackup.jobs.common import Stop, run_rounds
 from kbackup.kafka.client import Properties
@@ -83,7 +83,7 @@ class Follower:
     watcher: Watcher
     stop: Stop
     selections: Selections | None = None
-    schemas: SchemaSource = field(default_factory=SchemaSource)
+    schemas: BackupSchemas = field(default_factory=BackupSchemas)
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:

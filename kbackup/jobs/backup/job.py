@@ -28,7 +28,7 @@ from kbackup.jobs import capture
 from kbackup.jobs.backup import plan as planning
 from kbackup.jobs.backup.log_check import compare_logs, is_compacted, truncated_partitions
 from kbackup.jobs.backup.plan import Plan
-from kbackup.jobs.backup.schemas import SchemaSource, TakenSchemas
+from kbackup.jobs.backup.schemas import BackupSchemas, TakenSchemas
 from kbackup.jobs.backup.task import BackupWork, Read, make_tasks, read_records, recover, without, write_by_tasks
 from kbackup.jobs.capture import Base, LiveTopic, SourceCluster, connect, settings_warnings
 from kbackup.jobs.metadata import with_sources
@@ -94,7 +94,7 @@ def backup(
     """Take one restore point of the cluster and of its schema registry, with `label` (`points.check_label` permits it).
     Raises a `KbackupError` if no restore point was taken."""
     backup_begins()
-    schemas = SchemaSource(registry or RegistryOptions(), options.schemas)
+    schemas = BackupSchemas(registry or RegistryOptions(), options.schemas)
     schemas.check()
     phases = Phases(listener)
     started_at = now()

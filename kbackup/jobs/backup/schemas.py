@@ -48,7 +48,7 @@ class TakenSchemas(NamedTuple):
 
 
 @dataclass
-class SchemaSource:
+class BackupSchemas:
     """The registry of the source, for one backup or for all rounds of a follower. `keep` is `backup.schemas`."""
 
     options: RegistryOptions = field(default_factory=RegistryOptions)

@@ -12,7 +12,7 @@ import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from kbackup.archive.schemas import SchemaUse, context_of, usual_id
+from kbackup.archive.schemas import VersionUse, context_of, usual_id
 from kbackup.errors import UsageError
 from kbackup.schemas.base import SchemaVersion
 from kbackup.util.text import printable_lines
@@ -81,7 +81,7 @@ def schema(
     one = versions[chosen]
     every = sorted(versions.values(), key=lambda v: -v.version)
     shown_page = list_page(every, page if page is not None else every.index(one) // PAGE + 1, PAGE)
-    uses = defaultdict[str, list[SchemaUse]](list)
+    uses = defaultdict[str, list[VersionUse]](list)
     for use in snapshot.schema_uses:
         if use.version is not None and context_of(use.version.subject) == context_of(subject):
             uses[use.id].append(use)
@@ -110,7 +110,7 @@ def compatibility_of(snapshot: ArchiveSnapshot, subject: str) -> tuple[str, str]
     return "", ""
 
 
-class Line(NamedTuple):
+class DiffLine(NamedTuple):
     """A line of both sides, each with its number; '' where a side has none. `kind` is equal, or changed."""
 
     kind: str
@@ -118,7 +118,7 @@ class Line(NamedTuple):
     right: tuple[int | str, str]
 
 
-def compare(before: SchemaVersion, after: SchemaVersion) -> tuple[list[list[Line]], bool]:
+def compare(before: SchemaVersion, after: SchemaVersion) -> tuple[list[list[DiffLine]], bool]:
     """Return what differs between two schemas, JSON in one form, with lines around; and whether that is all."""
     (a, a_whole), (b, b_whole) = _lines(before.schema), _lines(after.schema)
     hunks = []
@@ -127,7 +127,7 @@ def compare(before: SchemaVersion, after: SchemaVersion) -> tuple[list[list[Line
         for kind, a_from, a_to, b_from, b_to in group:
             left = [(n + 1, a[n]) for n in range(a_from, a_to)]
             right = [(n + 1, b[n]) for n in range(b_from, b_to)]
-            hunk += [Line(kind, x, y) for x, y in zip_longest(left, right, fillvalue=("", ""))]
+            hunk += [DiffLine(kind, x, y) for x, y in zip_longest(left, right, fillvalue=("", ""))]
         hunks.append(hunk)
     return hunks, a_whole and b_whole
 

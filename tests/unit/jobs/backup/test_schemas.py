@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kbackup.archive.models import Schemas, TopicState, UsedSchemas
 from kbackup.archive.schemas import NOT_READ, SchemaIndex
 from kbackup.errors import UnreachableError, UsageError
-from kbackup.jobs.backup.schemas import Keep, SchemaSource, capture_schemas
+from kbackup.jobs.backup.schemas import BackupSchemas, Keep, capture_schemas
 from kbackup.kafka.schema_registry import SchemaRegistry
 from kbackup.schemas.base import RegistryOptions
 from tests.support.archives import partition_state, topic_of
@@ -41,8 +41,8 @@ def topic(*ids: int | str, name: str = "orders", counted: int = 9, sure: int = 1
     return replace(topic_of(name, 1, [partition_state(0, 0, 9, 9)]), schemas=(used,), counted=counted)
 
 
-def source(registry: ConfluentRegistry, keep: Keep = "used") -> SchemaSource:
-    return SchemaSource(RegistryOptions(url=registry.url), keep)
+def source(registry: ConfluentRegistry, keep: Keep = "used") -> BackupSchemas:
+    return BackupSchemas(RegistryOptions(url=registry.url), keep)
 
 
 def places(schemas: Schemas | None) -> list[str]:
@@ -133,10 +133,10 @@ def test_a_registry_that_is_down_costs_the_schemas_alone(running: ConfluentRegis
 
 
 def test_without_a_registry_one_line_says_what_is_missing(running: ConfluentRegistry) -> None:
-    note = SchemaSource(keep="used").take([topic(2)], None).note
+    note = BackupSchemas(keep="used").take([topic(2)], None).note
     assert note.startswith("records of orders name schemas of a registry")
-    unsure = SchemaSource(keep="used").take([topic(2, sure=0, fields=10)], None)
-    assert (unsure.note, SchemaSource(keep="none").take([topic(2)], None).note) == ("", "")
+    unsure = BackupSchemas(keep="used").take([topic(2, sure=0, fields=10)], None)
+    assert (unsure.note, BackupSchemas(keep="none").take([topic(2)], None).note) == ("", "")
 
 
 def test_a_follower_asks_again_for_new_ids_alone(running: ConfluentRegistry) -> None:
@@ -172,8 +172,8 @@ def test_a_registry_without_an_end_is_left(running: ConfluentRegistry, monkeypat
 
 def test_options_are_checked_before_the_backup() -> None:
     with pytest.raises(UsageError, match="no URL of a schema registry"):
-        SchemaSource(RegistryOptions(url="here"), "used").check()
-    SchemaSource(RegistryOptions(url="here"), "none").check()
+        BackupSchemas(RegistryOptions(url="here"), "used").check()
+    BackupSchemas(RegistryOptions(url="here"), "none").check()
 
 
 def test_a_follower_does_not_wait_for_a_dead_registry_in_each_round(running: ConfluentRegistry) -> None:
