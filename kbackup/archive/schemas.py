@@ -7,14 +7,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
 from kbackup.archive.models import DocumentRef, Schemas, TopicState, UsedSchemas, load
 from kbackup.errors import UndecodableError, UsageError
-from kbackup.schemas.base import KINDS, Kind, RegistryOptions, Schema, SchemaReference, SchemaVersion, missing
+from kbackup.schemas.base import (
+    RegistryOptions,
+    Schema,
+    SchemaReference,
+    SchemaVersion,
+    context_of,
+    missing,
+    schema_of,
+    standing_on,
+)
 from kbackup.schemas.columns import column_type, merged_types
 from kbackup.schemas.decoder import HEADERS, ByRegistry, Decoder, Registry
 from kbackup.store.base import Store
@@ -30,11 +39,6 @@ Place = tuple[str, int]
 
 
 NO_SCHEMAS = Schemas(captured_at="", registry="", kept="used", versions=())
-
-
-def context_of(subject: str) -> str:
-    """Return `:.context:` of a subject, '' for the default context."""
-    return subject[: subject.index(":", 1) + 1] if subject.startswith(":.") and ":" in subject[1:] else ""
 
 
 def usual_id(text: str) -> int | str:
@@ -77,28 +81,9 @@ class SchemaIndex:
             raise UndecodableError(f"the restore point has no schema {schema_id}")
         return found
 
-    def references(self, version: SchemaVersion) -> dict[str, SchemaVersion]:
-        """Return all that a schema stands on by the names that it is referred to, each after what it needs itself.
-        `UndecodableError` if one is not there; a circle ends where it closes."""
-        found: dict[str, SchemaVersion] = {}
-        waiting: list[tuple[str, SchemaVersion, Iterator[tuple[str, SchemaVersion]]]] = []
-        begun = {(version.subject, version.version)}
-        waiting.append(("", version, self._direct(version)))
-        while waiting:
-            name, at, rest = waiting[-1]
-            for below, needed in rest:
-                place = (needed.subject, needed.version)
-                if place not in begun:
-                    begun.add(place)
-                    waiting.append((below, needed, self._direct(needed)))
-                    break
-                if below not in found and all(needed is not above for _, above, _ in waiting):
-                    found[below] = needed  # by another name than before
-            else:
-                waiting.pop()
-                if name:
-                    found[name] = at
-        return found
+    def references(self, version: SchemaVersion) -> list[tuple[str, SchemaVersion]]:
+        """Return what `standing_on` does. `UndecodableError` if one of them is not there."""
+        return standing_on(version, self._needed)
 
     def referred(self, version: SchemaVersion, reference: SchemaReference) -> SchemaVersion | None:
         """Return the schema that a reference means: of its own context if it names none. None if it is not there."""
@@ -106,20 +91,13 @@ class SchemaIndex:
         found = (self.places.get((subject, reference.version)) for subject in places)
         return next((needed for needed in found if needed is not None), None)
 
-    def _direct(self, version: SchemaVersion) -> Iterator[tuple[str, SchemaVersion]]:
-        for r in version.references:
-            if (needed := self.referred(version, r)) is None:
-                raise UndecodableError(lacking(version, r))
-            yield r.name, needed
+    def _needed(self, version: SchemaVersion, reference: SchemaReference) -> SchemaVersion:
+        if (needed := self.referred(version, reference)) is None:
+            raise UndecodableError(lacking(version, reference))
+        return needed
 
     def schema(self, schema_id: int | str) -> Schema:
-        found = self.find(schema_id)
-        if found.type not in KINDS:
-            raise UndecodableError(f"schema {schema_id} is of type {found.type}, which is not known here")
-        texts = {name: v.schema for name, v in self.references(found).items()}
-        if found.type == "PROTOBUF":
-            texts = {**self._built_in, **texts}
-        return Schema(cast(Kind, found.type), found.schema, tuple(texts.items()), f"schema {schema_id}")
+        return schema_of(self.find(schema_id), self._needed, self._built_in, f"schema {schema_id}")
 
 
 # What decodes keys and values.

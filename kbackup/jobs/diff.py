@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from kbackup.archive.models import Groups, Manifest, Metadata, Schemas
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive
-from kbackup.archive.schemas import context_of
 from kbackup.archive.secrets import without_secrets
 from kbackup.errors import ClusterError
 from kbackup.jobs import capture
@@ -26,6 +25,7 @@ from kbackup.jobs.settings.plan import entity_words
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.metadata.entities import LABELS, Acl, MetadataPartName, reason_for
+from kbackup.schemas.base import context_of
 from kbackup.util.text import join_names
 from kbackup.util.times import now, time_text
 

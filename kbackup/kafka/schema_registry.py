@@ -8,7 +8,8 @@ import base64
 import ssl
 import time
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from functools import cache
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import certifi
@@ -17,8 +18,17 @@ import msgspec
 from confluent_kafka.schema_registry.confluent import meta_pb2
 from confluent_kafka.schema_registry.confluent.type import decimal_pb2
 
-from kbackup.errors import KbackupError, RefusedError, UndecodableError, UnreachableError, UsageError
-from kbackup.schemas.base import KINDS, Kind, RegistryOptions, Schema, SchemaReference, SchemaVersion, SubjectSettings
+from kbackup.errors import RefusedError, UndecodableError, UnreachableError, UsageError
+from kbackup.schemas.base import (
+    RegistryOptions,
+    Schema,
+    SchemaReference,
+    SchemaVersion,
+    SubjectSettings,
+    context_of,
+    qualified,
+    schema_of,
+)
 
 BUILT_IN = {
     file.name: base64.b64encode(file.serialized_pb).decode() for file in (meta_pb2.DESCRIPTOR, decimal_pb2.DESCRIPTOR)
@@ -104,7 +114,7 @@ class SchemaRegistry:
         headers = {"Authorization": f"Bearer {options.token}"} if options.token else {}
         self._client = httpx.Client(verify=context, auth=login, headers=headers, timeout=_SECONDS)
         self._schemas: dict[int | str, Schema] = {}
-        self._referred: dict[tuple[str, int], SchemaVersion | None] = {}
+        self._referred = cache(self.version)
 
     def contexts(self) -> list[str]:
         """Return '' for the default context, and `:.context:` for each other one."""
@@ -182,38 +192,15 @@ class SchemaRegistry:
             found = self._read(_Answer, f"/schemas/{place}")
             if found is None:
                 raise UndecodableError(f"the registry has no schema {schema_id}")
-            kind = found.schema_type or "AVRO"
-            if kind not in KINDS or not found.schema:
-                raise UndecodableError(f"schema {schema_id} is of type {kind}, which is not known here")
-            references = self._references(found.references or (), schema_id)
-            if kind == "PROTOBUF":
-                references = {**BUILT_IN, **references}
-            name = f"schema {schema_id}"
-            self._schemas[schema_id] = Schema(cast(Kind, kind), found.schema, tuple(references.items()), name)
+            version = _version_of(found, found.subject, 0)
+            self._schemas[schema_id] = schema_of(version, self._needed, BUILT_IN, f"schema {schema_id}")
         return self._schemas[schema_id]
 
-    def _references(self, first: list[SchemaReference] | tuple[()], schema_id: int | str) -> dict[str, str]:
-        """Return texts by the names that they are referred to, deepest first; a circle ends where it closes."""
-        known: dict[str, str] = {}
-        begun: set[str] = set()
-        waiting = [("", "", iter(first))]
-        while waiting:
-            name, text, rest = waiting[-1]
-            for r in rest:
-                if r.name in begun:
-                    continue
-                begun.add(r.name)
-                if (place := (r.subject, r.version)) not in self._referred:
-                    self._referred[place] = self.version(*place)
-                if (found := self._referred[place]) is None:
-                    raise UndecodableError(f"the registry has no schema {schema_id} with all that it refers to")
-                waiting.append((r.name, found.schema, iter(found.references)))
-                break
-            else:
-                waiting.pop()
-                if name:
-                    known[name] = text
-        return known
+    def _needed(self, version: SchemaVersion, reference: SchemaReference) -> SchemaVersion:
+        subject = qualified(reference.subject, context_of(version.subject))
+        if (found := self._referred(subject, reference.version)) is None:
+            raise UndecodableError(f"the registry has no {subject} version {reference.version}, which others refer to")
+        return found
 
     def _every(self, kind: type[T], path: str, **query: str) -> list[T]:
         """Return a whole list: registries give a part of it, some without a word. One that knows no parts gives the
@@ -239,26 +226,23 @@ class SchemaRegistry:
     ) -> bytes | None:
         """Return the answer's bytes, None where the registry says that there is no such thing. Every request may be
         sent again: to register, set or delete the same thing twice changes nothing more."""
-        content = None if body is None else msgspec.json.encode(body)
-        for n in range(tries := (1 + _TRIES_AGAIN) * len(self._urls)):
-            url = self._urls[n % len(self._urls)] + path
+        urls, content = self._urls * (1 + _TRIES_AGAIN), None if body is None else msgspec.json.encode(body)
+        for n, url in enumerate(urls, 1):
             try:
-                status, answer = self._send(method, url, content, query or {})
+                status, answer = self._send(method, url + path, content, query or {})
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                if n + 1 < tries and not isinstance(error, httpx.InvalidURL):
-                    time.sleep(_PAUSE if n % len(self._urls) == len(self._urls) - 1 else 0)
-                    continue
-                raise UnreachableError(
-                    f"the schema registry {self.url} can't be reached: {str(error) or type(error).__name__}",
-                    f"check the URL, and that {self._section}.ca_bundle holds the issuer of its certificate",
-                ) from error
-            if status < 300:
-                return answer
-            if (status >= 500 or status in _BUSY) and n + 1 < tries:
-                time.sleep(_PAUSE)
-                continue
-            self._check(method, status, answer, path)
-            return None
+                if n == len(urls):
+                    raise UnreachableError(
+                        f"the schema registry {self.url} can't be reached: {str(error) or type(error).__name__}",
+                        f"check the URL, and that {self._section}.ca_bundle holds the issuer of its certificate",
+                    ) from error
+            else:
+                if status < 300:
+                    return answer
+                if n == len(urls) or not (status >= 500 or status in _BUSY):
+                    self._check(method, status, answer, path)
+                    return None
+            time.sleep(_PAUSE if n % len(self._urls) == 0 else 0)
         raise AssertionError  # the last try returns or raises
 
     def _send(self, method: str, url: str, content: bytes | None, query: Mapping[str, str]) -> tuple[int, bytes]:
@@ -268,15 +252,12 @@ class SchemaRegistry:
             for chunk in response.iter_bytes():
                 data += chunk
                 if len(data) > _MOST_BYTES or time.monotonic() > until:
-                    raise self._too_much()
+                    raise UnreachableError(
+                        f"an answer of the schema registry {self.url} is larger than {_MOST_BYTES >> 20} MiB, or does "
+                        f"not end in {_WHOLE_SECONDS} s",
+                        f"check what answers at {self._section}.url",
+                    )
         return response.status_code, bytes(data)
-
-    def _too_much(self) -> KbackupError:
-        return UnreachableError(
-            f"an answer of the schema registry {self.url} is larger than {_MOST_BYTES >> 20} MiB, or does not end in "
-            f"{_WHOLE_SECONDS} s",
-            f"check what answers at {self._section}.url",
-        )
 
     def _check(self, method: str, status: int, answer: bytes, path: str) -> None:
         """Raise the error of a refused request; none where it only says that something is not there."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -68,6 +68,51 @@ class SubjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     subject: str
     config: dict[str, Any] | None = None
     mode: str | None = None
+
+
+def context_of(subject: str) -> str:
+    """Return `:.context:` of a subject, '' for the default context."""
+    return subject[: subject.index(":", 1) + 1] if subject.startswith(":.") and ":" in subject[1:] else ""
+
+
+def qualified(subject: str, context: str) -> str:
+    """Return the subject of a reference with the context of the schema that has it, if it names none."""
+    return subject if context_of(subject) else context + subject
+
+
+Find = Callable[[SchemaVersion, SchemaReference], SchemaVersion]
+"""Returns what a reference of a version means; `UndecodableError` if it is not there."""
+
+
+def standing_on(version: SchemaVersion, find: Find) -> list[tuple[str, SchemaVersion]]:
+    """Return all that a schema stands on with the names that it is referred to, each after what it needs itself. A
+    circle ends where it closes."""
+    found: list[tuple[str, SchemaVersion]] = []
+    begun: set[tuple[str, str, int]] = set()
+    waiting = [("", version, iter(version.references))]
+    while waiting:
+        name, at, rest = waiting[-1]
+        for reference in rest:
+            needed = find(at, reference)
+            step = (reference.name, needed.subject, needed.version)
+            if step not in begun and step[1:] != (version.subject, version.version):
+                begun.add(step)
+                waiting.append((reference.name, needed, iter(needed.references)))
+                break
+        else:
+            waiting.pop()
+            found.append((name, at))
+    return found[:-1]
+
+
+def schema_of(version: SchemaVersion, find: Find, built_in: Mapping[str, str], name: str) -> Schema:
+    """Return a schema with all that it stands on. `built_in` are files that Protobuf schemas import without naming them
+    as references; `name` is for messages. `UndecodableError` if it is of another kind."""
+    if version.type not in KINDS or not version.schema:
+        raise UndecodableError(f"{name} is of type {version.type}, which is not known here")
+    texts = dict(built_in) if version.type == "PROTOBUF" else {}
+    texts |= {below: needed.schema for below, needed in standing_on(version, find)}
+    return Schema(cast(Kind, version.type), version.schema, tuple(texts.items()), name)
 
 
 @dataclass(frozen=True, kw_only=True)

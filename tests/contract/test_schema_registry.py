@@ -52,6 +52,15 @@ def test_unregistered_confluent_imports_are_decoded(running: ConfluentRegistry) 
     assert found == {"amount": {"value": "eA==", "precision": 0, "scale": 2}}
 
 
+def test_references_mean_the_context_that_they_are_in(running: ConfluentRegistry) -> None:
+    running.put(":.eu:deep", 1, 1, {"schema": "deep in eu"})
+    running.put("deep", 1, 1, {"schema": "deep"})
+    refers = {"name": "deep", "subject": "deep", "version": 1}
+    running.put(":.eu:money", 1, 2, {"schema": "money", "references": [refers]})
+    running.put("order", 1, 3, {"schema": "order", "references": [refers | {"name": "m", "subject": ":.eu:money"}]})
+    assert ask(running, 3).references == (("deep", "deep in eu"), ("m", "money"))
+
+
 def test_references_in_a_circle_end(running: ConfluentRegistry) -> None:
     for n, other in ((1, 2), (2, 1)):
         refers = [{"name": f"s{other}", "subject": f"s{other}", "version": 1}]
@@ -63,7 +72,7 @@ def test_missing_and_unsupported_schemas_are_undecodable(running: ConfluentRegis
     with pytest.raises(UndecodableError, match="the registry has no schema 7"):
         ask(running, 7)
     running.put("a", 1, 1, {"schema": "x", "references": [{"name": "b", "subject": "b", "version": 1}]})
-    with pytest.raises(UndecodableError, match="the registry has no schema 1"):
+    with pytest.raises(UndecodableError, match="the registry has no b version 1, which others refer to"):
         ask(running)
     running.register("c", {"schema": "x", "schemaType": "THRIFT"})
     with pytest.raises(UndecodableError, match="schema 2 is of type THRIFT"):

@@ -11,19 +11,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from kbackup.archive.models import Schemas, TopicState
-from kbackup.archive.schemas import (
-    NOT_READ,
-    Place,
-    SchemaIndex,
-    context_of,
-    ids_in_use,
-    may_name,
-    same_schemas,
-    unknown_ids,
-)
+from kbackup.archive.schemas import NOT_READ, Place, SchemaIndex, ids_in_use, may_name, same_schemas, unknown_ids
 from kbackup.errors import UndecodableError, UnreachableError
 from kbackup.jobs.schemas.plan import open_registry
-from kbackup.schemas.base import RegistryOptions, SchemaVersion
+from kbackup.schemas.base import RegistryOptions, SchemaVersion, context_of
 from kbackup.util.system import in_threads
 from kbackup.util.text import join_names, plural
 from kbackup.util.times import now
@@ -184,7 +175,7 @@ def _gone(before: Schemas, used: Collection[int | str], versions: dict[Place, Sc
             continue
         found = was.find(each)
         try:
-            needed = list(was.references(found).values())
+            needed = [version for _, version in was.references(found)]
         except UndecodableError:
             needed = []  # it could not be read before either
         for v in (found, *needed):

@@ -18,19 +18,10 @@ from msgspec.structs import replace
 
 from kbackup.archive.models import Member, Schemas, TopicState
 from kbackup.archive.query.selection import Selection
-from kbackup.archive.schemas import (
-    Place,
-    SchemaIndex,
-    context_of,
-    lacking,
-    names_schemas,
-    naming_parts,
-    unknown_ids,
-    usual_id,
-)
+from kbackup.archive.schemas import Place, SchemaIndex, lacking, names_schemas, naming_parts, unknown_ids, usual_id
 from kbackup.errors import RefusedError, UsageError
 from kbackup.formats.schema_ids import Part
-from kbackup.schemas.base import RegistryOptions, SchemaVersion, SubjectSettings, missing
+from kbackup.schemas.base import RegistryOptions, SchemaVersion, SubjectSettings, context_of, missing
 from kbackup.util.system import in_threads
 from kbackup.util.text import join_names, plural
 

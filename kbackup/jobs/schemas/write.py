@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from kbackup.archive import layout
 from kbackup.archive.models import D, Document, Member, dump, load
-from kbackup.archive.schemas import Place, context_of
+from kbackup.archive.schemas import Place
 from kbackup.errors import AlreadyExistsError, KbackupError, NotFoundError, RefusedError, UsageError
 from kbackup.formats.schema_ids import Part
 from kbackup.jobs.schemas.plan import Mode, SchemaPlan, active_versions, locate, located, numbered, settings_words
-from kbackup.schemas.base import SchemaVersion, SubjectSettings
+from kbackup.schemas.base import SchemaVersion, SubjectSettings, context_of
 from kbackup.store.base import Store
 from kbackup.util.system import in_threads
 from kbackup.util.text import join_names

@@ -12,9 +12,9 @@ import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from kbackup.archive.schemas import VersionUse, context_of, usual_id
+from kbackup.archive.schemas import VersionUse, usual_id
 from kbackup.errors import UsageError
-from kbackup.schemas.base import SchemaVersion
+from kbackup.schemas.base import SchemaVersion, context_of
 from kbackup.util.text import printable_lines
 from kbackup.web.archive_cache import ArchiveSnapshot
 from kbackup.web.render import indented, is_json, shown

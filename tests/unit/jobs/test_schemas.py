@@ -10,10 +10,9 @@ from msgspec.structs import replace
 
 from kbackup.archive.models import Schemas, TopicState, UsedSchemas
 from kbackup.archive.query.selection import Selection
-from kbackup.archive.schemas import context_of
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.schemas.plan import Mode, SchemaPlan, Target, plan_schemas, planned_versions, renamed
-from kbackup.schemas.base import SchemaReference, SchemaVersion, SubjectSettings
+from kbackup.schemas.base import SchemaReference, SchemaVersion, SubjectSettings, context_of
 
 ALL = Selection()
 
