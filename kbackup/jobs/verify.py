@@ -56,6 +56,7 @@ from kbackup.jobs.groups.job import GroupsBefore
 from kbackup.jobs.keys import check_data_keys
 from kbackup.jobs.mirror.flow import FlowStatus
 from kbackup.jobs.restore.report import RestoreReport
+from kbackup.jobs.schemas.write import SchemaMap, SchemasBefore
 from kbackup.jobs.settings.write import SettingsBefore
 from kbackup.metrics.registry import Phases, ProgressListener, counted
 from kbackup.spark.tasks import ProgressSender, Spark, run_counted
@@ -221,12 +222,18 @@ def count_verification(report: VerifyReport) -> None:
 _KEY = re.compile(r"restores/([^/]+)/(.+)")
 _PART = re.compile(r"map/[0-9]+/[^/]+\.parquet")
 _TABLE = re.compile(r"segments-[0-9a-f]{8}\.parquet")  # a plan that is there names it with its sum
-_BESIDE = {layout.REPORT: (layout.PLAN, layout.OFFSETS), layout.OFFSETS: (layout.PLAN,)}
+_BESIDE = {
+    layout.REPORT: (layout.PLAN, layout.OFFSETS),
+    layout.OFFSETS: (layout.PLAN,),
+    layout.SCHEMAS: (layout.SCHEMAS_BEFORE,),
+}
 _DOCUMENTS: dict[str, type[Document]] = {
     r"plan\.json": RestorePlan,
     r"report\.json": RestoreReport,
     r"groups-before-[0-9]+\.json": GroupsBefore,
     r"settings-before-[0-9]+\.json": SettingsBefore,
+    r"schemas-before\.json": SchemasBefore,
+    r"schemas\.json": SchemaMap,
 }
 
 

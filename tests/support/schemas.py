@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from kbackup.archive.models import Schemas
-from kbackup.schemas.base import SchemaReference, SchemaVersion
+from typing import Any
+
+from kbackup.archive import layout
+from kbackup.archive.models import Schemas, dump
+from kbackup.jobs.schemas.plan import PlannedSchema, SchemaPlan
+from kbackup.jobs.schemas.write import RestoredSchema, SchemaMap, SchemasBefore
+from kbackup.schemas.base import SchemaReference, SchemaVersion, SubjectSettings
+from kbackup.store.base import Store
 
 
 def version(
@@ -23,3 +29,16 @@ def version(
 
 def schemas(*versions: SchemaVersion) -> Schemas:
     return Schemas(captured_at="", registry="http://r", kept="all", versions=versions)
+
+
+def put_restored_schemas(store: Store, restore_id: str) -> None:
+    """Write what a restore notes of the schemas that it registered."""
+    about: dict[str, Any] = {"registry": "http://r", "mode": "map", "prefix": ""}
+    at = "2026-01-03T00:00:00.000Z"
+    step = PlannedSchema(source="orders-value", schema=version("orders-value", 1, 7), action="create")
+    plan = SchemaPlan(**about, steps=(step,), versions={}, before=(SubjectSettings(subject=""),), after=())
+    before = SchemasBefore(restore_id=restore_id, created_at=at, plan=plan)
+    store.put_new(layout.restore_key(restore_id, layout.SCHEMAS_BEFORE), dump(before))
+    done = RestoredSchema(source="orders-value", version=1, subject="orders-value", target_version=2, id=9)
+    ids = SchemaMap(**about, restore_id=restore_id, restored_at=at, ids={7: 9}, guids={}, schemas=(done,))
+    store.put_new(layout.restore_key(restore_id, layout.SCHEMAS), dump(ids))

@@ -67,14 +67,11 @@ from kbackup.jobs.points import label, pin
 from kbackup.jobs.restore.plan import make_units, plan_topic
 from kbackup.jobs.restore.report import RestoredTopic, RestoreReport
 from kbackup.jobs.retention import Expiry, Policy, expire
-from kbackup.jobs.schemas.plan import PlannedSchema, SchemaPlan
-from kbackup.jobs.schemas.write import RestoredSchema, SchemaMap, SchemasBefore
 from kbackup.jobs.settings.plan import Changes, QuotaChange
 from kbackup.jobs.settings.write import SettingsCaptures
 from kbackup.jobs.verify import record_verification, verify
 from kbackup.metadata.entities import BrokerConfig, GroupConfig, NotCarried, ScramUser, TopicMetadata
 from kbackup.metrics.registry import Silent
-from kbackup.schemas.base import SubjectSettings
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.store.crypt.keyring import KEYS, KeyFile
@@ -85,7 +82,7 @@ from tests.support import drill_reports
 from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
 from tests.support.flow_maps import flow_of
 from tests.support.metadata_entities import acl_of
-from tests.support.schemas import schemas, version
+from tests.support.schemas import put_restored_schemas, schemas, version
 
 SPECIFICATION = (ROOT / "formats" / "archive.md").read_text("utf-8")
 RESTORES = (ROOT / "formats" / "restores.md").read_text("utf-8")
@@ -175,15 +172,7 @@ def _write_captures(made: Store) -> None:
     Captures(made, "r1").write("apply", "target", groups=(GroupBefore(group="g", offsets=(had,), writes=(gets,)),))
     quota = QuotaChange(entity={"user": None}, name="producer_byte_rate", before=None, after=1.5)
     SettingsCaptures(made, "r1").write("restore", "target", changes=Changes(quotas=(quota,)))
-    about: dict[str, Any] = {"registry": "http://r", "mode": "map", "prefix": ""}
-    step = PlannedSchema(source="orders-value", schema=version("orders-value", 1, 7), action="create")
-    plan = SchemaPlan(**about, steps=(step,), versions={}, before=(SubjectSettings(subject=""),), after=())
-    before = SchemasBefore(restore_id="r1", created_at="2026-01-03T00:00:00.000Z", plan=plan)
-    made.put_new(layout.restore_key("r1", layout.SCHEMAS_BEFORE), dump(before))
-    done = RestoredSchema(source="orders-value", version=1, subject="orders-value", target_version=2, id=9)
-    at = "2026-01-03T00:00:00.000Z"
-    ids = SchemaMap(**about, restore_id="r1", restored_at=at, ids={7: 9}, guids={}, schemas=(done,))
-    made.put_new(layout.restore_key("r1", layout.SCHEMAS), dump(ids))
+    put_restored_schemas(made, "r1")
 
 
 def _write_flow(made: Store, archive: Archive) -> None:

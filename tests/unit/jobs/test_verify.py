@@ -34,6 +34,7 @@ from tests.support.drill_reports import report
 from tests.support.exhaustive import sample
 from tests.support.java_sink import FLAWS, LAST, torn_folder
 from tests.support.memory_store import MemoryStore
+from tests.support.schemas import put_restored_schemas
 from tests.support.verifications import (
     ORDERS,
     OTHER,
@@ -63,6 +64,16 @@ def root(made: Path, tmp_path: Path) -> Path:
 
 
 # Verification names each damaged file of an archive.
+
+
+def test_the_schemas_that_a_restore_registered(root: Path) -> None:
+    put_restored_schemas(open_store(str(root)), "mirror-7")
+    report = run(root)
+    assert (report.findings, report.notes) == ((), ())
+    before, done = (f"restores/mirror-7/{name}" for name in (layout.SCHEMAS_BEFORE, layout.SCHEMAS))
+    flip(root / done)
+    (root / before).unlink()
+    assert findings_of(run(root, quick=True)).keys() == {before, done}
 
 
 INDEX = f"{ORDERS}segment_partition_000_from_offset_0000000000_index"
