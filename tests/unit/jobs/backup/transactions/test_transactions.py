@@ -1,0 +1,192 @@
+"""The rule of README.md leaves every transaction whole in every state of the model; wrong variants don't."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations, product
+from random import Random
+
+import pytest
+
+from tests.support.exhaustive import sample
+from tests.unit.jobs.backup.transactions.cluster import (
+    ABORT,
+    COMMIT,
+    FENCED,
+    HANGING,
+    RESENT,
+    Backup,
+    Cluster,
+    Producer,
+    Transaction,
+    explore,
+    steps_of,
+    walk,
+)
+from tests.unit.jobs.backup.transactions.rules import ByPosition, Ends, Whole, close
+
+BOTH = Transaction((0, 1))
+
+
+def check(programs: Sequence[Producer], partitions: int, rule: Backup) -> None:
+    report = explore(programs, partitions, rule)
+    print(report)  # `pytest -rP`
+    assert not report.torn, report.torn
+    assert report.ends, "no restore point is ever committed"
+    hanging = any(t.end == HANGING for program in programs for t in program.transactions)
+    assert hanging or not report.stuck, f"the backup never ends after\n{report.stuck}"
+
+
+# One producer beside any number of others, which can only hold last stable offsets back and make the backup list again:
+# the rule decides each producer by its own batches and its own coordinator. This is every state of three producers.
+
+
+@pytest.mark.exhaustive(keep=1)
+@pytest.mark.parametrize(
+    ("ends", "versions", "asks"),
+    [
+        ((COMMIT, COMMIT), (1, 2), False),
+        ((FENCED, COMMIT), (2,), False),
+        ((COMMIT, FENCED), (1,), False),
+        ((COMMIT, COMMIT), (1,), True),
+    ],
+    ids=str,
+)
+def test_every_state_of_two_partitions(ends: tuple[str, str], versions: tuple[int, ...], asks: bool) -> None:
+    for version in versions:
+        program = Producer(tuple(Transaction((0, 1), end) for end in ends), version)
+        check([program], 2, Whole(groups=(0,), asks=asks, others=True))
+
+
+ENDS = [(COMMIT, COMMIT), (COMMIT, ABORT), (ABORT, COMMIT), (COMMIT, FENCED), (FENCED, COMMIT), (RESENT, COMMIT)]
+WRITES = [writes for size in (1, 2, 3) for writes in combinations(range(3), size)]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("asks", [False, True], ids=["log", "asks"])
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("first", WRITES, ids=str)
+def test_every_state_of_three_partitions(first: tuple[int, ...], version: int, asks: bool) -> None:
+    """A fenced transaction may end before it wrote everywhere, so that of all partitions stands for the others."""
+    for second, ends in product(WRITES, ENDS):
+        transactions = tuple(map(Transaction, (first, second), ends))
+        if all(len(each.writes) == 3 for each in transactions if each.end in (FENCED, RESENT)):
+            check([Producer(transactions, version)], 3, Whole(groups=(0,), others=True, asks=asks))
+
+
+def test_two_records_in_a_partition_stay_together() -> None:
+    check([Producer((Transaction((0, 0)),)), Producer((Transaction((0,)),), version=2)], 1, Whole())
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("asks", [False, True], ids=["log", "asks"])
+@pytest.mark.parametrize("groups", [(), (0, 0)], ids=["topics", "one group"])
+def test_every_state_of_two_producers(version: int, asks: bool, groups: tuple[int, ...]) -> None:
+    check([Producer((BOTH,), version), Producer((BOTH,), 1)], 2, Whole(groups=groups, asks=asks))
+
+
+def test_random_walks_of_three_producers() -> None:
+    everywhere, random = (0, 1, 2), Random(20261126)
+    for number in sample(range(200), 40):
+        programs = [
+            Producer(
+                tuple(Transaction(everywhere, random.choice((COMMIT, RESENT, ABORT, FENCED))) for _ in "12"), version
+            )
+            for version in random.choices((1, 2), k=3)
+        ]
+        torn = walk(programs, 3, Whole(groups=(0, 0, None), asks=bool(number % 2)), random)
+        assert not torn, torn
+
+
+def test_a_hanging_transaction_tears_nothing() -> None:
+    programs = [Producer((Transaction((0,), HANGING),)), Producer((BOTH,), version=2)]
+    check(programs, 2, Whole())
+    assert "backup" in explore(programs, 2, Whole()).stuck, "who waits for a hanging transaction waits for ever"
+
+
+# Wrong variants. Each has a counterexample, which `pytest -rP` prints.
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (Whole(second_listing=False), "0.0 is torn"),
+        (Whole(asks=True, second_listing=False), "0.0 is torn"),
+        (Whole(in_order=False), "0.0 is torn"),
+        (Whole(holds=False), "0.0 is torn"),
+        (Whole(waits=False), "0.0 is torn"),
+        (Whole(asks=True, epochs_alone=True), "0.0 is torn"),
+        (Whole(groups=(0,), group_positions="before"), "is that of None, but (0, 0) is in the restore point"),
+        (Whole(groups=(0,), group_positions="after"), "(0, 0), which is not in the restore point"),
+        (ByPosition(closes=False), "0.0 is torn"),
+        (ByPosition(counted=True), "is torn"),
+    ],
+    ids=[
+        "coordinator seen once",
+        "coordinator asked once",
+        "ends listed before the coordinator is seen",
+        "open transactions not held",
+        "high watermark for last stable offset",
+        "alignment by epoch alone",
+        "group positions taken before",
+        "group positions taken after",
+        "last stable offsets alone",
+        "alignment by the k-th last marker",
+    ],
+)
+def test_a_wrong_variant_is_found(wrong: Backup, why: str) -> None:
+    second = Transaction((0,)) if isinstance(wrong, ByPosition) else BOTH
+    torn = explore([Producer((BOTH, second))], 2, wrong).torn
+    print(torn)
+    assert why in torn
+
+
+# Ends by position: whole with all that nobody tells, but without an end under load.
+
+
+@pytest.mark.parametrize(
+    ("writes", "wrong"),
+    [
+        ([(0, 0), (0,)], ByPosition(closes=False)),
+        ([(0, 1), (0, 1)], ByPosition(by_markers=True)),
+        ([(0, 1), (1, 2)], ByPosition(rounds=1)),
+    ],
+    ids=["a last stable offset cuts a partition's own transaction", "closed by markers without records", "one round"],
+)
+def test_ends_by_position_tear(writes: list[tuple[int, ...]], wrong: ByPosition) -> None:
+    programs = [Producer((Transaction(each),)) for each in writes]
+    torn = explore(programs, 3, wrong).torn
+    print(torn)
+    assert "is torn" in torn
+
+
+def test_ends_by_position_hold_if_transactions_were_known() -> None:
+    check([Producer((BOTH,)), Producer((BOTH,))], 2, ByPosition())
+
+
+def test_ends_by_position_are_not_reached_under_load() -> None:
+    """Transactions that overlap form a chain, and no offsets are between all of them, though all is known here."""
+    waited = {n: transactions_waited_for(n, 20, 20, Random(1)) for n in (2, 4, 12)}
+    print(waited)
+    assert waited[2] < waited[4] < 20, "few producers leave gaps"
+    assert waited[12] > 12 * 20 / 2, "most of what twelve producers send until they stop"
+
+
+def transactions_waited_for(producers: int, partitions: int, transactions: int, random: Random) -> int:
+    """Return how many transactions a cut must add to last stable offsets, so that it cuts none. Each producer sends
+    transactions to four partitions without a pause."""
+    programs = [
+        Producer(tuple(Transaction(tuple(random.sample(range(partitions), 4))) for _ in range(transactions)))
+        for _ in range(producers)
+    ]
+    cluster = Cluster.of(partitions, programs)
+    stable: Ends = ()
+    while (who := random.randrange(producers)) + 1 and cluster.producers[who].number < transactions:
+        own = [then for _, then in steps_of(cluster, programs) if then.producers[who] != cluster.producers[who]]
+        cluster = random.choice(own)
+        if not stable and cluster.producers[who].number == 5:
+            stable = tuple(cluster.stable(n) for n in range(partitions))
+    names = [[(batch.producer, batch.number) for batch in log] for log in cluster.logs]
+    ends = close(cluster.logs, names, stable)
+    return len({name for named, a, b in zip(names, stable, ends, strict=True) for name in named[a:b]})
