@@ -13,7 +13,7 @@ import msgspec
 from kbackup.archive.models import Schemas, TopicState
 from kbackup.archive.schemas import NOT_READ, Place, SchemaIndex, ids_in_use, may_name, same_schemas, unknown_ids
 from kbackup.errors import UndecodableError, UnreachableError
-from kbackup.jobs.schemas.plan import open_registry
+from kbackup.jobs.schemas.plan import open_registry, read_subject
 from kbackup.schemas.base import RegistryOptions, SchemaVersion, context_of
 from kbackup.util.system import in_threads
 from kbackup.util.text import join_names, plural
@@ -120,7 +120,7 @@ def capture_schemas(
     versions: dict[Place, SchemaVersion] = {}
     size = 0
     while due:
-        read = in_threads(lambda subject: _subject(registry, subject, known), sorted(due))
+        read = in_threads(lambda subject: read_subject(registry, subject, known), sorted(due))
         new = [v for each in read for v in each]
         versions |= {(v.subject, v.version): v for v in new}
         size += sum(len(v.schema) for v in new)
@@ -141,21 +141,6 @@ def capture_schemas(
         versions=tuple(sorted([*versions.values(), *gone], key=lambda v: (v.subject, v.version, v.state))),
         settings=tuple(each for each in settings if each.config is not None or each.mode is not None),
     )
-
-
-def _subject(registry: SchemaRegistry, subject: str, known: dict[Place, SchemaVersion]) -> list[SchemaVersion]:
-    """Return all versions of a subject. A subject whose last version is not the one that is known was made anew."""
-    numbers, active = registry.versions(subject, deleted=True), set(registry.versions(subject))
-    found: list[SchemaVersion] = []
-    for number in sorted(numbers, reverse=True):
-        old = known.get((subject, number)) if found else None
-        version = old or registry.version(subject, number)
-        if version is None:  # it was deleted for good meanwhile
-            continue
-        if not found and (last := known.get((subject, number))) is not None and last.id != version.id:
-            known = {}
-        found.append(msgspec.structs.replace(version, state="active" if number in active else "deleted"))
-    return found
 
 
 def _referred(version: SchemaVersion) -> Iterator[str]:

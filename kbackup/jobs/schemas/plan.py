@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from kbackup.archive.models import Member, Schemas, TopicState
 from kbackup.archive.query.selection import Selection
-from kbackup.archive.schemas import Place, SchemaIndex, lacking, names_schemas, naming_parts, unknown_ids, usual_id
+from kbackup.archive.schemas import Place, SchemaIndex, lacking, naming_parts, schema_uses, usual_id
 from kbackup.errors import RefusedError, UsageError
 from kbackup.formats.schema_ids import Part
 from kbackup.schemas.base import RegistryOptions, SchemaVersion, SubjectSettings, context_of, missing
@@ -28,9 +28,9 @@ from kbackup.util.text import join_names, plural
 if TYPE_CHECKING:
     from kbackup.kafka.schema_registry import SchemaRegistry  # it needs an extra
 
+K = TypeVar("K")
+V = TypeVar("V")
 Mode = Literal["same", "map"]
-
-_THREADS = 8
 
 
 class PlannedSchema(Member, frozen=True, kw_only=True):
@@ -90,9 +90,9 @@ class SubjectOverview(Member, frozen=True, kw_only=True):
 def subjects_of(schemas: Schemas, topics: Iterable[TopicState]) -> list[SubjectOverview]:
     """Return the subjects of a restore point, in order."""
     index, users = SchemaIndex(schemas), defaultdict[tuple[str, int], set[str]](set)
-    for topic in topics:
-        for found in map(index.find, ids_of_records([topic], index)[0]):
-            users[context_of(found.subject), found.id].add(topic.name)
+    for use in schema_uses(topics, index):
+        if use.version is not None:
+            users[context_of(use.version.subject), use.version.id].add(use.topic)
     by_subject = defaultdict[str, list[SchemaVersion]](list)
     for v in schemas.versions:
         by_subject[v.subject].append(v)
@@ -111,12 +111,14 @@ def subjects_of(schemas: Schemas, topics: Iterable[TopicState]) -> list[SubjectO
 
 def ids_of_records(topics: Collection[TopicState], index: SchemaIndex) -> tuple[set[int | str], list[str]]:
     """Return the ids and GUIDs that records carry and the restore point knows, and in words those that it lacks."""
-    carried = (usual_id(id) for t in topics for used in t.schemas if names_schemas(used, index) for id in used.ids)
-    lost = [
-        f"{plural(u.fields, u.part)} of topic {u.topic} with schema {u.id}, which the restore point lacks"
-        for u in unknown_ids(topics, index)
-    ]
-    return {schema_id for schema_id in carried if schema_id in index}, lost
+    ids, lost = set[int | str](), list[str]()
+    for use in schema_uses(topics, index):
+        if use.version is not None:
+            ids.add(usual_id(use.id))
+        else:
+            fields = plural(use.fields, use.part)
+            lost.append(f"{fields} of topic {use.topic} with schema {use.id}, which the restore point lacks")
+    return ids, lost
 
 
 def renamed(subject: str, prefix: str) -> str:
@@ -204,71 +206,66 @@ def open_registry(options: RegistryOptions, section: str = "target_schema_regist
     return SchemaRegistry(options, section)
 
 
-class Target(NamedTuple):
-    """`found` is what the target has of the wanted versions, by their place in the plan; `holders` are the schemas that
-    have their ids, by context and id; `versions` are those of the subjects that there are."""
-
-    url: str
-    found: Mapping[Place, SchemaVersion]
-    holders: Mapping[tuple[str, int], SchemaVersion]
-    versions: Mapping[str, tuple[int, ...]]
-    settings: Mapping[str, SubjectSettings]
-    is_empty: bool
+def _answers(ask: Callable[[K], V], keys: Iterable[K]) -> dict[K, V]:
+    due = list(keys)
+    return dict(zip(due, in_threads(ask, due), strict=True))
 
 
-def read_target(
-    registry: SchemaRegistry, versions: Collection[SchemaVersion], mode: Mode, contexts: Iterable[str] = ()
-) -> Target:
-    """Read what a plan needs to know."""
-    there = set(registry.subjects(deleted=True))
-    names = sorted({v.subject for v in versions})
-    known = [name for name in names if name in there]
-    numbers = in_threads(lambda name: tuple(registry.versions(name, deleted=True)), known, _THREADS)
-    ids = sorted({(context_of(v.subject), v.id) for v in versions}) if mode == "same" else []
-    holders = in_threads(lambda key: _holder(registry, *key), ids, _THREADS)
-    owners = [*names, *dict.fromkeys(["", *contexts])]
-    return Target(
-        registry.url,
-        located(registry, [v for v in versions if v.subject in there], mode),
-        {key: holder for key, holder in zip(ids, holders, strict=True) if holder is not None},
-        dict(zip(known, numbers, strict=True)),
-        dict(zip(owners, in_threads(registry.settings, owners, _THREADS), strict=True)),
-        not there,
-    )
+Subjects = Mapping[str, Mapping[int, SchemaVersion]]
+"""All versions of subjects, also deleted ones, by number."""
 
 
-def _holder(registry: SchemaRegistry, context: str, schema_id: int) -> SchemaVersion | None:
-    places = registry.places(schema_id, context)
-    return registry.version(*places[0]) if places else None
+def read_subjects(registry: SchemaRegistry, versions: Iterable[SchemaVersion]) -> Subjects:
+    """Return the target's subjects of these versions."""
+    found = _answers(lambda name: read_subject(registry, name, {}), sorted({v.subject for v in versions}))
+    return {name: {v.version: v for v in each} for name, each in found.items()}
 
 
-def located(registry: SchemaRegistry, versions: Collection[SchemaVersion], mode: Mode) -> dict[Place, SchemaVersion]:
-    active = active_versions(registry, versions)
+def read_subject(registry: SchemaRegistry, subject: str, known: Mapping[Place, SchemaVersion]) -> list[SchemaVersion]:
+    """Return all versions of a subject, the newest first. Those that are `known` are not read again, apart from the
+    last one: if it is not the one that is known, the subject was made anew."""
+    numbers, active = registry.versions(subject, deleted=True), set(registry.versions(subject))
+    found: list[SchemaVersion] = []
+    for number in sorted(numbers, reverse=True):
+        old = known.get((subject, number))
+        version = old if found and old is not None else registry.version(subject, number)
+        if version is None:  # it was deleted for good meanwhile
+            continue
+        if not found and old is not None and old.id != version.id:
+            known = {}
+        found.append(replace(version, state="active" if number in active else "deleted"))
+    return found
+
+
+def locate(
+    registry: SchemaRegistry, wanted: Iterable[SchemaVersion], mode: Mode, there: Subjects
+) -> dict[Place, SchemaVersion]:
+    """Return what the target has at the places of the wanted versions, or in `map` what it has of the same content.
+
+    A registry may tell a text in a form of its own, and look it up in the original one, or the other way round."""
     found: dict[Place, SchemaVersion] = {}
-    for v in versions:
-        if (at := locate(registry, v, mode, found, active[v.subject])) is not None:
+    for v in wanted:
+        versions = there.get(v.subject, {})
+        at = versions.get(v.version)
+        if mode == "map":
+            asked = numbered(v, found)
+            at = None if asked is None else _same_content(versions.values(), asked)
+            if at is None and asked is not None and versions and (again := registry.lookup(asked)) is not None:
+                at = versions.get(again.version)
+        elif at is not None and not same_schema(at, v):
+            again = registry.lookup(v)
+            if again is not None and again.version == v.version:
+                at = replace(v, id=again.id, guid=again.guid, state=at.state)
+        if at is not None:
             found[v.subject, v.version] = at
     return found
 
 
-def active_versions(registry: SchemaRegistry, versions: Iterable[SchemaVersion]) -> dict[str, set[int]]:
-    names = sorted({v.subject for v in versions})
-    return dict(zip(names, map(set, in_threads(registry.versions, names, _THREADS)), strict=True))
-
-
-def locate(
-    registry: SchemaRegistry, v: SchemaVersion, mode: Mode, found: Mapping[Place, SchemaVersion], active: set[int]
-) -> SchemaVersion | None:
-    """Return what the target has at the place of a version, or in `map` what it has of the same text. `found` is where
-    its references are; `active` are the versions of the subject that are not deleted."""
-    if mode == "map":
-        at = None if (asked := numbered(v, found)) is None else registry.lookup(asked)
-    else:
-        at = registry.version(v.subject, v.version)
-        if at is not None and not same_schema(at, v):  # a registry may store it in a form of its own
-            again = registry.lookup(v)
-            at = replace(v, id=again.id, guid=again.guid) if again is not None and again.version == v.version else at
-    return None if at is None else replace(at, state="active" if at.version in active else "deleted")
+def _same_content(versions: Iterable[SchemaVersion], wanted: SchemaVersion) -> SchemaVersion | None:
+    """Return the newest version with the same content, an active one if there is one."""
+    about = wanted.metadata, wanted.rules
+    same = [at for at in versions if (at.metadata, at.rules) == about and same_schema(at, wanted)]
+    return max(same, key=lambda at: (at.state == "active", at.version), default=None)
 
 
 def numbered(v: SchemaVersion, found: Mapping[Place, SchemaVersion]) -> SchemaVersion | None:
@@ -289,6 +286,11 @@ def same_schema(one: SchemaVersion, other: SchemaVersion) -> bool:
     return content_digest(one) == content_digest(other)
 
 
+def same_text(one: SchemaVersion, other: SchemaVersion) -> bool:
+    """Return whether both have the same type and text, whatever they refer to."""
+    return same_schema(replace(one, references=()), replace(other, references=()))
+
+
 def content_digest(v: SchemaVersion) -> str:
     """Return hex digits that schemas of equal type, references and text have in common."""
     text: object = " ".join(v.schema.split())
@@ -299,22 +301,28 @@ def content_digest(v: SchemaVersion) -> str:
     return hashlib.sha256(msgspec.json.encode([v.type, text, references])).hexdigest()[:16]
 
 
-# The plan. Pure.
+# The plan.
 
 
 def plan_schemas(
-    versions: Iterable[tuple[str, SchemaVersion]],
-    settings: Iterable[SubjectSettings],
-    target: Target,
+    registry: SchemaRegistry,
+    versions: Collection[tuple[str, SchemaVersion]],
+    settings: Collection[SubjectSettings],
     mode: Mode,
     prefix: str = "",
     problems: Iterable[str] = (),
 ) -> SchemaPlan:
-    """Plan what to create and to set. `versions` and `problems` are from `planned_versions`, `settings` from the
-    restore point. Settings of contexts and of the whole registry are set only in an empty registry."""
-    steps, ids, problems = list[PlannedSchema](), dict(target.holders), list(problems)
+    """Plan what to create and to set in a registry. `versions` and `problems` are from `planned_versions`, `settings`
+    from the restore point. Settings of contexts and of the whole registry are set only in an empty registry."""
+    subjects = set(registry.subjects(deleted=True))
+    due = [v for _, v in versions]
+    there = read_subjects(registry, [v for v in due if v.subject in subjects])
+    found = locate(registry, due, mode, there)
+    general = [s.subject for s in settings if s.subject == context_of(s.subject)]
+    now = _answers(registry.settings, dict.fromkeys(["", *general, *(v.subject for v in due)]))
+    steps, ids, problems = list[PlannedSchema](), _holders(registry, due, mode), list(problems)
     for source, v in versions:
-        at = target.found.get((v.subject, v.version))
+        at = found.get((v.subject, v.version))
         if mode == "same":
             holder = ids.setdefault((context_of(v.subject), v.id), v)
             here = f"{source} version {v.version} of the restore point"
@@ -331,27 +339,38 @@ def plan_schemas(
     created = {step.schema.subject for step in steps if step.action != "exists"}
     after, notes = list[SubjectSettings](), list[str]()
     for s in settings:
-        is_general = s.subject == context_of(s.subject)
-        before = target.settings.get(s.subject if is_general else names.get(s.subject, "?"))
-        if before is None:
+        is_general = s.subject in general
+        name = s.subject if is_general else names.get(s.subject)
+        if name is None:
             continue
+        before = now[name]
         wanted = replace(before, config=s.config or before.config, mode=s.mode or before.mode)
-        if wanted != before and is_general and (prefix or not target.is_empty):
+        if wanted != before and is_general and (prefix or subjects):
             notes.append(f"{settings_words(s)} of {s.subject or 'all subjects'} is not set: others depend on it")
         elif wanted != before:
             after.append(wanted)
     touched = {"", *names.values(), *(s.subject for s in after)}
     return SchemaPlan(
-        registry=target.url,
+        registry=registry.url,
         mode=mode,
         prefix=prefix,
         steps=tuple(steps),
-        versions={name: target.versions[name] for name in sorted(created & target.versions.keys())},
-        before=tuple(s for name, s in sorted(target.settings.items()) if name in touched),
+        versions={name: tuple(sorted(there[name])) for name in sorted(created & there.keys())},
+        before=tuple(s for name, s in sorted(now.items()) if name in touched),
         after=tuple(sorted(after, key=lambda s: s.subject, reverse=True)),  # a mode for all comes last
         problems=tuple(problems),
         notes=tuple(notes),
     )
+
+
+def _holders(
+    registry: SchemaRegistry, versions: Iterable[SchemaVersion], mode: Mode
+) -> dict[tuple[str, int], SchemaVersion]:
+    """Return which schemas the target has under the ids of these, by context and id: `same` needs the ids."""
+    ids = sorted({(context_of(v.subject), v.id) for v in versions}) if mode == "same" else []
+    places = _answers(lambda key: registry.places(key[1], key[0]), ids)
+    holders = _answers(lambda key: registry.version(*places[key][0]), [key for key in ids if places[key]])
+    return {key: holder for key, holder in holders.items() if holder is not None}
 
 
 def settings_words(settings: SubjectSettings) -> str:
@@ -370,9 +389,7 @@ def prepare_schemas(
 ) -> SchemaPlan:
     """Plan to bring back the schemas of `subjects`, or else those that records of `topics` carry. Write nothing."""
     versions, problems = planned_versions(schemas, topics, prefix, subjects)
-    contexts = [s.subject for s in schemas.settings if s.subject == context_of(s.subject)]
-    target = read_target(registry, [v for _, v in versions], mode, contexts)
-    plan = plan_schemas(versions, schemas.settings, target, mode, prefix, problems)
+    plan = plan_schemas(registry, versions, schemas.settings, mode, prefix, problems)
     if subjects is not None:
         return plan
     index = SchemaIndex(schemas)

@@ -18,7 +18,16 @@ from kbackup.archive.models import D, Document, Member, dump, load
 from kbackup.archive.schemas import Place
 from kbackup.errors import AlreadyExistsError, KbackupError, NotFoundError, RefusedError, UsageError
 from kbackup.formats.schema_ids import Part
-from kbackup.jobs.schemas.plan import Mode, SchemaPlan, active_versions, locate, located, numbered, settings_words
+from kbackup.jobs.schemas.plan import (
+    Mode,
+    SchemaPlan,
+    Subjects,
+    locate,
+    numbered,
+    read_subjects,
+    same_text,
+    settings_words,
+)
 from kbackup.schemas.base import SchemaVersion, SubjectSettings, context_of
 from kbackup.store.base import Store
 from kbackup.util.system import in_threads
@@ -114,7 +123,8 @@ def apply_schemas(registry: SchemaRegistry, state: Store, restore_id: str, plan:
     if _work(begun) != _work(plan):
         raise RefusedError(f"restore {restore_id} was begun with other schemas", "use another --restore-id")
     if (done := schema_map(state, restore_id)) is not None:
-        _check_there(registry, done)
+        if lost := lost_since(registry, done.places):
+            raise RefusedError(f"of restore {restore_id}, {lost[0]}", "use another --restore-id")
         return done
     try:
         found, refused = _register(registry, begun)
@@ -132,21 +142,16 @@ def apply_schemas(registry: SchemaRegistry, state: Store, restore_id: str, plan:
 
 
 def _check_guids(registry: SchemaRegistry, plan: SchemaPlan, made: SchemaMap) -> None:
-    same = {guid: guid for guid in plan.guids} if plan.mode == "same" else made.guids
-    if lost := [guid for guid in plan.guids if guid not in made.guids or made.guids[guid] != same[guid]]:
-        raise OwnIdsError(
-            f"records name schemas by GUID, and the schema registry {registry.url} has none for {lost[0]}",
-            "restore into a registry that gives GUIDs, or with --schemas none",
-        )
+    for guid in plan.guids:
+        if guid not in made.guids or (plan.mode == "same" and made.guids[guid] != guid):
+            raise OwnIdsError(
+                f"records name schemas by GUID, and the schema registry {registry.url} has none for {guid}",
+                "restore into a registry that gives GUIDs, or with --schemas none",
+            )
 
 
 def _work(plan: SchemaPlan) -> object:
     return plan.registry, plan.mode, plan.prefix, [(step.source, step.schema) for step in plan.steps]
-
-
-def _check_there(registry: SchemaRegistry, done: SchemaMap) -> None:
-    if lost := lost_since(registry, done.places):
-        raise RefusedError(f"of restore {done.restore_id}, {lost[0]}", "use another --restore-id")
 
 
 def lost_since(registry: SchemaRegistry, places: Iterable[tuple[str, int, int]]) -> list[str]:
@@ -178,23 +183,23 @@ def _set(registry: SchemaRegistry, wanted: SubjectSettings, now: SubjectSettings
 
 
 def _map(restore_id: str, plan: SchemaPlan, found: Mapping[Place, SchemaVersion]) -> SchemaMap:
-    ids, guids, schemas = dict[int, int](), dict[str, str](), list[RestoredSchema]()
-    for step in sorted(plan.steps, key=lambda step: context_of(step.source)):  # an id means the default context's
-        v, at = step.schema, found[step.schema.subject, step.schema.version]
-        ids.setdefault(v.id, at.id)
-        if v.guid and at.guid:
-            guids.setdefault(v.guid, at.guid)
-        numbers = {"version": v.version, "target_version": at.version}
-        schemas.append(RestoredSchema(source=step.source, subject=v.subject, id=at.id, **numbers))
+    steps = sorted(plan.steps, key=lambda step: context_of(step.source))
+    pairs = [(step, step.schema, found[step.schema.subject, step.schema.version]) for step in steps]
+    first = pairs[::-1]  # an id means the default context's
     return SchemaMap(
         restore_id=restore_id,
         registry=plan.registry,
         mode=plan.mode,
         prefix=plan.prefix,
         restored_at=now(),
-        ids=ids,
-        guids=guids,
-        schemas=tuple(schemas),
+        ids={v.id: at.id for _, v, at in first},
+        guids={v.guid: at.guid for _, v, at in first if v.guid and at.guid},
+        schemas=tuple(
+            RestoredSchema(
+                source=step.source, version=v.version, subject=v.subject, target_version=at.version, id=at.id
+            )
+            for step, v, at in pairs
+        ),
         parts=plan.parts,
     )
 
@@ -202,52 +207,59 @@ def _map(restore_id: str, plan: SchemaPlan, found: Mapping[Place, SchemaVersion]
 def _register(registry: SchemaRegistry, plan: SchemaPlan) -> tuple[dict[Place, SchemaVersion], list[str]]:
     """Create what is not there yet; return what the target has of each version, by its place in the plan, and which
     versions it did not delete again."""
-    found: dict[Place, SchemaVersion] = {}
-    refused: list[str] = []
+    refused = list[str]()
+    wanted = [step.schema for step in plan.steps]
     with ExitStack() as back:
         _open(registry, plan, back)
-        active = active_versions(registry, [step.schema for step in plan.steps])
-        for v in (step.schema for step in plan.steps):
-            at = locate(registry, v, plan.mode, found, active[v.subject])
+        found = locate(registry, wanted, plan.mode, read_subjects(registry, wanted))
+        for v in wanted:
+            at = found.get((v.subject, v.version))
             if at is None or (at.state == "deleted" and v.state == "active"):
-                at = _create(registry, v, plan.mode, found)
-                active[v.subject].add(at.version)
-            found[v.subject, v.version] = at
+                found[v.subject, v.version] = _create(registry, v, plan.mode, found)
+        kept = {(v.subject, found[v.subject, v.version].version) for v in wanted if v.state == "active"}
         for v in (step.schema for step in reversed(plan.created)):
             at = found[v.subject, v.version]
-            if v.state != "active" and at.version in active[v.subject]:
+            if at.state == "active" and (v.subject, at.version) not in kept:
                 try:
-                    registry.delete(v.subject, at.version, permanent=False)
+                    registry.delete(v.subject, at.version)
                 except RefusedError as error:  # others refer to it
                     refused.append(f"{v.subject} version {at.version} is not deleted again: {error.message}")
     return found, refused
+
+
+def _unchecked(plan: SchemaPlan) -> set[str]:
+    """Return the new subjects, which are not checked for compatibility while `map` writes them."""
+    return {step.schema.subject for step in plan.created} - plan.versions.keys() if plan.mode == "map" else set()
 
 
 def _open(registry: SchemaRegistry, plan: SchemaPlan, back: ExitStack) -> None:
     """Let the registry take what the plan creates, until `back` closes: `same` needs mode IMPORT. In `map` a new
     subject is not checked for compatibility, which may have been another one at the time."""
     before = {s.subject: s for s in plan.before}
-    subjects = sorted({step.schema.subject for step in plan.created})
-    if plan.mode == "map":
-        for subject in (each for each in subjects if each not in plan.versions):
-            back.callback(_put_back, registry.set_config, subject, before[subject].config)
-            registry.set_config(subject, _UNCHECKED)
-        return
-    for subject in subjects:
+    for subject in sorted(_unchecked(plan)):
+        back.callback(_put_back, registry.set_config, subject, before[subject].config)
+        registry.set_config(subject, _UNCHECKED)
+
+    def open_for_import(subject: str) -> None:
         back.callback(_put_back, registry.set_mode, subject, before[subject].mode, True)
+        registry.set_mode(subject, "IMPORT", force=True)
+
+    subjects = sorted({step.schema.subject for step in plan.created}) if plan.mode == "same" else []
+    for subject in subjects:
         try:
-            registry.set_mode(subject, "IMPORT", force=True)
+            open_for_import(subject)
         except KbackupError:
             if subject != subjects[0]:
                 raise
             back.pop_all()
-            back.callback(_put_back, registry.set_mode, "", before[""].mode, True)
-            try:
-                registry.set_mode("", "IMPORT", force=True)
-            except KbackupError as error:
-                hint = "give the right to set modes, or use --schemas map"
-                raise RefusedError(f"the mode IMPORT can't be set: {error.message}", hint) from error
-            return
+            break
+    else:
+        return
+    try:
+        open_for_import("")
+    except KbackupError as error:
+        hint = "give the right to set modes, or use --schemas map"
+        raise RefusedError(f"the mode IMPORT can't be set: {error.message}", hint) from error
 
 
 def _put_back(set_value: Callable[..., None], subject: str, *value: object) -> None:
@@ -263,20 +275,21 @@ def _put_back(set_value: Callable[..., None], subject: str, *value: object) -> N
 def _create(
     registry: SchemaRegistry, v: SchemaVersion, mode: Mode, found: Mapping[Place, SchemaVersion]
 ) -> SchemaVersion:
-    asked = v if mode == "same" else numbered(v, found)
+    keep = mode == "same"
+    asked = v if keep else numbered(v, found)
     if asked is None:
         raise RefusedError(f"what schema {v.subject} version {v.version} refers to is not there", "run it again")
-    got = registry.register(asked, keep=mode == "same")
-    at = registry.version(v.subject, v.version) if mode == "same" else registry.lookup(asked)
-    if mode == "map" and (at is None or at.id != got):  # a registry may add rules and metadata to it
-        numbers = [n for subject, n in registry.places(got, context_of(v.subject)) if subject == v.subject]
-        at = registry.version(v.subject, max(numbers)) if numbers else at
-    if mode == "same" and (at is None or {got, at.id} != {v.id}):
+    got = registry.register(asked, keep)
+    at = registry.version(v.subject, v.version) if keep else registry.lookup(asked)
+    if keep and (at is None or {got, at.id} != {v.id}):
         raise OwnIdsError(
             f"the schema registry {registry.url} gives ids and versions of its own: {v.subject} version {v.version} "
             f"with id {v.id} got id {got}",
             "use --schemas map",
         )
+    if at is None or at.id != got:  # a registry may add rules and metadata to it
+        numbers = [n for subject, n in registry.places(got, context_of(v.subject)) if subject == v.subject]
+        at = registry.version(v.subject, max(numbers)) if numbers else at
     if at is None or at.id != got:
         told = "it does not have it" if at is None else f"it has it under id {at.id}"
         raise RefusedError(
@@ -313,47 +326,71 @@ def undo_schemas(registry: SchemaRegistry, state: Store, restore_id: str) -> Sch
         )
     done = schema_map(state, restore_id)
     settings, left = _put_settings_back(registry, plan, done is None)
-    found = located(registry, [step.schema for step in plan.steps], "map")
-    for each in done.schemas if done is not None else ():  # what the registry has added something to
-        at = None if (each.subject, each.version) in found else registry.version(each.subject, each.target_version)
-        if at is not None and at.id == each.id:
-            found[each.subject, each.version] = at
+    there = read_subjects(registry, [step.schema for step in plan.steps])
+    found = _restored(registry, plan, done, there)
     ours = {(at.subject, at.version) for at in found.values()}
     deleted = list[str]()
     for step in reversed(plan.created):
-        at = found.get((step.schema.subject, step.schema.version))
-        is_new = at is not None and at.version not in plan.versions.get(at.subject, ())
-        if at is None or (at.state != "active" if step.action == "undelete" else not is_new):
+        v, before = step.schema, plan.versions.get(step.schema.subject, ())
+        others = {n: each for n, each in there[v.subject].items() if (v.subject, n) not in ours and n not in before}
+        at = found.get((v.subject, v.version))
+        if at is None:
+            left += [
+                f"{v.subject} version {n} is left: it may be of this restore, with metadata or rules of the registry's "
+                f"own; end the restore with --restore-id {restore_id}, then undo it"
+                for n, each in others.items()
+                if same_text(each, v)
+            ]
             continue
         name = f"{at.subject} version {at.version}"
-        later = [n for n in registry.versions(at.subject) if n > at.version and (at.subject, n) not in ours]
-        if later:
-            left.append(f"{name} is left: others have registered version {later[0]} since")
+        is_as_before = at.state != "active" if step.action == "undelete" else at.version in before
+        if is_as_before or name in deleted:
+            continue
+        if newer := [n for n, each in others.items() if n > at.version and each.state == "active"]:
+            left.append(f"{name} is left: others have registered version {min(newer)} since")
             continue
         try:
             if at.state == "active":
-                registry.delete(at.subject, at.version, permanent=False)
+                registry.delete(at.subject, at.version)
             if step.action == "create":
                 registry.delete(at.subject, at.version, permanent=True)
             deleted.append(name)
         except RefusedError as error:
             left.append(f"{name} is left: {error.message}")
     about = {"restore_id": restore_id, "registry": plan.registry}
-    return SchemasUndone(**about, deleted=tuple(deleted), settings=tuple(settings), left=tuple(left))
+    return SchemasUndone(**about, deleted=tuple(deleted), settings=tuple(settings), left=tuple(dict.fromkeys(left)))
+
+
+def _restored(
+    registry: SchemaRegistry, plan: SchemaPlan, done: SchemaMap | None, there: Subjects
+) -> dict[Place, SchemaVersion]:
+    """Return what the target has of a restore. If that did not end, it is found by its content, or in `same` also by
+    its ids: the registry may have added something to it."""
+    if done is not None:
+        found, ids = {}, [(s.subject, s.version, s.target_version, s.id) for s in done.schemas]
+    else:
+        wanted = [step.schema for step in plan.steps]
+        found = locate(registry, wanted, "map", there)
+        ids = [(v.subject, v.version, v.version, v.id) for v in wanted] if plan.mode == "same" else []
+    for subject, version, number, schema_id in ids:
+        at = there[subject].get(number)
+        if at is not None and at.id == schema_id:
+            found[subject, version] = at
+    return found
 
 
 def _put_settings_back(registry: SchemaRegistry, plan: SchemaPlan, is_open: bool) -> tuple[list[str], list[str]]:
     """Put back what is still as the restore set it; return the subjects, and what is not put back. `is_open`: the
     restore did not end, so what it sets for a while may be there."""
     after = {s.subject: s for s in plan.after}
-    written = {step.schema.subject for step in plan.created}
+    touched = {"", *after, *(step.schema.subject for step in plan.created)}
     settings, left = list[str](), list[str]()
-    for before in (s for s in reversed(plan.before) if s.subject in {"", *after, *written}):
+    for before in (s for s in reversed(plan.before) if s.subject in touched):
         at, ours, name = registry.settings(before.subject), after.get(before.subject, before), before.subject or "all"
-        unchecked = is_open and plan.mode == "map" and before.subject in written and before.subject not in plan.versions
-        config = before.config if at.config == ours.config or (unchecked and at.config == _UNCHECKED) else at.config
-        importing = is_open and plan.mode == "same" and at.mode == "IMPORT"
-        mode = before.mode if at.mode == ours.mode or importing else at.mode
+        is_unchecked = is_open and before.subject in _unchecked(plan) and at.config == _UNCHECKED
+        is_importing = is_open and plan.mode == "same" and at.mode == "IMPORT"
+        config = before.config if at.config == ours.config or is_unchecked else at.config
+        mode = before.mode if at.mode == ours.mode or is_importing else at.mode
         wanted = replace(before, config=config, mode=mode)
         if wanted != at:
             _set(registry, wanted, at)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from copy import deepcopy
 from itertools import count
 from typing import Any
-from urllib.parse import urlencode, urlsplit
 
 import pytest
 from msgspec.structs import replace
@@ -17,34 +16,11 @@ from kbackup.archive.query.selection import Selection
 from kbackup.errors import KbackupError, RefusedError, UnreachableError, UsageError
 from kbackup.jobs.schemas.plan import Mode, SchemaPlan, prepare_schemas
 from kbackup.jobs.schemas.write import OwnIdsError, apply_schemas, begun_plan, schema_map, undo_schemas
-from kbackup.kafka.schema_registry import SchemaRegistry
 from kbackup.schemas.base import SchemaReference, SchemaVersion, SubjectSettings
 from tests.support.confluent_registry import ConfluentRegistry
 from tests.support.confluent_registry import RefusedError as Refusal
 from tests.support.memory_store import MemoryStore
-
-
-class Killed(BaseException):
-    pass
-
-
-class Client(SchemaRegistry):
-    """The client, whose requests go to `server` without a socket. From request `until` on it is dead."""
-
-    def __init__(self, server: ConfluentRegistry, until: int | None = None) -> None:
-        self.url, self._section = "http://registry", "target_schema_registry"
-        self.server, self.until, self.asked = server, until, 0
-        self._urls = [self.url]
-
-    def _send(self, method: str, url: str, content: bytes | None, query: Any) -> tuple[int, bytes]:
-        self.asked += 1
-        if self.until is not None and self.asked >= self.until:
-            raise Killed
-        path = f"{urlsplit(url).path}?{urlencode(query)}"
-        try:
-            return 200, json.dumps(self.server.answer(method, path, json.loads(content or b"{}"))).encode()
-        except Refusal as refusal:
-            return refusal.status, json.dumps({"error_code": refusal.code, "message": str(refusal)}).encode()
+from tests.support.schemas import Client, Killed, put
 
 
 def version(subject: str, number: int, schema_id: int, *needs: tuple[str, int], **more: Any) -> SchemaVersion:
@@ -66,14 +42,6 @@ SETTINGS = (
 )
 POINT = Schemas(captured_at="", registry="http://s", kept="all", versions=VERSIONS, settings=SETTINGS)
 ALL = Selection()
-
-
-def put(server: ConfluentRegistry, *versions: SchemaVersion) -> ConfluentRegistry:
-    for v in versions:
-        references = [{"name": r.name, "subject": r.subject, "version": r.version} for r in v.references]
-        content = {"schema": v.schema, "references": references}
-        server.put(v.subject, v.version, v.id, content, deleted=v.state == "deleted")
-    return server
 
 
 def empty() -> ConfluentRegistry:
@@ -252,6 +220,61 @@ def test_a_registry_that_adds_metadata(mode: Mode) -> None:
     assert states(server) == {}
 
 
+@pytest.mark.parametrize("mode", ["same", "map"])
+def test_an_undo_of_a_killed_restore_into_a_registry_that_adds_metadata(mode: Mode) -> None:
+    server, state = Contracts(), MemoryStore()
+    plan = plan_for(Client(server), mode)
+    for until in count(1):
+        server, state = Contracts(), MemoryStore()
+        with pytest.raises(Killed):
+            apply_schemas(Client(server, until), state, "r", plan)
+        if len(states(server)) == 3:
+            break
+    left = undo_schemas(Client(server), state, "r").left
+    due = {} if mode == "same" else {"inner 1": (1, False), "old 1": (2, False), "orders 1": (3, False)}
+    assert states(server) == due
+    told = (
+        "it may be of this restore, with metadata or rules of the registry's own; end the restore with --restore-id r"
+    )
+    named = {place.replace(" ", " version ") for place in due}
+    assert {*left} == {f"{name} is left: {told}, then undo it" for name in named}
+    apply_schemas(Client(server), state, "r", plan)
+    assert len(undo_schemas(Client(server), state, "r").deleted) == len(VERSIONS)
+    assert states(server) == {}
+
+
+class Compact(ConfluentRegistry):
+    """Tells texts without white space, and knows them with theirs alone, as Apicurio does with Avro."""
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> Any:
+        told = super().answer(method, path, body)
+        if method == "GET" and isinstance(told, dict) and "schema" in told:
+            told["schema"] = json.dumps(json.loads(told["schema"]), separators=(",", ":"))
+        return told
+
+
+def test_a_registry_that_tells_a_text_in_another_form() -> None:
+    server = Compact()
+    put(server, version("orders", 1, 5, schema='{"name":   "o"}'))
+    known = replace(POINT, versions=(version("orders", 4, 5, schema='{"name":"o"}'),), settings=())
+    plan = prepare_schemas(Client(server), known, (), "map", "", ALL)
+    assert [step.action for step in plan.steps] == ["exists"]
+    assert apply_schemas(Client(server), MemoryStore(), "r", plan).ids == {5: 5}
+
+
+@pytest.mark.parametrize("mode", ["same", "map"])
+def test_a_text_that_was_registered_deleted_and_registered_again(mode: Mode) -> None:
+    server, state = ConfluentRegistry(), MemoryStore()
+    versions = (version("users", 1, 5, state="deleted"), version("users", 2, 5))
+    plan = prepare_schemas(Client(server), replace(POINT, versions=versions, settings=()), (), mode, "", ALL)
+    apply_schemas(Client(server), state, "r", plan)
+    assert states(server) == (
+        {"users 1": (5, True), "users 2": (5, False)} if mode == "same" else {"users 1": (1, False)}
+    )
+    assert len(undo_schemas(Client(server), state, "r").deleted) == (2 if mode == "same" else 1)
+    assert states(server) == {}
+
+
 class OneMode(ConfluentRegistry):
     """Has a mode for all subjects alone."""
 
@@ -317,6 +340,14 @@ def test_an_undo_leaves_what_others_have_changed_or_need() -> None:
     )
     assert undone.left[4].startswith("inner version 1 is left: the schema registry http://registry refuses DELETE")
     assert states(server)["orders 1"] == (3, False)
+
+
+def test_newer_versions_from_before_a_restore_do_not_stop_its_undo() -> None:
+    server, state = put(ConfluentRegistry(), version("orders", 9, 90)), MemoryStore()
+    client = Client(server)
+    apply_schemas(client, state, "r", plan_for(client, "same"))
+    assert undo_schemas(client, state, "r").left == ()
+    assert states(server) == {"orders 9": (90, False)}
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ from msgspec.structs import replace
 from kbackup.archive.models import Schemas, TopicState, UsedSchemas
 from kbackup.archive.query.selection import Selection
 from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.schemas.plan import Mode, SchemaPlan, Target, plan_schemas, planned_versions, renamed
-from kbackup.schemas.base import SchemaReference, SchemaVersion, SubjectSettings, context_of
+from kbackup.jobs.schemas.plan import Mode, SchemaPlan, plan_schemas, planned_versions, renamed
+from kbackup.schemas.base import SchemaReference, SchemaVersion, SubjectSettings
+from tests.support.confluent_registry import ConfluentRegistry
+from tests.support.schemas import Client, put
 
 ALL = Selection()
 
@@ -54,32 +56,22 @@ def places(versions: Sequence[tuple[str, SchemaVersion]]) -> list[str]:
     return [f"{v.subject} {v.version}" for _, v in versions]
 
 
-def target(
-    *there: SchemaVersion, settings: Sequence[SubjectSettings] = (), names: Sequence[str] = ("orders", "inner", "users")
-) -> Target:
-    known = {name: SubjectSettings(subject=name) for name in ("", *names)} | {s.subject: s for s in settings}
-    versions: dict[str, tuple[int, ...]] = {}
-    for v in there:
-        versions[v.subject] = (*versions.get(v.subject, ()), v.version)
-    return Target(
-        url="http://t",
-        found={(v.subject, v.version): v for v in there},
-        holders={(context_of(v.subject), v.id): v for v in there},
-        versions=versions,
-        settings=known,
-        is_empty=not there,
-    )
+def target(*there: SchemaVersion, settings: Sequence[SubjectSettings] = ()) -> Client:
+    server = put(ConfluentRegistry(), *there)
+    server.configs |= {s.subject: s.config for s in settings if s.config}
+    server.modes |= {s.subject: {"mode": s.mode} for s in settings if s.mode}
+    return Client(server)
 
 
 def plan(
-    there: Target,
+    there: Client,
     versions: Sequence[SchemaVersion] = POINT,
     mode: Mode = "same",
     prefix: str = "",
     settings: Sequence[SubjectSettings] = (),
 ) -> SchemaPlan:
     wanted, problems = planned_versions(document(versions), (), prefix, ALL)
-    return plan_schemas(wanted, settings, there, mode, prefix, problems)
+    return plan_schemas(there, wanted, settings, mode, prefix, problems)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +202,7 @@ def test_same_ends_where_an_id_or_a_version_is_taken(there: SchemaVersion, probl
 
 def test_an_archive_in_which_an_id_means_two_schemas_is_only_mapped() -> None:
     versions = [USERS, schema("z 1", 70, schema='"z"')]
-    assert plan(target(names=["users", "z"]), versions).problems == (
+    assert plan(target(), versions).problems == (
         "id 70 is taken by users version 1; z version 1 of the restore point has it too",
     )
 
@@ -225,11 +217,11 @@ GLOBAL, OF_USERS = (
 @pytest.mark.parametrize(
     ("there", "prefix", "after", "notes"),
     [
-        (target(), "", [OF_USERS, GLOBAL], []),
+        (target(), "", [OF_USERS, replace(GLOBAL, mode="READWRITE")], []),
         (target(USERS), "", [OF_USERS], ["compatibility FULL of all subjects is not set: others depend on it"]),
         (target(USERS, settings=[GLOBAL, OF_USERS]), "", [], []),
         (
-            target(names=["re.users"]),
+            target(),
             "re.",
             [replace(OF_USERS, subject="re.users")],
             ["compatibility FULL of all subjects is not set: others depend on it"],
@@ -237,7 +229,7 @@ GLOBAL, OF_USERS = (
     ],
 )
 def test_settings_of_all_are_set_in_an_empty_registry_alone(
-    there: Target, prefix: str, after: list[SubjectSettings], notes: list[str]
+    there: Client, prefix: str, after: list[SubjectSettings], notes: list[str]
 ) -> None:
     made = plan(
         there, [USERS], prefix=prefix, settings=[GLOBAL, OF_USERS, SubjectSettings(subject="other", config=NONE)]
