@@ -318,6 +318,35 @@ class StoreKind(NamedTuple):
     tables: HadoopTables | None = None
 
 
+def check_parts(section: str, size: int, least: int, most: int, in_flight: int, attempts: int) -> None:
+    """Raise `UsageError` for options of uploads that can't be used."""
+    if not least <= size <= most:
+        raise UsageError(f"part size {size} can't be used", f"choose {least} to {most} bytes")
+    if in_flight < 1 or attempts < 1:
+        raise UsageError(
+            f"{in_flight} parts in flight and {attempts} attempts can't be used",
+            f"set {section}.parts_in_flight and {section}.max_attempts to 1 or more",
+        )
+
+
+def check_retention(section: str, kind: str, mode: str, days: int) -> None:
+    """Raise `UsageError` unless mode and days of what keeps objects from being deleted are both set, or neither."""
+    if days < 0 or bool(mode) != bool(days):
+        raise UsageError(
+            f"{kind.replace('_', ' ')} takes a mode and a number of days",
+            f"set {section}.{kind}_mode and {section}.{kind}_days, or neither",
+        )
+
+
+def check_endpoint(endpoint: str, hint: str, form: str = "https://host:port") -> None:
+    """Raise `UsageError` for a URL of no server, or with credentials: `hint` says where these go."""
+    url = urlsplit(endpoint)
+    if url.username is not None or url.password is not None or url.query:
+        raise UsageError("the endpoint URL holds credentials", hint)
+    if endpoint and (url.scheme not in {"http", "https"} or not url.hostname):
+        raise UsageError(f"endpoint {endpoint!r} can't be used", f"write it as {form}")
+
+
 def encryption_of(store: Store) -> str | None:
     """Return the name of the store's encryption (`formats/encryption.md`); None if it does not encrypt."""
     return getattr(store, "encryption", None)

@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 
+from kbackup.errors import AlreadyExistsError, OutcomeUnknownError, PreconditionError
 from kbackup.store.base import Buffer, Upload, view_of
+from kbackup.store.reading import reading_back
 
 SMALL = 1 << 16
 """Smaller views are copied together: a copy costs less than a system call for each."""
@@ -141,7 +143,12 @@ class PartsUpload(Upload):
 
     @abstractmethod
     def _complete(self, size: int, crc: int) -> None:
-        """Create the object from the parts of `_sent`, which are in order; errors as `commit`."""
+        """Create the object from the parts of `_sent`, which are in order. `PreconditionError` if it exists."""
+
+    @abstractmethod
+    def _check_outcome(self, unknown: OutcomeUnknownError, size: int, crc: int) -> None:
+        """Return if the object is the one that was uploaded, by size and checksum. Raise `AlreadyExistsError` if it is
+        another one, `unknown` if nothing shows it."""
 
     @abstractmethod
     def _discard(self) -> None:
@@ -175,7 +182,13 @@ class PartsUpload(Upload):
                 size = crc = 0
                 for part in self._sent:
                     size, crc = size + part.size, combine_crc64nvme(crc, part.crc, part.size)
-                self._complete(size, crc)
+                try:
+                    self._complete(size, crc)
+                except PreconditionError as taken:
+                    raise AlreadyExistsError(f"{self._name} exists already") from taken
+                except OutcomeUnknownError as unknown:
+                    with reading_back(unknown):
+                        self._check_outcome(unknown, size, crc)
             else:
                 views = self._part.views()
                 size, crc = self._part.size, crc_of(views)

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from kbackup.errors import UsageError
-from kbackup.store.base import KeyClasses, Store, StoreKind, StoreQuestion
+from kbackup.store.base import KeyClasses, Store, StoreKind, StoreQuestion, check_endpoint, check_parts, check_retention
 
 MIB = 1 << 20
 MIN_PART = MIB
@@ -48,23 +47,9 @@ class AzureOptions:
     immutability_days: Annotated[int, "Days of immutability."] = 0
 
     def __post_init__(self) -> None:
-        if not MIN_PART <= self.part_size <= MAX_PART:
-            raise UsageError(f"part size {self.part_size} can't be used", f"choose {MIN_PART} to {MAX_PART} bytes")
-        if self.parts_in_flight < 1 or self.max_attempts < 1:
-            raise UsageError(
-                f"{self.parts_in_flight} parts in flight and {self.max_attempts} attempts can't be used",
-                "set azure.parts_in_flight and azure.max_attempts to 1 or more",
-            )
-        if self.immutability_days < 0 or bool(self.immutability_mode) != bool(self.immutability_days):
-            raise UsageError(
-                "immutability takes a mode and a number of days",
-                "set azure.immutability_mode and azure.immutability_days, or neither",
-            )
-        url = urlsplit(self.endpoint_url)
-        if url.username is not None or url.query:
-            raise UsageError("the endpoint URL holds credentials", "set azure.sas_token or azure.account_key instead")
-        if self.endpoint_url and (url.scheme not in {"http", "https"} or not url.hostname):
-            raise UsageError(f"endpoint {self.endpoint_url!r} can't be used", "write it as https://host")
+        check_parts("azure", self.part_size, MIN_PART, MAX_PART, self.parts_in_flight, self.max_attempts)
+        check_retention("azure", "immutability", self.immutability_mode, self.immutability_days)
+        check_endpoint(self.endpoint_url, "set azure.sas_token or azure.account_key instead", "https://host")
 
 
 def _open(url: str, options: AzureOptions, key_class: KeyClasses) -> Store:

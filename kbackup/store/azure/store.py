@@ -16,13 +16,13 @@ from xml.etree import ElementTree
 from azure.core.rest import HttpResponse
 from urllib3.exceptions import HTTPError
 
-from kbackup.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, PreconditionError, StoreError
+from kbackup.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, StoreError
 from kbackup.store.azure import MIN_PART, AzureOptions
 from kbackup.store.azure.container import CRC, Container
 from kbackup.store.base import Address, KeyClasses, ObjectInfo, is_key, may_hold_keys, write_once
 from kbackup.store.bucket import ABSENT, BucketStore
 from kbackup.store.parts import Body, PartsUpload
-from kbackup.store.reading import DroppedError, ObjectReading, ReadAnswer, reading_back
+from kbackup.store.reading import DroppedError, ObjectReading, ReadAnswer
 
 _DELETES_AT_ONCE = 16
 _PAGE = 5000
@@ -208,16 +208,9 @@ class AzureUpload(PartsUpload):
         headers = {**creation, "x-ms-blob-content-type": creation["content-type"], "content-type": "application/xml"}
         headers |= {"if-none-match": "*", "content-md5": _md5_of([listed])}
         query, body = {"comp": "blocklist"}, Body([listed], generous=True)
-        try:
-            self._container.send("PUT", self._key, headers, body, query=query, writing=True)
-        except PreconditionError as taken:
-            raise AlreadyExistsError(f"{self._name} exists already") from taken
-        except OutcomeUnknownError as unknown:
-            with reading_back(unknown):
-                self._check_outcome(unknown, size, crc)
+        self._container.send("PUT", self._key, headers, body, query=query, writing=True)
 
     def _check_outcome(self, unknown: OutcomeUnknownError, size: int, crc: int) -> None:
-        """Return if the object is the one that was uploaded, by size and checksum."""
         try:
             found = self._container.send("HEAD", self._key)
         except NotFoundError:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from kbackup.errors import UsageError
-from kbackup.store.base import KeyClasses, Store, StoreKind, StoreQuestion
+from kbackup.store.base import KeyClasses, Store, StoreKind, StoreQuestion, check_endpoint, check_retention
 
 MIB = 1 << 20
 PART_UNIT = 256 << 10
@@ -45,14 +44,8 @@ class GcsOptions:
             raise UsageError(f"part size {self.part_size} can't be used", hint)
         if self.max_attempts < 1:
             raise UsageError(f"{self.max_attempts} attempts can't be used", "set gcs.max_attempts to 1 or more")
-        if self.retention_days < 0 or bool(self.retention_mode) != bool(self.retention_days):
-            hint = "set gcs.retention_mode and gcs.retention_days, or neither"
-            raise UsageError("retention takes a mode and a number of days", hint)
-        parts = urlsplit(self.endpoint_url)
-        if parts.username is not None or parts.password is not None:
-            raise UsageError("the endpoint URL holds credentials", "set gcs.credentials_file instead")
-        if self.endpoint_url and (parts.scheme not in {"http", "https"} or not parts.hostname):
-            raise UsageError(f"endpoint {self.endpoint_url!r} can't be used", "write it as https://host:port")
+        check_retention("gcs", "retention", self.retention_mode, self.retention_days)
+        check_endpoint(self.endpoint_url, "set gcs.credentials_file instead")
 
 
 def _open(url: str, options: GcsOptions, key_class: KeyClasses) -> Store:

@@ -21,7 +21,7 @@ from kbackup.store.bucket import ABSENT, BucketStore
 from kbackup.store.gcs import PART_UNIT, GcsOptions
 from kbackup.store.gcs.client import CutError, GcsBucket
 from kbackup.store.parts import Body, PartsUpload
-from kbackup.store.reading import DroppedError, ObjectReading, ReadAnswer, reading_back
+from kbackup.store.reading import DroppedError, ObjectReading, ReadAnswer
 
 _DELETES_AT_ONCE = 16
 _FIELDS = "name,size,generation,timeCreated,crc32c"
@@ -166,7 +166,8 @@ class _Upload(PartsUpload):
         super().__init__(bucket.describe(key), bucket.options.part_size, 1, PART_UNIT)
         self._session = ""
         self._kept = self._crc32c = self._last = 0
-        self._taken: errors.PreconditionError | None = None
+        self._failed: errors.StoreError | None = None
+        """What `commit` is to find."""
 
     def write(self, data: Buffer) -> None:
         self._check_open()
@@ -191,7 +192,7 @@ class _Upload(PartsUpload):
         try:
             self._session = ask(json=self._document, needs=("Location", "Date")).headers["Location"]
         except errors.PreconditionError as taken:
-            self._taken = taken  # to be told by `commit`
+            self._failed = taken
 
     def _send(self, number: int, body: Body, crc: int) -> str:
         end = self._kept + len(body)
@@ -199,15 +200,12 @@ class _Upload(PartsUpload):
             self._crc32c = crc32c(view, self._crc32c)
         crc_text = _text_of(self._crc32c) if number == self._last else ""
         try:
-            if self._taken is None:
+            if self._failed is None:
                 self._push(body, end, crc_text)
-        except errors.PreconditionError as taken:
-            self._taken = taken
+        except (errors.PreconditionError, errors.OutcomeUnknownError) as failed:
+            self._failed = failed
         except errors.NotFoundError as gone:
             raise errors.StoreError(f"{self._name}: the unfinished upload does not exist any more") from gone
-        except errors.OutcomeUnknownError as unknown:
-            with reading_back(unknown):
-                self._check_outcome(unknown, end, crc_text)
         return ""
 
     def _push(self, body: Body, end: int, crc: str) -> None:
@@ -250,18 +248,17 @@ class _Upload(PartsUpload):
             self._kept = int(answer.headers.get("Range", "bytes=0--1").removeprefix("bytes=0-")) + 1
         return answer
 
-    def _check_outcome(self, unknown: errors.OutcomeUnknownError, size: int, crc: str) -> None:
-        """Return if the object is the one that was uploaded, by size and checksum."""
+    def _check_outcome(self, unknown: errors.OutcomeUnknownError, size: int, crc: int) -> None:
         try:
             found = _stat(self._bucket, self._key)
         except errors.NotFoundError:
             raise unknown from None
-        if (int(found["size"]), found["crc32c"]) != (size, crc):
+        if (int(found["size"]), found["crc32c"]) != (size, _text_of(self._crc32c)):
             raise errors.AlreadyExistsError(f"{self._name} exists already") from unknown
 
     def _complete(self, size: int, crc: int) -> None:
-        if self._taken is not None:
-            raise errors.AlreadyExistsError(f"{self._name} exists already") from self._taken
+        if self._failed is not None:
+            raise self._failed
 
     def _discard(self) -> None:
         if self._session:

@@ -6,10 +6,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from kbackup.errors import UsageError
-from kbackup.store.base import HadoopTables, KeyClasses, Store, StoreKind, StoreQuestion
+from kbackup.store.base import (
+    HadoopTables,
+    KeyClasses,
+    Store,
+    StoreKind,
+    StoreQuestion,
+    check_endpoint,
+    check_parts,
+    check_retention,
+)
 
 MIB = 1 << 20
 MIN_PART = 5 * MIB
@@ -55,34 +63,17 @@ class S3Options:
     object_lock_days: Annotated[int, "Days of the object lock."] = 0
 
     def __post_init__(self) -> None:
-        if not MIN_PART <= self.part_size <= MAX_PART:
-            raise UsageError(f"part size {self.part_size} can't be used", f"choose {MIN_PART} to {MAX_PART} bytes")
-        if self.parts_in_flight < 1 or self.max_attempts < 1:
-            raise UsageError(
-                f"{self.parts_in_flight} parts in flight and {self.max_attempts} attempts can't be used",
-                "set s3.parts_in_flight and s3.max_attempts to 1 or more",
-            )
+        check_parts("s3", self.part_size, MIN_PART, MAX_PART, self.parts_in_flight, self.max_attempts)
+        check_retention("s3", "object_lock", self.object_lock_mode, self.object_lock_days)
+        check_endpoint(self.endpoint_url, "give them as access key id and secret access key instead")
         if bool(self.access_key_id) != bool(self.secret_access_key):
             raise UsageError("an access key id and a secret access key only work together", "set both or none")
         if self.sse_kms_key_id and self.sse != "aws:kms":
             raise UsageError("a KMS key id alone encrypts nothing", "set s3.sse to aws:kms")
-        if self.object_lock_days < 0 or bool(self.object_lock_mode) != bool(self.object_lock_days):
-            raise UsageError(
-                "object lock takes a mode and a number of days",
-                "set s3.object_lock_mode and s3.object_lock_days, or neither",
-            )
         if self.object_lock_mode and self.checksum == "none":
             raise UsageError(
                 "object lock takes checksums: stores want one with what they lock", "set s3.checksum to crc64nvme"
             )
-
-        parts = urlsplit(self.endpoint_url)
-        if parts.username is not None or parts.password is not None:
-            raise UsageError(
-                "the endpoint URL holds credentials", "give them as access key id and secret access key instead"
-            )
-        if self.endpoint_url and (parts.scheme not in {"http", "https"} or not parts.hostname):
-            raise UsageError(f"endpoint {self.endpoint_url!r} can't be used", "write it as https://host:port")
 
 
 def _open(url: str, options: S3Options, key_class: KeyClasses) -> Store:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from kbackup.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, PreconditionError
 from kbackup.store.bucket import BucketStore
 from kbackup.store.parts import Body, PartsUpload
-from kbackup.store.reading import reading_back
 from kbackup.store.s3 import MIN_PART
 from kbackup.store.s3.bucket import Bucket, may_be_done
 from kbackup.store.s3.errors import ConflictError, NoSuchUploadError, unless_lost
@@ -113,16 +112,10 @@ class S3Upload(PartsUpload):
             with self._bucket.asking(self._key, writing=True):
                 self._bucket.client.complete_multipart_upload(**args)
 
-        try:
-            over_conflicts(send)
-        except PreconditionError as taken:
-            raise AlreadyExistsError(f"{self._name} exists already") from taken
-        except OutcomeUnknownError as unknown:
-            with reading_back(unknown):
-                self._check_outcome(unknown, size, crc)
+        over_conflicts(send)
 
     def _check_outcome(self, unknown: OutcomeUnknownError, size: int, crc: int) -> None:
-        """Return if the object is the one that was uploaded, by size and checksum, or by the etag of the parts."""
+        """By the etag of the parts where the store has no checksum."""
         check: dict[str, Any] = {"ChecksumMode": "ENABLED"} if self._checked else {}
         try:
             with self._bucket.asking(self._key):
