@@ -151,7 +151,8 @@ def _extent(schema: Any, known: dict[str, _Extent]) -> _Extent:
         extent = _Extent(deep=1 + item.deep)
     else:
         if schema.get("logicalType") == "decimal":
-            schema["logicalType"] = _DECIMAL
+            valid = kind in ("bytes", "fixed") and "precision" in schema
+            schema["logicalType"] = _DECIMAL if valid else ""  # then it is its plain type, by Avro's specification
         extent = _BARE.get(kind) or _Extent(idle=int(kind == "fixed" and schema["size"] == 0))
     if extent.idle > _MOST_IDLE:
         raise UndecodableError(f"a record of {extent.idle:,} values that take no bytes is nothing but their number")

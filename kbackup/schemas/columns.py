@@ -96,9 +96,8 @@ def _avro(schema: Any, known: dict[str, Any], above: tuple[str, ...], left: Iter
         return pa.list_(_avro(schema["items"], known, above, left))
     if kind == "map":
         return pa.map_(pa.string(), _avro(schema["values"], known, above, left))
-    if logical.endswith("decimal"):
-        digits, scale = schema["precision"], schema.get("scale", 0)
-        return pa.decimal128(digits, scale) if scale <= digits <= 38 else JSON
+    if logical.endswith("decimal") and "precision" in schema:
+        return pa.decimal128(schema["precision"], schema.get("scale", 0)) if schema["precision"] <= 38 else JSON
     return _AVRO.get(f"{kind} {logical}", _AVRO[kind])
 
 

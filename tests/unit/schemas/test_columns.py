@@ -47,6 +47,8 @@ AVRO: dict[str, tuple[Any, object, pa.DataType, object]] = {
         pa.decimal128(9, 2),
         Decimal("1.20"),
     ),
+    "big decimal": (logical("bytes", "big-decimal"), b"\x01", pa.binary(), b"\x01"),
+    "decimal without digits": (logical("bytes", "decimal"), b"\x01", pa.binary(), b"\x01"),
     "wide decimal": (logical("bytes", "decimal", precision=50, scale=2), Decimal("1.20"), JSON, '"1.20"'),
     "date": (logical("int", "date"), date(2026, 1, 31), pa.date32(), date(2026, 1, 31)),
     "time": (logical("int", "time-millis"), datetime(2026, 1, 31, 12, 5).time(), pa.string(), "12:05:00.000"),
