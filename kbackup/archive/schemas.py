@@ -9,8 +9,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from kbackup.archive.models import DocumentRef, Schemas, TopicState, UsedSchemas, load
 from kbackup.errors import UndecodableError, UsageError
@@ -87,9 +87,9 @@ class SchemaIndex:
 
     def referred(self, version: SchemaVersion, reference: SchemaReference) -> SchemaVersion | None:
         """Return the schema that a reference means: of its own context if it names none. None if it is not there."""
-        places = (context_of(version.subject) + reference.subject, reference.subject)
-        found = (self.places.get((subject, reference.version)) for subject in places)
-        return next((needed for needed in found if needed is not None), None)
+        subjects = (context_of(version.subject) + reference.subject, reference.subject)
+        found = [self.places.get((subject, reference.version)) for subject in subjects]
+        return found[0] or found[1]
 
     def _needed(self, version: SchemaVersion, reference: SchemaReference) -> SchemaVersion:
         if (needed := self.referred(version, reference)) is None:
@@ -125,13 +125,10 @@ class ArchivedSchemas:
         """Return the types of the columns of a topic's decoded keys and values, by part; without those that name no
         schema."""
         types: dict[str, pa.DataType] = {}
-        for used in topic.schemas:
-            everyone = used.sure > 0 and used.framed == used.fields and self.options.url
-            if everyone or names_schemas(used, self.index):
-                for text in sorted(used.ids, key=lambda text: (len(text), text)):
-                    with suppress(UndecodableError):
-                        more = column_type(self.schema(usual_id(text)))
-                        types[used.part] = merged_types(types.get(used.part, more), more)
+        for use in sorted(schema_uses([topic], self.index), key=lambda use: (len(use.id), use.id)):
+            with suppress(UndecodableError):
+                more = column_type(self.schema(usual_id(use.id)))
+                types[use.part] = merged_types(types.get(use.part, more), more)
         return types
 
     @cached_property
@@ -171,9 +168,8 @@ def archived_schemas(schemas: Schemas | None, options: RegistryOptions) -> Archi
 
 def same_schemas(one: Schemas, other: Schemas) -> bool:
     """Return whether both captures are equal but for their time."""
-    return msgspec.structs.replace(one, captured_at="", checksum="") == msgspec.structs.replace(
-        other, captured_at="", checksum=""
-    )
+    of_both = [replace(each, captured_at="", checksum="") for each in (one, other)]
+    return of_both[0] == of_both[1]
 
 
 # What the keys and values of a topic name. A field of eight bytes that begins with 0 may be a big-endian number, and

@@ -212,13 +212,11 @@ def export(frame: Frame, directory: Path, restore_point: str | None, to_time: st
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
             raise UsageError(f"directory {directory} is not empty", "name a new one")
-        for name, text in export_files(point.schemas):
+        for name, data in (*export_files(point.schemas), ("schemas.json", dump(point.schemas))):
             path = directory / name
             path.parent.mkdir(exist_ok=True)
             with path.open("xb") as file:
-                file.write(text)
-        with (directory / "schemas.json").open("xb") as file:
-            file.write(dump(point.schemas))
+                file.write(data)
     except OSError as error:
         raise KbackupError(f"the schemas can't be written: {error}", "check the directory and its disk") from error
     count = len(point.schemas.versions)
@@ -296,22 +294,18 @@ def restore(
 def show_plan(plan: SchemaPlan, reporter: Reporter) -> None:
     from kbackup.jobs.schemas.plan import settings_words
 
-    rows = [(s.source, s.schema, s.action) for s in plan.steps]
-    reporter.table(
-        columns("subject 1, becomes, version 4, id 3, type 2, state 1, action"),
-        [(source, v.subject, v.version, v.id, v.type, v.state, action) for source, v, action in rows],
-    )
+    steps = [(step.schema, step) for step in plan.steps]
+    rows = [(step.source, v.subject, v.version, v.id, v.type, v.state, step.action) for v, step in steps]
+    reporter.table(columns("subject 1, becomes, version 4, id 3, type 2, state 1, action"), rows)
     reporter.note(*(f"to set: {settings_words(s)} of {s.subject or 'all subjects'}" for s in plan.after), *plan.notes)
     reporter.line(f"nothing was written; {plural(len(plan.created), 'version')} to create")
 
 
 def show_restored(done: SchemaMap, plan: SchemaPlan, reporter: Reporter) -> None:
-    steps = {(s.source, s.schema.version): (s.schema.id, s.action) for s in plan.steps}
-    rows = [(s, *steps[s.source, s.version]) for s in done.schemas]
-    reporter.table(
-        columns("subject, becomes 1, version 3, new version 2, id 4, new id, action 1"),
-        [(s.source, s.subject, s.version, s.target_version, old, s.id, action) for s, old, action in rows],
-    )
+    steps = {(step.source, step.schema.version): step for step in plan.steps}
+    found = [(s, steps[s.source, s.version]) for s in done.schemas]
+    rows = [(s.source, s.subject, s.version, s.target_version, of.schema.id, s.id, of.action) for s, of in found]
+    reporter.table(columns("subject, becomes 1, version 3, new version 2, id 4, new id, action 1"), rows)
     reporter.note(*plan.notes)
     reporter.warning(*done.not_set)
     reporter.line(f"{plural(len(done.schemas), 'version')} in {done.registry}")

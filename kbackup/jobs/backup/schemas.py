@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -11,10 +11,19 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from kbackup.archive.models import Schemas, TopicState
-from kbackup.archive.schemas import NOT_READ, Place, SchemaIndex, ids_in_use, may_name, same_schemas, unknown_ids
+from kbackup.archive.schemas import (
+    NO_SCHEMAS,
+    NOT_READ,
+    Place,
+    SchemaIndex,
+    ids_in_use,
+    may_name,
+    same_schemas,
+    unknown_ids,
+)
 from kbackup.errors import UndecodableError, UnreachableError
 from kbackup.jobs.schemas.plan import open_registry, read_subject
-from kbackup.schemas.base import RegistryOptions, SchemaVersion, context_of
+from kbackup.schemas.base import RegistryOptions, SchemaVersion, context_of, qualified
 from kbackup.util.system import in_threads
 from kbackup.util.text import join_names, plural
 from kbackup.util.times import now
@@ -114,9 +123,7 @@ def capture_schemas(
         asked = [(each, context) for each in sorted(used, key=str) for context in contexts]
         found = in_threads(lambda each: registry.places(*each), asked)
         due = {subject for places in found for subject, _ in places}
-    known: dict[Place, SchemaVersion] = {}
-    if before is not None:
-        known = {(v.subject, v.version): v for v in before.versions if v.state != "gone"}
+    known = {(v.subject, v.version): v for v in (before or NO_SCHEMAS).versions if v.state != "gone"}
     versions: dict[Place, SchemaVersion] = {}
     size = 0
     while due:
@@ -130,8 +137,9 @@ def capture_schemas(
                 "check what answers at schema_registry.url",
             )
         done = due | {subject for subject, _ in versions}
-        due = {each for v in new for each in _referred(v)} - done
-    gone = _gone(before, used, versions) if before is not None else ()
+        referred = {(r.subject, context_of(v.subject)) for v in new for r in v.references}
+        due = {name for subject, context in referred for name in (subject, qualified(subject, context))} - done
+    gone = _gone(before, used, versions)
     subjects = sorted({"", *contexts, *(subject for subject, _ in versions)})
     settings = in_threads(registry.settings, subjects)
     return Schemas(
@@ -143,22 +151,17 @@ def capture_schemas(
     )
 
 
-def _referred(version: SchemaVersion) -> Iterator[str]:
-    """Return the subjects that a version refers to, by the name in the reference, and by that in its own context."""
-    for r in version.references:
-        yield r.subject
-        if context := context_of(version.subject):
-            yield context + r.subject
-
-
-def _gone(before: Schemas, used: Collection[int | str], versions: dict[Place, SchemaVersion]) -> list[SchemaVersion]:
+def _gone(
+    before: Schemas | None, used: Collection[int | str], versions: Mapping[Place, SchemaVersion]
+) -> list[SchemaVersion]:
     """Return the versions that records need and the registry has no more, with what they refer to."""
-    was, now_there = SchemaIndex(before), {v.id for v in versions.values()} | {v.guid for v in versions.values()}
+    was = SchemaIndex(before or NO_SCHEMAS)
+    now_there = {(context_of(v.subject), each) for v in versions.values() for each in (v.id, v.guid)}
     gone: dict[Place, SchemaVersion] = {}
-    for each in used:
-        if each in now_there or each not in was:
-            continue
+    for each in (each for each in used if each in was):
         found = was.find(each)
+        if (context_of(found.subject), each) in now_there:
+            continue
         try:
             needed = [version for _, version in was.references(found)]
         except UndecodableError:

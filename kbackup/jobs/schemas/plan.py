@@ -21,7 +21,15 @@ from kbackup.archive.query.selection import Selection
 from kbackup.archive.schemas import Place, SchemaIndex, lacking, naming_parts, schema_uses, usual_id
 from kbackup.errors import RefusedError, UsageError
 from kbackup.formats.schema_ids import Part
-from kbackup.schemas.base import RegistryOptions, SchemaVersion, SubjectSettings, context_of, missing
+from kbackup.schemas.base import (
+    RegistryOptions,
+    SchemaReference,
+    SchemaVersion,
+    SubjectSettings,
+    context_of,
+    missing,
+    qualified,
+)
 from kbackup.util.system import in_threads
 from kbackup.util.text import join_names, plural
 
@@ -270,15 +278,13 @@ def _same_content(versions: Iterable[SchemaVersion], wanted: SchemaVersion) -> S
 
 def numbered(v: SchemaVersion, found: Mapping[Place, SchemaVersion]) -> SchemaVersion | None:
     """Return a version with references as they are numbered on the target; None if one isn't there."""
-    at = [found.get((absolute(v, r.subject), r.version)) or found.get((r.subject, r.version)) for r in v.references]
-    pairs = zip(v.references, at, strict=True)
-    references = tuple(replace(r, version=each.version) for r, each in pairs if each is not None)
-    return replace(v, references=references) if None not in at else None
-
-
-def absolute(v: SchemaVersion, subject: str) -> str:
-    """Return the subject that a schema refers to: of the schema's own context, if it names none."""
-    return subject if subject.startswith(":.") else context_of(v.subject) + subject
+    context, references = context_of(v.subject), list[SchemaReference]()
+    for r in v.references:
+        at = found.get((qualified(r.subject, context), r.version)) or found.get((r.subject, r.version))
+        if at is None:
+            return None
+        references.append(replace(r, version=at.version))
+    return replace(v, references=tuple(references))
 
 
 def same_schema(one: SchemaVersion, other: SchemaVersion) -> bool:
@@ -297,7 +303,7 @@ def content_digest(v: SchemaVersion) -> str:
     if v.type != "PROTOBUF":
         with suppress(msgspec.DecodeError, RecursionError):
             text = msgspec.json.encode(msgspec.json.decode(v.schema), order="sorted")
-    references = sorted((r.name, absolute(v, r.subject), r.version) for r in v.references)
+    references = sorted((r.name, qualified(r.subject, context_of(v.subject)), r.version) for r in v.references)
     return hashlib.sha256(msgspec.json.encode([v.type, text, references])).hexdigest()[:16]
 
 

@@ -112,6 +112,16 @@ def test_what_was_deleted_is_marked_and_what_is_gone_is_kept_while_it_is_needed(
     assert places(source(running).take([topic(2)], gone.schemas).schemas) == ORDERS
 
 
+def test_an_id_in_another_context_is_not_the_one_that_is_gone(running: ConfluentRegistry) -> None:
+    running.put(":.x:other", 1, 4, {"schema": '"other"'})
+    before = source(running).take([topic(4)], None).schemas
+    del running.subjects["clicks-value"]
+    after = source(running).take([topic(4)], before).schemas
+    assert places(after) == [":.x:other 1 active", "clicks-value 1 gone"]
+    assert after is not None
+    assert SchemaIndex(after).find(4).subject == "clicks-value"
+
+
 def test_ids_that_the_registry_lacks_are_warnings(running: ConfluentRegistry) -> None:
     taken = source(running).take([topic(2, 77)], None)
     assert taken.warnings == ("values of orders carry schema 77 (9 records), which the registry has not",)
