@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING
 
 from kbackup.archive.models import DocumentRef, Manifest
 from kbackup.archive.reader import Archive
@@ -14,9 +16,12 @@ from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.replay import SchemaRewrite
 from kbackup.jobs.schemas.plan import SchemaPlan, open_registry, prepare_schemas
 from kbackup.jobs.schemas.records import rewrite_of
-from kbackup.jobs.schemas.write import apply_schemas
+from kbackup.jobs.schemas.write import apply_schemas, lost_since, schema_map
 from kbackup.store.base import Store
 from kbackup.util.text import join_names
+
+if TYPE_CHECKING:
+    from kbackup.kafka.schema_registry import SchemaRegistry
 
 
 @dataclass
@@ -25,13 +30,13 @@ class MirrorSchemas:
 
     flow: Flow
     state: Store
-    _known: tuple[DocumentRef, frozenset[int | str]] | None = None
+    _known: tuple[DocumentRef | None, frozenset[int | str]] | None = None
     _rewrite: SchemaRewrite | None = None
 
     def register(self, archive: Archive, point: Manifest, topics: Sequence[RemoteTopic]) -> SchemaRewrite | None:
         """Return the new ids of the records of a restore point; None if they keep theirs. `ClusterError` while a record
         names a schema that the restore point lacks: a later one may have it."""
-        if self.flow.schemas == "none" or point.schemas is None:
+        if self.flow.schemas == "none":
             return None
         sources = {topic.source for topic in topics}
         states = [topic for topic in point.topics if topic.name in sources]
@@ -39,20 +44,32 @@ class MirrorSchemas:
         if needed == self._known:
             return self._rewrite
         schemas = archive.schemas(point)
-        assert schemas is not None  # noqa: S101 (the manifest names them)
+        if schemas is None:
+            if not needed[1]:
+                return None
+            raise self._waits([f"restore point {point.number} has none"])
         registry = open_registry(self.flow.target_registry)
         plan = prepare_schemas(registry, schemas, states, self.flow.schemas)
         if plan.problems:
-            raise ClusterError(
-                f"the records of {self.flow.name} wait for their schemas: {join_names(plan.problems, 5, '; ')}",
-                "see 'kbackup schemas show', and register what is missing; kbackup.schemas = none copies the ids",
-            )
-        self._rewrite = rewrite_of(apply_schemas(registry, self.state, self._id(plan), plan))
+            raise self._waits(plan.problems)
+        self._rewrite = rewrite_of(apply_schemas(registry, self.state, self._id(registry, plan), plan))
         self._known = needed
         return self._rewrite
 
-    def _id(self, plan: SchemaPlan) -> str:
-        """Return the id under which a plan is noted beside those of restores: the same one after a crash."""
+    def _waits(self, why: Sequence[str]) -> ClusterError:
+        return ClusterError(
+            f"the records of {self.flow.name} wait for their schemas: {join_names(why, 5, '; ')}",
+            "see 'kbackup schemas show', and register what is missing; kbackup.schemas = none copies the ids",
+        )
+
+    def _id(self, registry: SchemaRegistry, plan: SchemaPlan) -> str:
+        """Return the id under which a plan is noted beside those of restores: the same one after a crash, another one
+        after the target has lost what was registered."""
         wanted = [(step.schema.subject, step.schema.version, step.schema.id) for step in plan.steps]
-        of = repr((self.flow.name, plan.registry, plan.mode, plan.parts, wanted))
-        return f"mirror-{hashlib.sha256(of.encode()).hexdigest()[:24]}"
+        for attempt in count():
+            of = repr((self.flow.name, plan.registry, plan.mode, plan.parts, wanted, attempt))
+            noted = f"mirror-{hashlib.sha256(of.encode()).hexdigest()[:24]}"
+            done = schema_map(self.state, noted)
+            if done is None or not lost_since(registry, done.places):
+                return noted
+        raise AssertionError  # there is always another one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace as replace_fields
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from kbackup.archive.models import UsedSchemas
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.config.models import Restore
-from kbackup.errors import MismatchError, RefusedError, UsageError
+from kbackup.errors import ClusterError, MismatchError, RefusedError, UsageError
+from kbackup.jobs.mirror.flow import RemoteTopic
+from kbackup.jobs.mirror.schemas import MirrorSchemas
+from kbackup.jobs.replay import SchemaRewrite
 from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.jobs.schemas.records import (
     missing_schemas,
@@ -25,6 +29,7 @@ from kbackup.jobs.schemas.write import apply_schemas
 from kbackup.schemas.base import RegistryOptions
 from tests.support.archives import commit_point, make_archive
 from tests.support.confluent_registry import ConfluentRegistry
+from tests.support.flow_maps import flow_of
 from tests.support.memory_store import MemoryStore
 from tests.support.schemas import schemas, version
 
@@ -123,6 +128,29 @@ def test_a_guid_that_the_target_does_not_give_ends_it(
     monkeypatch.setattr("tests.support.confluent_registry.Version.guid", "")
     with pytest.raises(RefusedError, match=f"has none for {_GUID}"):
         apply_schemas(found.registry, archive.store, "r", found.plan)
+
+
+def mirrored(archive: Archive, registry: ConfluentRegistry) -> SchemaRewrite | None:
+    """What a mirror registers that was just started."""
+    flow = replace_fields(flow_of(), schemas="map", target_registry=RegistryOptions(url=registry.url))
+    topics = [RemoteTopic("orders", "A.orders", 1)]
+    return MirrorSchemas(flow, archive.store).register(archive, archive.restore_point("latest"), topics)
+
+
+def test_a_mirror_registers_again_what_its_target_has_lost(running: ConfluentRegistry) -> None:
+    archive = archive_of(7)
+    for due in (8, 9):
+        for _ in range(2):
+            rewrite = mirrored(archive, running)
+            assert rewrite is not None
+            assert rewrite.ids == {7: due}
+        del running.subjects["orders-value"]
+
+
+def test_mirrored_records_wait_for_a_restore_point_with_schemas(running: ConfluentRegistry) -> None:
+    with pytest.raises(ClusterError, match="wait for their schemas: restore point 3 has none"):
+        mirrored(archive_of(7, with_schemas=False), running)
+    assert mirrored(archive_of(with_schemas=False), running) is None
 
 
 def test_a_drill_names_schemas_that_are_none() -> None:
