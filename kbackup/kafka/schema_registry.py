@@ -46,6 +46,7 @@ _NOT_THERE = (40401, 40402, 40403, 40404, 40406, 40408, 40409)
 _TYPES = "application/vnd.schemaregistry.v1+json, application/json"
 
 T = TypeVar("T")
+Query = Mapping[str, str | bool]
 
 
 class _Answer(msgspec.Struct):
@@ -67,8 +68,11 @@ class _Place(msgspec.Struct, frozen=True):
     version: int
 
 
-class _Registered(msgspec.Struct):
+class _Id(msgspec.Struct):
+    """The id that a registered schema has, or one that a GUID has in a context."""
+
     id: int
+    context: str = "."
 
 
 class _Mode(msgspec.Struct):
@@ -123,26 +127,26 @@ class SchemaRegistry:
 
     def subjects(self, deleted: bool = False) -> list[str]:
         """Return the subjects of all contexts; with `deleted` also those that are softly deleted."""
-        return self._every(str, "/subjects", subjectPrefix=":*:", **_flag(deleted))
+        return self._every(str, "/subjects", subjectPrefix=":*:", deleted=deleted)
 
     def versions(self, subject: str, deleted: bool = False) -> list[int]:
         """Return a subject's versions, [] if there is no such subject."""
-        return self._every(int, f"/subjects/{_quoted(subject)}/versions", **_flag(deleted))
+        return self._every(int, f"/subjects/{_quoted(subject)}/versions", deleted=deleted)
 
     def version(self, subject: str, number: int) -> SchemaVersion | None:
         """Return a version, also a deleted one; its state is not known."""
-        answer = self._read(_Answer, f"/subjects/{_quoted(subject)}/versions/{number}", deleted="true")
+        answer = self._read(_Answer, f"/subjects/{_quoted(subject)}/versions/{number}", deleted=True)
         return None if answer is None else _version_of(answer, subject, number)
 
     def places(self, schema_id: int | str, context: str = "") -> list[tuple[str, int]]:
         """Return the subjects and versions of an id or a GUID, also deleted ones."""
         if isinstance(schema_id, str):
-            ids = self._read(list[dict[str, Any]], f"/schemas/guids/{_quoted(schema_id)}/ids") or []
-            found = [each["id"] for each in ids if isinstance(each.get("id"), int)]
-            return [place for each in found for place in self.places(each, context)]
+            ids = self._read(list[_Id], f"/schemas/guids/{_quoted(schema_id)}/ids") or []
+            names = ["" if each.context == "." else f":{each.context}:" for each in ids]
+            return [place for each, name in zip(ids, names, strict=True) for place in self.places(each.id, name)]
         subject = {"subject": context} if context else {}
         path = f"/schemas/ids/{schema_id}/versions"
-        return [(p.subject, p.version) for p in self._every(_Place, path, deleted="true", **subject)]
+        return [(p.subject, p.version) for p in self._every(_Place, path, deleted=True, **subject)]
 
     def settings(self, subject: str) -> SubjectSettings:
         """Return what is set for a subject, a context (`:.context:`), or ('') for all."""
@@ -159,9 +163,9 @@ class SchemaRegistry:
         self._set("config", subject, body)
 
     def set_mode(self, subject: str, mode: str | None, force: bool = False) -> None:
-        self._set("mode", subject, None if mode is None else {"mode": mode}, **({"force": "true"} if force else {}))
+        self._set("mode", subject, None if mode is None else {"mode": mode}, force=force)
 
-    def _set(self, what: str, subject: str, body: Mapping[str, Any] | None, **query: str) -> None:
+    def _set(self, what: str, subject: str, body: Mapping[str, Any] | None, **query: str | bool) -> None:
         at = f"/{_quoted(subject)}" if subject else ""
         self._ask("DELETE" if body is None else "PUT", f"/{what}{at}", body, query)
 
@@ -170,17 +174,16 @@ class SchemaRegistry:
         the id that it has now: registries may give another one. `RegistryRefusedError` if it isn't taken."""
         body = _body(version) | ({"version": version.version, "id": version.id} if keep else {})
         answer = self._ask("POST", f"/subjects/{_quoted(version.subject)}/versions", body)
-        return self._checked(_Registered, answer).id
+        return self._checked(_Id, answer).id
 
     def lookup(self, version: SchemaVersion) -> SchemaVersion | None:
         """Return the version of the same subject with the same schema, also a deleted one; None if there is none."""
-        answer = self._ask("POST", f"/subjects/{_quoted(version.subject)}", _body(version), {"deleted": "true"})
+        answer = self._ask("POST", f"/subjects/{_quoted(version.subject)}", _body(version), {"deleted": True})
         return None if answer is None else _version_of(self._checked(_Answer, answer), version.subject, 0)
 
     def delete(self, subject: str, number: int, permanent: bool = False) -> None:
         """Delete a version: softly, or what was deleted softly for good. One that is gone already is no error."""
-        query = {"permanent": "true"} if permanent else {}
-        self._ask("DELETE", f"/subjects/{_quoted(subject)}/versions/{number}", None, query)
+        self._ask("DELETE", f"/subjects/{_quoted(subject)}/versions/{number}", None, {"permanent": permanent})
 
     def schema(self, schema_id: int | str) -> Schema:
         """Return the schema of an id or GUID with all schemas that it refers to.
@@ -202,7 +205,7 @@ class SchemaRegistry:
             raise UndecodableError(f"the registry has no {subject} version {reference.version}, which others refer to")
         return found
 
-    def _every(self, kind: type[T], path: str, **query: str) -> list[T]:
+    def _every(self, kind: type[T], path: str, **query: str | bool) -> list[T]:
         """Return a whole list: registries give a part of it, some without a word. One that knows no parts gives the
         same list again."""
         found: dict[T, None] = {}
@@ -210,7 +213,7 @@ class SchemaRegistry:
             found |= dict.fromkeys(more)
         return list(found)
 
-    def _read(self, kind: type[T], path: str, **query: str) -> T | None:
+    def _read(self, kind: type[T], path: str, **query: str | bool) -> T | None:
         """Return the answer, checked; None if there is no such thing."""
         answer = self._ask("GET", path, query=query)
         return None if answer is None else self._checked(kind, answer)
@@ -222,7 +225,7 @@ class SchemaRegistry:
             raise self._strange() from error
 
     def _ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Mapping[str, str] | None = None
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Query | None = None
     ) -> bytes | None:
         """Return the answer's bytes, None where the registry says that there is no such thing. Every request may be
         sent again: to register, set or delete the same thing twice changes nothing more."""
@@ -245,7 +248,7 @@ class SchemaRegistry:
             time.sleep(_PAUSE if n % len(self._urls) == 0 else 0)
         raise AssertionError  # the last try returns or raises
 
-    def _send(self, method: str, url: str, content: bytes | None, query: Mapping[str, str]) -> tuple[int, bytes]:
+    def _send(self, method: str, url: str, content: bytes | None, query: Query) -> tuple[int, bytes]:
         headers = {"Accept": _TYPES} | ({"Content-Type": "application/json"} if content is not None else {})
         until, data = time.monotonic() + _WHOLE_SECONDS, bytearray()
         with self._client.stream(method, url, content=content, params=query, headers=headers) as response:
@@ -289,10 +292,6 @@ class SchemaRegistry:
         return UnreachableError(
             f"what answers at {self.url} is no schema registry", f"check {self._section}.url, its path too"
         )
-
-
-def _flag(deleted: bool) -> dict[str, str]:
-    return {"deleted": "true"} if deleted else {}
 
 
 def _quoted(name: str) -> str:

@@ -61,6 +61,12 @@ def test_references_mean_the_context_that_they_are_in(running: ConfluentRegistry
     assert ask(running, 3).references == (("deep", "deep in eu"), ("m", "money"))
 
 
+def test_a_guid_means_the_contexts_that_have_it(running: ConfluentRegistry) -> None:
+    running.put("other", 1, 1, {"schema": "other"})
+    guid = running.put(":.eu:money", 1, 1, {"schema": "money"}).guid
+    assert SchemaRegistry(RegistryOptions(url=running.url)).places(guid) == [(":.eu:money", 1)]
+
+
 def test_references_in_a_circle_end(running: ConfluentRegistry) -> None:
     for n, other in ((1, 2), (2, 1)):
         refers = [{"name": f"s{other}", "subject": f"s{other}", "version": 1}]
