@@ -23,10 +23,11 @@ class Transaction(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """`version` 2 raises the epoch with each transaction (KIP-890)."""
+    """`version` 2 raises the epoch with each transaction (KIP-890). With `upgraded` it does from the second one on."""
 
     transactions: tuple[Transaction, ...]
     version: int = 1
+    upgraded: bool = False
 
 
 class Batch(NamedTuple):
@@ -89,8 +90,10 @@ def steps_of(cluster: Cluster, programs: Sequence[Producer]) -> Iterator[tuple[s
         if at.number == len(program.transactions):
             continue
         writes, end = program.transactions[at.number]
-        raised = at.epoch + (program.version == 2) + (end == FENCED)  # the epoch of its markers
-        event = Event(PREPARE, raised, program.version, at.number)
+        # as Kafka 4.3 does it: a coordinator fences with version 2, whatever the producer has
+        version = 2 if end == FENCED or (program.upgraded and at.number) else program.version
+        raised = at.epoch + (version == 2)  # the epoch of its markers
+        event = Event(PREPARE, raised, version, at.number)
         if at.marks is None:
             for n, to in enumerate(at.left):
                 if to not in at.left[:n]:

@@ -57,7 +57,8 @@ class Known(NamedTuple):
 class Whole(Backup):
     """The rule of README.md, with the coordinators' logs, or with DescribeTransactions where `asks`. Wrong variants
     leave something out (a False), or do one thing otherwise: `group_positions` is `tail`, which is right, or `before`
-    or `after`; `epochs_alone`, which `asks`, looks at states and epochs without start times.
+    or `after`; `epochs_alone`, which `asks`, looks at states and epochs without start times; `own_epochs` looks at the
+    epochs of records in place of those of their markers.
 
     With `others`, producers that are not in the model hold last stable offsets back as far as they like, and make the
     backup list again as often as they like."""
@@ -70,6 +71,7 @@ class Whole(Backup):
     holds: bool = True
     waits: bool = True
     epochs_alone: bool = False
+    own_epochs: bool = False
     group_positions: str = "tail"
 
     def begin(self) -> Known:
@@ -179,14 +181,17 @@ class Whole(Backup):
         settled = known.settled[batch.producer]
         assert settled is not None
         end = settled.ends[partition]
-        marked = any(each.producer == batch.producer and each.kind != DATA for each in log[offset:end])
+        marks = [n for n in range(offset, len(log)) if log[n].producer == batch.producer and log[n].kind != DATA]
+        marked = bool(marks) and marks[0] < end
         if self.asks:
             return offset < end and (marked or settled.coordinator[0] == "Prepare")
         if settled.coordinator[0] == len(cluster.events[batch.producer]):
             return True  # nothing was prepared since, and all below the last stable offset was
         following = _following(cluster, batch.producer, settled.coordinator)
-        if settled.moved:  # version 2: the batches of a transaction have a lower epoch than its markers
+        if settled.moved and self.own_epochs:
             return batch.epoch < following.epoch - (following.kind == PREPARE)
+        if settled.moved:  # the markers of a transaction of version 2 have a higher epoch than those before
+            return bool(marks) and log[marks[0]].epoch < following.epoch + (following.kind == COMPLETE)
         return offset < end and (marked or following.kind == COMPLETE)
 
 

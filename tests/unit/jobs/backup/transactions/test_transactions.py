@@ -25,7 +25,7 @@ from tests.unit.jobs.backup.transactions.cluster import (
 )
 from tests.unit.jobs.backup.transactions.rules import ByPosition, Ends, Whole, close
 
-BOTH = Transaction((0, 1))
+BOTH, FENCE = Transaction((0, 1)), Transaction((0, 1), FENCED)
 
 
 def check(programs: Sequence[Producer], partitions: int, rule: Backup) -> None:
@@ -46,7 +46,7 @@ def check(programs: Sequence[Producer], partitions: int, rule: Backup) -> None:
     ("ends", "versions", "asks"),
     [
         ((COMMIT, COMMIT), (1, 2), False),
-        ((FENCED, COMMIT), (2,), False),
+        ((FENCED, COMMIT), (1,), False),
         ((COMMIT, FENCED), (1,), False),
         ((COMMIT, COMMIT), (1,), True),
     ],
@@ -103,6 +103,19 @@ def test_a_hanging_transaction_tears_nothing() -> None:
     programs = [Producer((Transaction((0,), HANGING),)), Producer((BOTH,), version=2)]
     check(programs, 2, Whole())
     assert "backup" in explore(programs, 2, Whole()).stuck, "who waits for a hanging transaction waits for ever"
+
+
+def test_a_producer_that_is_upgraded() -> None:
+    check([Producer((BOTH, BOTH), upgraded=True)], 2, Whole(others=True))
+
+
+@pytest.mark.parametrize(
+    "producer", [Producer((BOTH, BOTH), upgraded=True), Producer((BOTH, FENCE))], ids=["upgraded", "fenced"]
+)
+def test_epochs_of_records_do_not_tell_versions_apart(producer: Producer) -> None:
+    torn = explore([producer], 2, Whole(own_epochs=True)).torn
+    print(torn)
+    assert "0.0 is torn" in torn
 
 
 # Wrong variants. Each has a counterexample, which `pytest -rP` prints.
