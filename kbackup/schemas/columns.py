@@ -115,8 +115,7 @@ _GOOGLE |= {f"google.protobuf.{name}": JSON for name in ("Any", "Struct", "Value
 def _roots(file: Any) -> list[Any]:
     """Return the messages of a file that no other one of it has as a field: records are of these."""
     every = list(file.message_types_by_name.values())
-    parts = {kind.full_name: set(_parts(kind)) for kind in every}
-    inner = {name for kind, names in parts.items() for name in names - {kind}}
+    inner = {name for kind in every for name in _parts(kind) if name != kind.full_name}
     return [kind for kind in every if kind.full_name not in inner] or every[:1]
 
 
