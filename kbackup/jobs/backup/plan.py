@@ -295,14 +295,13 @@ def next_states(
     last records that this run read; `compacted` are the topics that remember more than one of them. `schemas` are those
     that the records of `segments` name."""
     added: dict[TopicPartition, list[Segment]] = defaultdict(list)
+    counted = Counter[str]()
     for segment in segments:
         added[TopicPartition(segment.topic, segment.partition)].append(segment)
+        counted[segment.topic] += segment.count
     used: dict[str, list[SchemaUse]] = defaultdict(list)
     for use in schemas:
         used[use.topic].append(use)
-    counted = Counter[str]()
-    for segment in segments:
-        counted[segment.topic] += segment.count
 
     def states(topic: TopicPlan) -> Iterator[PartitionState]:
         few = FEW if topic.name in compacted else 1

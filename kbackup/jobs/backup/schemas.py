@@ -53,7 +53,7 @@ class BackupSchemas:
 
     options: RegistryOptions = field(default_factory=RegistryOptions)
     keep: Keep = "none"
-    _asked: float | None = None
+    _asked: tuple[float, set[int | str], Schemas] | None = None
     _failure: tuple[float, str] | None = None
 
     @property
@@ -77,19 +77,21 @@ class BackupSchemas:
             )
             return TakenSchemas(before, note=note if framed and self.keep != "none" and before is None else "")
         used, moment = ids_in_use(topics), time.monotonic()
-        taken = before
-        if again or before is None or self._asked is None or moment - self._asked > _AGAIN or not _has(before, used):
-            # records from before ids were counted may have any id
-            keep_all = self.keep == "all" or not all(t.all_counted for t in topics)
+        taken: Schemas | None = None
+        if not again and self._asked is not None:
+            last, ids, answer = self._asked
+            taken = answer if moment - last <= _AGAIN and used <= ids else None
+        if taken is None:
             if not again and self._failure is not None and moment - self._failure[0] < _AGAIN:
                 return _kept(before, self._failure[1])  # a round can't wait for it each time
+            # records from before ids were counted may have any id
+            keep_all = self.keep == "all" or not all(t.all_counted for t in topics)
             try:
                 taken = capture_schemas(self._registry, used, before, "all" if keep_all else "used")
             except UnreachableError as error:
                 self._failure = moment, error.message
                 return _kept(before, error.message)
-            self._asked, self._failure = moment, None
-        assert taken is not None  # noqa: S101 (without one before, it was just captured)
+            self._asked, self._failure = (moment, used, taken), None
         lacks = [
             f"{u.part}s of {u.topic} carry schema {u.id} ({plural(u.fields, 'record')}), which the registry has not"
             for u in unknown_ids(topics, SchemaIndex(taken))
@@ -104,11 +106,6 @@ class BackupSchemas:
 def _kept(before: Schemas | None, why: str) -> TakenSchemas:
     kept = "are those of the restore point before" if before is not None else "are not in it"
     return TakenSchemas(before, (f"{NOT_READ} {kept}: {why}",), failed=True)
-
-
-def _has(schemas: Schemas, ids: Collection[int | str]) -> bool:
-    index = SchemaIndex(schemas)
-    return all(each in index for each in ids)
 
 
 def capture_schemas(

@@ -156,6 +156,11 @@ def test_a_follower_asks_again_for_new_ids_alone(running: ConfluentRegistry) -> 
     assert follower.take([topic(2)], before, again=False).schemas is before
     assert running.asked == []
     assert "clicks-value 1 active" in places(follower.take([topic(2, 4)], before, again=False).schemas)
+    follower.take([topic(2, 4, 77)], before, again=False)
+    running.asked.clear()
+    taken = follower.take([topic(2, 77)], before, again=False)
+    assert (len(taken.warnings), running.asked) == (1, []), "an id that is not there is not asked for in each round"
+    assert "clicks-value 1 active" in places(taken.schemas), "no restore point was committed with it yet"
 
 
 def test_references_in_a_circle_end(running: ConfluentRegistry) -> None:
