@@ -110,9 +110,9 @@ def restore(
                 findings.warnings += warn_of_existing(target, cluster, records, plan)
         settings = compare_settings(store, plan, cluster)
         schemas, registered = None, None
-        if begun.plan is not None:
+        if begun.plan is not None or options.schemas == "none":
             registered = resumed_schemas(options.schemas, state, plan.restore_id)
-        elif options.schemas != "none":
+        else:
             asked, target_registry = options.schemas, registry or RegistryOptions()
             archive = open_archive_or_folder(store)
             schemas = plan_record_schemas(asked, options.subject_prefix, target_registry, archive, plan, state)

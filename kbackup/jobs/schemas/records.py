@@ -58,6 +58,10 @@ def plan_record_schemas(
     """Plan the schemas of the records of a restore into the registry of `options`; None if there is nothing to bring
     back. `asked` None: `same`, if there is a registry. Raises `RefusedError` where a record's id would have no
     meaning."""
+    begun = begun_plan(state, plan.restore_id)
+    if begun is not None:
+        _check_mode(asked, begun.mode, plan.restore_id)
+        asked = begun.mode
     if not options.url:
         if asked is not None:
             raise UsageError(
@@ -75,7 +79,7 @@ def plan_record_schemas(
             "restore with --schemas none, or select a restore point that was taken with schema_registry.url",
         )
     registry = open_registry(options)
-    found = begun_plan(state, plan.restore_id) or prepare_schemas(registry, schemas, topics, asked or "same", prefix)
+    found = begun or prepare_schemas(registry, schemas, topics, asked or "same", prefix)
     found.check()
     uncounted = [t.name for t in topics if not t.all_counted]
     unknown = f"what schemas older records of {join_names(uncounted, 3)} name is not known before they are read"
@@ -86,13 +90,16 @@ def resumed_schemas(asked: str | None, state: Store, restore_id: str) -> SchemaM
     """Return the schemas that a restore registered before it wrote its first record. `MismatchError` if it was begun
     otherwise: some of its records would get other ids."""
     done = schema_map(state, restore_id)
-    was = done.mode if done is not None else "none"
+    _check_mode(asked, done.mode if done is not None else "none", restore_id)
+    return done
+
+
+def _check_mode(asked: str | None, was: str, restore_id: str) -> None:
     if asked not in (None, was):
         raise MismatchError(
             f"restore {restore_id} was begun with --schemas {was}, now it is {asked}",
             "give the same as then, or another --restore-id",
         )
-    return done
 
 
 def unreadable_records(archive: Archive, plan: RestorePlan) -> list[str]:

@@ -79,6 +79,17 @@ def test_ids_are_mapped_for_the_parts_that_name_schemas(running: ConfluentRegist
     assert len(missing_schemas(RegistryOptions(url=running.url), True, archive, plan, archive.store)) == 1
 
 
+def test_schemas_that_were_registered_before_a_kill_are_those_of_the_records(running: ConfluentRegistry) -> None:
+    archive = archive_of(7)
+    plan, found = planned(archive, running, "map")
+    apply_schemas(found.registry, archive.store, "r", found.plan)
+    assert planned(archive, running, None)[1].plan == found.plan
+    with pytest.raises(MismatchError, match="begun with --schemas map, now it is same"):
+        planned(archive, running, "same")
+    with pytest.raises(UsageError, match="--schemas map needs the schema registry of the target"):
+        plan_record_schemas(None, "", RegistryOptions(), archive, plan, archive.store)
+
+
 def test_a_restore_that_was_begun_without_schemas_goes_on_without() -> None:
     assert resumed_schemas(None, MemoryStore(), "r") is None
     with pytest.raises(MismatchError, match="begun with --schemas none, now it is map"):
