@@ -117,7 +117,8 @@ def capture_schemas(
     if keep == "all":
         due = set(registry.subjects(deleted=True))
     else:
-        asked = [(each, context) for each in sorted(used, key=str) for context in contexts]
+        # a GUID is that of all contexts
+        asked = [(each, at) for each in used for at in (contexts if isinstance(each, int) else [""])]
         found = in_threads(lambda each: registry.places(*each), asked)
         due = {subject for places in found for subject, _ in places}
     known = {(v.subject, v.version): v for v in (before or NO_SCHEMAS).versions if v.state != "gone"}
