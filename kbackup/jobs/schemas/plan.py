@@ -252,12 +252,15 @@ def locate(
 
     A registry may tell a text in a form of its own, and look it up in the original one, or the other way round."""
     found: dict[Place, SchemaVersion] = {}
+    known = defaultdict[tuple[str, str], list[SchemaVersion]](list)
+    for held in (v for versions in there.values() for v in versions.values()):
+        known[held.subject, content_digest(held)].append(held)
     for v in wanted:
         versions = there.get(v.subject, {})
         at = versions.get(v.version)
         if mode == "map":
             asked = numbered(v, found)
-            at = None if asked is None else _same_content(versions.values(), asked)
+            at = None if asked is None else _same_content(known[v.subject, content_digest(asked)], asked)
             if at is None and asked is not None and versions and (again := registry.lookup(asked)) is not None:
                 at = versions.get(again.version)
         elif at is not None and not same_schema(at, v):
@@ -270,9 +273,8 @@ def locate(
 
 
 def _same_content(versions: Iterable[SchemaVersion], wanted: SchemaVersion) -> SchemaVersion | None:
-    """Return the newest version with the same content, an active one if there is one."""
-    about = wanted.metadata, wanted.rules
-    same = [at for at in versions if (at.metadata, at.rules) == about and same_schema(at, wanted)]
+    """Return the newest version with the same metadata and rules too, an active one if there is one."""
+    same = [at for at in versions if (at.metadata, at.rules) == (wanted.metadata, wanted.rules)]
     return max(same, key=lambda at: (at.state == "active", at.version), default=None)
 
 
@@ -292,11 +294,6 @@ def same_schema(one: SchemaVersion, other: SchemaVersion) -> bool:
     return content_digest(one) == content_digest(other)
 
 
-def same_text(one: SchemaVersion, other: SchemaVersion) -> bool:
-    """Return whether both have the same type and text, whatever they refer to."""
-    return same_schema(replace(one, references=()), replace(other, references=()))
-
-
 def content_digest(v: SchemaVersion) -> str:
     """Return hex digits that schemas of equal type, references and text have in common."""
     text: object = " ".join(v.schema.split())
@@ -305,6 +302,11 @@ def content_digest(v: SchemaVersion) -> str:
             text = msgspec.json.encode(msgspec.json.decode(v.schema), order="sorted")
     references = sorted((r.name, qualified(r.subject, context_of(v.subject)), r.version) for r in v.references)
     return hashlib.sha256(msgspec.json.encode([v.type, text, references])).hexdigest()[:16]
+
+
+def text_digest(v: SchemaVersion) -> str:
+    """Return hex digits that schemas of equal type and text have in common, whatever they refer to."""
+    return content_digest(replace(v, references=()))
 
 
 # The plan.

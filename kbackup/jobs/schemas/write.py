@@ -25,8 +25,8 @@ from kbackup.jobs.schemas.plan import (
     locate,
     numbered,
     read_subjects,
-    same_text,
     settings_words,
+    text_digest,
 )
 from kbackup.schemas.base import SchemaVersion, SubjectSettings, context_of
 from kbackup.store.base import Store
@@ -329,24 +329,31 @@ def undo_schemas(registry: SchemaRegistry, state: Store, restore_id: str) -> Sch
     there = read_subjects(registry, [step.schema for step in plan.steps])
     found = _restored(registry, plan, done, there)
     ours = {(at.subject, at.version) for at in found.values()}
-    deleted = list[str]()
+    others = {
+        subject: [
+            v for n, v in versions.items() if (subject, n) not in ours and n not in plan.versions.get(subject, ())
+        ]
+        for subject, versions in there.items()
+    }
+    if done is None:
+        lost = [step.schema for step in plan.created if (step.schema.subject, step.schema.version) not in found]
+        texts = {(v.subject, text_digest(v)) for v in lost}
+        left += [
+            f"{v.subject} version {v.version} is left: it may be of this restore, with metadata or rules of the "
+            f"registry's own; end the restore with --restore-id {restore_id}, then undo it"
+            for v in (v for each in others.values() for v in each)
+            if (v.subject, text_digest(v)) in texts
+        ]
+    deleted = dict[str, None]()
     for step in reversed(plan.created):
-        v, before = step.schema, plan.versions.get(step.schema.subject, ())
-        others = {n: each for n, each in there[v.subject].items() if (v.subject, n) not in ours and n not in before}
-        at = found.get((v.subject, v.version))
+        at = found.get((step.schema.subject, step.schema.version))
         if at is None:
-            left += [
-                f"{v.subject} version {n} is left: it may be of this restore, with metadata or rules of the registry's "
-                f"own; end the restore with --restore-id {restore_id}, then undo it"
-                for n, each in others.items()
-                if same_text(each, v)
-            ]
             continue
         name = f"{at.subject} version {at.version}"
-        is_as_before = at.state != "active" if step.action == "undelete" else at.version in before
-        if is_as_before or name in deleted:
+        was_there = at.version in plan.versions.get(at.subject, ())
+        if name in deleted or (at.state != "active" if step.action == "undelete" else was_there):
             continue
-        if newer := [n for n, each in others.items() if n > at.version and each.state == "active"]:
+        if newer := [v.version for v in others[at.subject] if v.version > at.version and v.state == "active"]:
             left.append(f"{name} is left: others have registered version {min(newer)} since")
             continue
         try:
@@ -354,11 +361,11 @@ def undo_schemas(registry: SchemaRegistry, state: Store, restore_id: str) -> Sch
                 registry.delete(at.subject, at.version)
             if step.action == "create":
                 registry.delete(at.subject, at.version, permanent=True)
-            deleted.append(name)
+            deleted[name] = None
         except RefusedError as error:
             left.append(f"{name} is left: {error.message}")
     about = {"restore_id": restore_id, "registry": plan.registry}
-    return SchemasUndone(**about, deleted=tuple(deleted), settings=tuple(settings), left=tuple(dict.fromkeys(left)))
+    return SchemasUndone(**about, deleted=tuple(deleted), settings=tuple(settings), left=tuple(left))
 
 
 def _restored(

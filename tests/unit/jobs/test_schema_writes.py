@@ -172,6 +172,7 @@ def test_an_undo_that_is_killed_is_done_again(make: Callable[[], ConfluentRegist
         except Killed:
             assert undo_schemas(client, state, "r").left == ()
             assert comparable(server, mode) == comparable(make(), mode), f"killed at request {until}"
+    put(server, version(f"{prefix}old", 9, 900, schema=VERSIONS[1].schema))  # by others
     again = undo_schemas(client, state, "r")
     assert (again.deleted, again.settings, again.left) == ((), (), ())
     if make is empty:
