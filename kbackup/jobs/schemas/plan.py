@@ -273,9 +273,9 @@ def locate(
 
 
 def _same_content(versions: Iterable[SchemaVersion], wanted: SchemaVersion) -> SchemaVersion | None:
-    """Return the newest version with the same metadata and rules too, an active one if there is one."""
+    """Return one with the same metadata and rules too: rather of the very same text, active, and new."""
     same = [at for at in versions if (at.metadata, at.rules) == (wanted.metadata, wanted.rules)]
-    return max(same, key=lambda at: (at.state == "active", at.version), default=None)
+    return max(same, key=lambda at: (at.schema == wanted.schema, at.state == "active", at.version), default=None)
 
 
 def numbered(v: SchemaVersion, found: Mapping[Place, SchemaVersion]) -> SchemaVersion | None:

@@ -263,6 +263,13 @@ def test_a_registry_that_tells_a_text_in_another_form() -> None:
     assert apply_schemas(Client(server), MemoryStore(), "r", plan).ids == {5: 5}
 
 
+def test_texts_that_differ_in_their_form_alone_keep_their_ids() -> None:
+    versions = (version("orders", 1, 5, schema='{"a":1,"b":2}'), version("orders", 2, 6, schema='{"b":2,"a":1}'))
+    client = Client(put(ConfluentRegistry(), *versions))
+    plan = prepare_schemas(client, replace(POINT, versions=versions, settings=()), (), "map", "", ALL)
+    assert apply_schemas(client, MemoryStore(), "r", plan).ids == {5: 5, 6: 6}
+
+
 @pytest.mark.parametrize("mode", ["same", "map"])
 def test_a_text_that_was_registered_deleted_and_registered_again(mode: Mode) -> None:
     server, state = ConfluentRegistry(), MemoryStore()
