@@ -111,7 +111,7 @@ def test_both_halves_follow_until_sigterm(mirror: Mirror) -> None:
             standby.until(lambda: standby.told.count("waiting for the end of that lease") == 2)  # of both halves
             process.process.send_signal(signal.SIGSTOP)  # to be seen from here like a node that died elsewhere
             produce(source, name, 0, [b"5"])
-            assert standby.until(lambda: arrived(name, 4)) < 15, standby.told
+            assert standby.until(lambda: arrived(name, 4)) < 30, standby.told
             process.process.send_signal(signal.SIGCONT)
             assert process.process.wait(_PATIENCE) in (1, 11), process.told  # fenced by the producer, or by the lease
             assert standby.end() == 0, standby.told
