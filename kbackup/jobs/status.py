@@ -10,9 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.state import Point
 from kbackup.archive.catalog.tables import fetch
 from kbackup.archive.lease import is_held, read_lease
-from kbackup.archive.models import Manifest, load
+from kbackup.archive.models import load
 from kbackup.archive.query.overview import damaged_segments
 from kbackup.archive.reader import Archive
 from kbackup.archive.schemas import NOT_READ, SchemaIndex, unknown_ids
@@ -165,7 +166,7 @@ def archive_status(
         *_loss_findings(0 if rules.allow_loss else losses),
         *_damage_findings(verifications, damaged, damaged_reports),
         *_interrupted_findings(drilled, lease, rules.max_drill_age),
-        *(_schema_findings(archive, archive.manifest(last)) if last is not None and last.warnings else ()),
+        *(_schema_findings(archive, last) if last is not None and last.warnings else ()),
     ]
     added = [p for p in archive.restore_points if p.committed_at >= since]
     return ArchiveStatus(
@@ -356,14 +357,20 @@ def _interrupted_findings(
         yield StatusFinding("warning", "lease", message, "kbackup unlock")
 
 
-def _schema_findings(archive: Archive, newest: Manifest) -> Iterator[StatusFinding]:
-    """Schemas that the newest restore point could not get, and records whose schema nobody has."""
+def _schema_findings(archive: Archive, last: Point) -> Iterator[StatusFinding]:
+    """Schemas that the newest restore point could not get, and records whose schema nobody has. That its documents are
+    damaged is a finding too."""
+    try:
+        newest = archive.manifest(last)
+        schemas = archive.schemas(newest)
+    except CorruptError as error:
+        yield StatusFinding("critical", "damage", error.message, "kbackup verify")
+        return
     yield from (
         StatusFinding("warning", "schemas", warning, "kbackup check")
         for warning in newest.warnings
         if warning.startswith(NOT_READ)
     )
-    schemas = archive.schemas(newest)
     if schemas is not None and (unknown := unknown_ids(newest.topics, SchemaIndex(schemas))):
         named = join_names([f"{u.id} in {u.part}s of {u.topic}" for u in unknown], _NAMED)
         message = f"records carry schemas that the registry does not have: {named}"

@@ -21,6 +21,8 @@ from kbackup.util.times import rfc3339
 from tests.support import drill_reports
 from tests.support.archives import commit_point, make_archive, records, topic_archive
 from tests.support.memory_store import MemoryStore
+from tests.support.repairs import key_of
+from tests.support.schemas import schemas, version
 
 DAY = 86400.0
 NEWEST = datetime(2026, 1, 2, tzinfo=UTC)
@@ -222,3 +224,15 @@ def test_a_status_becomes_json(archive: Archive) -> None:
     document = msgspec.to_builtins(status(archive, 30))
     assert document["findings"][0].keys() == {"level", "subject", "message", "command"}
     assert msgspec.convert(document, ArchiveStatus) == status(archive, 30)
+
+
+@pytest.mark.parametrize("name", [layout.MANIFEST, layout.SCHEMAS])
+def test_damaged_documents_of_a_restore_point_with_warnings_are_a_finding(name: str, archive: Archive) -> None:
+    topics = archive.restore_point("latest").topics
+    commit_point(archive, 3, topics, (), (), warnings=["w"], schemas=schemas(version("orders-value", 1, 7)))
+    assert "damage" not in findings(status(archive))
+    key = key_of(archive.store, 3, name)
+    archive.store.put(key, archive.store.get(key)[:-9])
+    (found,) = (f for f in status(open_archive(archive.store)).findings if f.subject == "damage")
+    assert (found.level, found.command) == ("critical", "kbackup verify")
+    assert key in found.message
