@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbackup.archive import layout
-from kbackup.archive.models import USE_NEWER, ArchiveInfo, load
+from kbackup.archive.models import USE_NEWER, ArchiveInfo, DocumentRef, document_ref, load
 from kbackup.errors import CorruptError, MismatchError, NoArchiveError, NotFoundError, WrongKeyError
 from kbackup.store.base import Store, encryption_of
 
@@ -12,6 +12,13 @@ REPAIR = f"{ANOTHER_COPY}, or run 'kbackup repair'"
 KNOWN = {None, "kbackup-encryption-2"}
 _FILES = 3
 """The newest files of `keys/`, which name the key that the archive is encrypted under."""
+
+
+def checked_document(ref: DocumentRef, data: bytes) -> bytes:
+    """Return the bytes that `ref` promises; `CorruptError` if `data` are others."""
+    if document_ref(ref.key, data) != ref:
+        raise CorruptError(f"file {ref.key} is not what its manifest says", REPAIR)
+    return data
 
 
 def check_encryption(store: Store, info: ArchiveInfo) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -17,7 +16,7 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Committed, open_later, open_newest
 from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import Point, State
-from kbackup.archive.identity import REPAIR, read_info
+from kbackup.archive.identity import REPAIR, checked_document, read_info
 from kbackup.archive.models import (
     ArchiveInfo,
     Capture,
@@ -127,9 +126,7 @@ class Archive:
         with self._reading[ref]:  # restore points that are read side by side share documents
             if ref in self._documents:
                 return self._documents[ref]
-            data = self._document(ref.key)
-            if len(data) != ref.size or hashlib.sha256(data).hexdigest() != ref.sha256:
-                raise CorruptError(f"file {ref.key} is not what its manifest says", REPAIR)
+            data = checked_document(ref, self._document(ref.key))
             if len(self._documents) >= _KEPT:
                 self._documents.clear()
             self._documents[ref] = data

@@ -7,13 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 from msgspec.structs import replace
 
+from kbackup.archive.identity import checked_document
 from kbackup.archive.models import DocumentRef, Schemas, TopicState, UsedSchemas, load
 from kbackup.errors import UndecodableError, UsageError
+from kbackup.formats.schema_ids import MOST_IDS, Part
 from kbackup.schemas.base import (
     RegistryOptions,
     Schema,
@@ -27,9 +29,6 @@ from kbackup.schemas.base import (
 from kbackup.schemas.columns import column_type, merged_types
 from kbackup.schemas.decoder import HEADERS, ByRegistry, Decoder, Registry
 from kbackup.store.base import Store
-
-if TYPE_CHECKING:
-    from kbackup.formats.schema_ids import Part
 
 NOT_READ = "the schemas of this restore point"
 """A warning of a restore point begins so if the registry could not be read."""
@@ -146,7 +145,8 @@ class SchemaSource(NamedTuple):
 
     def open(self, store: Store) -> ArchivedSchemas:
         ref = self.document
-        return archived_schemas(load(Schemas, store.get(ref.key), ref.key) if ref is not None else None, self.registry)
+        schemas = load(Schemas, checked_document(ref, store.get(ref.key)), ref.key) if ref is not None else None
+        return archived_schemas(schemas, self.registry)
 
 
 def archived_schemas(schemas: Schemas | None, options: RegistryOptions) -> ArchivedSchemas:
@@ -233,9 +233,6 @@ def ids_in_use(topics: Iterable[TopicState]) -> set[int | str]:
     return {usual_id(text) for topic in topics for used in topic.schemas if may_name(used) for text in used.ids}
 
 
-_MOST_IDS = 1000
-
-
 def merged(before: Iterable[UsedSchemas], added: Iterable[UsedSchemas]) -> tuple[UsedSchemas, ...]:
     """Return what all the records of a topic name. Parts without a frame are left out once nothing is framed."""
     parts: dict[str, UsedSchemas] = {used.part: used for used in before}
@@ -244,7 +241,7 @@ def merged(before: Iterable[UsedSchemas], added: Iterable[UsedSchemas]) -> tuple
         if old is not None:
             ids = dict(old.ids)
             for text, count in used.ids.items():
-                if text in ids or len(ids) < _MOST_IDS:
+                if text in ids or len(ids) < MOST_IDS:
                     ids[text] = ids.get(text, 0) + count
             sums: Mapping[str, int] = {n: getattr(old, n) + getattr(used, n) for n in ("fields", "framed", "sure")}
             used = UsedSchemas(part=used.part, ids=ids, **sums)

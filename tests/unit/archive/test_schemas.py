@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.archive.models import Schemas, TopicState, UsedSchemas, dump, load
-from kbackup.archive.schemas import SchemaIndex, UnknownId, ids_in_use, merged, names_schemas, unknown_ids
-from kbackup.errors import UndecodableError
-from kbackup.schemas.base import SchemaVersion
+from kbackup.archive.models import Schemas, TopicState, UsedSchemas, document_ref, dump, load
+from kbackup.archive.schemas import SchemaIndex, SchemaSource, UnknownId, ids_in_use, merged, names_schemas, unknown_ids
+from kbackup.errors import CorruptError, UndecodableError
+from kbackup.schemas.base import RegistryOptions, SchemaVersion
+from tests.support.memory_store import MemoryStore
 from tests.support.schemas import schemas, version
 
 
@@ -92,3 +93,12 @@ def test_counts_add_up() -> None:
 def test_ids_beyond_a_thousand_are_not_listed() -> None:
     many = merged([used(1000, {str(n): 1 for n in range(1, 1001)})], [used(2, {"1": 1, "5000": 1})])
     assert (len(many[0].ids), many[0].framed, many[0].ids["1"], "5000" in many[0].ids) == (1000, 1002, 2, False)
+
+
+def test_tasks_hold_schemas_against_their_manifest() -> None:
+    """Another document that is whole by its own checksum."""
+    store, (ours, theirs) = MemoryStore(), (dump(schemas(version("a", 1, n))) for n in (1, 2))
+    store.put("s", theirs)
+    with pytest.raises(CorruptError, match="file s is not what its manifest says"):
+        SchemaSource(document_ref("s", ours), RegistryOptions()).open(store)
+    assert SchemaSource(document_ref("s", theirs), RegistryOptions()).open(store).index.find(2).subject == "a"
