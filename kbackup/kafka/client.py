@@ -38,6 +38,7 @@ def admin_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
 _PROGRESS = "Write on transactional ids and Read on groups that begin with kbackup-"
 _NEEDED = {
     "describing topic": "Describe on the topic",
+    "describing producers": "Read on the topic",
     "reading configs of topic": "DescribeConfigs on the topic",
     "reading configs of broker": "DescribeConfigs on the cluster",
     "reading configs of group": "DescribeConfigs on the group",

@@ -46,6 +46,7 @@ _REASONS: dict[int, Reason] = {
     KafkaError.DELEGATION_TOKEN_AUTH_DISABLED: "not there",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "denied",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "denied",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "denied",
     KafkaError.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "denied",
     KafkaError.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "not supported",
     KafkaError._UNSUPPORTED_FEATURE: "not supported",

@@ -14,13 +14,12 @@ import socket
 import ssl
 import struct
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError
+from kafka.protocol.admin import DescribeProducersRequest
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
@@ -211,67 +210,134 @@ def _fields(message: str) -> dict[str, str]:
 
 _BY_NAME = 12  # of FetchRequest, the last version that names topics; later ones have their ids
 _BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
+_UNCOUNTED = 12  # bytes of a batch before those that its length counts
+_MARKER = struct.Struct(">4xbhh")
+"""The begin of a marker's record: the size of its key, and the key: its version and its type."""
+_MARKER_KEY = 8  # its size of 4, in zigzag form
+_ABORT = 0
 _MAGIC = 2
-_CONTROL = 0x20
-_PARTITION_BYTES = 1024  # of which the header is wanted
-_AT_ONCE = 500
+_TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _READ_COMMITTED = 1
+_MOST_BYTES = 50 << 20  # of an answer to Fetch
 
 
 class LogBatch(NamedTuple):
-    """Offsets `first` to `last`. `control`: markers of transactions. `aborted`: records of an aborted transaction."""
+    """Offsets `first` to `last`. `control`: markers of transactions. `aborted`: a marker that aborts, or records of an
+    aborted transaction, where they were read as committed. `timestamp` is the newest, in ms."""
 
     first: int
     last: int
     leader_epoch: int
     control: bool
     aborted: bool
+    transactional: bool = False
+    producer_id: int = -1
+    producer_epoch: int = -1
+    timestamp: int = -1
+    size: int = 0
 
 
-def read_log_batches(
-    endpoint: Endpoint, leaders: Mapping[tuple[str, int], Mapping[TopicPartition, int]]
-) -> Iterator[tuple[TopicPartition, LogBatch]]:
-    """Yield the batch of each log that has the offset given, or else the next batch.
+@dataclass
+class LogWindow:
+    """The batches from an offset up to `end`, and on to the next marker of each producer with a transaction open there.
+    The next batch is read at `position`."""
 
-    `leaders` are brokers by address, each with the partitions that it leads. Logs that give no answer are left out."""
-    for address, offsets in leaders.items():
-        try:
-            with closing(connect(replace(endpoint, addresses=(address,)))) as broker:
-                remaining = dict(offsets)
-                while found := list(_fetch(broker, dict(islice(remaining.items(), _AT_ONCE)))):
-                    yield from found
-                    # a batch that is larger than the answer leaves no room for other partitions
-                    remaining = {tp: at for tp, at in remaining.items() if tp not in dict(found)}
-        except (NoConnectionError, RefusedRequestError):
-            continue
+    position: int
+    end: int
+    batches: list[LogBatch] = field(default_factory=list)
+    _open: set[int] = field(default_factory=set)
+
+    @property
+    def complete(self) -> bool:
+        return self.position >= self.end and not self._open
+
+    def add(self, batch: LogBatch) -> None:
+        self.batches.append(batch)
+        self.position = batch.last + 1
+        if batch.control:
+            self._open.discard(batch.producer_id)
+        elif batch.transactional and batch.first < self.end:
+            self._open.add(batch.producer_id)
 
 
-def _fetch(
-    broker: BrokerConnection, offsets: Mapping[TopicPartition, int]
-) -> Iterator[tuple[TopicPartition, LogBatch]]:
+def fetch_batches(
+    broker: BrokerConnection, offsets: Mapping[TopicPartition, int], size: int, *, committed: bool = True
+) -> Iterator[tuple[TopicPartition, list[LogBatch] | KafkaError]]:
+    """Yield the batches of each log from the offset given on, some `size` bytes of them, or why there are none. Logs
+    for which the answer has no room are left out: a batch that is larger than `size` leaves none for others."""
     topics: dict[str, list[Any]] = defaultdict(list)
     kind = FetchRequest.FetchTopic
     for tp, offset in offsets.items():
         topics[tp.topic].append(
-            kind.FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=_PARTITION_BYTES)
+            kind.FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=size)
         )
     request = FetchRequest(
         max_wait_ms=0,
         min_bytes=0,
-        max_bytes=_AT_ONCE * _PARTITION_BYTES,
-        isolation_level=_READ_COMMITTED,
+        max_bytes=min(len(offsets) * size, _MOST_BYTES),
+        isolation_level=_READ_COMMITTED if committed else 0,
         topics=[kind(topic=name, partitions=partitions) for name, partitions in topics.items()],
     )
     for topic in broker.ask(request, _BY_NAME).responses:
         for each in topic.partitions:
-            data = bytes(each.records or b"")
             tp = TopicPartition(topic.topic, each.partition_index)
-            if each.error_code or len(data) < _BATCH_HEADER.size or tp not in offsets:
-                continue
-            first, _, epoch, magic, _, attributes, delta, _, _, producer, *_ = _BATCH_HEADER.unpack_from(data)
-            if magic == _MAGIC:
-                aborted = any(
-                    a.producer_id == producer and a.first_offset <= first + delta
-                    for a in each.aborted_transactions or ()
-                )
-                yield tp, LogBatch(first, first + delta, epoch, bool(attributes & _CONTROL), aborted)
+            aborted = [(a.producer_id, a.first_offset) for a in each.aborted_transactions or ()]
+            if each.error_code:
+                yield tp, KafkaError(each.error_code)
+            elif batches := list(_batches(bytes(each.records or b""), aborted)):
+                yield tp, batches
+
+
+def _batches(data: bytes, aborted: Sequence[tuple[int, int]]) -> Iterator[LogBatch]:
+    """Yield the batches whose headers are whole, and markers that are. `aborted`: producer ids with first offsets."""
+    at = 0
+    while len(data) - at >= _BATCH_HEADER.size:
+        first, length, leader_epoch, magic, _, attributes, delta, _, timestamp, producer, epoch, *_ = (
+            _BATCH_HEADER.unpack_from(data, at)
+        )
+        control = bool(attributes & _CONTROL)
+        if magic != _MAGIC or (control and len(data) - at < _BATCH_HEADER.size + _MARKER.size):
+            return
+        is_aborted = any(each == producer and start <= first + delta for each, start in aborted)
+        if control:
+            key, _, marker = _MARKER.unpack_from(data, at + _BATCH_HEADER.size)
+            is_aborted = key == _MARKER_KEY and marker == _ABORT
+        transactional = bool(attributes & _TRANSACTIONAL)
+        yield LogBatch(
+            first, first + delta, leader_epoch, control, is_aborted, transactional, producer, epoch, timestamp, length
+        )
+        at += _UNCOUNTED + length
+
+
+class ProducerState(NamedTuple):
+    """A producer that has written to a partition. `timestamp`: of its newest record, in ms. `coordinator_epoch` and
+    `start`, the first offset of its open transaction, are -1 where there is none."""
+
+    producer_id: int
+    timestamp: int
+    coordinator_epoch: int
+    start: int
+
+
+def describe_producers(
+    broker: BrokerConnection, partitions: Iterable[TopicPartition]
+) -> Iterator[tuple[TopicPartition, list[ProducerState] | KafkaError]]:
+    """Yield the producers that the broker remembers of each partition that it leads, for a day after they wrote."""
+    topics: dict[str, list[int]] = defaultdict(list)
+    for tp in partitions:
+        topics[tp.topic].append(tp.partition)
+    kind = DescribeProducersRequest.TopicRequest
+    request = DescribeProducersRequest(
+        topics=[kind(name=name, partition_indexes=indexes) for name, indexes in topics.items()]
+    )
+    for topic in broker.ask(request).topics:
+        for each in topic.partitions:
+            yield (
+                TopicPartition(topic.name, each.partition_index),
+                KafkaError(each.error_code)
+                if each.error_code
+                else [
+                    ProducerState(p.producer_id, p.last_timestamp, p.coordinator_epoch, p.current_txn_start_offset)
+                    for p in each.active_producers
+                ],
+            )

@@ -39,6 +39,9 @@ class LoginError(Exception):
 class NoConnectionError(Exception):
     """No broker let us in, or one that did ended the connection."""
 
+    def kafka_error(self) -> KafkaError:
+        return KafkaError(KafkaError._TRANSPORT, str(self))
+
 
 class RefusedRequestError(Exception):
     """A broker answered with an error: Kafka's `code`, and its own words."""

@@ -154,10 +154,7 @@ class Whole(Backup):
 
     def _result(self, known: Known, cluster: Cluster) -> Result:
         """Evaluate what was read: batches from the last stable offsets to the ends, and the coordinators' logs."""
-        inside = [
-            {n for n in range(end) if n < known.stable[p] or self._is_in(known, cluster, p, n)}
-            for p, end in enumerate(known.ends)
-        ]
+        inside = self._inside(known, cluster)
         readable = [
             {n for n in inside[p] if n < cluster.stable(p) and log[n].kind == DATA and committed(log, n)}
             for p, log in enumerate(cluster.logs)
@@ -171,6 +168,13 @@ class Whole(Backup):
             positions = tuple(new or old for new, old in zip(newest, known.base, strict=True))
         topics = len(cluster.logs) - bool(self.groups)
         return Result(tuple(map(frozenset, readable[:topics])), positions)
+
+    def _inside(self, known: Known, cluster: Cluster) -> list[set[int]]:
+        """Return the offsets of each partition that are in; those of aborted records may be, too."""
+        return [
+            {n for n in range(end) if n < known.stable[p] or self._is_in(known, cluster, p, n)}
+            for p, end in enumerate(known.ends)
+        ]
 
     def _is_in(self, known: Known, cluster: Cluster, partition: int, offset: int) -> bool:
         """Return whether a record's transaction was prepared when its producer's coordinator was first seen."""
