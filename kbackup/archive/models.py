@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -257,7 +258,8 @@ class PartitionState(Member, frozen=True, kw_only=True):
 
     `log_start` and `log_end` are the partition's own at the time of the run. `last` is null if there is no record,
     and where the run did not read the last one itself. `tail` are the few records before `last`, of compacted topics;
-    `epochs` are leader epochs before that of `last`, in order.
+    `epochs` are leader epochs before that of `last`, in order. `held` are ranges of offsets below `end` (exclusive
+    ends; rising) of transactions that are not in the restore point: the next one has them.
     """
 
     partition: int
@@ -270,6 +272,16 @@ class PartitionState(Member, frozen=True, kw_only=True):
     last: LastRecord | None = None
     tail: tuple[LastRecord, ...] = ()
     epochs: tuple[EpochEnd, ...] = ()
+    held: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def unbroken(self) -> int:
+        """The offset up to which nothing is held."""
+        return self.held[0][0] if self.held else self.end
+
+    def has(self, first: int) -> bool:
+        """Whether the restore point has the segment, or the lack of one, that begins at `first`."""
+        return first < self.end and not any(start <= first < end for start, end in self.held)
 
 
 class UsedSchemas(Member, frozen=True, kw_only=True):
@@ -332,6 +344,32 @@ class Totals(Member, frozen=True, kw_only=True):
     groups: int
 
 
+class HangingTransaction(Member, frozen=True, kw_only=True):
+    """A transaction of a partition that did not end while a backup waited. `start` is the offset of its first record
+    there; `timestamp` that of the last one of its producer, in ms."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    start: int
+    timestamp: int
+
+
+def abort_command(of: HangingTransaction) -> str:
+    """Return the command of Kafka's own tools that ends a transaction."""
+    place = f"--topic {shlex.quote(of.topic)} --partition {of.partition} --start-offset {of.start}"
+    return f"kafka-transactions.sh --bootstrap-server HOST:PORT abort {place}"
+
+
+class Transactions(Member, frozen=True, kw_only=True):
+    """`whole`: the restore point has each transaction with all its records and group offsets, or not at all. Else `why`
+    says why not. `open` are the transactions that did not end in time."""
+
+    whole: bool
+    why: str = ""
+    open: tuple[HangingTransaction, ...] = ()
+
+
 class DocumentRef(Member, frozen=True, kw_only=True):
     """An immutable document by its key: `size` in bytes and `sha256` (hex) of its plain bytes."""
 
@@ -362,7 +400,8 @@ class Manifest(Document, frozen=True, kw_only=True):
     `captures` are the captures that `topics` refer to by `captured`, and its own. `schemas` has what all of them need
     of a schema registry; null if none was configured, or it could not be read. `origin` is what the restore point
     was made from: a cluster, a folder of the Java tool, Delta tables, or by a repair the objects that were found.
-    `not_known` says in words what a repair or an adoption could not find out.
+    `not_known` says in words what a repair or an adoption could not find out. `transactions` is null where older
+    versions, a repair or an adoption made the restore point.
     """
 
     format: Literal["kbackup-manifest"] = "kbackup-manifest"
@@ -383,6 +422,7 @@ class Manifest(Document, frozen=True, kw_only=True):
     totals: Totals
     captures: tuple[Capture, ...]
     schemas: DocumentRef | None = None
+    transactions: Transactions | None = None
     topics: tuple[TopicState, ...] = ()
 
     def incarnations(self) -> dict[Incarnation, TopicState]:

@@ -148,6 +148,7 @@ def _follow_until_stopped(frame: Frame) -> int:
     source_options,
     name_options("backup.topics", "backup.groups"),
     key_options("backup.segment_bytes", "backup.compression", "backup.isolation_level", "backup.allow_loss"),
+    key_options("backup.transactions", "backup.transaction_wait_seconds"),
     key_options("backup.adopt_topics", "backup.adopt_cluster", "backup.wait", "backup.schemas"),
     key_option("schema_registry.url", "--schema-registry", help="URL of the source's schema registry."),
     key_options("export.delta", "export.one_table", "export.decode"),
@@ -166,7 +167,8 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
     """Back up topics, group offsets and settings into one new restore point.
 
     Later backups take the new records. Ends with exit code 3 when records were lost before they could be archived, when
-    a partition has no leader, when the schema registry can't be read, or when the metadata log of [source] is damaged.
+    a partition has no leader, when transactions did not end in time, when the schema registry can't be read, or when
+    the metadata log of [source] is damaged.
 
     --delta then writes Delta tables. If that fails, the restore point stays, and the exit code is that of the error.
 
@@ -211,7 +213,9 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
             show_export=show_export,
         )
     lost = report.losses or any(each.losses for each in exported)
-    return EXIT_LOSS if report.damage or report.offline or (lost and not config.backup.allow_loss) else EXIT_OK
+    torn = report.transactions is not None and report.transactions.open
+    incomplete = report.damage or report.offline or torn
+    return EXIT_LOSS if incomplete or (lost and not config.backup.allow_loss) else EXIT_OK
 
 
 def _show_plan(plan: Plan, reporter: Reporter) -> None:

@@ -141,6 +141,8 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = F
         lacking = [each.what for each in archived.not_carried if each.reason != "not there"]
         fields.append(("settings", ", ".join(parts) or "none"))
         fields += [("not captured", ", ".join(lacking))] if lacking else []
+    if (transactions := archived.transactions) is not None:
+        fields.append(("transactions", "whole" if transactions.whole else f"in part: {transactions.why}"))
     if archived.schemas is not None:
         of = archived.schemas
         unknown = f"; {plural(len(of.unknown), 'id')} of records without a schema" if of.unknown else ""

@@ -38,6 +38,14 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
         Literal["read_committed", "read_uncommitted"],
         "`read_committed` leaves out records of open and aborted transactions.",
     ] = "read_committed"
+    transactions: Annotated[
+        Literal["whole", "partition"],
+        "`whole`: a restore point has each transaction with all its records and group offsets, or not at all. "
+        "`partition`: each partition ends at its own last stable offset.",
+    ] = "whole"
+    transaction_wait_seconds: Annotated[
+        float, Meta(ge=0), "Longest wait for open transactions to end. After it, a restore point is not whole."
+    ] = 60
     split_records: Annotated[Positive, "Offsets in each range of a large partition."] = 4_000_000
     pack_records: Annotated[Positive, "Offsets of small partitions that share a task."] = 200_000
     lease_seconds: Annotated[int, Meta(ge=5), "Duration of the writer's lease without renewal."] = 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from kbackup.archive import layout
@@ -12,6 +13,8 @@ from kbackup.archive.models import Group, Groups, Manifest, Metadata, Schemas
 from kbackup.archive.query.selection import Selection, check_selection, is_internal
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import WritingRun
+from kbackup.archive.segments.window import Offsets
+from kbackup.config.models import Backup
 from kbackup.jobs.groups.job import as_stored
 from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.kafka.client import Properties
@@ -38,7 +41,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SourceCluster:
-    """The cluster that a backup reads, connected; the sources of its metadata; and how its records are read."""
+    """The cluster that a backup reads, connected; the sources of its metadata; and how its records are read.
+    `whole_within` are the seconds that open transactions get to end; None: each partition ends by itself."""
 
     cluster: Cluster
     id: str
@@ -46,6 +50,7 @@ class SourceCluster:
     sources: Sources
     isolation_level: IsolationLevel
     poll_timeout: float
+    whole_within: float | None = None
 
     @property
     def properties(self) -> Properties:
@@ -53,16 +58,27 @@ class SourceCluster:
         return self.sources.kafka
 
 
-def connect(properties: Properties, isolation_level: IsolationLevel, poll_timeout: float) -> SourceCluster:
+def connect(properties: Properties, options: Backup) -> SourceCluster:
+    """Connect to the source of a backup with `options`."""
     cluster = Cluster(properties, "source")
-    return SourceCluster(cluster, *cluster.connect(), Sources.of(properties), isolation_level, poll_timeout)
+    cluster_id, brokers = cluster.connect()
+    return SourceCluster(
+        cluster,
+        cluster_id,
+        brokers,
+        Sources.of(properties),
+        options.isolation_level,
+        options.poll_timeout_seconds,
+        options.transaction_wait_seconds if options.transactions == "whole" else None,
+    )
 
 
 @dataclass
 class Base:
     """What a backup goes on from: its run, and the newest restore point with its groups, settings and schemas, None
     without one. A commit moves it on. `compared` has the leader epochs under which logs were compared with the archive:
-    a leader appends to its log and never cuts it."""
+    a leader appends to its log and never cuts it; `given_up` the last stable offsets at which a restore point stopped
+    waiting for transactions."""
 
     run: WritingRun
     head: Manifest | None = None
@@ -70,6 +86,7 @@ class Base:
     settings: Metadata | None = None
     schemas: Schemas | None = None
     compared: dict[TopicPartition, int] = field(default_factory=dict)
+    given_up: dict[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def archive(self) -> Archive:
@@ -84,12 +101,14 @@ class Base:
 @dataclass(frozen=True, slots=True)
 class Live:
     """A partition as the cluster shows it: log start, log end to archive (last stable offset or high
-    watermark), the high watermark, and the leader epoch (None: unknown)."""
+    watermark), the high watermark, and the leader epoch (None: unknown). `held` below the end is left to the next
+    restore point."""
 
     start: int
     end: int
     high: int
     epoch: int | None = None
+    held: Offsets = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +239,11 @@ def topics_with_leaders(cluster: Cluster, names: Iterable[str], offline: Offline
     return topics
 
 
+def is_captured(selection: Selection, group: str) -> bool:
+    """Return whether a group is selected, and none of kbackup's own."""
+    return selection.matches(group) and not layout.is_own_group(group)
+
+
 def groups(
     cluster: Cluster, selection: Selection, topics: set[str], before: Groups | None = None, later: bool = False
 ) -> Groups:
@@ -227,9 +251,7 @@ def groups(
     `UsageError` for a selection that matches no group. A group may have been deleted since the capture `before`, and
     with `later` it may be created later: its name (or the regular expression) is then among the groups not carried."""
 
-    def selected(group: str) -> bool:
-        return selection.matches(group) and not layout.is_own_group(group)
-
+    selected = partial(is_captured, selection)
     listed, failed = cluster.groups.listed()
     names = {*(g.group for g in listed), *failed}
     unmatched = selection.unmatched("group", names)

@@ -31,6 +31,8 @@ from kbackup.kafka.client import Properties, librdkafka_version
 from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.kernel import message_outlet
 from kbackup.kafka.produce import BlockProducer
+from kbackup.kafka.security import Untold
+from kbackup.kafka.transactions import begin_cut
 from kbackup.metadata.entities import Reading, source_name
 from kbackup.schemas.base import RegistryOptions
 from kbackup.spark.tasks import ProgressSender, Spark, run_tasks
@@ -188,7 +190,10 @@ _SHOWN_TOPICS = 10
 _MENDABLE = ("denied", "failed")
 
 
-_SOURCE = ("source: topics", "source: offsets", "source: configs", "source: read", "source: groups", "source: settings")
+_SOURCE = (
+    *("source: topics", "source: offsets", "source: configs", "source: read", "source: groups", "source: settings"),
+    "source: transactions",
+)
 _TARGET = ("target: create topics", "target: transactions")
 
 
@@ -228,6 +233,16 @@ def check_source(steps: Steps, config: Config, archive: Archive | None) -> None:
     with steps.trying(_SOURCE[3]) as step:
         step.detail = _read_samples(source, options, live)
     _check_groups(steps, cluster, Selection.of(options.groups, options.exclude_groups), set(topics), archive)
+    if options.transactions == "partition":
+        steps.skip(_SOURCE[6:], "backup.transactions is partition")
+        return
+    with steps.trying(_SOURCE[6]) as step:
+        step.detail = "a restore point has them whole"
+        if isinstance(begun := begin_cut(cluster), Untold):
+            step.warn(
+                f"a restore point may have them in part: {begun.why}",
+                "give Read on these topics, or set backup.transactions to partition",
+            )
 
 
 def _check_groups(

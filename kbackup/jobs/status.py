@@ -13,7 +13,7 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.state import Point
 from kbackup.archive.catalog.tables import fetch
 from kbackup.archive.lease import is_held, read_lease
-from kbackup.archive.models import load
+from kbackup.archive.models import abort_command, load
 from kbackup.archive.query.overview import damaged_segments
 from kbackup.archive.reader import Archive
 from kbackup.archive.schemas import NOT_READ, SchemaIndex, unknown_ids
@@ -28,7 +28,7 @@ from kbackup.util.text import human_size, join_names, plural
 from kbackup.util.times import duration_text, ms_of, rfc3339
 
 Level = Literal["ok", "warning", "critical"]
-Subject = Literal["age", "losses", "damage", "drill", "lease", "schemas"]
+Subject = Literal["age", "losses", "damage", "drill", "lease", "schemas", "transactions"]
 LEVELS: tuple[Level, ...] = ("ok", "warning", "critical")
 """From the best to the worst."""
 
@@ -133,6 +133,7 @@ _BY_SIZE = re.compile(r"is missing|has [0-9]+ bytes, not ")
 _FOLLOWERS = ("kbackup backup --follow", "kbackup mirror")
 _SKEW = timedelta(minutes=5)
 _NAMED = 5
+_LONG = 3600.0  # s
 
 
 def archive_status(
@@ -166,7 +167,7 @@ def archive_status(
         *_loss_findings(0 if rules.allow_loss else losses),
         *_damage_findings(verifications, damaged, damaged_reports),
         *_interrupted_findings(drilled, lease, rules.max_drill_age),
-        *(_schema_findings(archive, last) if last is not None and last.warnings else ()),
+        *(_point_findings(archive, last) if last is not None and last.warnings else ()),
     ]
     added = [p for p in archive.restore_points if p.committed_at >= since]
     return ArchiveStatus(
@@ -357,9 +358,9 @@ def _interrupted_findings(
         yield StatusFinding("warning", "lease", message, "kbackup unlock")
 
 
-def _schema_findings(archive: Archive, last: Point) -> Iterator[StatusFinding]:
-    """Schemas that the newest restore point could not get, and records whose schema nobody has. That its documents are
-    damaged is a finding too."""
+def _point_findings(archive: Archive, last: Point) -> Iterator[StatusFinding]:
+    """Schemas that the newest restore point could not get, records whose schema nobody has, and transactions that are
+    open for long. That its documents are damaged is a finding too."""
     try:
         newest = archive.manifest(last)
         schemas = archive.schemas(newest)
@@ -375,6 +376,15 @@ def _schema_findings(archive: Archive, last: Point) -> Iterator[StatusFinding]:
         named = join_names([f"{u.id} in {u.part}s of {u.topic}" for u in unknown], _NAMED)
         message = f"records carry schemas that the registry does not have: {named}"
         yield StatusFinding("warning", "schemas", message, "kbackup schemas show")
+    for each in newest.transactions.open if newest.transactions is not None else ():
+        seconds = (ms_of(newest.committed_at) - each.timestamp) / 1000
+        if seconds >= _LONG:
+            where = f"{each.topic}-{each.partition}"
+            message = (
+                f"producer {each.producer_id} had a transaction open in {where} for {duration_text(seconds)} when the "
+                "newest restore point was taken; if its application is gone, abort it"
+            )
+            yield StatusFinding("warning", "transactions", message, abort_command(each))
 
 
 # The figures of a status, in one line and as metrics.

@@ -84,7 +84,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Cut:
+class TransactionCut:
     """Where a restore point ends. `held` are offsets below an end whose transactions are not in it. `commits` are to be
     replayed, in order, over the positions that were asked for before. `open` could not be waited for: their partitions
     end at the last stable offset. `transactional` are the partitions with records of transactions."""
@@ -113,20 +113,20 @@ class CutBegun:
     cluster: Cluster
     groups: Ends
 
-    def close(self, stable: Ends, wait: float, given_up: Ends = MappingProxyType({})) -> Cut | Untold:
+    def close(self, stable: Ends, wait: float, given_up: Ends = MappingProxyType({})) -> TransactionCut | Untold:
         """Take the other steps. `stable` are last stable offsets, listed after the groups were asked. Open transactions
         have `wait` seconds to end, but none where an earlier cut gave up at the same last stable offset."""
         try:
             if coordinators := _partitions(self.cluster, STATE):
                 with closing(_Coordinators(self.cluster, coordinators)) as log:
                     return self._close(log, stable, wait, given_up)
-            return Cut(dict(stable), {}, (), (), frozenset())  # no transaction was ever begun
+            return TransactionCut(dict(stable), {}, (), (), frozenset())  # no transaction was ever begun
         except UntoldError as error:
             return error.untold
         except CorruptError as error:
             return Untold("failed", error.message)
 
-    def _close(self, log: _Coordinators, stable: Ends, wait: float, given_up: Ends) -> Cut:
+    def _close(self, log: _Coordinators, stable: Ends, wait: float, given_up: Ends) -> TransactionCut:
         starts = {**stable, **self.groups}
         rounds = _list_until_settled(self.cluster, log, [*starts])
         ends = {tp: max(end, starts[tp]) for tp, end in rounds[-1].ends.items()}
@@ -152,7 +152,7 @@ class CutBegun:
             else:
                 ends[tp], held[tp] = found
         groups = {tp: window for tp, window in windows.items() if tp in self.groups}
-        return Cut(
+        return TransactionCut(
             ends={tp: ends[tp] for tp in stable},
             held={tp: held[tp] for tp in stable if held.get(tp)},
             commits=_commits(self.cluster, groups, ends, held),

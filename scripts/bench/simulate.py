@@ -27,7 +27,7 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.operations import next_incarnation
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Group, GroupOffset, Groups, LastRecord, Metadata, load
+from kbackup.archive.models import Group, GroupOffset, Groups, LastRecord, Metadata, Transactions, load
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import RestorePlan, with_segments, write_plan
 from kbackup.archive.run import begin_writing, check_written, open_or_create
@@ -40,6 +40,7 @@ from kbackup.jobs.backup.job import Captured, commit, next_topics, reserve
 from kbackup.jobs.backup.plan import make_plan
 from kbackup.jobs.backup.schemas import TakenSchemas
 from kbackup.jobs.backup.task import PACK_PARTITIONS, Read, make_tasks, without
+from kbackup.jobs.backup.transactions import WholeEnds
 from kbackup.jobs.capture import Base, Live, LiveTopic, SourceCluster
 from kbackup.jobs.copy import lacking_segments
 from kbackup.jobs.restore.plan import plan_restore, select_content
@@ -257,7 +258,8 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
             plan = make_plan(head, live, [t.name for t in live], numbers)
             tasks = make_tasks(without(plan.ranges, ()), options.split_records, options.pack_records)
         with run.step("reserve", "incarnations in the catalog"):
-            captured = Captured(now(), live, [t.name for t in live], groups, metadata)
+            ends = WholeEnds(live, groups, Transactions(whole=True))
+            captured = Captured(now(), ends, [t.name for t in live], metadata, "", groups)
             reserve(writing, plan)
         run.tasks = [run.data.record * sum(r.end - r.start for r in task) for task in tasks]
         found = _ship(run, tasks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.admin_protocol.connection import LogBatch
 from kbackup.kafka.admin_protocol.session import log_batches
 from kbackup.kafka.client import Connection
-from kbackup.kafka.transactions import Cut, CutBegun, OpenTransaction, begin_cut
+from kbackup.kafka.transactions import CutBegun, OpenTransaction, TransactionCut, begin_cut
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration import topics
@@ -42,7 +43,7 @@ def test_the_batch_at_an_offset_shows_markers_and_aborted_records(broker: Broker
 
 def close(
     broker: Broker, partitions: list[TopicPartition], wait: float = 30, meanwhile: Callable[[], object] = lambda: None
-) -> Cut:
+) -> TransactionCut:
     """A cut; `meanwhile` is called when ends are settled, before transactions are waited for."""
     cluster = Cluster(broker.client(), "source")
     begun = begin_cut(cluster)
@@ -56,8 +57,9 @@ def close(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transactions, "_wait", then)
         cut = begun.close(cluster.log_ends(partitions, "read_committed"), wait)
-    assert isinstance(cut, Cut), cut
-    return cut
+    assert isinstance(cut, TransactionCut), cut
+    topic = {tp.topic for tp in partitions}
+    return replace(cut, commits=[commit for commit in cut.commits if commit.tp.topic in topic])
 
 
 def test_a_transaction_that_is_committed_behind_the_cut_is_held(broker: Broker, topic_name: str) -> None:
@@ -74,10 +76,14 @@ def test_a_transaction_that_is_committed_behind_the_cut_is_held(broker: Broker, 
     topics.produce(broker, topic_name, 2, [b"plain"])
 
     cut = close(broker, [first, second, third], meanwhile=lambda: later.commit_transaction(60))
-    assert cut == Cut({first: 9, second: 0, third: 1}, {first: ((3, 8),)}, [], (), frozenset({first, second}))
+    assert cut == TransactionCut(
+        {first: 9, second: 0, third: 1}, {first: ((3, 8),)}, [], (), frozenset({first, second})
+    )
 
     cut = close(broker, [first, second, third])
-    assert cut == Cut({first: 10, second: 2, third: 1}, {}, [], (), frozenset({first, second})), "now it is in"
+    assert cut == TransactionCut({first: 10, second: 2, third: 1}, {}, [], (), frozenset({first, second})), (
+        "now it is in"
+    )
 
 
 def test_positions_are_those_of_the_transactions_that_are_in(broker: Broker, topic_name: str) -> None:
@@ -96,7 +102,7 @@ def test_positions_are_those_of_the_transactions_that_are_in(broker: Broker, top
     send(topics.begin(broker, topic_name, 0, [b"b"]), 3).abort_transaction(60)
     later = send(topics.begin(broker, topic_name, 0, [b"c"]), 4)
 
-    def commits(cut: Cut) -> list[tuple[TopicPartition, int | None, str]]:
+    def commits(cut: TransactionCut) -> list[tuple[TopicPartition, int | None, str]]:
         own = [c for c in cut.commits if c.group == group]
         return [
             (c.tp, c.offset.offset if c.offset else None, c.offset.metadata.rstrip("\0") if c.offset else "")

@@ -80,7 +80,7 @@ def build(broker: Broker, prefix: str, archive: Archive, kbackup: Kbackup) -> Zo
         make(broker, zoo.topic(name))
     unfinished = topics.begin(broker, zoo.topic("open"), 0, topics.numbered(15, "open"))
     topics.wait_compacted(broker, zoo.topic("compacted"))
-    _take(zoo, kbackup, FIRST, 0)
+    _take(zoo, kbackup, FIRST, 3)  # a transaction is open
     _change(zoo, unfinished)
     _take(zoo, kbackup, SECOND, 3)
     _take(zoo, kbackup, SECOND, 0)
@@ -91,7 +91,8 @@ def _take(zoo: Zoo, kbackup: Kbackup, names: list[str], code: int) -> None:
     records = zoo.read(names)
     _commit_positions(zoo, records)
     groups = {position: positions(zoo.broker.bootstrap, zoo.group(position)) for position in POSITIONS}
-    report = kbackup.backup(zoo.archive, *zoo.selection, code=code)
+    wait = ("--set", "backup.transaction_wait_seconds=0")
+    report = kbackup.backup(zoo.archive, *zoo.selection, *wait, code=code)
     zoo.moments.append(Moment(report, records, groups))
 
 

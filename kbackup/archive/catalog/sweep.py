@@ -112,7 +112,9 @@ def _newest_manifest(store: Store, committed: Committed) -> Manifest | None:
 
 
 def _ends(state: State, manifest: Manifest | None) -> Ends:
-    ends = {place: p.end for place, p in manifest.partitions().items()} if manifest is not None else {}
+    partitions = manifest.partitions() if manifest is not None else {}
+    # from there on the next backup may write segments, which no sweep must take for those of an earlier one
+    ends = {place: p.unbroken for place, p in partitions.items()}
     for place, start in state.starts.items():
         ends[place] = max(start.start, ends.get(place, 0))
     return ends

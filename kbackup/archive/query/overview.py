@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from kbackup.archive.catalog.state import Point, State
-from kbackup.archive.models import Loss, Manifest, TopicState
+from kbackup.archive.models import Loss, Manifest, TopicState, Transactions
 from kbackup.archive.query.content import (
     NO_POINTS,
     ArchivedPartition,
@@ -290,7 +290,8 @@ class ArchiveOverview:
     """An archive as of `restore_point` (None: a folder of the Java tool). `oldest` and `newest` are its first and
     last restore points. `choice` says what was chosen for a moment, and why; `not_known` what a repair or an adoption
     could not find out; `let_go` counts restore points that expired or were lost. `settings` counts what was captured of
-    the cluster's metadata, by its member of metadata.json; `not_carried` names what was not."""
+    the cluster's metadata, by its member of metadata.json; `not_carried` names what was not. `transactions` says
+    whether they are whole; null for a moment, which cuts inside of them."""
 
     archive: str
     archive_id: str
@@ -310,6 +311,7 @@ class ArchiveOverview:
     settings: dict[str, int] = field(default_factory=dict)
     not_carried: tuple[NotCarried, ...] = ()
     schemas: SchemasOverview | None = None
+    transactions: Transactions | None = None
 
 
 def overview(
@@ -393,6 +395,7 @@ def _overview(
         choice=content.choice,
         not_known=manifest.not_known if manifest is not None else (),
         let_go=state.let_go if state is not None else 0,
+        transactions=manifest.transactions if manifest is not None and content.choice is None else None,
     )
 
 

@@ -39,6 +39,7 @@ from kbackup.archive.repair.base import Documents, RepairBase, Sizes
 from kbackup.archive.repair.segments import damaged_ranges
 from kbackup.archive.run import Draft, WritingRun, point_of, put_capture
 from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.window import without
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.index import decode_group_offsets
 from kbackup.metadata.entities import NotCarried, TopicMetadata
@@ -119,7 +120,10 @@ class Mender:
             notes: list[str] = []
             if manifest is None:
                 manifest = self._manifest(state, point, extents)
-                notes.append("the manifest was lost: it is made of the catalog and of other restore points")
+                notes.append(
+                    "the manifest was lost: it is made of the catalog and of other restore points; records of "
+                    "transactions that it left to the next one may be missing"
+                )
                 self.losses.append(f"restore point {point.number}: its manifest {_LOST}; made of the catalog")
                 self.made.append(point.documents[0])
             captures = [self._whole(point.number, capture, notes) for capture in manifest.captures]
@@ -341,6 +345,7 @@ def topic_states(
             log_end=max(end, old.log_end, highest[topic, partition]),
             records=old.records + sum(s.count for s in own),
             bytes=old.bytes + sum(s.bytes for s in own),
+            held=without(old.held, [(s.first, s.last + 1) for s in own]),
         )
 
     counts = {(topic, incarnation): partition + 1 for topic, incarnation, partition in sorted(partitions)}

@@ -168,7 +168,7 @@ def attribute(
         if any(a <= segment.last and segment.first <= b for a, b in [*beside, *damaged.get(key, ())]):
             continue
         next_point = next((point for _, _, point in taken[key][at : at + 1] if point), None)
-        if next_point is not None and not 0 < points[-1] <= next_point:
+        if next_point is not None and not points[-1]:
             points = [*(point for point in points if 0 < point < next_point), next_point]
         taken[key].insert(at, (segment.first, segment.last, points[-1]))
         kept.append((segment, points))
@@ -190,8 +190,8 @@ def _possible(
 ) -> list[int]:
     """Return the restore points that may have added a segment: the ones with `lost` manifests after the last restore
     point that ends before the segment, then the first that includes it, or 0 if none does."""
-    reaching = next((number for number, p in states if p.end > segment.last), None)
-    before = max((number for number, p in states if p.end <= segment.first), default=0)
+    reaching = next((number for number, p in states if p.end > segment.last and p.has(segment.first)), None)
+    before = max((number for number, p in states if not p.has(segment.first)), default=0)
     if reaching is not None:
         return [*(n for n in lost if before < n < reaching), reaching]
     last = life.last if life is not None and life.last is not None else max(lost, default=0)
@@ -308,7 +308,7 @@ def missing_segments(state: State, manifests: Manifests, named: Starts) -> list[
         starts = [first for first in named.get(key, ()) if start <= first < last]
         for first, end in zip(starts, [*starts[1:], last], strict=False):
             if first not in firsts[key] and not any(a <= first <= b for a, b in holes):
-                point = next(number for number, p in states if p.end > first)
+                point = next((number for number, p in states if p.has(first)), states[-1][0])
                 losses.append(_hole(point, key, first, end, "the segment is missing or damaged"))
                 holes.append((first, end - 1))
         losses += _uncounted(key, states, state.starts.get(key), sums[key], holes)

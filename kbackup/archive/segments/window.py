@@ -15,7 +15,8 @@ from kbackup.types import RecordBlock
 Offsets = tuple[tuple[int, int], ...]
 """Ranges of offsets: start inclusive, end exclusive; disjoint, rising."""
 
-EVERY_OFFSET: Offsets = ((0, 2**63 - 1),)
+MOST = 2**63 - 1
+EVERY_OFFSET: Offsets = ((0, MOST),)
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> Offsets:
@@ -66,7 +67,7 @@ class Window(Member, frozen=True, kw_only=True):
         """Return the window of these times, limited to offsets from `start` to `end` (exclusive); None is no bound."""
         if not start and end is None:
             return self
-        ranges = ((start or 0, 2**63 - 1 if end is None else end),)
+        ranges = ((start or 0, MOST if end is None else end),)
         return replace(self, ranges=ranges)
 
     def may_hold(self, segment: Segment) -> bool:

@@ -56,7 +56,7 @@ def check_vectors(state: State, manifests: Mapping[int, Manifest], added: Ordere
             before = sums[extent.place]
             sums[extent.place] = before[0] + extent.records, before[1] + extent.bytes
             p = states.get(extent.place)  # none of an incarnation that was over by then
-            if p is not None and (extent.first < p.start or extent.last >= p.end):
+            if p is not None and (p.held or extent.first < p.start or extent.last >= p.end):
                 _check_offsets(added.segments, extent, p, number, findings)
         for key, partition in states.items():
             if key in damaged:
@@ -79,17 +79,18 @@ def check_vectors(state: State, manifests: Mapping[int, Manifest], added: Ordere
 
 def _extents(added: Ordered, numbers: Sequence[int], findings: Findings) -> Iterator[tuple[int, Iterator[_Extent]]]:
     """Yield each restore point with what came since the one before. A segment that begins before the end of the one
-    before it becomes a finding."""
+    before it becomes a finding. Segments are in order of partition and offset."""
     segments, places = added.segments, [*added.places]
     since = np.searchsorted(np.array(numbers, np.int64), added.points)
     owner = np.repeat(np.arange(len(places)), [part.stop - part.start for part in added.places.values()])
-    rows = np.lexsort((segments.integers("first"), added.points, owner))
-    rows = rows[since[rows] < len(numbers)]
-    first, last, records, size = (segments.integers(name)[rows] for name in ("first", "last", "count", "bytes"))
-    owner, since = owner[rows], since[rows]
-    for at in (1 + np.flatnonzero((np.diff(owner) == 0) & (first[1:] <= last[:-1]))).tolist():
+    rows = np.flatnonzero(since < len(numbers))
+    first, last = (segments.integers(name)[rows] for name in ("first", "last"))
+    for at in (1 + np.flatnonzero((np.diff(owner[rows]) == 0) & (first[1:] <= last[:-1]))).tolist():
         key, before = (segments.column("key")[int(row)].as_py() for row in rows[[at, at - 1]])
         findings.add(key, f"begins at offset {first[at]}, but {before} ends at {last[at - 1]}", CHANGED)
+    rows = rows[np.lexsort((first, added.points[rows], owner[rows]))]
+    first, last, records, size = (segments.integers(name)[rows] for name in ("first", "last", "count", "bytes"))
+    owner, since = owner[rows], since[rows]
     cuts = np.flatnonzero(np.diff(owner, prepend=-1) | np.diff(since, prepend=-1))
     sums = (
         f.reduceat(v, cuts) for f, v in ((np.add, records), (np.add, size), (np.minimum, first), (np.maximum, last))
@@ -107,11 +108,11 @@ def _check_offsets(
 ) -> None:
     for row in extent.rows.tolist():
         key, first, last = (segments.column(name)[row].as_py() for name in ("key", "first", "last"))
-        if first < partition.start or last >= partition.end:
+        if first < partition.start or last >= partition.end or not partition.has(first):
             findings.add(
                 key,
                 f"holds offsets {first} to {last}, outside of {partition.start} to {partition.end - 1} "
-                f"that restore point {number} says were archived",
+                f"that restore point {number} says were archived, or in what it leaves to the next one",
                 CHANGED,
             )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from kbackup.archive.lease import HeldLease
@@ -30,6 +30,7 @@ from kbackup.types import IncarnationPartition, TopicPartition
 from kbackup.util.times import now
 
 _LOG_ENDS_EVERY = 5.0  # s, between reads of the log ends, which cost a request for 2,000 partitions
+_LAST_WAIT = 10.0  # s, for transactions in the last round, which must end within the 25 s of a stop
 _CAPTURE_EVERY = 5.0  # s, between captures of groups and settings; rounds between them capture the logs alone
 
 
@@ -121,7 +122,7 @@ class Follower:
         return self.report
 
     def _connect(self) -> SourceCluster:
-        return connect(self.source, self.options.isolation_level, self.options.poll_timeout_seconds)
+        return connect(self.source, self.options)
 
     def _attempt(self, lease: HeldLease, last: bool) -> None:
         lease.check()
@@ -144,13 +145,15 @@ class Follower:
 
     def _round(self, source: SourceCluster, base: Base, last: bool) -> None:
         phases, base.run.hints = Phases(self.listener), last
+        if last and source.whole_within is not None:
+            source = replace(source, whole_within=min(source.whole_within, _LAST_WAIT))
         captured, whole = self._capture(source, base, phases, last)
         # at the start nobody knows how long records wait already, and at the end nobody waits for more
         patience = NO_PATIENCE if last or not self.report.rounds else self._patience
         plan, moment = job.plan_records(source, base, captured, phases, self.options.adopt_topics), self.clock()
         self._since = {place: self._since.get(place, moment) for place in waiting(plan)}
         offline = {TopicPartition(t.name, p.partition) for t in plan.topics for p in t.offline}
-        plan = hold_back(plan, patience, self._since, moment)
+        plan = hold_back(plan, patience, self._since, moment, captured.ends.written)
         if offline != self._offline or job.has_news(base, captured, plan):
             read = job.archive_records(source, base, plan, self.options, self.spark, phases, here=True)
             topics = job.next_topics(base, captured, plan, read)

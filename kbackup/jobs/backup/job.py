@@ -17,7 +17,18 @@ from kbackup.archive.catalog import operations
 from kbackup.archive.catalog.documents import IsolationLevel
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Capture, DocumentRef, Groups, Loss, Manifest, Metadata, Schemas, TopicState, Totals
+from kbackup.archive.models import (
+    Capture,
+    DocumentRef,
+    Groups,
+    Loss,
+    Manifest,
+    Metadata,
+    Schemas,
+    TopicState,
+    Totals,
+    Transactions,
+)
 from kbackup.archive.query.selection import Selection, Selections
 from kbackup.archive.run import Draft, WritingRun, begin_writing, check_written, open_or_create, put_manifest
 from kbackup.archive.secrets import as_archived
@@ -26,13 +37,15 @@ from kbackup.errors import ClusterError, KbackupError, MismatchError, RefusedErr
 from kbackup.formats.schema_ids import merge
 from kbackup.jobs import capture
 from kbackup.jobs.backup import plan as planning
+from kbackup.jobs.backup import transactions
 from kbackup.jobs.backup.log_check import compare_logs, is_compacted, truncated_partitions
 from kbackup.jobs.backup.plan import Plan
 from kbackup.jobs.backup.schemas import BackupSchemas, TakenSchemas
 from kbackup.jobs.backup.task import BackupWork, Read, make_tasks, read_records, recover, without, write_by_tasks
+from kbackup.jobs.backup.transactions import Begun, WholeEnds
 from kbackup.jobs.capture import Base, LiveTopic, SourceCluster, connect, settings_warnings
 from kbackup.jobs.metadata import with_sources
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.kafka.client import Properties, on_the_way
 from kbackup.metrics.registry import LOSSES, Phases, ProgressListener, counted
 from kbackup.schemas.base import RegistryOptions
@@ -62,6 +75,7 @@ class BackupReport:
     held_back: int = 0
     damage: tuple[str, ...] = ()
     offline: tuple[str, ...] = ()  # partitions without a leader: the restore point has nothing new of them
+    transactions: Transactions | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     new_records: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
@@ -69,16 +83,26 @@ class BackupReport:
 
 @dataclass(frozen=True)
 class Captured:
-    """What the cluster showed: selected topics, names of all topics, committed offsets, and settings. `damage` names
-    the corrupt sources of metadata."""
+    """What the cluster showed: where its logs end, names of all topics, and settings. `damage` names the corrupt
+    sources of metadata. The ends were found by what was `begun` before, and by groups as `asked` for before."""
 
     started_at: str
-    topics: Sequence[LiveTopic]
+    ends: WholeEnds
     existing: Sequence[str]
-    groups: Groups
     settings: Metadata
+    begun: Begun
+    asked: Groups
     warnings: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
+
+    @property
+    def topics(self) -> Sequence[LiveTopic]:
+        return self.ends.topics
+
+    @property
+    def groups(self) -> Groups:
+        """The groups' committed offsets."""
+        return self.ends.groups
 
 
 def backup(
@@ -99,7 +123,7 @@ def backup(
     phases = Phases(listener)
     started_at = now()
     with phases.step("connect"):
-        source = connect(properties, options.isolation_level, options.poll_timeout_seconds)
+        source = connect(properties, options)
         open_or_create(store)
     with HeldLease(store, "kbackup backup", options.lease_seconds, time.sleep if options.wait else None) as lease:
         with phases.step("connect"):
@@ -165,14 +189,32 @@ def capture_cluster(
     with phases.step("discover"):
         topics, existing = capture.discover(cluster, selections.topics, base.head, later, offline)
     with phases.step("capture groups"):
+        begun = transactions.begin(source)
         # before the end offsets, so that no group points past what is archived
         groups = capture.groups(cluster, selections.groups, set(topics), base.groups, later)
+    ends = capture_logs(source, base, topics, begun, groups, selections, phases)
     with phases.step("resolve ranges"):
-        live = capture.live_topics(cluster, topics, source.isolation_level)
         reading = capture.read_brokers(cluster, topics, source.id, [group.group for group in groups.groups])
         merged = with_sources(reading, source.brokers, source.sources)
     settings = as_archived(merged.metadata, base.archive.info)  # which is what the next run compares with
-    return Captured(started_at, live, existing, groups, settings, merged.warnings, merged.damage)
+    return Captured(started_at, ends, existing, settings, begun, groups, merged.warnings, merged.damage)
+
+
+def capture_logs(
+    source: SourceCluster,
+    base: Base,
+    topics: Mapping[str, Topic],
+    begun: Begun,
+    asked: Groups,
+    selections: Selections,
+    phases: Phases,
+) -> WholeEnds:
+    """Capture where the logs end, and the groups as of there: `asked` and the transactions since."""
+    with phases.step("resolve ranges"):
+        live = capture.live_topics(source.cluster, topics, source.isolation_level)
+    with phases.step("end transactions"):
+        captured = partial(capture.is_captured, selections.groups)
+        return transactions.whole_ends(source, begun, live, asked, captured, base.given_up)
 
 
 def capture_ends(
@@ -186,9 +228,8 @@ def capture_ends(
     before = {t.name: (t.id, {*t.partitions, *t.offline}) for t in captured.topics}
     if {t.name: (t.id, {*t.partitions}) for t in topics.values()} != before:
         return None
-    with phases.step("resolve ranges"):
-        live = capture.live_topics(source.cluster, topics, source.isolation_level)
-    return replace(captured, started_at=now(), topics=live, existing=existing)
+    ends = capture_logs(source, base, topics, captured.begun, captured.asked, selections, phases)
+    return replace(captured, started_at=now(), ends=ends, existing=existing)
 
 
 def plan_records(source: SourceCluster, base: Base, captured: Captured, phases: Phases, adopt_topics: bool) -> Plan:
@@ -199,7 +240,7 @@ def plan_records(source: SourceCluster, base: Base, captured: Captured, phases: 
     with phases.step("plan"):
         numbers = partial(operations.next_incarnation, base.archive.state)
         plan = planning.make_plan(base.head, captured.topics, captured.existing, numbers, diverged)
-    return replace(plan, warnings=(*plan.warnings, *warnings, *captured.warnings))
+    return replace(plan, warnings=(*plan.warnings, *warnings, *captured.ends.warnings, *captured.warnings))
 
 
 def archive_records(
@@ -227,6 +268,7 @@ def archive_records(
                 incarnations={t.name: t.incarnation for t in plan.topics if t.name in topics},
                 since=run.since,
                 salvage=operations.may_salvage(run.archive.state),
+                skips=plan.skips,
             )
             expected = [p for p in planning.waiting(plan).values() if p.end > p.start]
             size = sum(planning.new_bytes(p.end - p.start, p.before) for p in expected)
@@ -293,6 +335,7 @@ def commit(
         warnings=(*plan.warnings, *not_carried, *settings_warnings(settings), *taken.warnings),
         captures=(*(c for c in earlier if c.number in older), put_documents(base, captured)),
         schemas=put_schemas(base, taken.schemas),
+        transactions=captured.ends.transactions,
         groups=len(groups.groups),
         captured_topics=len(plan.topics),
         captured_partitions=sum(len(t.partitions) for t in plan.topics),
@@ -364,6 +407,7 @@ def report_of(
         damage=(*captured.damage, *(("schema registry",) if taken.failed else ())),
         note=taken.note,
         offline=capture.offline_partitions(captured.topics),
+        transactions=manifest.transactions,
         seconds=phases.seconds,
         new_records=dict(new_records),
     )

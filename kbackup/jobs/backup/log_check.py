@@ -173,11 +173,13 @@ def expectations(head: Manifest, live: Sequence[LiveTopic], *, exact: bool) -> l
             continue
         if last is None:
             start = max(state.start, now.start)
-            if exact and not state.records and start < end:
+            if exact and not state.records and not state.held and start < end:
                 expected.append(ExpectedRecords(OffsetRange(topic.name, state.partition, start, end), ()))
         elif now.start <= last.offset < now.end:
             # where the log may show more records than the archive has, `tail` and `last` may be far apart
-            tail = tuple(record for record in state.tail if exact and record.offset >= now.start)
+            whole = max((high for _, high in state.held if high <= last.offset), default=now.start)
+            tail = tuple(record for record in state.tail if exact and record.offset >= max(now.start, whole))
+            end = min([end, *(low for low, _ in state.held if low > last.offset)])
             start = tail[0].offset if tail else last.offset
             # the log of a salvaged segment may have had later records, which were deleted since
             end = last.offset + 1 if last.leader_epoch is None else end

@@ -25,6 +25,8 @@ from kbackup.archive.models import (
 )
 from kbackup.archive.schemas import merged
 from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.window import MOST, Offsets
+from kbackup.archive.segments.window import without as outside
 from kbackup.formats.schema_ids import SchemaUse
 from kbackup.jobs.capture import Live, LiveTopic, offline_partitions
 from kbackup.types import IncarnationPartition, OffsetRange, TopicPartition
@@ -33,13 +35,26 @@ from kbackup.util.text import join_names
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """Read [`start`, `end`); `before` is what the archive has of this partition, None for one that is new to it."""
+    """Read [`start`, `end`) apart from `held`, and what earlier restore points `owe`: ranges below `start`. `before` is
+    what the archive has of this partition, None for one that is new to it."""
 
     partition: int
     start: int
     end: int
     live: Live
     before: PartitionState | None
+    held: Offsets = ()
+    owed: Offsets = ()
+
+    @property
+    def first(self) -> int:
+        return self.owed[0][0] if self.owed else self.start
+
+    @property
+    def skips(self) -> Offsets:
+        """What is not read of [`first`, `end`)."""
+        wanted = (*self.owed, *outside(((self.start, self.end),), self.held))
+        return outside(((self.first, self.end),), wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +77,13 @@ class Plan:
 
     @property
     def ranges(self) -> list[OffsetRange]:
-        return [OffsetRange(t.name, p.partition, p.start, p.end) for t in self.topics for p in t.partitions]
+        return [OffsetRange(t.name, p.partition, p.first, p.end) for t in self.topics for p in t.partitions]
+
+    @property
+    def skips(self) -> dict[TopicPartition, Offsets]:
+        """The offsets of `ranges` that are not read."""
+        found = ((TopicPartition(t.name, p.partition), p.skips) for t in self.topics for p in t.partitions)
+        return {tp: skips for tp, skips in found if skips}
 
 
 NextIncarnation = Callable[[str, str], int]
@@ -108,9 +129,10 @@ def make_plan(
             warnings.append(f"topic {state.name} no longer exists at the source; what was archived of it is kept")
             # what the newest restore point left for a later one: held back, or behind an open transaction
             losses += [
-                retention_loss(TopicPartition(state.name, p.partition), p.end, p.log_end, _WITH_TOPIC)
+                retention_loss(TopicPartition(state.name, p.partition), start, end, _WITH_TOPIC)
                 for p in state.partitions
-                if p.end < p.log_end
+                for start, end in (*p.held, (p.end, p.log_end))
+                if start < end
             ]
         carried.append(msgspec.structs.replace(state, state="deleted"))
     return Plan(tuple(topics), tuple(carried), tuple(losses), tuple(warnings))
@@ -150,9 +172,14 @@ def _plan_topic(
     for number, live in sorted(topic.partitions.items()):
         old = archived.get(number)
         start = live.start if old is None else max(old.end, live.start)
+        owed = old.held if old is not None else ()
         if old is not None and live.start > old.end:
-            losses.append(retention_loss(TopicPartition(topic.name, number), old.end, live.start))
-        partitions.append(PartitionPlan(number, start, max(start, live.end), live, old))
+            owed = (*owed, (old.end, live.start))
+        gone = [(low, min(high, live.start)) for low, high in owed if low < live.start]
+        losses += [retention_loss(TopicPartition(topic.name, number), low, high) for low, high in gone]
+        end = max(start, live.end)
+        rest = outside(live.held, [(0, start), (end, MOST)])
+        partitions.append(PartitionPlan(number, start, end, live, old, rest, outside(owed, gone)))
     offline = tuple(
         archived.get(number, msgspec.structs.replace(_NOTHING, partition=number)) for number in topic.offline
     )
@@ -226,13 +253,21 @@ def waiting(plan: Plan) -> dict[IncarnationPartition, PartitionPlan]:
     return {(t.name, t.incarnation, p.partition): p for t in plan.topics for p in t.partitions if p.live.end > p.start}
 
 
-def hold_back(plan: Plan, patience: Patience, since: Mapping[IncarnationPartition, float], now: float) -> Plan:
-    """Return `plan` without the partitions that wait. `since` has the time, in seconds like `now`, from which each
-    partition has new records; a partition that it lacks has them from now on."""
+def hold_back(
+    plan: Plan,
+    patience: Patience,
+    since: Mapping[IncarnationPartition, float],
+    now: float,
+    never: Collection[TopicPartition] = (),
+) -> Plan:
+    """Return `plan` without the partitions that wait, but for those that `never` do. `since` has the time, in seconds
+    like `now`, from which each partition has new records; a partition that it lacks has them from now on."""
     small = {
         place: since.get(place, now)
         for place, p in waiting(plan).items()
         if new_bytes(p.end - p.start, p.before) < patience.small_bytes
+        and not p.owed
+        and TopicPartition(place[0], place[2]) not in never
     }
     longest = sorted(small, key=lambda place: (small[place], place))
     of_age = sum(now - begun >= patience.max_age for begun in small.values())
@@ -245,7 +280,7 @@ def hold_back(plan: Plan, patience: Patience, since: Mapping[IncarnationPartitio
             t,
             partitions=tuple(
                 # from after a loss, which is reported now and must not be reported twice
-                replace(p, end=p.start) if (t.name, t.incarnation, p.partition) in held else p
+                replace(p, end=p.start, held=()) if (t.name, t.incarnation, p.partition) in held else p
                 for p in t.partitions
             ),
         )
@@ -345,15 +380,18 @@ def _schemas(topic: TopicPlan, uses: Iterable[SchemaUse]) -> tuple[UsedSchemas, 
 
 
 def _partition(plan: PartitionPlan, added: Sequence[Segment], read: Sequence[LastRecord], few: int) -> PartitionState:
-    before, count = plan.before, sum(s.count for s in added)
+    before = plan.before
     known = (*before.tail, before.last) if before is not None and before.last is not None else ()
     epochs = before.epochs if before is not None else ()
-    if not added:
+    above = known[-1].offset + 1 if known else plan.start  # what was owed may lie below
+    new = [s for s in added if s.last >= above]
+    read = [record for record in read if record.offset >= above]
+    if not new and (known or not added):
         records = known
-    elif not read or read[-1].offset != max(s.last for s in added):
+    elif not read or read[-1].offset != max(s.last for s in new):
         records = ()  # the last segment was taken over, not read
     else:
-        records = (*known, *read) if count == len(read) else tuple(read)
+        records = (*known, *read) if sum(s.count for s in new) == len(read) else tuple(read)
     last = records[-1] if records else None
     epoch = known[-1].leader_epoch if known else None
     if epoch is not None and (last is None or last.leader_epoch != epoch):
@@ -364,11 +402,12 @@ def _partition(plan: PartitionPlan, added: Sequence[Segment], read: Sequence[Las
         end=plan.end,
         log_start=plan.live.start,
         log_end=plan.live.high,
-        records=count + (before.records if before is not None else 0),
+        records=sum(s.count for s in added) + (before.records if before is not None else 0),
         bytes=sum(s.bytes for s in added) + (before.bytes if before is not None else 0),
         last=last,
         tail=records[-few:-1],
         epochs=epochs,
+        held=plan.held,
     )
 
 
@@ -379,7 +418,7 @@ def says_more(plan: Plan, parent: Manifest | None) -> bool:
 
     def vector(topics: Sequence[TopicState]) -> list[tuple[object, ...]]:
         return [
-            (t.name, t.id, t.incarnation, t.state, [(p.partition, p.start, p.end) for p in t.partitions])
+            (t.name, t.id, t.incarnation, t.state, [(p.partition, p.start, p.end, p.held) for p in t.partitions])
             for t in topics
         ]
 

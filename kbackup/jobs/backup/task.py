@@ -12,6 +12,8 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import may_salvage
 from kbackup.archive.derived import Files, put_files
@@ -20,8 +22,10 @@ from kbackup.archive.models import LastRecord
 from kbackup.archive.run import WritingRun
 from kbackup.archive.segments.salvage import RecordsObject, drop_overlaps, parse_records_object, salvage_segment
 from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.window import Offsets
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError, SegmentTarget
 from kbackup.errors import CorruptError, StoreError
+from kbackup.formats.block import slice_block
 from kbackup.formats.schema_ids import SchemaCounter, SchemaUse, merge
 from kbackup.jobs.backup.plan import Plan
 from kbackup.kafka import kernel
@@ -43,17 +47,40 @@ class LastRead(NamedTuple):
 
 
 class TaskReader(NamedTuple):
-    """Reads the records of a task, and counts them and the schemas that they name."""
+    """Reads the records of a task without `skips`, and counts them and the schemas that they name."""
 
     reader: RangeReader
     progress: ProgressSender
     schemas: SchemaCounter
+    skips: Mapping[TopicPartition, Offsets]
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[TopicPartition, RecordBlock]]:
         for tp, block in self.reader.read(ranges):
-            self.progress.add(len(block), block.nbytes)
-            self.schemas.add(tp, block)
-            yield tp, block
+            for piece in pieces(block, self.skips.get(tp, ())):
+                self.progress.add(len(piece), piece.nbytes)
+                self.schemas.add(tp, piece)
+                yield tp, piece
+
+    def gap(self, tp: TopicPartition, at: int, first: int) -> bool:
+        """Whether offsets between two records are none of this run's: they vanished, or are skipped."""
+        ends = [v.end for v in self.reader.vanished if v.tp == tp] + [end for _, end in self.skips.get(tp, ())]
+        return any(at < end <= first for end in ends)
+
+
+def pieces(block: RecordBlock, skips: Offsets) -> Iterator[RecordBlock]:
+    """Yield the parts of a block between `skips`."""
+    if not skips:
+        yield block
+        return
+    edges = np.searchsorted(block.offsets, np.array(skips, np.int64).ravel()).tolist()
+    for start, stop in zip([0, *edges[1::2]], [*edges[::2], len(block)], strict=True):
+        if start < stop:
+            yield slice_block(block, start, stop)
+
+
+def overlap(segment: Segment, skips: Mapping[TopicPartition, Offsets]) -> bool:
+    ranges = skips.get(TopicPartition(segment.topic, segment.partition), ())
+    return any(start <= segment.last and segment.first < end for start, end in ranges)
 
 
 _HELD_BYTES = 64 << 20  # blocks of small partitions that are read together, before they are written one by one
@@ -69,7 +96,7 @@ _SPARE_NAMES = 100
 class BackupWork:
     """Function of all tasks of a run. `incarnations` are the topics' folders; `since` is the start of this run, in
     seconds by the store's clock. `salvage`: all runs of the archive read records with the same isolation level.
-    `far` times as much as usual is asked for at once."""
+    `far` times as much as usual is asked for at once. `skips` are not read; no segment reaches over one."""
 
     source: Properties = field(repr=False)
     store: Store
@@ -82,6 +109,7 @@ class BackupWork:
     since: float
     salvage: bool
     far: int = 1
+    skips: Mapping[TopicPartition, Offsets] = field(default_factory=dict)
 
     def target(self, tp: TopicPartition, spare: int = 0) -> SegmentTarget:
         return SegmentTarget(
@@ -95,7 +123,7 @@ class BackupWork:
         yield selected_kernel()
         tuning = {"fetch.message.max.bytes": max(FETCH_BYTES, self.far * FETCH_BYTES // len(task))}
         reader = RangeReader(self.source, self.isolation, self.group, self.poll_timeout, len(task), tuning=tuning)
-        source = TaskReader(reader, progress, SchemaCounter())
+        source = TaskReader(reader, progress, SchemaCounter(), self.skips)
         with closing(reader):
             if len(task) == 1:
                 yield from self._write(source, task[0], [])
@@ -120,7 +148,7 @@ class BackupWork:
                 yield from self._write(source, offsets, blocks.pop(offsets.tp))
             return
         with ThreadPoolExecutor(_WRITERS, "kbackup-write") as pool:
-            tries = pool.map(lambda offsets: self._try(source.reader, offsets, blocks.pop(offsets.tp)), task)
+            tries = pool.map(lambda offsets: self._try(source, offsets, blocks.pop(offsets.tp)), task)
             for offsets, (segments, taken) in zip(task, tries, strict=True):
                 yield from segments
                 if taken is not None:
@@ -140,7 +168,7 @@ class BackupWork:
 
         while True:
             try:
-                yield from self._segments(source.reader, offsets, blocks(), spare)
+                yield from self._segments(source, offsets, blocks(), spare)
             except SegmentTakenError as taken:
                 salvaged, offsets, spare = self._pass_taken(source.schemas, offsets, taken, spare)
             else:
@@ -149,33 +177,33 @@ class BackupWork:
             held = []
 
     def _try(
-        self, reader: RangeReader, offsets: OffsetRange, blocks: list[RecordBlock]
+        self, source: TaskReader, offsets: OffsetRange, blocks: list[RecordBlock]
     ) -> tuple[list[Segment | LastRead], SegmentTakenError | None]:
         """Write a range that is in memory; return its segments, and the error of a name that is taken."""
         segments: list[Segment | LastRead] = []
         try:
-            segments.extend(self._segments(reader, offsets, blocks))
+            segments.extend(self._segments(source, offsets, blocks))
         except SegmentTakenError as taken:
             return segments, taken
         return segments, None
 
     def _segments(
-        self, reader: RangeReader, offsets: OffsetRange, blocks: Iterable[RecordBlock], spare: int = 0
+        self, source: TaskReader, offsets: OffsetRange, blocks: Iterable[RecordBlock], spare: int = 0
     ) -> Iterator[Segment | LastRead]:
         with PartitionWriter(self.store, self.target(offsets.tp, spare)) as writer:
             at: int = offsets.start - 1
             last: tuple[LastRecord, ...] = ()
             for block in blocks:
                 first = int(block.offsets[0])
-                if any(v.tp == offsets.tp and at < v.end <= first for v in reader.vanished):
-                    # a later run that salvages the segment must report the loss as well
+                if source.gap(offsets.tp, at, first):
+                    # a later run that salvages the segment must report the loss as well, or have what was skipped
                     yield from writer.finish()
                 last = last_of(block, last)  # before its buffer is used again
                 yield from writer.append(block)
                 at = last[-1].offset
             yield from writer.finish()
         if last:
-            epoch = reader.epochs.get(offsets.tp, -1)
+            epoch = source.reader.epochs.get(offsets.tp, -1)
             yield LastRead(offsets.tp, (*last[:-1], with_epoch(last[-1], epoch)))
 
     def _pass_taken(
@@ -191,7 +219,7 @@ class BackupWork:
             with suppress(CorruptError):
                 see = partial(schemas.add, offsets.tp, end=offsets.end)
                 segment = salvage_segment(self.store, self.target(offsets.tp, spare), taken.key, see)
-                if segment.last < offsets.end:
+                if segment.last < offsets.end and not overlap(segment, self.skips):
                     return [segment], offsets._replace(start=segment.last + 1), spare
         if spare == _SPARE_NAMES:
             raise StoreError(
@@ -347,6 +375,7 @@ def recover(
     if not run.interrupted or not may_salvage(run.archive.state):
         return Read([])
     known = run.archive.keys()
+    skips = plan.skips
     orphans: list[RecordsObject] = []  # at or beyond the archived end of their partition
     folders = (layout.topic_dir(topic.name, topic.incarnation) for topic in plan.topics)
     listings = in_threads(lambda folder: [entry.key for entry in run.archive.store.list(folder)], folders)
@@ -364,6 +393,7 @@ def recover(
         if (planned := ranges.get(TopicPartition(s.topic, s.partition))) is not None
         and planned.start <= s.first
         and s.last < planned.end
+        and not overlap(s, skips)
     ]
     kept = drop_overlaps(fitting, lambda each: each[0])[0]
     cut = truncated([s for s, _ in kept])

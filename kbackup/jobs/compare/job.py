@@ -28,6 +28,7 @@ from kbackup.archive.restores.plan import (
     with_segments,
 )
 from kbackup.archive.segments.table import sum_of
+from kbackup.archive.segments.window import EVERY_OFFSET, Offsets, Window, without
 from kbackup.config.models import Restore
 from kbackup.errors import UsageError
 from kbackup.jobs.compare.partition import Open, PartitionComparer, Side, TargetOffsets
@@ -61,7 +62,8 @@ _AHEAD = 1  # blocks of the archive that wait while one is compared
 @dataclass(frozen=True, slots=True)
 class ComparedPartition:
     """A partition of the archive from source offset `first` on, and the offsets [`start`, `end`) of the target. `start`
-    = `end` where the target partition does not exist. `target_offsets` as in `PartitionComparer`."""
+    = `end` where the target partition does not exist. `target_offsets` as in `PartitionComparer`. `held` are offsets of
+    the source that the restore point leaves to the next one."""
 
     archived: UnitRange
     first: int
@@ -69,6 +71,7 @@ class ComparedPartition:
     end: int
     stamps: bool
     target_offsets: TargetOffsets | None
+    held: Offsets = ()
 
     @property
     def bytes(self) -> int:
@@ -109,8 +112,10 @@ class CompareWork:
 
 def topic_blocks(reader: RangeReader, compared: ComparedPartition) -> Open:
     """Return a function that reads the target's records; `reader` reads one partition at a time."""
-    tp, end = compared.archived.tp, compared.end
-    return lambda start: (block for _, block in reader.read([OffsetRange(*tp, start, end)]))
+    tp, end, window = compared.archived.tp, compared.end, Window(ranges=without(EVERY_OFFSET, compared.held))
+    return lambda start: (
+        kept for _, block in reader.read([OffsetRange(*tp, start, end)]) if len(kept := window.cut(block)[0])
+    )
 
 
 # Check that consumer groups have committed the offsets that follow from a restore's offset map.
@@ -207,6 +212,7 @@ class ComparePlan:
     findings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     schemas: SchemaRewrite | None = None
+    held: dict[TopicPartition, Offsets] = field(default_factory=dict)
 
 
 def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster_id: str) -> ComparePlan:
@@ -233,8 +239,10 @@ def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster
     if request.against == "target":
         return ComparePlan(plan, None, "read_committed")
     archive = open_archive_or_folder(store)  # a folder of the Java tool does not record it
-    isolation = archive.restore_point(plan.restore_point).isolation_level if archive is not None else "read_committed"
-    return ComparePlan(plan, {part.tp: _SAME_OFFSETS for part in _all_partitions(plan)}, isolation)
+    point = archive.restore_point(plan.restore_point) if archive is not None else None
+    isolation = point.isolation_level if point is not None else "read_committed"
+    held = {TopicPartition(t.name, p.partition): p.held for t in (point.topics if point else ()) for p in t.partitions}
+    return ComparePlan(plan, {part.tp: _SAME_OFFSETS for part in _all_partitions(plan)}, isolation, held=held)
 
 
 def restored_offsets(plan: RestorePlan, runs: pa.Table) -> dict[TopicPartition, TargetOffsets]:
@@ -290,8 +298,8 @@ def _compared(compare_plan: ComparePlan, part: UnitRange, log_start: int, agains
     elif target_offsets is not None and len(target_offsets.target) and compare_plan.plan.into_existing:
         # else the topic was empty: a record before the first restored record is an extra record
         start = max(log_start, int(target_offsets.target.min()))
-    stamps = part.target not in compare_plan.unstamped
-    return ComparedPartition(part, first, min(start, end), end, stamps, target_offsets)
+    stamps, held = part.target not in compare_plan.unstamped, compare_plan.held.get(part.tp, ())
+    return ComparedPartition(part, first, min(start, end), end, stamps, target_offsets, held)
 
 
 # The phases of the job.

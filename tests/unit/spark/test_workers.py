@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kbackup.archive import layout
+from kbackup.config.models import Backup
 from kbackup.errors import RefusedError
 from kbackup.jobs import capture
 from kbackup.jobs.backup.task import BackupWork
@@ -109,6 +110,6 @@ def test_properties_are_not_shown(work: Any, cluster: str) -> None:
 def test_tasks_get_no_property_of_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
     source = {"bootstrap.servers": "b:1", "zookeeper.connect": "zk:1", "metadata.log.dir": "/kraft"}
     monkeypatch.setattr(capture, "Cluster", lambda *_: SimpleNamespace(connect=lambda: ("c", 1)))
-    connected = capture.connect(source, "read_committed", 1.0)
+    connected = capture.connect(source, Backup())
     assert connected.properties == {"bootstrap.servers": "b:1"}
     assert connected.sources.metadata_log == "/kraft"

@@ -151,7 +151,8 @@ class Applier:
             with Phases(self.listener).step("apply"):
                 added += self._produce(session, work, session.tasks(topics, ranges=pending.ranges), pending)
         runs = pa.concat_tables([MAP_SCHEMA.empty_table(), *added])
-        session.applied = {topic.source: point.number for topic in topics}
+        waiting = {t.name for t in point.topics if any(p.held for p in t.partitions)}
+        session.applied |= {topic.source: point.number for topic in topics if topic.source not in waiting}
         reported = reported_positions(session.status, archive.info.id, before)
         after, session.status = session.positions, None
         partitions = count_applied(pending, runs)
@@ -204,7 +205,7 @@ def positions_at_end(
     known = {tp.topic for tp in session.noted} | {*deleted}
     remotes = {topic.source: topic.remote for topic in topics if topic.remote not in known}
     return {
-        TopicPartition(remotes[state.name], partition.partition): AppliedPosition(state.incarnation, partition.end)
+        TopicPartition(remotes[state.name], partition.partition): AppliedPosition(state.incarnation, partition.unbroken)
         for state in point.topics
         if state.name in remotes
         for partition in state.partitions

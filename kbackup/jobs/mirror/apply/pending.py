@@ -410,8 +410,9 @@ def find_pending(
     after: Mapping[str, int],
     stop: bool,
 ) -> Pending:
-    """Return the segments beyond `positions` up to restore point `point`. `after` names, by topic, a restore point up
-    to which everything is applied; by default 0. `stop`: a new incarnation of a topic is held back."""
+    """Return the segments beyond `positions` up to restore point `point`, and in a partition up to the first record
+    that it holds: a mirror keeps the order of records. `after` names, by topic, a restore point up to which everything
+    is applied; by default 0. `stop`: a new incarnation of a topic is held back."""
     newest = {t.name: t.incarnation for t in point.topics}
     lives = _lives(newest, topics, positions, stop)
     held_back = [
@@ -422,6 +423,7 @@ def find_pending(
     since: defaultdict[int, set[str]] = defaultdict(set)
     for name in lives:
         since[after.get(name, 0)].add(name)
+    unbroken = {place: p.unbroken for place, p in point.partitions().items() if p.held}
     found: list[tuple[TopicPartition, int, UnitRange]] = []
     for number, names in since.items():
         if number < point.number:
@@ -431,6 +433,8 @@ def find_pending(
                 remote = TopicPartition(life.topic.remote, partition)
                 begun, following = positions.get(remote, AppliedPosition(0, 0))
                 part = segments[rows]
+                if (end := unbroken.get((topic, incarnation, partition))) is not None:
+                    part = part.where(part.integers("first") < end)
                 if incarnation == begun:
                     part = part.where(part.integers("last") >= following)
                 if max(begun, life.first) <= incarnation <= life.last and part:

@@ -85,6 +85,9 @@ def test_tasks_are_told_of_the_topics_they_read_alone_and_ask_a_far_cluster_for_
     assert [(work.incarnations, work.far) for work in sent] == [({"busy": 1}, 2)]
 
 
+NOTHING: Any = SimpleNamespace(ends=SimpleNamespace(written=()))
+
+
 class Watcher:
     def __init__(self, stop: Stop) -> None:
         self.stop = stop
@@ -106,11 +109,11 @@ def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stop]:
     base = SimpleNamespace(
         run=SimpleNamespace(end=lambda: None), head=SimpleNamespace(number=41), schemas=None, compared={}
     )
-    monkeypatch.setattr(follow, "connect", lambda *_: SimpleNamespace(id="c"))
+    monkeypatch.setattr(follow, "connect", lambda *_: SimpleNamespace(id="c", whole_within=None))
     monkeypatch.setattr(follow, "open_or_create", lambda *_: None)
     monkeypatch.setattr(follow, "HeldLease", lambda *_, **__: nullcontext(lease))
     monkeypatch.setattr(job, "begin", lambda *_: base)
-    monkeypatch.setattr(job, "capture_cluster", lambda *_, **__: None)
+    monkeypatch.setattr(job, "capture_cluster", lambda *_, **__: NOTHING)
     monkeypatch.setattr(job, "plan_records", lambda *_: Plan((), (), (), ()))
     monkeypatch.setattr(job, "has_news", lambda *_: False)
     counted.begin("mirror")
@@ -156,7 +159,7 @@ def test_rounds_in_quick_succession_capture_the_logs_alone(stop: Stop, monkeypat
     captures: list[str] = []
 
     def capture(name: str) -> Any:
-        return lambda *_, **__: captures.append(name) or name  # type: ignore[func-returns-value]
+        return lambda *_, **__: captures.append(name) or NOTHING  # type: ignore[func-returns-value]
 
     monkeypatch.setattr(job, "capture_cluster", capture("whole"))
     monkeypatch.setattr(job, "capture_ends", capture("ends"))
@@ -173,7 +176,7 @@ def test_a_partition_without_a_leader_is_named_when_it_goes_and_when_it_is_back(
     """Each of the two is a restore point, though nothing is new; and there is no wait for it between them."""
     lost = PartitionState(partition=1, start=0, end=0, log_start=0, log_end=0, records=0, bytes=0)
     seen, known, committed = iter([(), (lost,), (lost,), (), ()]), [], []
-    monkeypatch.setattr(job, "capture_cluster", lambda *given: known.append(given[-1]))
+    monkeypatch.setattr(job, "capture_cluster", lambda *given: known.append(given[-1]) or NOTHING)  # type: ignore[func-returns-value]
     monkeypatch.setattr(
         job, "plan_records", lambda *_: Plan((TopicPlan("orders", "id", 1, (), next(seen)),), (), (), ())
     )

@@ -1,0 +1,138 @@
+"""End a restore point so that it has each transaction with all its records and group offsets, or not at all.
+
+`tests/unit/jobs/backup/transactions/README.md` has the rule, and says why it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from kbackup.archive.models import Group, Groups, HangingTransaction, Transactions, abort_command
+from kbackup.jobs.capture import LiveTopic, SourceCluster, offline_partitions
+from kbackup.jobs.groups.job import as_stored
+from kbackup.kafka.groups.calls import CommittedOffset
+from kbackup.kafka.security import Untold
+from kbackup.kafka.transactions import Commit, CutBegun, TransactionCut, begin_cut
+from kbackup.types import TopicPartition
+from kbackup.util.text import human_duration, join_names, plural
+
+Begun = CutBegun | Untold | str
+"""Or the reason why partitions end by position, as they are asked to."""
+_NAMED = 5
+_BY_POSITION = "each partition ends at its own last stable offset"
+
+
+@dataclass(frozen=True)
+class WholeEnds:
+    """Where the logs end for a restore point, and the groups as of there. `written` are partitions that have
+    transactions."""
+
+    topics: Sequence[LiveTopic]
+    groups: Groups
+    transactions: Transactions
+    warnings: tuple[str, ...] = ()
+    written: Collection[TopicPartition] = field(default_factory=frozenset)
+
+
+def begin(source: SourceCluster) -> Begun:
+    """Begin before groups are asked for."""
+    if source.whole_within is None:
+        return "backup.transactions is partition"
+    if source.isolation_level != "read_committed":
+        return f"records are read with {source.isolation_level}"
+    return begin_cut(source.cluster)
+
+
+def whole_ends(
+    source: SourceCluster,
+    begun: Begun,
+    topics: Sequence[LiveTopic],
+    groups: Groups,
+    selected: Callable[[str], bool],
+    given_up: dict[TopicPartition, int],
+) -> WholeEnds:
+    """Return the ends for `topics`, of which the last stable offsets were listed after `groups` were asked for.
+    `selected` tells groups that are captured; `given_up` are the last stable offsets at which earlier restore points
+    stopped waiting, and gets those of this one."""
+    if isinstance(begun, str):
+        return WholeEnds(topics, groups, Transactions(whole=False, why=f"{_BY_POSITION}: {begun}"))
+    stable = {TopicPartition(t.name, p): live.end for t in topics for p, live in t.partitions.items()}
+    wait = source.whole_within or 0.0
+    cut = begun.close(stable, wait, given_up) if not isinstance(begun, Untold) else begun
+    if isinstance(cut, Untold):
+        split = Transactions(whole=False, why=f"{_BY_POSITION}: {cut.why}")
+        return WholeEnds(topics, groups, split, _warnings(split))
+    given_up.clear()
+    given_up |= {each.tp: stable[each.tp] for each in cut.open}
+    ended = [
+        replace(
+            topic,
+            partitions={
+                p: replace(live, end=cut.ends[tp], held=cut.held.get(tp, ()))
+                for p, live in topic.partitions.items()
+                for tp in (TopicPartition(topic.name, p),)
+            },
+        )
+        for topic in topics
+    ]
+    positions = replayed(source, groups, cut.commits, {t.name for t in topics}, selected)
+    transactions = _transactions(cut, wait, topics)
+    return WholeEnds(ended, positions, transactions, _warnings(transactions), cut.transactional)
+
+
+def _warnings(transactions: Transactions) -> tuple[str, ...]:
+    if transactions.whole:
+        return ()
+    return (
+        f"transactions may be in this restore point in part: {transactions.why}",
+        *(
+            f"producer {each.producer_id} has a transaction open in {each.topic}-{each.partition}; if its application "
+            f"is gone, abort it: {abort_command(each)}"
+            for each in transactions.open[:_NAMED]
+        ),
+    )
+
+
+def _transactions(cut: TransactionCut, wait: float, topics: Sequence[LiveTopic]) -> Transactions:
+    reasons: list[str] = []
+    if cut.open:
+        names = join_names(sorted({str(each.tp) for each in cut.open}), 5)
+        many = plural(len(cut.open), "transaction")
+        reasons.append(f"{many} did not end within {human_duration(wait)}, in {names}: {_BY_POSITION} there")
+    if offline := offline_partitions(topics):
+        reasons.append(f"partitions without a leader: {join_names(offline, 5)}")
+    still = tuple(
+        HangingTransaction(**e.tp._asdict(), producer_id=e.producer_id, start=e.start, timestamp=e.timestamp)
+        for e in cut.open
+    )
+    return Transactions(whole=not reasons, why="; ".join(reasons), open=still)
+
+
+def replayed(
+    source: SourceCluster,
+    groups: Groups,
+    commits: Iterable[Commit],
+    topics: Collection[str],
+    selected: Callable[[str], bool],
+) -> Groups:
+    """Return `groups` after `commits`, which may be of groups that were not there before."""
+    later: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
+    for commit in commits:
+        if commit.tp.topic in topics and selected(commit.group):
+            later.setdefault(commit.group, {})[commit.tp] = commit.offset
+    if not later:
+        return groups
+    known = {group.group: group for group in groups.groups}
+    if later.keys() - known.keys():
+        listed, _ = source.cluster.groups.listed()
+        known = {g.group: Group(group=g.group, type=g.type, state=g.state, offsets=()) for g in listed} | known
+    for name in later.keys() & known.keys():
+        group, moved = known[name], later[name]
+        stay = tuple(o for o in group.offsets if TopicPartition(o.topic, o.partition) not in moved)
+        offsets = sorted((*stay, *as_stored(filter(None, moved.values()))), key=lambda o: (o.topic, o.partition))
+        known[name] = msgspec.structs.replace(group, offsets=tuple(offsets))
+    kept = sorted((g for g in known.values() if g.offsets), key=lambda g: g.group)
+    return msgspec.structs.replace(groups, groups=tuple(kept))

@@ -1,0 +1,127 @@
+"""Each restore point has transactions whole, on a real broker: of two that overlap, one is in, and the other comes
+with the next restore point."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from kbackup.archive.reader import open_archive
+from scripts.dev.kafka import Broker
+from tests.integration.conftest import Archive, Kbackup
+from tests.support.truth import archive_records
+
+PARTITIONS = 2
+
+
+class Application:
+    """A producer of transactions, whose group is `group`."""
+
+    def __init__(self, broker: Broker, topic: str, group: str) -> None:
+        self.topic = topic
+        self.producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{topic}-{group}"})
+        self.consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+        self.producer.init_transactions(30)
+
+    def begin(self, *partitions: int, value: str) -> None:
+        """Begin a transaction with a record in each of `partitions`."""
+        self.producer.begin_transaction()
+        for partition in partitions:
+            self.producer.produce(self.topic, value.encode(), partition=partition)
+        self.producer.flush(30)
+
+    def commit(self, position: int) -> None:
+        at = [TopicPartition(self.topic, 0, position)]
+        self.producer.send_offsets_to_transaction(at, self.consumer.consumer_group_metadata(), 30)
+        self.producer.commit_transaction(30)
+
+    def close(self) -> None:
+        self.consumer.close()
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    name = f"transactions-{secrets.token_hex(4)}"
+    broker.create_topic(name, partitions=PARTITIONS)
+    return name
+
+
+@pytest.fixture
+def slow(broker: Broker, topic: str) -> Iterator[Application]:
+    with closing(Application(broker, topic, f"slow-{topic}")) as made:
+        yield made
+
+
+@pytest.fixture
+def quick(broker: Broker, topic: str) -> Iterator[Application]:
+    with closing(Application(broker, topic, f"quick-{topic}")) as made:
+        yield made
+
+
+def values(archive: Archive, topic: str, number: int) -> list[list[bytes | None]]:
+    records = archive_records(archive.store, topic, open_archive(archive.store).restore_point(number))
+    return [[record.value for record in records.get(partition, [])] for partition in range(PARTITIONS)]
+
+
+def positions(archive: Archive, number: int) -> dict[str, int]:
+    opened = open_archive(archive.store)
+    return {g.group.partition("-")[0]: g.offsets[0].offset for g in opened.groups(number).groups}
+
+
+def test_a_transaction_that_ends_while_the_backup_waits_comes_with_the_next_one(
+    kbackup: Kbackup, archive: Archive, topic: str, slow: Application, quick: Application
+) -> None:
+    slow.begin(0, 1, value="before")
+    slow.commit(1)
+    slow.begin(0, value="slow")  # still open when the backup looks at its coordinator
+    quick.begin(0, 1, value="quick")
+    quick.commit(7)
+
+    def go_on() -> None:
+        time.sleep(2)
+        slow.producer.produce(topic, b"slow", partition=1)
+        slow.commit(2)
+
+    ending = threading.Thread(target=go_on)
+    ending.start()
+    options = ("-t", topic, "--group", f"/.*{topic}/")
+    report = kbackup.backup(archive, *options)
+    ending.join()
+    assert report["transactions"]["whole"], report["transactions"]
+    assert values(archive, topic, 1) == [[b"before", b"quick"], [b"before", b"quick"]]
+    assert positions(archive, 1) == {"slow": 1, "quick": 7}
+    (state,) = open_archive(archive.store).restore_point(1).topics
+    assert state.partitions[0].held, "it lies between the others' records"
+    assert kbackup.run("verify", "--against", "source", archive.url, "-t", topic)["findings"] == []
+
+    assert kbackup.backup(archive, *options)["transactions"]["whole"]
+    assert values(archive, topic, 2) == [[b"before", b"slow", b"quick"], [b"before", b"quick", b"slow"]]
+    assert values(archive, topic, 1) == [[b"before", b"quick"], [b"before", b"quick"]]
+    assert positions(archive, 2) == {"slow": 2, "quick": 7}
+    assert kbackup.run("verify", archive.url)["findings"] == []
+
+
+def test_a_transaction_that_does_not_end_is_named(
+    kbackup: Kbackup, archive: Archive, topic: str, slow: Application, quick: Application
+) -> None:
+    slow.begin(0, value="slow")
+    quick.begin(0, 1, value="quick")
+    quick.commit(7)
+    wait = ("--set", "backup.transaction_wait_seconds=1")
+    outcome = kbackup("backup", "--archive", archive.url, "-t", topic, *wait)
+    told = outcome.document["transactions"]
+    assert (outcome.code, told["whole"]) == (3, False)
+    assert [(each["topic"], each["partition"], each["start"]) for each in told["open"]] == [(topic, 0, 0)]
+    assert f"abort --topic {topic} --partition 0 --start-offset 0" in outcome.err
+    assert values(archive, topic, 1) == [[], [b"quick"]], "which is why it is not whole"
+    slow.commit(1)
+    assert kbackup.backup(archive, "-t", topic, "--transactions", "partition")["transactions"]["why"].endswith(
+        "backup.transactions is partition"
+    )
+    assert values(archive, topic, 2) == [[b"slow", b"quick"], [b"quick"]]
