@@ -15,7 +15,17 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Group, GroupOffset, Groups, Loss, Metadata, PartitionState, Schemas, TopicState
+from kbackup.archive.models import (
+    Group,
+    GroupOffset,
+    Groups,
+    Loss,
+    Metadata,
+    PartitionState,
+    Schemas,
+    TopicState,
+    Transactions,
+)
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.plan import PlannedTopic, RestorePlan
 from kbackup.archive.run import Draft, begin_writing, open_or_create, put_capture, put_manifest
@@ -186,6 +196,7 @@ def commit_point(
     configs: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     znodes: Sequence[Znode] | None = None,
     schemas: Schemas | None = None,
+    transactions: Transactions | None = None,
 ) -> None:
     """Commit restore point `number` by a run of its own; `archive` is opened again at it."""
     at = at or f"2026-01-0{number}T00:00:00.000Z"
@@ -210,6 +221,7 @@ def commit_point(
             warnings=warnings,
             captures=(*(c for c in (head.captures if head is not None else ()) if c.number in older), own),
             schemas=writing.put_document(number, layout.SCHEMAS, schemas) if schemas is not None else None,
+            transactions=transactions,
             groups=len(groups),
             captured_topics=len(captured),
             captured_partitions=sum(len(t.partitions) for t in captured),

@@ -30,7 +30,7 @@ from kbackup.types import IncarnationPartition, TopicPartition
 from kbackup.util.times import now
 
 _LOG_ENDS_EVERY = 5.0  # s, between reads of the log ends, which cost a request for 2,000 partitions
-_LAST_WAIT = 10.0  # s, for transactions in the last round, which must end within the 25 s of a stop
+_WAIT = 10.0  # s, for transactions: in the last round, which must end within the 25 s of a stop, and in frequent ones
 _CAPTURE_EVERY = 5.0  # s, between captures of groups and settings; rounds between them capture the logs alone
 
 
@@ -145,8 +145,9 @@ class Follower:
 
     def _round(self, source: SourceCluster, base: Base, last: bool) -> None:
         phases, base.run.hints = Phases(self.listener), last
-        if last and source.whole_within is not None:
-            source = replace(source, whole_within=min(source.whole_within, _LAST_WAIT))
+        if source.whole_within is not None:
+            wait = _WAIT if last else max(_WAIT, self.rhythm.interval_seconds)
+            source = replace(source, whole_within=min(source.whole_within, wait))
         captured, whole = self._capture(source, base, phases, last)
         # at the start nobody knows how long records wait already, and at the end nobody waits for more
         patience = NO_PATIENCE if last or not self.report.rounds else self._patience

@@ -57,16 +57,15 @@ def whole_ends(
     """Return the ends for `topics`, of which the last stable offsets were listed after `groups` were asked for.
     `selected` tells groups that are captured; `given_up` are the last stable offsets at which earlier restore points
     stopped waiting, and gets those of this one."""
-    if isinstance(begun, str):
-        return WholeEnds(topics, groups, Transactions(whole=False, why=f"{_BY_POSITION}: {begun}"))
+    if not isinstance(begun, CutBegun):
+        return _by_position(topics, groups, begun)
     stable = {TopicPartition(t.name, p): live.end for t in topics for p, live in t.partitions.items()}
     wait = source.whole_within or 0.0
-    cut = begun.close(stable, wait, given_up) if not isinstance(begun, Untold) else begun
+    cut = begun.close(stable, wait, given_up)
     if isinstance(cut, Untold):
-        split = Transactions(whole=False, why=f"{_BY_POSITION}: {cut.why}")
-        return WholeEnds(topics, groups, split, _warnings(split))
+        return _by_position(topics, groups, cut)
     given_up.clear()
-    given_up |= {each.tp: stable[each.tp] for each in cut.open}
+    given_up |= {each.tp: {**begun.groups, **stable}[each.tp] for each in cut.open}
     ended = [
         replace(
             topic,
@@ -81,6 +80,13 @@ def whole_ends(
     positions = replayed(source, groups, cut.commits, {t.name for t in topics}, selected)
     transactions = _transactions(cut, wait, topics)
     return WholeEnds(ended, positions, transactions, _warnings(transactions), cut.transactional)
+
+
+def _by_position(topics: Sequence[LiveTopic], groups: Groups, reason: Untold | str) -> WholeEnds:
+    """Return the ends as they are. A reason in words is what the user asked for, which is no warning."""
+    why = reason if isinstance(reason, str) else reason.why
+    transactions = Transactions(whole=False, why=f"{_BY_POSITION}: {why}")
+    return WholeEnds(topics, groups, transactions, () if isinstance(reason, str) else _warnings(transactions))
 
 
 def _warnings(transactions: Transactions) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.models import Lease, Loss, dump
+from kbackup.archive.models import HangingTransaction, Lease, Loss, Transactions, dump
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.archive.verify.findings import Scope, Verification
@@ -17,7 +17,7 @@ from kbackup.config.models import Backup
 from kbackup.jobs.drill.report import store_report
 from kbackup.jobs.status import ArchiveStatus, archive_status
 from kbackup.store.base import Store
-from kbackup.util.times import rfc3339
+from kbackup.util.times import ms_of, rfc3339
 from tests.support import drill_reports
 from tests.support.archives import commit_point, make_archive, records, topic_archive
 from tests.support.memory_store import MemoryStore
@@ -236,3 +236,15 @@ def test_damaged_documents_of_a_restore_point_with_warnings_are_a_finding(name: 
     (found,) = (f for f in status(open_archive(archive.store)).findings if f.subject == "damage")
     assert (found.level, found.command) == ("critical", "kbackup verify")
     assert key in found.message
+
+
+@pytest.mark.parametrize(("hours", "named"), [(0.9, False), (1.1, True)])
+def test_a_transaction_that_is_open_for_an_hour_is_a_warning(hours: float, named: bool, archive: Archive) -> None:
+    last = ms_of("2026-01-03T00:00:00.000Z") - int(hours * 3_600_000)
+    open_ = HangingTransaction(topic="orders", partition=2, producer_id=4, start=17, timestamp=last)
+    told = Transactions(whole=False, why="1 transaction did not end", open=(open_,))
+    commit_point(archive, 3, list(archive.restore_point(2).topics), [], [], warnings=["w"], transactions=told)
+    found = [f for f in status(archive).findings if f.subject == "transactions"]
+    assert [f.command.partition(" abort ")[2] for f in found] == (
+        ["--topic orders --partition 2 --start-offset 17"] if named else []
+    )

@@ -1,0 +1,112 @@
+"""What a backup makes of a cut: ends, groups, and what the restore point says of its transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbackup.archive.models import Groups, HangingTransaction, Transactions
+from kbackup.jobs.backup import transactions
+from kbackup.jobs.backup.transactions import WholeEnds, begin, replayed, whole_ends
+from kbackup.jobs.capture import Live, LiveTopic, SourceCluster
+from kbackup.kafka.groups.calls import CommittedOffset
+from kbackup.kafka.security import Untold
+from kbackup.kafka.transactions import Commit, CutBegun, OpenTransaction, TransactionCut
+from kbackup.metadata.sources import Sources
+from kbackup.types import TopicPartition
+from tests.support.archives import group_at
+
+ORDERS, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
+OFFSETS = TopicPartition("__consumer_offsets", 7)
+BEFORE = Groups(captured_at="", groups=(group_at("billing", ("orders", 0, 3), ("orders", 1, 4)),))
+TOPICS = [LiveTopic("orders", "id", {0: Live(0, 9, 9), 1: Live(0, 8, 8)})]
+
+
+class Begun(CutBegun):
+    """Gives the cut that it was made with, and keeps what was given up."""
+
+    def __init__(self, cut: TransactionCut | Untold) -> None:
+        super().__init__(None, {OFFSETS: 5})  # type: ignore[arg-type]
+        object.__setattr__(self, "cut", cut)
+
+    def close(self, stable: Mapping[TopicPartition, int], wait: float, given_up: Any = ()) -> Any:
+        assert (stable, wait) == ({ORDERS: 9, OTHER: 8}, 60)
+        return self.cut  # type: ignore[attr-defined]
+
+
+def source_of(**more: Any) -> SourceCluster:
+    listed = [SimpleNamespace(group=name, type="classic", state="stable") for name in ("billing", "new", "unasked")]
+    cluster: Any = SimpleNamespace(groups=SimpleNamespace(listed=lambda: (listed, {})))
+    given: dict[str, Any] = {"isolation_level": "read_committed", "poll_timeout": 1.0, "whole_within": 60.0} | more
+    return SourceCluster(cluster, "c", 1, Sources(kafka={}), **given)
+
+
+def ends_of(cut: Any, given_up: dict[TopicPartition, int] | None = None) -> WholeEnds:
+    known = given_up if given_up is not None else {}
+    return whole_ends(source_of(), cut, TOPICS, BEFORE, lambda group: group != "unasked", known)
+
+
+def at(tp: TopicPartition, offset: int) -> CommittedOffset:
+    return CommittedOffset(tp, offset, None, "")
+
+
+def positions(groups: Groups) -> dict[str, list[tuple[int, int]]]:
+    return {g.group: [(o.partition, o.offset) for o in g.offsets] for g in groups.groups}
+
+
+def test_partitions_end_where_transactions_are_whole() -> None:
+    ends = ends_of(Begun(TransactionCut({ORDERS: 12, OTHER: 7}, {ORDERS: ((9, 10),)}, [], (), frozenset({ORDERS}))))
+    assert ends.topics[0].partitions == {0: Live(0, 12, 9, held=((9, 10),)), 1: Live(0, 7, 8)}
+    assert (ends.transactions, ends.warnings, ends.groups) == (Transactions(whole=True), (), BEFORE)
+    assert ends.written == {ORDERS}
+
+
+def test_positions_are_replayed_in_order() -> None:
+    commits = [
+        *(Commit("billing", ORDERS, at(ORDERS, offset)) for offset in (5, 6)),
+        Commit("billing", OTHER, None),
+        *(Commit(group, ORDERS, at(ORDERS, 2)) for group in ("new", "unasked", "gone again")),
+        Commit("billing", TopicPartition("another", 0), at(ORDERS, 1)),
+    ]
+    groups = replayed(source_of(), BEFORE, commits, {"orders"}, lambda group: group != "unasked")
+    assert positions(groups) == {"billing": [(0, 6)], "new": [(0, 2)]}
+    assert replayed(source_of(), BEFORE, [], {"orders"}, bool) is BEFORE
+
+
+@pytest.mark.parametrize(
+    ("begun", "why", "warned"),
+    [
+        ("backup.transactions is partition", "backup.transactions is partition", 0),
+        (Untold("denied", "no right"), "no right", 1),
+        (Begun(Untold("failed", "no answer")), "no answer", 1),
+    ],
+)
+def test_partitions_end_by_themselves_where_nothing_else_is_possible(begun: Any, why: str, warned: int) -> None:
+    ends = ends_of(begun)
+    assert (ends.topics, ends.groups, ends.transactions.whole) == (TOPICS, BEFORE, False)
+    assert ends.transactions.why == f"each partition ends at its own last stable offset: {why}"
+    assert [why in warning for warning in ends.warnings] == [True] * warned
+
+
+def test_what_did_not_end_is_named_with_its_command_and_not_waited_for_again() -> None:
+    open_ = (OpenTransaction(ORDERS, 7, 3, 1_000), OpenTransaction(OFFSETS, 7, 4, 1_000))
+    given_up = {OTHER: 1}
+    ends = ends_of(Begun(TransactionCut({ORDERS: 9, OTHER: 8}, {}, [], open_, frozenset())), given_up)
+    assert given_up == {ORDERS: 9, OFFSETS: 5}
+    assert ends.transactions.open[0] == HangingTransaction(
+        topic="orders", partition=0, producer_id=7, start=3, timestamp=1_000
+    )
+    assert ends.transactions.why.startswith(
+        "2 transactions did not end within 1m00s, in __consumer_offsets-7, orders-0"
+    )
+    assert "abort --topic orders --partition 0 --start-offset 3" in ends.warnings[1]
+
+
+def test_whole_transactions_are_of_committed_records_and_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "begin_cut", lambda cluster: "begun")
+    assert begin(source_of()) == "begun"
+    assert begin(source_of(whole_within=None)) == "backup.transactions is partition"
+    assert begin(source_of(isolation_level="read_uncommitted")) == "records are read with read_uncommitted"
