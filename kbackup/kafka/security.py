@@ -51,6 +51,7 @@ _REASONS: dict[int, Reason] = {
     KafkaError.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "not supported",
     KafkaError._UNSUPPORTED_FEATURE: "not supported",
     KafkaError.UNSUPPORTED_VERSION: "not supported",
+    KafkaError.UNSUPPORTED_COMPRESSION_TYPE: "not supported",
     KafkaError.INVALID_REQUEST: "not supported",
 }
 _CLUSTER = "cluster"  # Kafka's word for what librdkafka calls a broker

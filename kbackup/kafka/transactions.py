@@ -1,72 +1,51 @@
 """Where a restore point of whole transactions ends: none is in it in part.
 
-The rule, and why it holds, is in tests/unit/jobs/backup/transactions/README.md; the steps named here are its steps.
+The rule, and why it holds, is in tests/unit/jobs/backup/transactions/README.md. The steps named here are its steps.
 """
 
 from __future__ import annotations
 
 import struct
 import time
-from bisect import bisect
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import KafkaError
-from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.errors import CorruptError
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.admin_protocol.session import UntoldError, ask_leaders, log_windows
-from kbackup.kafka.client import READS_ALONE
+from kbackup.kafka.admin_protocol.endpoint import RefusedRequestError
+from kbackup.kafka.admin_protocol.session import UntoldError, ask_leaders, describe_topics, log_windows
 from kbackup.kafka.groups.calls import CommittedOffset, text
 from kbackup.kafka.metadata_log.codec import Cursor
-from kbackup.kafka.retry import TIMEOUT
 from kbackup.kafka.security import Untold
 from kbackup.types import TopicPartition
 
 if TYPE_CHECKING:
-    from kbackup.kafka.admin_protocol.connection import LogBatch, LogWindow, ProducerState
+    from kbackup.kafka.admin_protocol.connection import LogBatch, LogWindow
 
 STATE, OFFSETS = "__transaction_state", "__consumer_offsets"
 Offsets = tuple[tuple[int, int], ...]
 """Ranges of offsets: start inclusive, end exclusive; disjoint, rising."""
 Ends = Mapping[TopicPartition, int]
 
-_WINDOW_BYTES = 256 << 20
+_MOST_BYTES = 256 << 20  # of windows, from one broker
 _ROUNDS, _ROUND_PAUSE = 20, 0.01  # s, more after each round
 _WAIT_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # s, between looks at last stable offsets
 _LAG = 1000
 """Offsets of `__consumer_offsets`: a coordinator answers from memory, which may lack the newest that are stable."""
 _READ = 3  # of a topic's operations
-_TUNING = {
-    **READS_ALONE,
-    "group.id": "kbackup-transactions",  # which is never joined
-    "allow.auto.create.topics": False,
-    "fetch.wait.max.ms": 50,
-    "fetch.error.backoff.ms": 100,
-}
-_MESSAGES, _MESSAGE_WAIT = 10_000, 0.05  # s
-
 _EPOCHS_TELL = 2
-"""The version of transactions in which each raises the epoch (KIP-890)."""
-_TRANSACTION = struct.Struct(">qhib")
-_PREPARED, _COMPLETED = {2, 3}, {4, 5}
-_NEWEST_TRANSACTION, _NEWEST_COMMIT = 1, 4
-_PREVIOUS, _VERSION = 0, 2
-"""Tags of a transaction."""
-_COMMIT_KEYS = {0, 1}
-_EPOCH_SINCE, _COMPACT_SINCE = 3, 4
-_INT16, _INT32, _INT64 = (struct.Struct(f">{form}") for form in "hiq")
+"""The version of transactions in which each raises the epoch of its markers (KIP-890)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that did not end in time, or could not be decided: the offset of its first record in the partition,
-    and the time of its newest one, in ms (-1: not known)."""
+    """A transaction that did not end in time, or can't be decided. `start` is the offset of its first record in the
+    partition, `timestamp` that of its newest one, in ms. The producer is -1 if the window was too large to be read."""
 
     tp: TopicPartition
     producer_id: int
@@ -79,15 +58,15 @@ class Commit:
     """A position that a group committed; `offset` is None where it was deleted."""
 
     group: str
-    tp: TopicPartition
     offset: CommittedOffset | None
+    tp: TopicPartition
 
 
 @dataclass(frozen=True)
 class TransactionCut:
-    """Where a restore point ends. `held` are offsets below an end whose transactions are not in it. `commits` are to be
-    replayed, in order, over the positions that were asked for before. `open` could not be waited for: their partitions
-    end at the last stable offset. `transactional` are the partitions with records of transactions."""
+    """Where a restore point ends. `held` are offsets below ends whose transactions are not in it. `commits` are to be
+    replayed in order over the positions that were asked before. The partitions of `open` end at their last stable
+    offset. `transactional` are the partitions that transactional producers have written to."""
 
     ends: Ends
     held: Mapping[TopicPartition, Offsets]
@@ -99,8 +78,7 @@ class TransactionCut:
 def begin_cut(cluster: Cluster) -> CutBegun | Untold:
     """Take the first step, before groups are asked for their positions."""
     try:
-        _partitions(cluster, STATE)
-        groups = _partitions(cluster, OFFSETS)
+        _, groups = _partitions(cluster, STATE), _partitions(cluster, OFFSETS)
     except UntoldError as error:
         return error.untold
     return CutBegun(cluster, cluster.log_ends(groups, "read_committed"))
@@ -118,84 +96,81 @@ class CutBegun:
         have `wait` seconds to end, but none where an earlier cut gave up at the same last stable offset."""
         try:
             if coordinators := _partitions(self.cluster, STATE):
-                with closing(_Coordinators(self.cluster, coordinators)) as log:
-                    return self._close(log, stable, wait, given_up)
-            return TransactionCut(dict(stable), {}, (), (), frozenset())  # no transaction was ever begun
+                return self._close(coordinators, stable, wait, given_up)
         except UntoldError as error:
             return error.untold
         except CorruptError as error:
             return Untold("failed", error.message)
+        except RefusedRequestError as error:
+            return Untold.of(error.kafka_error(), f"reading {OFFSETS}", self.cluster.connection)
+        return TransactionCut(dict(stable), {}, (), (), frozenset())  # no transaction was ever begun
 
-    def _close(self, log: _Coordinators, stable: Ends, wait: float, given_up: Ends) -> TransactionCut:
+    def _close(
+        self, coordinators: Sequence[TopicPartition], stable: Ends, wait: float, given_up: Ends
+    ) -> TransactionCut:
         starts = {**stable, **self.groups}
-        rounds = _list_until_settled(self.cluster, log, [*starts])
+        log = _StateLog(self.cluster, self.cluster.log_ends(coordinators, "read_uncommitted"))
+        rounds = _list_until_settled(self.cluster, log, starts)
         ends = {tp: max(end, starts[tp]) for tp, end in rounds[-1].ends.items()}
         late = _wait(self.cluster, starts, ends, wait, given_up)
-        states = _producers(self.cluster, [*starts])
+        states = _transactional(self.cluster, starts)
         unended = [
-            OpenTransaction(tp, p.producer_id, p.start, p.timestamp)
-            for tp in late
-            for p in states[tp]
-            if 0 <= p.start < ends[tp]
+            OpenTransaction(tp, each.producer_id, each.current_txn_start_offset, each.last_timestamp)
+            for tp in sorted(late & states.keys())
+            for each in states[tp]
+            if 0 <= each.current_txn_start_offset < ends[tp]
         ]
         ends |= {tp: starts[tp] for tp in late}
-        transactional = frozenset(tp for tp, known in states.items() if any(map(_is_transactional, known)))
-        windows = self._windows(transactional, starts, ends)
-        log.read_entries(log.ends())
+        logs = self.cluster.log_starts(states.keys() & self.groups.keys())
+        begins = {tp: max(starts[tp] - _LAG, logs[tp]) if tp in logs else starts[tp] for tp in states}
+        ranges = {tp: (at, ends[tp]) for tp, at in begins.items() if at < ends[tp]}
+        windows = log_windows(self.cluster.connection, ranges, _MOST_BYTES, records=self.groups)
+        log.read(log.ends())
         producers = producers_of(log.entries.values(), rounds)
         held: dict[TopicPartition, Offsets] = {}
         for tp, window in windows.items():
-            found = cut_window(tp, starts[tp], window, producers)
-            if isinstance(found, OpenTransaction):
-                unended.append(found)
+            cut = cut_window(tp, starts[tp], window, producers)
+            if isinstance(cut, OpenTransaction):
+                unended.append(cut)
                 ends[tp] = starts[tp]
             else:
-                ends[tp], held[tp] = found
-        groups = {tp: window for tp, window in windows.items() if tp in self.groups}
+                ends[tp], held[tp] = cut
         return TransactionCut(
             ends={tp: ends[tp] for tp in stable},
             held={tp: held[tp] for tp in stable if held.get(tp)},
-            commits=_commits(self.cluster, groups, ends, held),
+            commits=[
+                commit
+                for tp in sorted(windows.keys() & self.groups.keys())
+                for commit in _commits(tp, windows[tp], ends[tp], held.get(tp, ()))
+            ],
             open=tuple(unended),
-            transactional=transactional & stable.keys(),
+            transactional=frozenset(stable.keys() & states.keys()),
         )
-
-    def _windows(
-        self, transactional: Set[TopicPartition], starts: Ends, ends: Ends
-    ) -> Mapping[TopicPartition, LogWindow]:
-        groups = transactional & self.groups.keys()
-        logs = self.cluster.log_starts(groups)
-        begins = {tp: max(starts[tp] - _LAG, logs[tp]) if tp in groups else starts[tp] for tp in transactional}
-        ranges = {tp: (at, ends[tp]) for tp, at in begins.items() if at < ends[tp]}
-        return log_windows(self.cluster.connection, ranges, _WINDOW_BYTES) if ranges else {}
 
 
 def _partitions(cluster: Cluster, topic: str) -> list[TopicPartition]:
     """Return the partitions of an internal topic, none if it is not there. `UntoldError` if it can't be read."""
-    with cluster.admin_session() as session:
-        found = session if isinstance(session, Untold) else session.topics([topic])
-    if isinstance(found, Untold):
-        raise UntoldError(found)
-    error, operations, leaders = found[topic]
+    (described,) = describe_topics(cluster.connection, [topic]).topics
+    error = described.error_code
     if error == KafkaError.UNKNOWN_TOPIC_OR_PART:
         return []
-    if not error and _READ not in operations:
+    if not error and _READ not in (described.authorized_operations or ()):
         error = KafkaError.TOPIC_AUTHORIZATION_FAILED
-    if not error and None in leaders.values():
-        error = KafkaError.LEADER_NOT_AVAILABLE
-    if error:
+    if error := error or max((p.error_code for p in described.partitions), default=0):
         raise UntoldError(Untold.of(KafkaError(error), f"reading {topic}", cluster.connection))
-    return [TopicPartition(topic, partition) for partition in leaders]
+    return [TopicPartition(topic, p.partition_index) for p in described.partitions]
 
 
-def _producers(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[ProducerState]]:
+def _transactional(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[Any]]:
+    """Return the producers of each partition that one wrote to in a transaction, as `describe_producers` does."""
     from kbackup.kafka.admin_protocol.connection import describe_producers  # which loads kafka-python
 
-    return ask_leaders(cluster.connection, partitions, describe_producers, "describing producers of")
-
-
-def _is_transactional(producer: ProducerState) -> bool:
-    return producer.coordinator_epoch >= 0 or producer.start >= 0
+    states = ask_leaders(cluster.connection, partitions, describe_producers, "describing producers of")
+    return {
+        tp: producers
+        for tp, producers in states.items()
+        if any(each.coordinator_epoch >= 0 or each.current_txn_start_offset >= 0 for each in producers)
+    }
 
 
 def _wait(cluster: Cluster, starts: Ends, ends: Ends, wait: float, given_up: Ends) -> set[TopicPartition]:
@@ -219,7 +194,6 @@ class Entry(NamedTuple):
     """An entry of `__transaction_state`: a transaction is prepared, or `complete`. `previous_id` is the producer id
     that the transactional id had before, or -1; `version` is that of the producer's transactions."""
 
-    transactional_id: str
     coordinator: TopicPartition
     offset: int
     producer_id: int
@@ -238,21 +212,21 @@ class Round(NamedTuple):
 
 
 class SettledProducer(NamedTuple):
-    """`first`: the first entry of its transactional id after the round's `before`. `still`: it comes after `after`."""
+    """The entries of its transactional id after the `before` of a round with these `ends`. `still`: none is before its
+    `after`."""
 
-    first: Entry
+    entries: Sequence[Entry]
     still: bool
     ends: Ends
 
 
-def settle(entries: Sequence[Entry], rounds: Sequence[Round]) -> tuple[Round, bool] | None:
-    """Return the last round that settles a transactional id by its entries, and whether it was still; None for none
-    (steps 4 and 5)."""
+def settle(entries: Sequence[Entry], rounds: Sequence[Round]) -> SettledProducer | None:
+    """Return the producer of a transactional id by the last round that settles it, None if none does (steps 4, 5)."""
     for each in reversed(rounds):
-        within = (e for e in entries if each.before[e.coordinator] <= e.offset < each.after[e.coordinator])
-        first = next(within, None)
-        if first is None or first.version >= _EPOCHS_TELL:
-            return each, first is None
+        later = [e for e in entries if e.offset >= each.before[e.coordinator]]
+        still = not later or later[0].offset >= each.after[later[0].coordinator]
+        if still or later[0].version >= _EPOCHS_TELL:
+            return SettledProducer(later, still, each.ends)
     return None
 
 
@@ -261,11 +235,9 @@ def producers_of(entries: Iterable[Sequence[Entry]], rounds: Sequence[Round]) ->
     not named has prepared nothing since the last round began."""
     producers: dict[int, SettledProducer | None] = {}
     for own in entries:
-        settled = settle(own, rounds)
-        later = [e for e in own if settled is None or e.offset >= settled[0].before[e.coordinator]]
-        named = {number for e in later for number in (e.producer_id, e.previous_id)}
-        producer = SettledProducer(later[0], settled[1], settled[0].ends) if settled is not None and later else None
-        producers |= dict.fromkeys(named, producer)
+        producer = settle(own, rounds)
+        for entry in own if producer is None else producer.entries:
+            producers[entry.producer_id] = producers[entry.previous_id] = producer
     return producers
 
 
@@ -274,125 +246,110 @@ def cut_window(
 ) -> tuple[int, Offsets] | OpenTransaction:
     """Return where a partition ends, and which offsets below are held: runs of committed batches that are not in, with
     the markers and aborted batches among them (step 7). Or a transaction that can't be decided."""
+    if not window.complete:
+        return OpenTransaction(tp, -1, stable, -1)
+    held: list[tuple[int, int]] = []
+    joined = False
+    for batch, marker in _committed(window):
+        if not stable <= batch.first < window.end:
+            continue
+        if marker is not None and producers.get(batch.producer_id, ()) is None:
+            return OpenTransaction(tp, batch.producer_id, batch.first, batch.timestamp)
+        is_in = marker is None or _is_in(tp, batch, marker, producers.get(batch.producer_id))
+        if not is_in:
+            held.append((held.pop()[0] if joined else batch.first, batch.last + 1))
+        joined = not is_in
+    end = held.pop()[0] if joined else window.end
+    return end, tuple(held)
+
+
+def _committed(window: LogWindow) -> list[tuple[LogBatch, LogBatch | None]]:
+    """Return the batches with committed records, each with the marker of its transaction, None without one."""
     markers: dict[int, LogBatch] = {}
-    following: list[LogBatch | None] = []
+    found: list[tuple[LogBatch, LogBatch | None]] = []
     for batch in reversed(window.batches):
         if batch.control:
             markers[batch.producer_id] = batch
-        following.append(markers.get(batch.producer_id))
-    held: list[tuple[int, int]] = []
-    joined = False
-    for batch, marker in zip(window.batches, reversed(following), strict=True):
-        if batch.control or not stable <= batch.first < window.end:
-            continue
-        if not batch.transactional:
-            joined = False
-        elif marker is None or not window.complete or producers.get(batch.producer_id, ()) is None:
-            return OpenTransaction(tp, batch.producer_id, batch.first, batch.timestamp)
-        elif not marker.aborted:
-            is_in = _is_in(tp, batch, marker, producers.get(batch.producer_id))
-            if not is_in:
-                start = held.pop()[0] if joined else batch.first
-                held.append((start, batch.last + 1))
-            joined = not is_in
-    if not window.complete:
-        return OpenTransaction(tp, -1, stable, -1)
-    end = held.pop()[0] if joined else window.end
-    return end, tuple(held)
+        elif not batch.transactional:
+            found.append((batch, None))
+        elif (marker := markers.get(batch.producer_id)) and not marker.aborted:
+            found.append((batch, marker))
+    return found[::-1]
 
 
 def _is_in(tp: TopicPartition, batch: LogBatch, marker: LogBatch, producer: SettledProducer | None) -> bool:
     """Return whether a batch's transaction was prepared when its producer's coordinator was first listed. `producer` is
     None if no entry names it."""
-    if producer is None or producer.first.producer_id != batch.producer_id:
-        return producer is None or producer.first.previous_id == batch.producer_id
-    if not producer.still:  # epochs tell, as those of markers rise with each transaction
-        return marker.producer_epoch < producer.first.epoch + producer.first.complete
-    end = producer.ends[tp]
-    return batch.first < end and (producer.first.complete or marker.first < end)
+    if producer is None:
+        return True
+    first, end = producer.entries[0], producer.ends[tp]
+    if batch.producer_id != first.producer_id:  # the transactional id has changed its producer id
+        return batch.producer_id == first.previous_id
+    if not producer.still:  # markers of later transactions have higher epochs
+        return marker.producer_epoch < first.epoch + first.complete
+    return batch.first < end and (first.complete or marker.first < end)
 
 
-# Reading the internal topics. Their values are by Kafka's definitions TransactionLogValue and OffsetCommitValue.
+# Reading the internal topics. Their records are by Kafka's definitions TransactionLogValue and OffsetCommitValue.
+
+_TRANSACTION = struct.Struct(">qhib")
+_PREPARED, _COMPLETED = {2, 3}, {4, 5}
+_PREVIOUS_ID, _CLIENT_VERSION = 0, 2
+"""Tags of a transaction."""
+_NEWEST_TRANSACTION, _NEWEST_COMMIT = 1, 4
+_COMMIT_KEYS = {0, 1}
+_EPOCH_SINCE, _COMPACT_SINCE = 3, 4
+_INT16, _INT32, _INT64 = (struct.Struct(f">{form}") for form in "hiq")
 
 
-class _InternalLog:
-    """Records of partitions of an internal topic, each once and in order."""
+@dataclass
+class _StateLog:
+    """What was written to `__transaction_state` since the first `positions`: its entries by transactional id."""
 
-    def __init__(self, cluster: Cluster, starts: Ends, isolation: str) -> None:
-        self._connection = cluster.connection
-        self._consumer = self._connection.consumer(_TUNING | {"isolation.level": isolation})
-        with self._connection.errors("an assignment"):
-            self._consumer.assign([KafkaTopicPartition(*tp, at) for tp, at in starts.items()])
-        self.positions = dict(starts)
-
-    def close(self) -> None:
-        self._consumer.close()
-
-    def read(self, ends: Ends) -> Iterator[tuple[TopicPartition, int, bytes, bytes | None]]:
-        """Yield partition, offset, key and value of each record up to `ends`, and some beyond."""
-        heard = time.monotonic()
-        while any(self.positions[tp] < end for tp, end in ends.items()):
-            with self._connection.errors("reading internal topics"):
-                messages = self._consumer.consume(_MESSAGES, _MESSAGE_WAIT)
-            for message in messages:
-                topic, partition, offset = message.topic(), message.partition(), message.offset()
-                error = message.error()
-                if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                    if error.fatal() or not (topic is None or error.retriable()):
-                        raise UntoldError(Untold.of(error, f"reading {topic}", self._connection))
-                elif topic is not None and partition is not None and offset is not None:
-                    heard = time.monotonic()
-                    tp = TopicPartition(topic, partition)
-                    if error is None:
-                        yield tp, offset, message.key() or b"", message.value()
-                    self.positions[tp] = offset + (error is None)
-            if time.monotonic() - heard > TIMEOUT:
-                raise self._connection.silent(f"gave nothing for {TIMEOUT:.0f} s while its internal topics were read")
-
-
-class _Coordinators(_InternalLog):
-    """The log `__transaction_state` from now on. `entries` are those that count, by transactional id."""
-
-    def __init__(self, cluster: Cluster, partitions: Sequence[TopicPartition]) -> None:
-        self._cluster, self._partitions = cluster, partitions
-        super().__init__(cluster, self.ends(), "read_uncommitted")
-        self.entries: dict[str, list[Entry]] = defaultdict(list)
+    cluster: Cluster
+    positions: dict[TopicPartition, int]
+    entries: dict[str, list[Entry]] = field(default_factory=lambda: defaultdict(list))
 
     def ends(self) -> dict[TopicPartition, int]:
-        return self._cluster.log_ends(self._partitions, "read_uncommitted")
+        return self.cluster.log_ends(self.positions, "read_uncommitted")
 
-    def read_entries(self, ends: Ends) -> None:
-        for tp, offset, key, value in self.read(ends):
-            if offset != self.positions[tp]:
-                raise UntoldError(Untold("failed", f"{tp} was compacted while it was read"))
-            if entry := entry_of(tp, offset, key, value):
-                self.entries[entry.transactional_id].append(entry)
+    def read(self, ends: Ends) -> None:
+        ranges = {tp: (at, ends[tp]) for tp, at in self.positions.items() if at < ends[tp]}
+        for tp, window in log_windows(self.cluster.connection, ranges, _MOST_BYTES, records=ranges).items():
+            for offset, key, value in (record for batch in window.batches for record in batch.records()):
+                if offset != self.positions[tp]:
+                    break
+                self.positions[tp] += 1
+                name, entry = entry_of(tp, offset, key, value)
+                if entry is not None:
+                    self.entries[name].append(entry)
+            if self.positions[tp] < ends[tp]:
+                raise UntoldError(Untold("failed", f"{tp} lacks offset {self.positions[tp]}, or is too large"))
 
 
-def _list_until_settled(cluster: Cluster, log: _Coordinators, partitions: Sequence[TopicPartition]) -> list[Round]:
+def _list_until_settled(cluster: Cluster, log: _StateLog, partitions: Iterable[TopicPartition]) -> list[Round]:
     """List ends until every producer is settled (steps 2 to 5)."""
     rounds: list[Round] = []
     while len(rounds) < _ROUNDS:
         time.sleep(len(rounds) * _ROUND_PAUSE)
         rounds.append(Round(log.ends(), cluster.log_ends(partitions, "read_uncommitted"), log.ends()))
-        log.read_entries(rounds[-1].after)
+        log.read(rounds[-1].after)
         if all(settle(own, rounds) for own in log.entries.values()):
             break
     return rounds
 
 
-def entry_of(tp: TopicPartition, offset: int, key: bytes, value: bytes | None) -> Entry | None:
-    """Return what a record tells of a transaction, None if it doesn't count. `CorruptError` for unknown versions."""
-    keys = Cursor(key, str(tp))
+def entry_of(tp: TopicPartition, offset: int, key: bytes, value: bytes | None) -> tuple[str, Entry | None]:
+    """Return a transactional id, and what a record tells of its transaction. `CorruptError` for unknown versions."""
+    keys, values = Cursor(key, str(tp)), Cursor(value or b"", str(tp))
     _version(keys, 0)
     name = _text(keys)
     if value is None:
-        return None
-    values = Cursor(value, str(tp))
+        return name, None
     version = _version(values, _NEWEST_TRANSACTION)
     producer_id, epoch, _, status = values.unpack(_TRANSACTION)
     if status not in _PREPARED | _COMPLETED:
-        return None
+        return name, None
     tags: dict[int, bytes] = {}
     if version:
         for _ in range(values.unsigned() - 1):
@@ -401,25 +358,39 @@ def entry_of(tp: TopicPartition, offset: int, key: bytes, value: bytes | None) -
             _tags(values)
         values.take(16)  # times
         tags = _tags(values)
-    previous, transactions = (int.from_bytes(tags.get(tag, b"\xff"), signed=True) for tag in (_PREVIOUS, _VERSION))
-    return Entry(name, tp, offset, producer_id, previous, epoch, transactions, status in _COMPLETED)
+    previous, client = (
+        int.from_bytes(tags.get(t, b"\xff"), "big", signed=True) for t in (_PREVIOUS_ID, _CLIENT_VERSION)
+    )
+    return name, Entry(tp, offset, producer_id, previous, epoch, client, status in _COMPLETED)
+
+
+def _commits(tp: TopicPartition, window: LogWindow, end: int, held: Offsets) -> list[Commit]:
+    """Return what groups with transactional commits have committed in a partition of `__consumer_offsets` (step 8)."""
+    commits: list[Commit] = []
+    transactional: set[str] = set()
+    for batch, marker in _committed(window):
+        if batch.first < end and not any(low <= batch.first < high for low, high in held):
+            found = [c for _, key, value in batch.records() if (c := commit_of(tp, key, value))]
+            commits += found
+            if marker is not None:
+                transactional |= {commit.group for commit in found}
+    return [commit for commit in commits if commit.group in transactional]
 
 
 def commit_of(tp: TopicPartition, key: bytes, value: bytes | None) -> Commit | None:
     """Return the position that a record commits, None for another kind. `CorruptError` for unknown versions."""
-    keys = Cursor(key, str(tp))
+    keys, values = Cursor(key, str(tp)), Cursor(value or b"", str(tp))
     if keys.unpack(_INT16)[0] not in _COMMIT_KEYS:
         return None
     group, topic, (partition,) = _text(keys), _text(keys), keys.unpack(_INT32)
     place = TopicPartition(topic, partition)
     if value is None:
-        return Commit(group, place, None)
-    values = Cursor(value, str(tp))
+        return Commit(group, None, place)
     version = _version(values, _NEWEST_COMMIT)
     (offset,) = values.unpack(_INT64)
     (epoch,) = values.unpack(_INT32) if version >= _EPOCH_SINCE else (-1,)
     metadata = text(values.take(values.unsigned() - 1)) if version >= _COMPACT_SINCE else _text(values)
-    return Commit(group, place, CommittedOffset(place, offset, epoch if epoch >= 0 else None, metadata))
+    return Commit(group, CommittedOffset(place, offset, epoch if epoch >= 0 else None, metadata), place)
 
 
 def _version(cursor: Cursor, newest: int) -> int:
@@ -436,25 +407,3 @@ def _text(cursor: Cursor) -> str:
 
 def _tags(cursor: Cursor) -> dict[int, bytes]:
     return {cursor.unsigned(): cursor.take(cursor.unsigned()) for _ in range(cursor.unsigned())}
-
-
-def _commits(
-    cluster: Cluster, windows: Mapping[TopicPartition, LogWindow], ends: Ends, held: Mapping[TopicPartition, Offsets]
-) -> list[Commit]:
-    """Return what groups with transactional commits have committed in windows of `__consumer_offsets` (step 8)."""
-    windows = {tp: w for tp, w in windows.items() if any(b.transactional and not b.control for b in w.batches)}
-    if not windows:
-        return []
-    starts = {tp: window.batches[0].first for tp, window in windows.items()}
-    firsts = {tp: [batch.first for batch in window.batches] for tp, window in windows.items()}
-    commits: list[Commit] = []
-    transactional: set[str] = set()
-    with closing(_InternalLog(cluster, starts, "read_committed")) as log:
-        for tp, offset, key, value in log.read({tp: ends[tp] for tp in windows}):
-            if offset >= ends[tp] or any(low <= offset < high for low, high in held.get(tp, ())):
-                continue
-            if commit := commit_of(tp, key, value):
-                commits.append(commit)
-                if windows[tp].batches[bisect(firsts[tp], offset) - 1].transactional:
-                    transactional.add(commit.group)
-    return [commit for commit in commits if commit.group in transactional]

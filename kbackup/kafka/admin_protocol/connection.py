@@ -16,13 +16,15 @@ import struct
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import pyarrow as pa
 from confluent_kafka import KafkaError
 from kafka.protocol.admin import DescribeProducersRequest
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from kafka.record.default_records import DefaultRecordBatch
 
 from kbackup.kafka.admin_protocol.endpoint import (
     Endpoint,
@@ -210,14 +212,11 @@ def _fields(message: str) -> dict[str, str]:
 
 _BY_NAME = 12  # of FetchRequest, the last version that names topics; later ones have their ids
 _BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
-_UNCOUNTED = 12  # bytes of a batch before those that its length counts
-_MARKER = struct.Struct(">4xbhh")
-"""The begin of a marker's record: the size of its key, and the key: its version and its type."""
-_MARKER_KEY = 8  # its size of 4, in zigzag form
-_ABORT = 0
-_MAGIC = 2
-_TRANSACTIONAL, _CONTROL = 0x10, 0x20
-_READ_COMMITTED = 1
+_BEFORE_LENGTH = 12  # bytes of a batch that its length doesn't count
+_MAGIC, _CODEC, _TRANSACTIONAL, _CONTROL = 2, 0x07, 0x10, 0x20
+_ATTRIBUTES = 22  # the byte of a batch that has its codec
+_CODECS: Mapping[int, Literal["gzip", "lz4", "zstd"]] = {1: "gzip", 3: "lz4", 4: "zstd"}
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _MOST_BYTES = 50 << 20  # of an answer to Fetch
 
 
@@ -234,22 +233,35 @@ class LogBatch(NamedTuple):
     producer_id: int = -1
     producer_epoch: int = -1
     timestamp: int = -1
-    size: int = 0
+    data: bytes = b""
+
+    def records(self) -> Iterator[tuple[int, bytes, bytes | None]]:
+        """Yield offset, key and value of each record, if the batch has its data."""
+        data = bytearray(self.data)
+        if codec := data[_ATTRIBUTES] & _CODEC:
+            if codec not in _CODECS:
+                raise RefusedRequestError(KafkaError.UNSUPPORTED_COMPRESSION_TYPE)
+            data[_ATTRIBUTES] &= ~_CODEC
+            body = pa.BufferReader(bytes(data[_BATCH_HEADER.size :]))
+            data[_BATCH_HEADER.size :] = pa.CompressedInputStream(body, _CODECS[codec]).read()
+        for record in DefaultRecordBatch(data):
+            yield record.offset, record.key or b"", record.value
 
 
 @dataclass
 class LogWindow:
-    """The batches from an offset up to `end`, and on to the next marker of each producer with a transaction open there.
-    The next batch is read at `position`."""
+    """The batches from `position` up to `end`, and on to the next marker of each producer with a transaction open
+    there; with `one` the first batch alone. The next batch is read at `position`."""
 
     position: int
     end: int
+    one: bool = False
     batches: list[LogBatch] = field(default_factory=list)
     _open: set[int] = field(default_factory=set)
 
     @property
     def complete(self) -> bool:
-        return self.position >= self.end and not self._open
+        return bool(self.batches) if self.one else self.position >= self.end and not self._open
 
     def add(self, batch: LogBatch) -> None:
         self.batches.append(batch)
@@ -261,10 +273,10 @@ class LogWindow:
 
 
 def fetch_batches(
-    broker: BrokerConnection, offsets: Mapping[TopicPartition, int], size: int, *, committed: bool = True
+    broker: BrokerConnection, offsets: Mapping[TopicPartition, int], size: int, *, committed: bool
 ) -> Iterator[tuple[TopicPartition, list[LogBatch] | KafkaError]]:
-    """Yield the batches of each log from the offset given on, some `size` bytes of them, or why there are none. Logs
-    for which the answer has no room are left out: a batch that is larger than `size` leaves none for others."""
+    """Yield the batches of each log from the offset given on, some `size` bytes of them, or why there are none. A batch
+    that is larger leaves no room for other logs: they are left out."""
     topics: dict[str, list[Any]] = defaultdict(list)
     kind = FetchRequest.FetchTopic
     for tp, offset in offsets.items():
@@ -275,69 +287,46 @@ def fetch_batches(
         max_wait_ms=0,
         min_bytes=0,
         max_bytes=min(len(offsets) * size, _MOST_BYTES),
-        isolation_level=_READ_COMMITTED if committed else 0,
+        isolation_level=_READ_COMMITTED if committed else _READ_UNCOMMITTED,
         topics=[kind(topic=name, partitions=partitions) for name, partitions in topics.items()],
     )
     for topic in broker.ask(request, _BY_NAME).responses:
         for each in topic.partitions:
-            tp = TopicPartition(topic.topic, each.partition_index)
             aborted = [(a.producer_id, a.first_offset) for a in each.aborted_transactions or ()]
             if each.error_code:
-                yield tp, KafkaError(each.error_code)
+                yield TopicPartition(topic.topic, each.partition_index), KafkaError(each.error_code)
             elif batches := list(_batches(bytes(each.records or b""), aborted)):
-                yield tp, batches
+                yield TopicPartition(topic.topic, each.partition_index), batches
 
 
 def _batches(data: bytes, aborted: Sequence[tuple[int, int]]) -> Iterator[LogBatch]:
-    """Yield the batches whose headers are whole, and markers that are. `aborted`: producer ids with first offsets."""
+    """Yield the batches that are whole. `aborted`: producer ids with first offsets."""
     at = 0
     while len(data) - at >= _BATCH_HEADER.size:
         first, length, leader_epoch, magic, _, attributes, delta, _, timestamp, producer, epoch, *_ = (
             _BATCH_HEADER.unpack_from(data, at)
         )
-        control = bool(attributes & _CONTROL)
-        if magic != _MAGIC or (control and len(data) - at < _BATCH_HEADER.size + _MARKER.size):
+        whole = data[at : at + _BEFORE_LENGTH + length]
+        if magic != _MAGIC or len(whole) < _BEFORE_LENGTH + length:
             return
-        is_aborted = any(each == producer and start <= first + delta for each, start in aborted)
+        last, control, transactional = first + delta, bool(attributes & _CONTROL), bool(attributes & _TRANSACTIONAL)
+        is_aborted = any(each == producer and start <= last for each, start in aborted)
         if control:
-            key, _, marker = _MARKER.unpack_from(data, at + _BATCH_HEADER.size)
-            is_aborted = key == _MARKER_KEY and marker == _ABORT
-        transactional = bool(attributes & _TRANSACTIONAL)
-        yield LogBatch(
-            first, first + delta, leader_epoch, control, is_aborted, transactional, producer, epoch, timestamp, length
-        )
-        at += _UNCOUNTED + length
-
-
-class ProducerState(NamedTuple):
-    """A producer that has written to a partition. `timestamp`: of its newest record, in ms. `coordinator_epoch` and
-    `start`, the first offset of its open transaction, are -1 where there is none."""
-
-    producer_id: int
-    timestamp: int
-    coordinator_epoch: int
-    start: int
+            is_aborted = next(DefaultRecordBatch(whole)).abort
+        yield LogBatch(first, last, leader_epoch, control, is_aborted, transactional, producer, epoch, timestamp, whole)
+        at += len(whole)
 
 
 def describe_producers(
     broker: BrokerConnection, partitions: Iterable[TopicPartition]
-) -> Iterator[tuple[TopicPartition, list[ProducerState] | KafkaError]]:
-    """Yield the producers that the broker remembers of each partition that it leads, for a day after they wrote."""
+) -> Iterator[tuple[TopicPartition, list[Any] | KafkaError]]:
+    """Yield the producers of each partition, as `DescribeProducersResponse` has them, or why the broker tells none."""
     topics: dict[str, list[int]] = defaultdict(list)
     for tp in partitions:
         topics[tp.topic].append(tp.partition)
     kind = DescribeProducersRequest.TopicRequest
-    request = DescribeProducersRequest(
-        topics=[kind(name=name, partition_indexes=indexes) for name, indexes in topics.items()]
-    )
+    request = DescribeProducersRequest(topics=[kind(name=n, partition_indexes=each) for n, each in topics.items()])
     for topic in broker.ask(request).topics:
         for each in topic.partitions:
-            yield (
-                TopicPartition(topic.name, each.partition_index),
-                KafkaError(each.error_code)
-                if each.error_code
-                else [
-                    ProducerState(p.producer_id, p.last_timestamp, p.coordinator_epoch, p.current_txn_start_offset)
-                    for p in each.active_producers
-                ],
-            )
+            error = KafkaError(each.error_code) if each.error_code else None
+            yield TopicPartition(topic.name, each.partition_index), error or each.active_producers

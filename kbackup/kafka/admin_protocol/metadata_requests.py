@@ -8,11 +8,10 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from kafka.protocol import admin
 from kafka.protocol.api_message import ApiMessage
-from kafka.protocol.metadata import MetadataRequest
 from msgspec.structs import astuple
 
 from kbackup.kafka.admin_protocol.connection import BrokerConnection
@@ -25,7 +24,6 @@ from kbackup.metadata.entities import Acl, QuotaKey
 
 T = TypeVar("T")
 K = TypeVar("K")
-P = ParamSpec("P")
 
 _ANY = 1
 _BROKER, _CLIENT_METRICS = 4, 16
@@ -37,7 +35,6 @@ _SET, _DELETE = 0, 1
 _ACL_TABLES = (entities.ACL_RESOURCES, entities.ACL_PATTERNS, entities.ACL_OPERATIONS, entities.ACL_PERMISSIONS)
 _FETCH = 1  # the apiKey of Fetch
 _LOG = "__cluster_metadata"
-_BY_NAME = 9  # of MetadataRequest, the last version that names topics alone
 
 
 class DescribeDelegationTokenRequest(ApiMessage, load_json=__package__):  # type: ignore[misc,call-arg]  # kafka-python has no types
@@ -48,24 +45,13 @@ class DescribeDelegationTokenResponse(ApiMessage, load_json=__package__):  # typ
     """The same."""
 
 
-class TopicLeaders(NamedTuple):
-    """The host and port of each partition's leader, None where there is none. `error` is Kafka's code for the topic;
-    `operations` are the numbers of those that we may do with it."""
-
-    error: int
-    operations: frozenset[int]
-    leaders: Mapping[int, tuple[str, int] | None]
-
-
-def _asking(
-    doing: str,
-) -> Callable[[Callable[Concatenate[AdminSession, P], T]], Callable[Concatenate[AdminSession, P], T | Untold]]:
+def _asking(doing: str) -> Callable[[Callable[[AdminSession], T]], Callable[[AdminSession], T | Untold]]:
     """Have a request that reads return `Untold` where the broker refuses it, or doesn't answer."""
 
-    def decorate(ask: Callable[Concatenate[AdminSession, P], T]) -> Callable[Concatenate[AdminSession, P], T | Untold]:
-        def asked(self: AdminSession, /, *args: P.args, **kwargs: P.kwargs) -> T | Untold:
+    def decorate(ask: Callable[[AdminSession], T]) -> Callable[[AdminSession], T | Untold]:
+        def asked(self: AdminSession) -> T | Untold:
             try:
-                return ask(self, *args, **kwargs)
+                return ask(self)
             except RefusedRequestError as refused:
                 return Untold.of(refused.kafka_error(), doing, self.connection)
             except NoConnectionError as error:
@@ -134,24 +120,6 @@ class AdminSession:
             return [*brokers, *controllers_of(self.broker.ask(admin.DescribeQuorumRequest(topics=[quorum])))]
         except RefusedRequestError:  # ZooKeeper's cluster, or a right that we don't have
             return brokers
-
-    @_asking("describing topics")
-    def topics(self, names: Iterable[str]) -> dict[str, TopicLeaders]:
-        request = MetadataRequest(
-            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names],
-            allow_auto_topic_creation=False,
-            include_topic_authorized_operations=True,
-        )
-        described = self.broker.ask(request, _BY_NAME)
-        brokers = {broker.node_id: (broker.host, broker.port) for broker in described.brokers}
-        return {
-            topic.name: TopicLeaders(
-                topic.error_code,
-                frozenset(topic.authorized_operations or ()),
-                {p.partition_index: brokers.get(p.leader_id) for p in topic.partitions},
-            )
-            for topic in described.topics
-        }
 
     def fetch_version(self) -> int:
         """Return the newest version of Fetch that the broker knows, -1 for none. It identifies the release."""

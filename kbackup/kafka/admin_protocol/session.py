@@ -6,11 +6,12 @@ kafka-python is loaded where a connection is opened, not by importing this modul
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import KafkaError
 
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
     from kbackup.kafka.admin_protocol.connection import BrokerConnection, LogBatch, LogWindow
     from kbackup.kafka.admin_protocol.metadata_requests import AdminSession
 
+_BY_NAME = 9  # of MetadataRequest, the last version that names topics alone
 _AT_ONCE = 500  # logs in one Fetch
-_HEADER, _WINDOW = 1 << 10, 1 << 20  # bytes of a log in an answer to Fetch, for one batch's header, for many batches
+_LARGEST = 1 << 62
 
 
 @contextmanager
@@ -62,6 +64,24 @@ class UntoldError(Exception):
         self.untold = untold
 
 
+def describe_topics(connection: Connection, names: Iterable[str]) -> Any:
+    """Return Kafka's `MetadataResponse` for topics, with the operations that we may do. Raises `UntoldError`."""
+    from kafka.protocol.metadata import MetadataRequest
+
+    request = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+    )
+    with admin_session(connection) as session:
+        if isinstance(session, Untold):
+            raise UntoldError(session)
+        try:
+            return session.broker.ask(request, _BY_NAME)
+        except (NoConnectionError, RefusedRequestError) as error:
+            raise UntoldError(Untold.of(error.kafka_error(), "describing topics", connection)) from error
+
+
 A = TypeVar("A")
 Ask = Callable[["BrokerConnection", list[TopicPartition]], Answers[TopicPartition, A]]
 """Asks a broker about partitions that it leads."""
@@ -70,23 +90,26 @@ Ask = Callable[["BrokerConnection", list[TopicPartition]], Answers[TopicPartitio
 def ask_leaders(
     connection: Connection, partitions: Iterable[TopicPartition], ask: Ask[A], doing: str = ""
 ) -> dict[TopicPartition, A]:
-    """Return the answer of each partition's leader. `UntoldError` where none can be asked, or one refuses: without
-    `doing`, which names the request, its partitions are left out."""
+    """Return the answer of each partition's leader. `UntoldError` if none can be asked, or if one refuses; without
+    `doing`, which names the request, its partitions are left out instead."""
     from kbackup.kafka.admin_protocol.connection import connect  # which loads kafka-python
 
     def asked(waiting: list[TopicPartition]) -> Answers[TopicPartition, A]:
-        with admin_session(connection) as session:
-            topics = session if isinstance(session, Untold) else session.topics({tp.topic for tp in waiting})
-        if isinstance(topics, Untold):
-            raise UntoldError(topics)
-        by_leader: dict[tuple[str, int] | None, list[TopicPartition]] = defaultdict(list)
+        described = describe_topics(connection, {tp.topic for tp in waiting})
+        brokers = {broker.node_id: (broker.host, broker.port) for broker in described.brokers}
+        leaders = {
+            TopicPartition(topic.name, each.partition_index): brokers.get(each.leader_id)
+            for topic in described.topics
+            for each in topic.partitions
+        }
+        by_leader: dict[tuple[str, int], list[TopicPartition]] = defaultdict(list)
         for tp in waiting:
-            by_leader[topics[tp.topic].leaders.get(tp.partition)].append(tp)
-        for tp in by_leader.pop(None, ()):
-            yield tp, KafkaError(topics[tp.topic].error or KafkaError.LEADER_NOT_AVAILABLE)
+            if (address := leaders.get(tp)) is not None:
+                by_leader[address].append(tp)
+            else:
+                yield tp, KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
         endpoint = endpoint_of(connection.properties, _tokens(connection), TIMEOUT)
         for address, tps in by_leader.items():
-            assert address is not None  # noqa: S101 (it was taken out)
             try:
                 with closing(connect(replace(endpoint, addresses=(address,)))) as broker:
                     yield from ask(broker, tps)
@@ -105,54 +128,62 @@ def log_batches(
     """Return the batch of each log that has the offset given, or else the next batch.
 
     Logs that give no answer are left out; `Untold` where none can be asked."""
-    from kbackup.kafka.admin_protocol.connection import fetch_batches  # which loads kafka-python
+    from kbackup.kafka.admin_protocol.connection import LogWindow  # which loads kafka-python
 
-    def ask(broker: BrokerConnection, tps: list[TopicPartition]) -> Answers[TopicPartition, LogBatch]:
-        waiting = dict.fromkeys(tps)
-        while batches := dict(fetch_batches(broker, {tp: offsets[tp] for tp in islice(waiting, _AT_ONCE)}, _HEADER)):
-            for tp, found in batches.items():
-                yield tp, found if isinstance(found, KafkaError) else found[0]
-                del waiting[tp]
-
+    windows = {tp: LogWindow(offset, offset, one=True) for tp, offset in offsets.items()}
     try:
-        return ask_leaders(connection, offsets, ask)
+        found = ask_leaders(connection, windows, partial(_read_windows, windows, size=1 << 10, committed=True))
     except UntoldError as error:
         return error.untold
+    return {tp: window.batches[0] for tp, window in found.items()}
 
 
 def log_windows(
-    connection: Connection, windows: Mapping[TopicPartition, tuple[int, int]], limit: int
+    connection: Connection,
+    ranges: Mapping[TopicPartition, tuple[int, int]],
+    limit: int,
+    records: Container[TopicPartition],
 ) -> dict[TopicPartition, LogWindow]:
-    """Return the window of each log from the first to the second offset. After `limit` bytes, the rest of them stay
-    incomplete. `UntoldError` where one can't be read."""
-    from kbackup.kafka.admin_protocol.connection import LogWindow, fetch_batches  # which loads kafka-python
+    """Return the batches of logs in ranges of offsets, with records or headers alone. After `limit` bytes of a broker,
+    the rest of its windows stay incomplete. `UntoldError` if a log can't be read."""
+    from kbackup.kafka.admin_protocol.connection import LogWindow  # which loads kafka-python
 
-    found = {tp: LogWindow(*window) for tp, window in windows.items()}
-    room = limit
+    windows = {tp: LogWindow(*ranges[tp]) for tp in sorted(ranges, key=lambda tp: ranges[tp][1] - ranges[tp][0])}
+    ask = partial(_read_windows, windows, size=1 << 20, limit=limit, records=records)
+    return ask_leaders(connection, windows, ask, "reading") if windows else {}
 
-    def ask(broker: BrokerConnection, tps: list[TopicPartition]) -> Answers[TopicPartition, LogWindow]:
-        nonlocal room
-        waiting = dict.fromkeys(sorted(tps, key=lambda tp: windows[tp][1] - windows[tp][0]))
-        while waiting and room > 0:
-            asked = {tp: found[tp].position for tp in islice(waiting, _AT_ONCE)}
-            answers = dict(fetch_batches(broker, asked, _WINDOW, committed=False))
-            for tp, batches in answers.items():
-                if isinstance(batches, KafkaError):
-                    yield tp, batches
-                    del waiting[tp]
-                    continue
-                for batch in batches:
-                    found[tp].add(batch)
-                    room -= batch.size
-                if found[tp].complete:
-                    yield tp, found[tp]
-                    del waiting[tp]
-            if not answers:
-                break
-        for tp in waiting:
-            yield tp, found[tp] if room <= 0 else KafkaError(KafkaError.OFFSET_NOT_AVAILABLE)
 
-    return ask_leaders(connection, windows, ask, "reading")
+def _read_windows(
+    windows: Mapping[TopicPartition, LogWindow],
+    broker: BrokerConnection,
+    partitions: Iterable[TopicPartition],
+    size: int,
+    limit: int = _LARGEST,
+    records: Container[TopicPartition] = (),
+    *,
+    committed: bool = False,
+) -> Answers[TopicPartition, LogWindow]:
+    from kbackup.kafka.admin_protocol.connection import fetch_batches  # which loads kafka-python
+
+    waiting = dict.fromkeys(partitions)
+    found = True
+    while waiting and found and limit > 0:
+        found = False
+        asked = {tp: windows[tp].position for tp in islice(waiting, _AT_ONCE)}
+        for tp, batches in fetch_batches(broker, asked, size, committed=committed):
+            found = True
+            if isinstance(batches, KafkaError):
+                yield tp, batches
+                del waiting[tp]
+                continue
+            for batch in batches:
+                windows[tp].add(batch if tp in records else batch._replace(data=b""))
+                limit -= len(batch.data)
+            if windows[tp].complete:
+                yield tp, windows[tp]
+                del waiting[tp]
+    for tp in waiting:
+        yield tp, windows[tp] if limit <= 0 else KafkaError(KafkaError.OFFSET_NOT_AVAILABLE)
 
 
 def _tokens(connection: Connection) -> TokenSource | None:

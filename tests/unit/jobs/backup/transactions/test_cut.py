@@ -32,7 +32,7 @@ def round_of(who: int, before: object, after: object, ends: Sequence[int]) -> Ro
 
 def entries_of(cluster: model.Cluster, who: int) -> list[Entry]:
     return [
-        Entry(f"producer {who}", log_of(who), n, who, -1, e.epoch, e.version, e.kind == model.COMPLETE)
+        Entry(log_of(who), n, who, -1, e.epoch, e.version, e.kind == model.COMPLETE)
         for n, e in enumerate(cluster.events[who])
     ]
 
