@@ -58,8 +58,8 @@ class Commit:
     """A position that a group committed; `offset` is None where it was deleted."""
 
     group: str
-    offset: CommittedOffset | None
     tp: TopicPartition
+    offset: CommittedOffset | None
 
 
 @dataclass(frozen=True)
@@ -385,12 +385,12 @@ def commit_of(tp: TopicPartition, key: bytes, value: bytes | None) -> Commit | N
     group, topic, (partition,) = _text(keys), _text(keys), keys.unpack(_INT32)
     place = TopicPartition(topic, partition)
     if value is None:
-        return Commit(group, None, place)
+        return Commit(group, place, None)
     version = _version(values, _NEWEST_COMMIT)
     (offset,) = values.unpack(_INT64)
     (epoch,) = values.unpack(_INT32) if version >= _EPOCH_SINCE else (-1,)
     metadata = text(values.take(values.unsigned() - 1)) if version >= _COMPACT_SINCE else _text(values)
-    return Commit(group, CommittedOffset(place, offset, epoch if epoch >= 0 else None, metadata), place)
+    return Commit(group, place, CommittedOffset(place, offset, epoch if epoch >= 0 else None, metadata))
 
 
 def _version(cursor: Cursor, newest: int) -> int:
