@@ -331,7 +331,7 @@ def commit(
         isolation_level=source.isolation_level,
         topics=topics,
         segments=read.segments,
-        losses=[*plan.losses, *(planning.retention_loss(v.tp, v.start, v.end) for v in read.vanished)],
+        losses=[*plan.losses, *planning.vanished_losses(plan, read.vanished)],
         warnings=(*plan.warnings, *not_carried, *settings_warnings(settings), *taken.warnings),
         captures=(*(c for c in earlier if c.number in older), put_documents(base, captured)),
         schemas=put_schemas(base, taken.schemas),

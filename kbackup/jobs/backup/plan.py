@@ -29,6 +29,7 @@ from kbackup.archive.segments.window import MOST, Offsets
 from kbackup.archive.segments.window import without as outside
 from kbackup.formats.schema_ids import SchemaUse
 from kbackup.jobs.capture import Live, LiveTopic, offline_partitions
+from kbackup.kafka.consume import Vanished
 from kbackup.types import IncarnationPartition, OffsetRange, TopicPartition
 from kbackup.util.text import join_names
 
@@ -216,6 +217,16 @@ def retention_loss(tp: TopicPartition, start: int, end: int, how: str = " were d
     return Loss(kind="retention", topic=tp.topic, partition=tp.partition, start=start, end=end, message=message)
 
 
+def vanished_losses(plan: Plan, vanished: Iterable[Vanished]) -> list[Loss]:
+    """Return the losses of records that were deleted while they were read, without what is not of this run."""
+    skips = plan.skips
+    return [
+        retention_loss(v.tp, start, end)
+        for v in vanished
+        for start, end in outside(((v.start, v.end),), skips.get(v.tp, ()))
+    ]
+
+
 # Which partitions wait for more records before a segment is made of them. Pure.
 #
 # 10,000 partitions with a record a minute each would make 10,000 segments a minute. A partition that is held back is
@@ -381,7 +392,10 @@ def _schemas(topic: TopicPlan, uses: Iterable[SchemaUse]) -> tuple[UsedSchemas, 
 
 def _partition(plan: PartitionPlan, added: Sequence[Segment], read: Sequence[LastRecord], few: int) -> PartitionState:
     before = plan.before
-    known = (*before.tail, before.last) if before is not None and before.last is not None else ()
+    known: tuple[LastRecord, ...] = ()
+    if before is not None and before.last is not None:  # without a gap between them, where the log had more records
+        behind = plan.owed[-1][1] if plan.owed else 0
+        known = (*(record for record in before.tail if record.offset >= behind), before.last)
     epochs = before.epochs if before is not None else ()
     above = known[-1].offset + 1 if known else plan.start  # what was owed may lie below
     new = [s for s in added if s.last >= above]

@@ -22,7 +22,16 @@ from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Offsets, joined
 from kbackup.jobs.backup import log_check
 from kbackup.jobs.backup import task as backup_task
-from kbackup.jobs.backup.plan import NO_PATIENCE, Patience, Plan, hold_back, make_plan, next_states, says_more
+from kbackup.jobs.backup.plan import (
+    NO_PATIENCE,
+    Patience,
+    Plan,
+    hold_back,
+    make_plan,
+    next_states,
+    says_more,
+    vanished_losses,
+)
 from kbackup.jobs.backup.task import BackupWork, LastRead, make_tasks, pieces
 from kbackup.jobs.capture import Live, LiveTopic
 from kbackup.jobs.compare.job import ComparedPartition, topic_blocks
@@ -157,6 +166,12 @@ def test_retention_takes_what_is_held() -> None:
     assert (plan.ranges, plan.skips) == ([OffsetRange(TOPIC, 0, 12, 50)], {TP: ((15, 20), (22, 40))})
     gone = make_plan(head_of(held_archive()[1]), [], [], lambda *_: 1)
     assert [(loss.start, loss.end) for loss in gone.losses] == [(10, 15), (20, 22)], "deleted with the topic"
+
+
+def test_what_vanishes_while_it_is_read_is_lost_as_far_as_it_was_not_archived() -> None:
+    plan = planned(head_of(held_archive()[1]), 50, ())
+    losses = vanished_losses(plan, [Vanished(TP, 10, 45)])
+    assert [(loss.start, loss.end) for loss in losses] == [(10, 15), (20, 22), (40, 45)]
 
 
 def test_what_is_held_does_not_wait_for_more_records() -> None:
