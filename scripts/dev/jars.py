@@ -44,7 +44,8 @@ kafka_jars = functools.partial(_jars, "kafka")
 """The folder with exactly the locked jars of the broker; fetched on first use (44 MB)."""
 
 mirror_jars = functools.partial(_jars, "mirror")
-"""MirrorMaker 2, its Java clients and formatters, and the console consumer, which also needs the broker's (34 MB)."""
+"""MirrorMaker 2, Kafka Streams, Java clients and formatters, and the console consumer, which also needs the broker's
+(36 MB)."""
 
 zookeeper_jars = functools.partial(_jars, "zookeeper")
 """ZooKeeper 3.8, Kafka 3.9 with its tools, and the exporter of JMX metrics (49 MB)."""

@@ -1,0 +1,199 @@
+"""python -m scripts.soak.transactions: what restore points have of the transactions that are written meanwhile.
+
+Producers write to many partitions, and applications copy a topic exactly once, while backups and then a follower take
+restore points. Each is read, and some are restored, with the applications going on there. Exit code 1 if anything is
+wrong with one that has whole transactions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import kbackup
+from kbackup.archive.reader import open_archive
+from kbackup.errors import KbackupError
+from kbackup.spark.session import build_session
+from kbackup.store.file import FileStore
+from scripts.bench.servers import grid
+from scripts.dev.kafka import Broker
+from scripts.soak.transactions.judge import Judge, Verdict
+from scripts.soak.transactions.load import APPS, Load
+from tests.faults.process import Kbackup
+from tests.support.truth import read_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITIONS = 20
+_SAMPLED = 10
+_BETWEEN, _DOWN = (10.0, 25.0), (0.0, 4.0)  # s, of kills
+
+
+@dataclass
+class Soak:
+    """A round at `broker`, in `folder`. `seconds` are those of backups, and of the follower's restore points."""
+
+    broker: Broker
+    session: SparkSession
+    folder: Path
+    options: argparse.Namespace
+    seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+
+    def __post_init__(self) -> None:
+        self.name = self.folder.name
+        self.store = FileStore(self.folder / "archive")
+        self.backups, self.rate = 0, 0.0
+        self.config = self.folder / "kbackup.toml"
+        servers = f'"bootstrap.servers" = "{self.broker.bootstrap}"'
+        self.config.write_text(f"""
+            archive = "{self.store.url}"
+            metadata_cache = false
+            spark.master = "local[2]"
+            source = {{ {servers} }}
+            target = {{ {servers} }}
+            follow = {{ interval_seconds = 0.5, max_age_seconds = 5 }}
+            [backup]
+            topics = ["/{self.name}-.*/"]
+            transactions = "{self.options.transactions}"
+            """)
+
+    def run(self) -> list[Verdict]:
+        options, copies = self.options, min(3, self.options.nodes)
+        with Load(self.broker, self.name, self.folder) as load:
+            load.produce(options.producers, PARTITIONS, options.seed, copies)
+            load.feed(options.rate, copies)
+            began, over = time.monotonic(), threading.Event()
+            killer = threading.Thread(target=self._kill, args=(over,))
+            try:
+                if options.kill:
+                    killer.start()
+                self._take(began + options.seconds)
+            finally:
+                over.set()
+                if options.kill:
+                    killer.join()
+            seconds = time.monotonic() - began
+            load.end()
+            while not self._backup():
+                time.sleep(1)
+            judge = Judge(open_archive(self.store), self.name, load.journals)
+            self.rate = len(judge.ids) / seconds
+            verdicts = [judge.judge(number, i % _SAMPLED == 0) for i, number in enumerate(judge.points)]
+            found = list(zip(judge.points, verdicts, strict=True))
+            for number, verdict in random.Random(options.seed).sample(found, min(options.restores, len(found))):
+                self._restore(load, number, verdict)
+        return verdicts
+
+    def _backup(self) -> bool:
+        """Take a restore point; return whether there is one. Without kills there must be."""
+        began = time.monotonic()
+        try:
+            report = kbackup.backup(self.config, spark=self.session)
+        except KbackupError as error:
+            if not self.options.kill:
+                raise
+            print(f"no restore point: {error}", flush=True)
+            return False
+        self.seconds[0].append(time.monotonic() - began)
+        for warning in report.warnings:
+            print(f"restore point {report.restore_point}: {warning}", flush=True)
+        return True
+
+    def _take(self, until: float) -> None:
+        """Take restore points until then, the last third by a follower; all but one."""
+        wanted = self.options.points - 1
+        while self.backups < wanted * 2 // 3 and time.monotonic() < until:
+            self.backups += self._backup()
+        began = time.monotonic()
+        with Kbackup(self.folder / "follower", ["backup", f"--config={self.config}", "--follow"]) as follower:
+            while (taken := len(open_archive(self.store).restore_points)) < wanted and time.monotonic() < until:
+                assert follower.alive, follower.err
+                time.sleep(0.2)
+            follower.signal(signal.SIGTERM)
+            assert (ended := follower.wait()).code in (0, 3), ended.err
+        self.seconds[1].append((time.monotonic() - began) / max(1, taken - self.backups))
+
+    def _kill(self, over: threading.Event) -> None:
+        draw = random.Random(self.options.seed)
+        while not over.wait(draw.uniform(*_BETWEEN)):
+            self.broker.kill(node := draw.randrange(self.options.nodes))
+            time.sleep(draw.uniform(*_DOWN))
+            self.broker.start(node)
+            print(f"node {node} was killed and runs again", flush=True)
+
+    def _restore(self, load: Load, number: int, verdict: Verdict) -> None:
+        """Restore beside the source, let the applications go on there, and compare what they copied."""
+        prefix = f"r{number}-{self.name}"
+        groups = {f"{self.name}-{app}": f"{prefix}-{app}" for app in APPS}
+        named: Any = {"restore_point": number, "map_regex": [f"^=r{number}-"], "map_group": groups}
+        kbackup.restore(self.config, spark=self.session, **named)
+        load.copy(prefix)
+        load.finish(prefix)
+        source, *copies = (self._values(f"{prefix}-{topic}") for topic in ("input", *APPS))
+        right = [each == source for each in copies]
+        print(f"restore point {number} is restored, {sum(right)} of 3 applications went on as they should", flush=True)
+        assert all(right) or not verdict.whole, f"{[*map(len, copies)]} of {len(source)}"
+
+    def _values(self, topic: str) -> list[bytes]:
+        return sorted(r.value or b"" for records in read_topic(self.broker.bootstrap, topic).values() for r in records)
+
+
+def table(soak: Soak, verdicts: Sequence[Verdict]) -> str:
+    """Return the counts of backups, and of the follower's restore points."""
+    rows, names = [], ("torn", "late", "repeated", "missing", "held")
+    own = [*verdicts[: soak.backups], verdicts[-1]], verdicts[soak.backups : -1]
+    for label, part, seconds in zip(("backup", "follow"), own, soak.seconds, strict=True):
+        points = [len(part), sum(not v.whole for v in part), sum(v.torn > 0 for v in part)]
+        counts = [*points, *(sum(getattr(v, name) for v in part) for name in names)]
+        rows.append([label, *map(str, counts), f"{median(seconds or [0]):.2f}"])
+    return "\n".join(
+        grid(("", "points", "in part", "torn points", "torn transactions", *names[1:], "s per point"), rows)
+    )
+
+
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m scripts.soak.transactions", description=__doc__)
+    add = parser.add_argument
+    add("--points", type=int, default=300, help="restore points (300)")
+    add("--seconds", type=float, default=7200, help="take no more restore points after this time (7200)")
+    add("--seed", type=int, default=1, help="the same seed draws the same transactions and kills (1)")
+    add("--nodes", type=int, default=1, help="of the cluster (1)")
+    add("--kill", action="store_true", help="kill a node now and then")
+    add("--producers", type=int, default=12, help="processes that write transactions (12)")
+    add("--rate", type=int, default=400, help="records a second that each application copies (400)")
+    add("--restores", type=int, default=5, help="restore points that are also restored (5)")
+    add("--transactions", choices=("whole", "partition"), default="whole", help="what backups promise (whole)")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    options = parsed()
+    folder = Path(tempfile.mkdtemp(prefix="kbackup-soak-"))
+    print(f"seed {options.seed}; archive and logs are in {folder}", flush=True)
+    session = build_session("local[2]", {}, 4)
+    copies = min(3, options.nodes)
+    properties = {f"{name}.replication.factor": str(copies) for name in ("offsets.topic", "transaction.state.log")}
+    properties |= dict.fromkeys(("transaction.state.log.min.isr", "min.insync.replicas"), str(max(1, copies - 1)))
+    with Broker(properties, options.nodes) as broker:
+        soak = Soak(broker, session, folder, options)
+        verdicts = soak.run()
+    session.stop()
+    for example in [text for each in verdicts for text in each.examples][:20]:
+        print(example)
+    print(f"{soak.rate:.0f} transactions/s", table(soak, verdicts), sep="\n")
+    return int(options.transactions == "whole" and any(each.wrong for each in verdicts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
