@@ -18,7 +18,7 @@ from kbackup.archive.catalog.commit import open_catalog
 from kbackup.archive.catalog.documents import Derived
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Groups, Manifest, TopicState, dump, load
+from kbackup.archive.models import SHARE, Groups, Manifest, TopicState, dump, load
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import PLACE
 from kbackup.errors import CorruptError, LockedError, NotFoundError
@@ -166,7 +166,7 @@ def _group_files(archive: Archive, topics: Iterable[TopicState], state: State) -
         incarnations = {t.name: t.incarnation for t in some}
         offsets: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
         for group in load(Groups, archive.read_document(ref), ref.key).groups:
-            for committed in group.offsets:
+            for committed in group.offsets if group.type != SHARE else ():  # the files have no type
                 place = (committed.topic, committed.partition)
                 offset = min(committed.offset, ends.get(place, committed.offset))
                 start = state.starts.get((place[0], incarnations.get(place[0], 0), place[1]))

@@ -150,8 +150,13 @@ def load(kind: type[D], data: bytes, name: str) -> D:
 # The documents of a capture: groups.json and metadata.json.
 
 
+SHARE = "share"
+"""The type of a share group, which is set by other requests than groups that commit offsets."""
+
+
 class GroupOffset(Member, frozen=True, kw_only=True):
-    """`offset` is the next to read; `leader_epoch` is null if none was committed."""
+    """`offset` is the next to read, of a share group the start offset of the partition: records from there on may have
+    been read. `leader_epoch` is null if none was committed."""
 
     topic: str
     partition: int

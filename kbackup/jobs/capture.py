@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import IsolationLevel
-from kbackup.archive.models import Group, Groups, Manifest, Metadata, Schemas
+from kbackup.archive.models import SHARE, Group, Groups, Manifest, Metadata, Schemas
 from kbackup.archive.query.selection import Selection, check_selection, is_internal
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import WritingRun
@@ -208,11 +208,7 @@ def settings_warnings(metadata: Metadata) -> list[str]:
 
 Offline = Collection[TopicPartition]
 _SYNTAX = "check the name; regular expressions go between slashes"
-_WITH_OFFSETS = "streams"  # the one kind beside classic and consumer groups that commits offsets
-_NO_OFFSETS = (
-    "it is of another kind than consumer groups and has no committed offsets; "
-    "share groups keep their positions where the client library can't read them"
-)
+_UNKNOWN_KIND = "it has no committed offsets, and its brokers don't tell its type (before Kafka 4.1 of no share group)"
 
 
 def discover(
@@ -262,7 +258,7 @@ def groups(
         check_selection(new, "group", known, "in the source cluster", _SYNTAX)
     absent = dict.fromkeys(unmatched, "the source cluster has no such group")
     chosen = {g.group: g for g in listed if selected(g.group)}
-    committed, refused = cluster.groups.committed(sorted(chosen))
+    committed, refused = cluster.groups.committed(sorted(chosen), {g.group for g in listed if g.type == SHARE})
     not_carried = (
         {name: why for name, why in failed.items() if name.startswith("(") or selected(name)} | absent | refused
     )
@@ -270,9 +266,9 @@ def groups(
     for name, offsets in sorted(committed.items()):
         kind = chosen[name].type
         if kind == OTHER and not offsets:
-            not_carried[name] = _NO_OFFSETS
+            not_carried[name] = _UNKNOWN_KIND
         if ours := as_stored(c for c in offsets if c.tp.topic in topics):
-            kind = _WITH_OFFSETS if kind == OTHER else kind
+            kind = "streams" if kind == OTHER else kind
             captured.append(Group(group=name, type=kind, state=chosen[name].state, offsets=ours))
     return Groups(captured_at=now(), groups=tuple(captured), not_carried=not_carried)
 

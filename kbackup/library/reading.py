@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
-from typing import Any
 
 import pyarrow as pa
 
-from kbackup.archive.models import Schemas
+from kbackup.archive.models import Group, Schemas
 from kbackup.archive.query import browse, overview
-from kbackup.archive.query.content import Content, group_offsets
+from kbackup.archive.query.content import Content, captured_groups
 from kbackup.archive.query.java import JAVA, java_content, java_topics, open_archive_or_folder, readable
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.parallel import plan_reads, read_unit
@@ -106,11 +105,11 @@ class ArchiveReader:
         return tuple(sorted(t.name for t in overview.view_as_restored(self._archive, self._point, self._at, None)[1]))
 
     @cached_property
-    def _groups(self) -> Mapping[str, Iterable[Any]]:
+    def _groups(self) -> Mapping[str, Group]:
         if self._archive is None:
             return java_content(self._store, java_topics(self._store)).groups
         if self._at is None:
-            return group_offsets(self._archive, self._archive.restore_point(self._point).topics)[0]
+            return captured_groups(self._archive, self._archive.restore_point(self._point).topics)[0]
         view, topics = overview.view_as_restored(self._archive, self._point, self._at, None)
         return overview.content_as_restored(self._archive, view, topics, self._at).groups
 
@@ -125,7 +124,7 @@ class ArchiveReader:
         if name not in self._groups:
             known = suggest_name(name, self._groups, "see group_names")
             raise UsageError(f"there is no group {name} in {self.url}", known)
-        return {TopicPartition(o.topic, o.partition): o.offset for o in self._groups[name]}
+        return {TopicPartition(o.topic, o.partition): o.offset for o in self._groups[name].offsets}
 
     def records(
         self,

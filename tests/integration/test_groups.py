@@ -24,8 +24,8 @@ from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition
 from scripts.dev import tools
-from scripts.dev.jars import kafka_jars
-from scripts.dev.kafka import Broker
+from scripts.dev.jars import kafka_jars, mirror_jars
+from scripts.dev.kafka import SMALL, Broker
 from tests.golden.java_archive import PARTITIONS, ROOT
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
@@ -251,12 +251,17 @@ def test_kafkas_own_consumer_resumes_too(made: Made) -> None:
         if r.offset >= made.stand(new)[made.target(topic), p][0]
     ]
     assert len(expected) > 20
-    quiet, jars = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", f"{kafka_jars()}/*"
-    program = [tools.java(), quiet, "-cp", jars, str(Path(__file__).with_name("Resume.java"))]
-    arguments = [made.broker.bootstrap, new, made.target(topic), str(len(expected))]
-    done = subprocess.run([*program, *arguments], capture_output=True, text=True, timeout=120)
+    read = _java("Resume.java", made.broker.bootstrap, new, made.target(topic), str(len(expected)))
+    assert sorted(read) == sorted(expected)
+
+
+def _java(*arguments: str) -> list[str]:
+    """Run a file of this folder, or a class of Kafka's tools, and return the lines that it prints."""
+    quiet, jars = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", f"{mirror_jars()}/*:{kafka_jars()}/*"
+    program = [tools.java(), quiet, *SMALL, "-cp", jars, *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parent)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == sorted(expected)
+    return done.stdout.splitlines()
 
 
 def test_restore_itself_can_be_undone(made: Made, topic_name: str) -> None:
@@ -499,6 +504,18 @@ def test_every_kind_is_captured_or_named(broker: Broker, kbackup: Kbackup, archi
         members.enter_context(streams_member(bootstrap, f"{named}-streams", named))
         members.enter_context(streams_member(bootstrap, f"{named}-streams-new", named))
         captured = _back_up(kbackup, archive, named)
+        restored = ("--map", f"{named}={named}.copy", "--restore-id", f"{named}-kinds")
+        report = kbackup.restore(archive, *restored, code=3)
+    results = {g["source"].removeprefix(f"{named}-"): (g["status"], g["why"]) for g in report["groups"]}
+    assert results == {
+        "classic": ("applied", ""),
+        "new": ("left alone", "it has 1 live member"),
+        "streams": ("left alone", "it has live members"),
+    }
+    streams, ours = f"{named}-streams", ("--archive", archive.url, "--restore-id", f"{named}-kinds")
+    kbackup.run("groups", "apply", *ours, "-g", streams)
+    with streams_member(bootstrap, streams, f"{named}.copy"):
+        assert raw_positions(bootstrap, streams) == {(f"{named}.copy", 1): (7, None, "streams")}
     shown = {
         name.removeprefix(f"{named}-"): (g["type"], g["state"], g["partitions"], g["lag"])
         for name, g in captured["groups"].items()
@@ -506,14 +523,50 @@ def test_every_kind_is_captured_or_named(broker: Broker, kbackup: Kbackup, archi
     assert shown == {
         "classic": ("classic", "empty", 1, 13),
         "new": ("consumer", "stable", 1, 9),
-        "streams": ("streams", "", 1, 13),
+        "streams": ("streams", "assigning", 1, 13),
     }
     reasons = {name.removeprefix(f"{named}-"): why for name, why in captured["not_carried"].items()}
-    assert reasons.keys() == {"share", "streams-new", "a"}
-    assert "share groups keep their positions where" in reasons["share"]
+    assert reasons.keys() == {"a"}, "a share group without a start offset is one without offsets"
     assert "NUL byte" in reasons["a"]
-    expected = f"group {named}-share is not in this restore point: {reasons['share']}"
-    assert expected in captured["warnings"]
+    assert f"group {named}-a is not in this restore point: {reasons['a']}" in captured["warnings"]
+
+
+def test_a_share_group_goes_on_with_the_next_record(
+    broker: Broker, kbackup: Kbackup, archive: Archive, named: str
+) -> None:
+    """The source has deleted its first records, so that offsets differ."""
+    topic, copy, group, restore_id = (f"{named}-{each}" for each in ("shared", "copy", "group", "restore"))
+    grouped, again = Grouped(broker, kbackup, archive), f"{group}-again"
+
+    def start_offsets(name: str) -> dict[str, str]:
+        arguments = ["--describe", "--offsets", "--bootstrap-server", broker.bootstrap, "--group", name]
+        lines = _java("org.apache.kafka.tools.consumer.group.ShareGroupCommand", *arguments)
+        return {words[1]: words[3] for line in lines if (words := line.split()) and words[0] == name}
+
+    broker.create_topic(topic, 1)
+    topics.produce(broker, topic, 0, topics.numbered(24))
+    topics.delete_records(broker, topic, {0: 4})
+    assert len(_java("Share.java", broker.bootstrap, group, topic, "12")) == 12
+    kbackup.backup(archive, "-t", topic, "-g", group)
+    shown = grouped.groups("show", group)["group"]
+    (archived,) = shown["offsets"]
+    assert (shown["type"], shown["state"], archived["lag"], archived["leader_epoch"]) == ("share", "empty", 8, None)
+    assert start_offsets(group) == {topic: str(archived["offset"])}
+
+    report = kbackup.restore(archive, "--map", f"{topic}={copy}", "--restore-id", restore_id)
+    assert [(g["status"], g["offsets"][0]["how"]) for g in report["groups"]] == [("applied", "exact")]
+    kbackup.run("verify", "--against", "target", "--restore-id", restore_id, "--groups", archive.url)
+    ours = ("--restore-id", restore_id)
+    assert [g["status"] for g in grouped.groups("undo", *ours)["groups"]] == ["put back"]
+    assert start_offsets(group) == {topic: str(archived["offset"]), copy: "-"}
+    renamed = (*ours, "--map-group", f"{group}={again}")
+    with share_member(broker.bootstrap, again, topic):
+        (planned,) = grouped.groups("plan", *renamed, code=3)["groups"]
+        assert planned["hindered"] == "it has live members"
+    assert [g["status"] for g in grouped.groups("apply", *renamed)["groups"]] == ["applied"]
+    assert _java("Share.java", broker.bootstrap, again, copy, "3") == [f"{n} value-{n + 4}" for n in (12, 13, 14)]
+    assert [g["status"] for g in grouped.groups("undo", *ours)["groups"]] == ["deleted"]
+    assert again not in {g.group for g in grouped.cluster.groups.listed()[0]}
 
 
 def test_any_name_and_any_metadata_come_back(broker: Broker, kbackup: Kbackup, archive: Archive, named: str) -> None:

@@ -15,6 +15,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.groups.calls import CommittedOffset
+from kbackup.types import TopicPartition
 from scripts.dev.secured import Acl, SecuredBroker
 from tests.integration.backed_up import commit
 from tests.integration.conftest import Outcome
@@ -99,10 +102,12 @@ def driller(secured_broker: SecuredBroker) -> User:
 
 @pytest.fixture(scope="module")
 def topic(secured_broker: SecuredBroker) -> str:
-    """With the group `shipping-<topic>` on its fifth record."""
+    """With the group `shipping-<topic>` and the share group `sharing-<topic>` on its fifth record."""
     name = f"orders-{secrets.token_hex(4)}"
     fill(secured_broker, name)
     commit(secured_broker, f"shipping-{name}", name, {0: 5, 1: 5})
+    groups, share = Cluster(secured_broker.client(), "source").groups, f"sharing-{name}"
+    assert groups.commit_all({share: [CommittedOffset(TopicPartition(name, 0), 5, None, "")]}, {share}) == {share: ""}
     return name
 
 
@@ -112,12 +117,12 @@ def kbackup(
 ) -> Command:
     """With one backup, by the reader."""
     made = command(spark, tmp_path_factory.mktemp("least"), reader.properties, writer.properties)
-    made.must("backup", "-t", topic, "-g", f"shipping-{topic}")
+    made.must("backup", "-t", topic, "-g", f"/sh.*ing-{topic}/")
     return made
 
 
 def test_a_backup_needs_no_more(kbackup: Command, topic: str) -> None:
-    report = kbackup.must("backup", "-t", topic, "-g", f"shipping-{topic}").document
+    report = kbackup.must("backup", "-t", topic, "-g", f"/sh.*ing-{topic}/").document
     denied = [w for w in report["warnings"] if "may not" in w or "denied" in w]
     assert not denied, f"warnings of missing rights: {denied}"
     checked = kbackup.must("check", "-t", topic, "-g", f"shipping-{topic}").document
@@ -128,6 +133,7 @@ def test_a_backup_needs_no_more(kbackup: Command, topic: str) -> None:
 def test_a_restore_needs_no_more(kbackup: Command, secured_broker: SecuredBroker, topic: str) -> None:
     outcome = restore(kbackup, topic, "new.")
     assert outcome.code == 0, f"{outcome.err}\n{outcome.document}"
+    assert [g["status"] for g in outcome.document["groups"]] == ["applied"] * 2
     restored = f"new.{topic}"
     assert_restored(read_topic(secured_broker.bootstrap, topic), read_topic(secured_broker.bootstrap, restored))
     stand = positions(secured_broker.bootstrap, f"new.shipping-{topic}")
@@ -140,8 +146,8 @@ def test_a_restore_needs_no_more(kbackup: Command, secured_broker: SecuredBroker
 
 
 def restore(kbackup: Command, topic: str, prefix: str) -> Outcome:
-    group = f"shipping-{topic}"
-    return kbackup("restore", kbackup.archive, "--map-regex", f"^={prefix}", "--map-group", f"{group}={prefix}{group}")
+    renamed = (f"--map-group={group}={prefix}{group}" for group in (f"shipping-{topic}", f"sharing-{topic}"))
+    return kbackup("restore", kbackup.archive, "--map-regex", f"^={prefix}", *renamed)
 
 
 LACKED_BY_A_BACKUP = [

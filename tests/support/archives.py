@@ -153,7 +153,7 @@ def partition_state(number: int, start: int, end: int, records: int = 0, size: i
 
 def group_at(name: str, *offsets: tuple[str, int, int]) -> Group:
     committed = tuple(GroupOffset(topic=t, partition=p, offset=o) for t, p, o in offsets)
-    return Group(group=name, type="consumer", state="empty", offsets=committed)
+    return Group(group=name, type="share" if name == "share" else "consumer", state="empty", offsets=committed)
 
 
 def _metadata(

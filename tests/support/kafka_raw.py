@@ -14,7 +14,7 @@ import socket
 import struct
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.types import TopicPartition
+from kbackup.util.text import plural
 
 Header = tuple[bytes, bytes | None]
 Record = tuple[bytes | None, bytes | None, int, Sequence[Header]]
@@ -145,18 +146,23 @@ Held = tuple[int, int | None, str]
 
 @dataclass
 class FakeGroups:
-    """`held` is what each group has committed. `calls` names what was written, in order."""
+    """`held` is what each group has committed. `calls` names what was written, in order. Groups of `shared` have to be
+    asked about as share groups, and no others."""
 
     held: dict[str, dict[Place, Held]] = field(default_factory=dict)
     live: dict[str, int] = field(default_factory=dict)
     unreadable: set[str] = field(default_factory=set)
+    shared: set[str] = field(default_factory=set)
     calls: list[tuple[str, str]] = field(default_factory=list)
 
-    def members(self, groups: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
-        return {group: self.live.get(group, 0) for group in groups}, {}
+    def members(self, groups: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+        return {g: plural(self.live[g], "live member") if g in self.live else "" for g in groups}, {}
 
-    def committed(self, groups: Iterable[str]) -> tuple[dict[str, list[CommittedOffset]], dict[str, str]]:
+    def committed(
+        self, groups: Iterable[str], share: Container[str] = ()
+    ) -> tuple[dict[str, list[CommittedOffset]], dict[str, str]]:
         asked = set(groups)
+        self._check_kinds(asked, share)
         readable = asked - self.unreadable
         return {
             group: [
@@ -166,8 +172,11 @@ class FakeGroups:
             for group in readable
         }, dict.fromkeys(asked & self.unreadable, "it can't be read")
 
-    def commit_all(self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]]) -> dict[str, str]:
+    def commit_all(
+        self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]], share: Container[str] = ()
+    ) -> dict[str, str]:
         answers = {}
+        self._check_kinds(offsets_by_group, share)
         for group, offsets in offsets_by_group.items():
             self.calls.append(("commit", group))
             if self.live.get(group):
@@ -178,12 +187,18 @@ class FakeGroups:
             answers[group] = ""
         return answers
 
-    def remove(self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]]) -> dict[str, str]:
+    def remove(
+        self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]], share: Container[str] = ()
+    ) -> dict[str, str]:
+        self._check_kinds(offsets_by_group, share)
         for group, offsets in offsets_by_group.items():
             self.calls.append(("remove", group))
             for each in offsets:
                 del self.held[group][each.tp.topic, each.tp.partition]
         return dict.fromkeys(offsets_by_group, "")
+
+    def _check_kinds(self, groups: Iterable[str], share: Container[str]) -> None:
+        assert {group for group in groups if group in share} == self.shared.intersection(groups)
 
     def delete_each(self, groups: Iterable[str]) -> dict[str, str]:
         answers = {}

@@ -3,13 +3,16 @@ restore point."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+import msgspec
+
 from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import LogStart, Point
-from kbackup.archive.models import GroupOffset, Loss, Manifest, TopicState
+from kbackup.archive.models import Group, GroupOffset, Loss, Manifest, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import Segment, bounds, chosen, sum_of
 from kbackup.archive.segments.window import EVERYTHING, Choice, Window
@@ -96,14 +99,14 @@ def span(bounds: Iterable[tuple[int | None, int | None]]) -> tuple[int | None, i
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """`groups` is group -> its offsets of these topics, `not_carried` group -> why the captures that those are of are
+    """`groups` have their offsets of these topics, `not_carried` is group -> why the captures that those are of are
     without it. `restore_point` is 0 for a folder of the Java tool, of which `warnings` name torn files. `choice` is
     there where a window was asked for. `damaged` are losses by damage of records that are asked for."""
 
     archive_id: str
     restore_point: int
     topics: tuple[ArchivedTopic, ...]
-    groups: dict[str, tuple[GroupOffset, ...]]
+    groups: dict[str, Group]
     losses: tuple[str, ...] = ()
     choice: Choice | None = None
     not_carried: dict[str, str] = field(default_factory=dict)
@@ -122,7 +125,7 @@ def content_of(
         topic_of(t, metadata[t.captured].get(t.name), segments.get(_key(t), {}), archive.state.starts) for t in topics
     )
     chosen = {_key(t) for t in topics}
-    offsets, not_carried = group_offsets(
+    captured, not_carried = captured_groups(
         archive, [t for t in (topics if groups is None else groups) if _key(t) in chosen]
     )
     damaged = [
@@ -133,7 +136,7 @@ def content_of(
         archive.info.id,
         manifest.number,
         archived,
-        offsets,
+        captured,
         tuple(loss.message for loss in archive.losses(manifest)),
         not_carried=not_carried,
         damaged=tuple(map(loss_of, damaged)),
@@ -196,11 +199,11 @@ def topic_of(
     )
 
 
-def group_offsets(
-    archive: Archive, topics: Sequence[TopicState]
-) -> tuple[dict[str, tuple[GroupOffset, ...]], dict[str, str]]:
-    """Return the offsets of `topics` by group, and why by group that a capture is without."""
-    offsets: dict[str, list[GroupOffset]] = {}
+def captured_groups(archive: Archive, topics: Sequence[TopicState]) -> tuple[dict[str, Group], dict[str, str]]:
+    """Return the groups with their offsets of `topics`, and why by group that a capture is without. Offsets of a topic
+    that its run did not capture come from the run that did; type and state are the newest."""
+    newest: dict[str, Group] = {}
+    offsets: dict[str, list[GroupOffset]] = defaultdict(list)
     not_carried: dict[str, str] = {}
     for number in sorted({t.captured for t in topics}):
         captured = {t.name for t in topics if t.captured == number}
@@ -209,8 +212,13 @@ def group_offsets(
             not_carried[name] = f"restore point {number} does not carry it: {why}"
         for group in document.groups:
             if ours := [o for o in group.offsets if o.topic in captured]:
-                offsets.setdefault(group.group, []).extend(ours)
-    return {group: tuple(each) for group, each in sorted(offsets.items())}, not_carried
+                newest[group.group] = group
+                offsets[group.group] += ours
+    return {name: with_offsets(group, offsets[name]) for name, group in sorted(newest.items())}, not_carried
+
+
+def with_offsets(group: Group, offsets: Iterable[GroupOffset]) -> Group:
+    return msgspec.structs.replace(group, offsets=tuple(sorted(offsets, key=lambda o: (o.topic, o.partition))))
 
 
 # Select the topics and groups of a moment: by which restore point, and why.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
 from kbackup.archive.models import Group, GroupOffset, Manifest, TopicState
+from kbackup.archive.query.content import captured_groups
 from kbackup.archive.query.java import java_content, java_topics
 from kbackup.archive.query.overview import PointOverview
 from kbackup.archive.reader import Archive
@@ -64,31 +63,14 @@ class GroupsOverview:
 
 
 def groups_at(archive: Archive, manifest: Manifest, topics: Sequence[TopicState]) -> ArchivedGroups:
-    """Return the groups' offsets of `topics` at a restore point. Offsets of a topic that its run did not capture come
-    from the run that did."""
-    captured: dict[int, set[str]] = defaultdict(set)
-    for topic in topics:
-        captured[topic.captured].add(topic.name)
+    """Return the groups with their offsets of `topics` at a restore point."""
     own = archive.groups(manifest)
-    newest: dict[str, Group] = {}  # type and state are the newest
-    offsets: dict[str, list[GroupOffset]] = defaultdict(list)
-    for seq, names in sorted(captured.items()):
-        for group in (own if seq == manifest.number else archive.groups(seq)).groups:
-            if ours := [o for o in group.offsets if o.topic in names]:
-                newest[group.group] = group
-                offsets[group.group] += ours
-    groups = tuple(_with(group, offsets[name]) for name, group in sorted(newest.items()))
+    groups = tuple(captured_groups(archive, topics)[0].values())
     return ArchivedGroups(manifest.number, own.captured_at, groups, own.not_carried)
 
 
-def _with(group: Group, offsets: Iterable[GroupOffset]) -> Group:
-    return replace(group, offsets=tuple(sorted(offsets, key=lambda o: (o.topic, o.partition))))
-
-
 def java_groups(store: Store, topics: Sequence[str]) -> ArchivedGroups:
-    found = java_content(store, topics).groups
-    groups = (_with(Group(group=name, type="", state="", offsets=()), offsets) for name, offsets in found.items())
-    return ArchivedGroups(0, None, tuple(groups), {})
+    return ArchivedGroups(0, None, tuple(java_content(store, topics).groups.values()), {})
 
 
 def groups_overview(archive: Archive, manifest: Manifest) -> GroupsOverview:

@@ -10,8 +10,8 @@ import numpy as np
 
 from kbackup.archive import layout
 from kbackup.archive.java import Flaw, JavaFolder
-from kbackup.archive.models import GroupOffset
-from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content
+from kbackup.archive.models import Group, GroupOffset
+from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content, with_offsets
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NoArchiveError
@@ -76,7 +76,9 @@ def java_content(store: Store, topics: Sequence[str]) -> Content:
                     groups.setdefault(group, []).append(GroupOffset(topic=topic, partition=partition, offset=offset))
     if not archived:
         raise NoArchiveError(f"there is no archive at {store.url}", "check the address")
-    by_group = {g: tuple(o) for g, o in sorted(groups.items())}
+    by_group = {
+        name: with_offsets(Group(group=name, type="", state="", offsets=()), o) for name, o in sorted(groups.items())
+    }
     return Content(JAVA, 0, tuple(archived), by_group, warnings=tuple(warnings))
 
 

@@ -404,8 +404,8 @@ def _topic(topic: ArchivedTopic, content: Content, losses: Sequence[Loss]) -> To
     ends = {p.partition: p.end for p in topic.partitions}
     positions = [
         GroupPosition(group, o.partition, o.offset, max(0, ends.get(o.partition, o.offset) - o.offset), o.metadata)
-        for group, offsets in content.groups.items()
-        for o in offsets
+        for group, captured in content.groups.items()
+        for o in captured.offsets
         if o.topic == topic.name
     ]
     return TopicOverview(

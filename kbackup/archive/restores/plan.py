@@ -63,10 +63,11 @@ class UnitRange(Member, frozen=True, kw_only=True):
 
 
 class PlannedGroup(Member, frozen=True, kw_only=True):
-    """`offsets` are the committed ones of the source, of partitions that are restored."""
+    """`offsets` are the committed ones of the source, of partitions that are restored. `type` '': unknown."""
 
     source: str
     target: str
+    type: str = ""
     offsets: tuple[GroupOffset, ...]
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from kbackup.archive import layout
+from kbackup.archive.models import SHARE
 from kbackup.archive.query.java import open_archive_or_folder, readable
 from kbackup.archive.restores.offset_map import How, runs_by_partition
 from kbackup.archive.restores.plan import (
@@ -132,7 +133,8 @@ def check_groups(
     """Compare every planned offset with the committed offset on the target. Returns the checks, and a finding for each
     group that can't be read. `target_offsets` and `ends` (log ends, as consumers see them) are by target partition."""
     names = {t.source: t.target for t in plan.topics}
-    committed, failed = cluster.groups.committed([g.target for g in plan.groups])
+    share = {g.target for g in plan.groups if g.type == SHARE}
+    committed, failed = cluster.groups.committed([g.target for g in plan.groups], share)
     checks: list[GroupOffsetCheck] = []
     for group in plan.groups:
         if group.target in failed:

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
-from kbackup.archive.models import Document, GroupOffset, Manifest, Member
+from kbackup.archive.models import SHARE, Document, GroupOffset, Manifest, Member
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.offset_map import OffsetMap, Runs, SameLog, runs_by_partition
@@ -35,7 +36,7 @@ from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.store.base import Store
 from kbackup.types import Int64Array, TopicPartition
-from kbackup.util.text import kbackup_command, plural
+from kbackup.util.text import kbackup_command
 from kbackup.util.times import now
 
 # The offsets of groups before they are changed: restores/<id>/groups-before-<n>.json.
@@ -53,6 +54,7 @@ class GroupBefore(Member, frozen=True, kw_only=True):
     takes a commit away. What is in `offsets` and not in `writes` was not touched."""
 
     group: str
+    type: str = ""
     offsets: tuple[GroupOffset, ...]
     writes: tuple[GroupOffset, ...]
 
@@ -109,8 +111,7 @@ def _resumed(fresh: Sequence[GroupBefore], earlier: Sequence[GroupBefore]) -> li
                 partition: o for partition, o in had.items() if partition in ours
             }
     return [
-        GroupBefore(group=g.group, offsets=tuple(o for _, o in sorted(has_by_group[g.group].items())), writes=g.writes)
-        for g in fresh
+        msgspec.structs.replace(g, offsets=tuple(o for _, o in sorted(has_by_group[g.group].items()))) for g in fresh
     ]
 
 
@@ -193,10 +194,14 @@ def offset_maps(
     return maps, unusable
 
 
+def _share(groups: Iterable[GroupPlan | GroupBefore]) -> set[str]:
+    return {group.group for group in groups if group.type == SHARE}
+
+
 def _with_members(cluster: Cluster, groups: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return, by group, why it must be left alone, '' without live members; and the reasons for the unknown ones."""
     members, unknown = cluster.groups.members(groups)
-    return {group: f"it has {plural(n, 'live member')}" if n else "" for group, n in members.items()}, unknown
+    return {group: f"it has {live}" if live else "" for group, live in members.items()}, unknown
 
 
 def _refused(answers: Mapping[str, str]) -> dict[str, str]:
@@ -209,18 +214,19 @@ def set_groups(
     """Commit the planned offsets, after the groups' own are captured. Return the results and the capture's number, 0
     where nothing was written. A group with live members is left alone."""
     writes = {p.group: as_stored(o.committed for o in p.offsets) for p in plans if p.offsets}
+    share = _share(plans)
     alone, unknown = _with_members(cluster, writes)
-    has, unread = cluster.groups.committed([group for group, why in alone.items() if not why])
+    has, unread = cluster.groups.committed([group for group, why in alone.items() if not why], share)
     before = [
-        GroupBefore(group=group, offsets=as_stored(has[group]), writes=offsets)
-        for group, offsets in writes.items()
-        if group in has
+        GroupBefore(group=p.group, type=p.type, offsets=as_stored(has[p.group]), writes=writes[p.group])
+        for p in plans
+        if p.group in has
     ]
     if by == "restore":
         before = _resumed(before, [group for known in captures.every() if known.by == by for group in known.groups])
     number = captures.write(by, cluster_id, groups=tuple(before)) if before else 0
     commits = {p.group: [o.committed for o in p.offsets] for p in plans if p.group in has}
-    refused = unknown | unread | _refused(cluster.groups.commit_all(commits))
+    refused = unknown | unread | _refused(cluster.groups.commit_all(commits, share))
 
     def result(plan: GroupPlan) -> GroupResult:
         why = refused.get(plan.group) or alone.get(plan.group) or ("" if plan.offsets else "it gets no offset")
@@ -340,17 +346,20 @@ def undo(cluster: Cluster, state: Store, restore_id: str, number: int | None, se
     names = [g.group for g in before.groups]
     check_selection(selection, "group", names, f"in {where}", "leave --group out to put back all of them")
     selected = {g.group: g for g in before.groups if selection.matches(g.group)}
-    has, unread = cluster.groups.committed(selected)
+    share = _share(before.groups)
+    has, unread = cluster.groups.committed(selected, share)
     now_there = {group: as_stored(offsets) for group, offsets in has.items()}
     undos = {group: undo_of(selected[group], offsets) for group, offsets in now_there.items()}
     alone, unknown = _with_members(cluster, [g for g, u in undos.items() if u.writes])
     going = [undos[group] for group, why in alone.items() if not why]
-    captured = tuple(GroupBefore(group=u.group, offsets=now_there[u.group], writes=u.writes) for u in going)
+    captured = tuple(
+        msgspec.structs.replace(selected[u.group], offsets=now_there[u.group], writes=u.writes) for u in going
+    )
     written = captures.write("undo", cluster_id, groups=captured) if going else 0
     # commits are set before others are removed
-    refused = _refused(cluster.groups.commit_all({u.group: _as_committed(u.sets) for u in going if u.sets}))
+    refused = _refused(cluster.groups.commit_all({u.group: _as_committed(u.sets) for u in going if u.sets}, share))
     removes = {u.group: _as_committed(u.removes) for u in going if u.removes and u.group not in refused}
-    refused |= _refused(cluster.groups.remove(removes))
+    refused |= _refused(cluster.groups.remove(removes, share))
     deletes = [u.group for u in going if u.deletes and u.group not in refused]
     refused |= unread | unknown | _refused(cluster.groups.delete_each(deletes))
     return GroupUndoReport(
@@ -517,8 +526,9 @@ def _changed(cluster: Cluster, manifest: Manifest, partitions: set[TopicPartitio
 def plan_report(cluster: Cluster, prepared: Prepared, named: bool) -> GroupsPlanReport:
     """Report the offsets that groups would get and the ones they have. `named`: a restore is named."""
     groups = [p.group for p in prepared.plans]
+    share = _share(prepared.plans)
     alone, failed = _with_members(cluster, groups)
-    committed, unread = cluster.groups.committed(groups)
+    committed, unread = cluster.groups.committed(groups, share)
     hindered = alone | failed | unread
     has = {(g, c.tp): c.offset for g, offsets in committed.items() for c in offsets}
     return GroupsPlanReport(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from kbackup.archive.models import GroupOffset, Manifest, Member
-from kbackup.archive.query.content import Content, captured_by
+from kbackup.archive.models import Group, Manifest, Member
+from kbackup.archive.query.content import Content, captured_by, with_offsets
 from kbackup.archive.query.groups import ArchivedGroups, groups_at, java_groups
 from kbackup.archive.query.java import JAVA, open_archive_or_folder
 from kbackup.archive.query.selection import Selection, check_selection, exact_entry
@@ -37,7 +37,7 @@ def map_groups(
             raise RefusedError(
                 f"groups {planned[target].source} and {group} would both become {target}", "map one of them elsewhere"
             )
-        planned[target] = PlannedGroup(source=group, target=target, offsets=ours)
+        planned[target] = PlannedGroup(source=group, target=target, type=ours.type, offsets=ours.offsets)
     return tuple(planned.values())
 
 
@@ -62,14 +62,14 @@ def check_groups(content: Content, names: Container[str], selection: Selection |
     check_selection(Selection(tuple(map(exact_entry, renamed))), "group", content.groups, where, hint, why)
 
 
-def _asked_offsets(content: Content, names: Container[str]) -> dict[str, tuple[GroupOffset, ...]]:
-    """Return the offsets of each group that has offsets of restored partitions."""
+def _asked_offsets(content: Content, names: Container[str]) -> dict[str, Group]:
+    """Return the groups that have offsets of restored partitions, with these."""
     unasked = {(t.name, p.partition) for t in content.topics for p in t.partitions if p.window and p.window.nothing}
-    asked = {
-        group: tuple(o for o in offsets if o.topic in names and (o.topic, o.partition) not in unasked)
-        for group, offsets in content.groups.items()
-    }
-    return {group: offsets for group, offsets in asked.items() if offsets}
+    asked = [
+        with_offsets(g, (o for o in g.offsets if o.topic in names and (o.topic, o.partition) not in unasked))
+        for g in content.groups.values()
+    ]
+    return {group.group: group for group in asked if group.offsets}
 
 
 # Plan the offsets that each consumer group gets on a target.
@@ -106,6 +106,7 @@ class GroupPlan(Member, frozen=True, kw_only=True):
 
     source: str
     group: str
+    type: str = ""
     offsets: tuple[OffsetPlan, ...]
     skipped: tuple[str, ...] = ()
 
@@ -139,7 +140,9 @@ def plan_groups(
                     metadata=o.metadata,
                 )
             )
-        return GroupPlan(source=group.source, group=group.target, offsets=tuple(offsets), skipped=tuple(skipped))
+        return GroupPlan(
+            source=group.source, group=group.target, type=group.type, offsets=tuple(offsets), skipped=tuple(skipped)
+        )
 
     return tuple(map(planned, groups))
 
@@ -224,9 +227,10 @@ def select_for_restore(store: Store, plan: RestorePlan, moment: Moment, options:
         archived = groups_at(archive, manifest, states)
         if plan.choice is not None and plan.choice.ranges:  # other partitions' offsets can't be translated
             asked = {(r.topic, r.partition) for r in map(parse_range, plan.choice.ranges)}
-            inside = [(g, tuple(o for o in g.offsets if (o.topic, o.partition) in asked)) for g in archived.groups]
-            kept = (msgspec.structs.replace(group, offsets=offsets) for group, offsets in inside if offsets)
-            archived = replace(archived, groups=tuple(kept))
+            inside = (
+                with_offsets(g, [o for o in g.offsets if (o.topic, o.partition) in asked]) for g in archived.groups
+            )
+            archived = replace(archived, groups=tuple(g for g in inside if g.offsets))
         restored = {t.source: t.incarnation for t in plan.topics}
         why = f"it was made anew between restore points {plan.restore_point} and {manifest.number}"
         unusable = {
@@ -257,15 +261,15 @@ def _selected(
     renamed: Mapping[str, str],
     unusable: Mapping[TopicPartition, str],
 ) -> GroupSelection:
-    offsets_by_group = {g.group: g.offsets for g in archived.groups}
+    by_name = {g.group: g for g in archived.groups}
     selection = Selection.of(options.groups, options.exclude_groups)
     selected = {
-        group: offsets
-        for group, offsets in offsets_by_group.items()
+        group: each
+        for group, each in by_name.items()
         if selection.matches(group) and (options.groups or not default or group in default)
     }
     where, hint = "to be set, with offsets of the restored topics", "see 'kbackup groups show'"
-    check_selection(selection, "group", offsets_by_group, where, hint, archived.not_carried)
+    check_selection(selection, "group", by_name, where, hint, archived.not_carried)
     check_selection(Selection(tuple(options.map_group)), "group", selected, where, hint, archived.not_carried)
     content = Content("", archived.restore_point, (), selected)
     groups = map_groups(content, names, Selection(), renamed)

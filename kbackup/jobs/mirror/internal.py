@@ -12,7 +12,7 @@ from typing import Generic, Literal, NamedTuple, Self, TypeVar
 import numpy as np
 
 from kbackup.archive.models import GroupOffset, Manifest
-from kbackup.archive.query.content import group_offsets
+from kbackup.archive.query.content import captured_groups
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.offset_map import OffsetMap
 from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageError
@@ -318,7 +318,7 @@ def emit_checkpoints(
     """
     remote = {topic.source: topic.remote for topic in topics}
     states = [state for state in point.topics if state.name in remote]
-    groups = {g: offsets for g, offsets in group_offsets(archive, states)[0].items() if flow.groups(g)}
+    groups = {g: each.offsets for g, each in captured_groups(archive, states)[0].items() if flow.groups(g)}
     exact = flow.checkpoint_rule == "exact"
     translate: Translate = (
         exact_translation(remote, {state.name: state.incarnation for state in states}, positions, maps)

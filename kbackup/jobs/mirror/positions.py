@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kbackup.archive.query.content import group_offsets
+from kbackup.archive.query.content import captured_groups
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.offset_map import FlowMap, OffsetMap, open_map, slot_of
 from kbackup.errors import ClusterError, RefusedError, UsageError, suggest_name
@@ -23,7 +23,6 @@ from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.kafka.mirror_records import Checkpoint, OffsetSync, read_records
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
-from kbackup.util.text import plural
 
 SYNCS = 64
 """Offset syncs that are kept of a partition."""
@@ -159,7 +158,7 @@ def sync_group_offsets(checkpoints: Iterable[Checkpoint], cluster: Cluster) -> G
     for checkpoint in checkpoints:
         by_group.setdefault(checkpoint.group, []).append(checkpoint)
     members, held_back = cluster.groups.members(by_group)
-    held_back |= {group: f"it has {plural(n, 'live member')}" for group, n in members.items() if n}
+    held_back |= {group: f"it has {live}" for group, live in members.items() if live}
     committed, unread = cluster.groups.committed(group for group in by_group if group not in held_back)
     held_back |= unread
     due: dict[str, list[CommittedOffset]] = {}
@@ -206,9 +205,11 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
     if point is None:
         raise RefusedError(f"the archive of {flow.source} has no restore point", "run kbackup mirror first")
     states = [state for state in point.topics if reason_to_skip(flow, state.name) is None]
-    groups, _ = group_offsets(archive, states)
+    groups, _ = captured_groups(archive, states)
     remote = {s.name: flow.policy.format_remote_topic(flow.source, s.name) for s in states}
-    committed = {TopicPartition(remote[o.topic], o.partition): o for o in groups.get(group, ())}
+    committed = {
+        TopicPartition(remote[o.topic], o.partition): o for o in (groups[group].offsets if group in groups else ())
+    }
     checkpoints: dict[TopicPartition, int] = {}  # the last one of each partition, as Java's clients read them
     topic = flow.policy.checkpoints_topic(flow.source)
     if cluster.topics([topic]):

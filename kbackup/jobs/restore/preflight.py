@@ -253,12 +253,12 @@ def _contents(records: Sequence[Row]) -> list[tuple[object, ...]]:
 
 def warn_of_members(cluster: Cluster, groups: Sequence[PlannedGroup]) -> list[str]:
     """Warnings of groups on the target that have members now: a restore would leave these groups alone."""
-    counts, unknown = cluster.groups.members(g.target for g in groups)
+    members, unknown = cluster.groups.members(g.target for g in groups)
     live = [
-        f"group {group} has {plural(count, 'live member')} on the target now and would be left alone: stop it, give it "
-        "a new name with --map-group, or restore no group with --no-groups"
-        for group, count in sorted(counts.items())
-        if count
+        f"group {group} has {live} on the target now and would be left alone: stop it, give it a new name with "
+        "--map-group, or restore no group with --no-groups"
+        for group, live in sorted(members.items())
+        if live
     ]
     return live + [f"group {g}: its members are not known: {why}" for g, why in sorted(unknown.items())]
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 class NotMappedError(Exception):
     """A property that only librdkafka can follow."""
 
+    def kafka_error(self) -> KafkaError:
+        return KafkaError(KafkaError._UNSUPPORTED_FEATURE, str(self))
+
 
 class LoginError(Exception):
     """The other half of a login is not what it must be."""

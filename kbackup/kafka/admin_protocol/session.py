@@ -40,12 +40,10 @@ _LARGEST = 1 << 62
 @contextmanager
 def admin_session(connection: Connection) -> Iterator[AdminSession | Untold]:
     """One connection to the cluster while the context lasts; `Untold` where none can be made, with the reason."""
-    from kbackup.kafka.admin_protocol.connection import connect  # which loads kafka-python
-    from kbackup.kafka.admin_protocol.metadata_requests import AdminSession
+    from kbackup.kafka.admin_protocol.metadata_requests import AdminSession  # which loads kafka-python
 
     try:
-        endpoint = endpoint_of(connection.properties, _tokens(connection), TIMEOUT)
-        broker = connect(endpoint)
+        broker = open_broker(connection)
     except NotMappedError as error:
         yield Untold("not supported", str(error))
         return
@@ -83,6 +81,7 @@ def describe_topics(connection: Connection, names: Iterable[str]) -> Any:
 
 
 A = TypeVar("A")
+K = TypeVar("K")
 Ask = Callable[["BrokerConnection", list[TopicPartition]], Answers[TopicPartition, A]]
 """Asks a broker about partitions that it leads."""
 
@@ -92,7 +91,6 @@ def ask_leaders(
 ) -> dict[TopicPartition, A]:
     """Return the answer of each partition's leader. `UntoldError` if none can be asked, or if one refuses; without
     `doing`, which names the request, its partitions are left out instead."""
-    from kbackup.kafka.admin_protocol.connection import connect  # which loads kafka-python
 
     def asked(waiting: list[TopicPartition]) -> Answers[TopicPartition, A]:
         described = describe_topics(connection, {tp.topic for tp in waiting})
@@ -108,18 +106,36 @@ def ask_leaders(
                 by_leader[address].append(tp)
             else:
                 yield tp, KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
-        endpoint = endpoint_of(connection.properties, _tokens(connection), TIMEOUT)
         for address, tps in by_leader.items():
-            try:
-                with closing(connect(replace(endpoint, addresses=(address,)))) as broker:
-                    yield from ask(broker, tps)
-            except (NoConnectionError, RefusedRequestError) as error:
-                yield from ((tp, error.kafka_error()) for tp in tps)
+            yield from ask_broker(connection, address, tps, ask)
 
     answers, refused = ask_until_ready(partitions, asked, LEADER_NOT_READY if doing else {})
     for tp, error in refused.items() if doing else ():
         raise UntoldError(Untold.of(error, f"{doing} {tp}", connection))
     return answers
+
+
+def ask_broker(
+    connection: Connection,
+    address: tuple[str, int] | None,
+    items: list[K],
+    ask: Callable[[BrokerConnection, list[K]], Answers[K, A]],
+) -> Answers[K, A]:
+    """Yield the answer of one broker for each item, and why there is none. `address` as in `open_broker`."""
+    try:
+        with closing(open_broker(connection, address)) as broker:
+            yield from ask(broker, items)
+    except (NotMappedError, NoConnectionError, RefusedRequestError) as error:
+        yield from ((item, error.kafka_error()) for item in items)
+
+
+def open_broker(connection: Connection, address: tuple[str, int] | None = None) -> BrokerConnection:
+    """Connect to the broker at `address`, or to the first one of the properties that takes us. `NotMappedError` or
+    `NoConnectionError` where none does."""
+    from kbackup.kafka.admin_protocol.connection import connect  # which loads kafka-python
+
+    endpoint = endpoint_of(connection.properties, _tokens(connection), TIMEOUT)
+    return connect(endpoint if address is None else replace(endpoint, addresses=(address,)))
 
 
 def log_batches(

@@ -7,24 +7,31 @@ the offsets of one group, it answers with an error until it has loaded the group
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from confluent_kafka import KafkaError, TopicCollection
+from confluent_kafka import ConsumerGroupState, KafkaError, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from kbackup.kafka.client import Connection
 from kbackup.kafka.groups.calls import AT_ONCE, CommittedOffset, GroupCalls
 from kbackup.kafka.retry import COORDINATOR_NOT_READY, TIMEOUT, Answers, answered, ask_until_ready, list_until_ready
+from kbackup.util.text import plural
+
+if TYPE_CHECKING:
+    from kbackup.kafka.groups.share import ShareCalls
+
+A = TypeVar("A")
+OffsetsByGroup = Mapping[str, Sequence[CommittedOffset]]
 
 OFFSETS_TOPIC = "__consumer_offsets"
 OTHER = "other"
-"""The type of a group that is neither classic nor of the consumer protocol: a share or a streams group."""
+"""The type of a share or a streams group whose coordinator does not tell it."""
 
 _NO_SUCH_GROUP = "brokers list it, and have no group of that name: librdkafka cuts a name at a NUL byte"
 
@@ -57,7 +64,7 @@ def partition_of(group: str, partitions: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """`type` is classic, consumer or `OTHER`, in lower case as `state`, which is '' for others."""
+    """`type` is classic, consumer, share, streams or `OTHER`, in lower case as `state`, which is '' for `OTHER`."""
 
     group: str
     type: str
@@ -69,7 +76,8 @@ class GroupAdmin:
     `ClusterError` if no group can be read; an error of one group is returned.
 
     Requests for many groups go out together, a bounded number at a time; those whose coordinator is just being elected
-    or is loading are asked again for a while.
+    or is loading are asked again for a while. `share` are those of the groups that are share groups: their offsets are
+    the start offsets of partitions.
     """
 
     def __init__(self, connection: Connection, admin: AdminClient) -> None:
@@ -90,6 +98,8 @@ class GroupAdmin:
         with self._calls(self._patience) as calls:
             not_ready = {**COORDINATOR_NOT_READY, KafkaError._TRANSPORT: _SHORT_TIMEOUT}  # a broker has just gone
             found, failed = list_until_ready(lambda: self._ask_every_broker(calls), not_ready)
+        kinds = self._kinds([name for name, info in found.items() if info.type == OTHER])
+        found |= {name: GroupInfo(name, *kind) for name, kind in kinds.items()}
         self._patience = _SHORT_TIMEOUT if KafkaError._TIMED_OUT in {e.code() for e in failed.values()} else TIMEOUT
         listed = [info for name, info in sorted(found.items()) if name not in failed]
         return listed, {name: error.str() for name, error in failed.items()}
@@ -125,61 +135,86 @@ class GroupAdmin:
                 failed[group.group] = KafkaError(KafkaError._INVALID_ARG, _NO_SUCH_GROUP)
         return groups, failed
 
-    def committed(self, groups: Iterable[str]) -> tuple[dict[str, list[CommittedOffset]], dict[str, str]]:
-        """Return every committed offset by group, and the reasons why other groups could not be read."""
+    def _share_calls(self) -> ShareCalls:
+        from kbackup.kafka.groups.share import ShareCalls  # which loads kafka-python
+
+        return ShareCalls(self.connection)
+
+    def _kinds(self, groups: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Return type and state of those of the groups whose coordinators tell."""
+        return ask_until_ready(groups, self._share_calls().kinds, COORDINATOR_NOT_READY)[0] if groups else {}
+
+    def _ask(
+        self,
+        groups: Iterable[str],
+        share: Container[str],
+        ask: Callable[[GroupCalls | ShareCalls, list[str]], Answers[str, A]],
+    ) -> tuple[dict[str, A], dict[str, KafkaError]]:
+        """Ask about groups until their coordinators are ready, by the calls of their kind."""
         with self._calls() as calls:
-            found, failed = ask_until_ready(groups, calls.committed, COORDINATOR_NOT_READY)
+
+            def both(batch: list[str]) -> Answers[str, A]:
+                yield from ask(calls, [group for group in batch if group not in share])
+                if ours := [group for group in batch if group in share]:
+                    yield from ask(self._share_calls(), ours)
+
+            return ask_until_ready(groups, both, COORDINATOR_NOT_READY)
+
+    def committed(
+        self, groups: Iterable[str], share: Container[str] = ()
+    ) -> tuple[dict[str, list[CommittedOffset]], dict[str, str]]:
+        """Return every committed offset by group, and the reasons why other groups could not be read."""
+        found, failed = self._ask(groups, share, lambda calls, batch: calls.committed(batch))
         ordered = {group: sorted(offsets, key=lambda c: c.tp) for group, offsets in found.items()}
         return ordered, self._why(failed, "reading offsets of")
 
-    def members(self, groups: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
-        """Return the number of live members by group, and the reasons why other groups can't be described.
-
-        A group that does not exist has 0 members.
-        """
+    def members(self, groups: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the live members by group, such as '2 live members', '' for none, and the reasons why other groups
+        can't be described. A group that does not exist has no members."""
         ask = partial(_futures, self._admin.describe_consumer_groups)
         answers, failed = ask_until_ready(groups, ask, COORDINATOR_NOT_READY)
-        found = {group: len(answer.members) for group, answer in answers.items()}
-        gone = {group for group, error in failed.items() if error.code() == _GONE}
-        unknown = {group: error for group, error in failed.items() if group not in gone}
-        return found | dict.fromkeys(gone, 0), self._why(unknown, "describing")
+        found = {g: plural(n, "live member") if (n := len(a.members)) else "" for g, a in answers.items()}
+        gone = [group for group, error in failed.items() if error.code() == _GONE]
+        found |= dict.fromkeys(gone, "")
+        # brokers call a share or a streams group dead, or say that it is not there
+        kinds = self._kinds([*gone, *(g for g, answer in answers.items() if answer.state == ConsumerGroupState.DEAD)])
+        found |= {group: "live members" for group, (_, state) in kinds.items() if state != "empty"}
+        return found, self._why({g: e for g, e in failed.items() if g not in gone}, "describing")
 
     def commit(self, group: str, offsets: Sequence[CommittedOffset]) -> str:
         """Set a group's offsets; return '' or why the broker refused (a live member, for instance)."""
         return self.commit_all({group: offsets})[group]
 
-    def commit_all(self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]]) -> dict[str, str]:
+    def commit_all(self, offsets_by_group: OffsetsByGroup, share: Container[str] = ()) -> dict[str, str]:
         """Set the offsets of many groups at once; return, by group, '' or why the broker refused.
 
         Some offsets of a refused group may be set.
         """
         portions = {group: deque(_portions(offsets)) for group, offsets in offsets_by_group.items()}
         refusals = dict.fromkeys(offsets_by_group, "")
-        with self._calls() as calls:
-            while going := {group: remaining[0] for group, remaining in portions.items() if remaining}:
+        while going := {group: remaining[0] for group, remaining in portions.items() if remaining}:
 
-                def commit(batch: Iterable[str], now: Mapping[str, list[CommittedOffset]] = going) -> Answers[str, Any]:
-                    return calls.commit({group: now[group] for group in batch})
+            def commit(
+                calls: GroupCalls | ShareCalls, batch: list[str], now: OffsetsByGroup = going
+            ) -> Answers[str, Any]:
+                return calls.commit({group: now[group] for group in batch})
 
-                _, refused = ask_until_ready(going, commit, COORDINATOR_NOT_READY)
-                for group in going:
-                    portions[group].popleft()
-                for group, why in self._why(refused, "setting offsets of").items():
-                    portions[group].clear()
-                    refusals[group] = why
+            _, refused = self._ask(going, share, commit)
+            for group in going:
+                portions[group].popleft()
+            for group, why in self._why(refused, "setting offsets of").items():
+                portions[group].clear()
+                refusals[group] = why
         return refusals
 
-    def remove(self, offsets_by_group: Mapping[str, Sequence[CommittedOffset]]) -> dict[str, str]:
+    def remove(self, offsets_by_group: OffsetsByGroup, share: Container[str] = ()) -> dict[str, str]:
         """Delete the offsets that groups have committed for these partitions.
 
         Returns, by group, '' or why the broker refused.
         """
-        with self._calls() as calls:
-            answers, failed = ask_until_ready(
-                offsets_by_group,
-                lambda batch: calls.delete({group: offsets_by_group[group] for group in batch}),
-                COORDINATOR_NOT_READY,
-            )
+        answers, failed = self._ask(
+            offsets_by_group, share, lambda calls, batch: calls.delete({g: offsets_by_group[g] for g in batch})
+        )
         gone = [group for group, error in failed.items() if error.code() == _GONE]
         return self._why(failed, "deleting offsets of") | dict.fromkeys([*answers, *gone], "")
 

@@ -28,7 +28,7 @@ from kbackup.archive.catalog.tables import SEGMENTS
 from kbackup.archive.derived import derived_files
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import ArchiveInfo, Manifest, TopicState, dump, load
-from kbackup.archive.query.content import content_of, group_offsets
+from kbackup.archive.query.content import captured_groups, content_of
 from kbackup.archive.query.groups import groups_overview
 from kbackup.archive.query.java import java_content, java_topics
 from kbackup.archive.reader import Archive, open_archive
@@ -136,7 +136,7 @@ def test_own_groups_of_an_old_archive_are_not_read(store: FaultyStore) -> None:
     theirs = ["billing", "kbackup-groups-page"]
     head = archive.restore_point("latest")
     assert sorted(g.group for g in archive.groups(head).groups) == theirs
-    assert sorted(group_offsets(archive, head.topics)[0]) == theirs, "a restore sets no others"
+    assert sorted(captured_groups(archive, head.topics)[0]) == theirs, "a restore sets no others"
     assert [g.group for g in groups_overview(archive, head).groups] == theirs
     (file,) = (data for key, data in derived_files(archive).items() if "consumer_offsets" in key)
     assert json.loads(file) == offsets, "files that a former version derived stay valid"

@@ -12,7 +12,7 @@ import pytest
 
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.retention import lose_segments
-from kbackup.archive.models import GroupOffset
+from kbackup.archive.models import Group, GroupOffset
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import RestorePlan
@@ -92,7 +92,7 @@ class Restoring:
 
 def _content(*groups: str) -> Content:
     topic = ArchivedTopic("orders", 1, 1, "active", (ArchivedPartition(0, 0, 1, ()),), {}, 1)
-    return Content("an archive", 7, (topic,), dict.fromkeys(groups, (OFFSET,)))
+    return Content("an archive", 7, (topic,), {g: Group(group=g, type="", state="", offsets=(OFFSET,)) for g in groups})
 
 
 @pytest.fixture

@@ -144,6 +144,7 @@ def _plan(group: str, **offsets: int) -> GroupPlan:
     return GroupPlan(
         source=group,
         group=group,
+        type="share" if group.startswith("share") else "classic",
         offsets=tuple(
             OffsetPlan(topic=topic, partition=0, source=1, target=offset, how="exact", metadata="set")
             for topic, offset in offsets.items()
@@ -179,6 +180,18 @@ def test_undo_puts_back_what_was_there_and_deletes_what_was_not(store: Store) ->
     assert (report.undone, report.number, report.missing) == (1, 2, [])
 
 
+def test_share_groups_are_known_as_such_by_every_request(store: Store) -> None:
+    before: dict[Place, Held] = {("a", 0): (5, None, "")}
+    groups = FakeGroups({"share": dict(before)}, shared={"share", "share new"})
+    plans = (_plan("share", a=50, b=60), _plan("plain", a=1), _plan("share new", a=7))
+    for _ in range(2):  # a restore that is repeated
+        _set(groups, store, *plans, by="restore")
+    undone = _undo(groups, store)
+    assert groups.held == {"share": before}
+    _undo(groups, store, undone.number)
+    assert {group: len(own) for group, own in groups.held.items()} == {"share": 2, "plain": 1, "share new": 1}
+
+
 def test_undo_again_has_nothing_to_do_and_an_undo_can_be_undone(store: Store) -> None:
     groups = FakeGroups({"g": {("a", 0): (5, None, "")}})
     _set(groups, store, _plan("g", a=50, b=51), _plan("new", a=1))
@@ -202,9 +215,9 @@ def test_positions_committed_elsewhere_since_are_kept(store: Store) -> None:
 
 def test_captures_are_stored_before_the_first_write(store: Store) -> None:
     class Watching(FakeGroups):
-        def commit_all(self, commits: Any) -> dict[str, str]:
+        def commit_all(self, commits: Any, share: Any = ()) -> dict[str, str]:
             assert Captures(store, "r").numbers() == [1]
-            return super().commit_all(commits)
+            return super().commit_all(commits, share)
 
     groups = Watching()
     _set(groups, store, _plan("g", a=1))
@@ -256,7 +269,7 @@ def test_resumed_restore_knows_what_was_there_before_a_try_cut_off_between_two_p
     class CutOff(FakeGroups):
         portion = 0
 
-        def commit_all(self, commits: Any) -> dict[str, str]:
+        def commit_all(self, commits: Any, share: Any = ()) -> dict[str, str]:
             super().commit_all({group: offsets[: self.portion] for group, offsets in commits.items()})
             raise ClusterError("killed")
 

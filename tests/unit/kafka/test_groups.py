@@ -6,15 +6,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.protocol.metadata import FindCoordinatorRequest
 
 from kbackup.errors import UsageError
+from kbackup.kafka.admin_protocol.endpoint import NoConnectionError
 from kbackup.kafka.client import Connection
 from kbackup.kafka.groups import admin as group_admin
 from kbackup.kafka.groups import calls as binding
@@ -115,6 +117,60 @@ def test_offsets_are_read_once_the_coordinator_is_known(cluster: MockCluster, gr
     cluster.fail(OFFSET_FETCH, MOVED, MOVED)
     found, failed = groups.committed(["billing"])
     assert (found, failed) == ({"billing": []}, {})
+
+
+def test_share_groups_are_asked_about_at_their_coordinators(
+    cluster: MockCluster, groups: GroupAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is elsewhere, one's coordinator loads at first, one's can't be reached, and one lacks a right."""
+    answers = [{"loads": 14}, {}]
+
+    class FakeBroker:
+        versions: ClassVar = {90: (0, 0)}
+
+        def __init__(self, address: tuple[str, int] | None) -> None:
+            self.address = address
+
+        def close(self) -> None:
+            pass
+
+        def ask(self, request: Any) -> Any:
+            if isinstance(request, FindCoordinatorRequest):
+                found = [
+                    SimpleNamespace(key=g, host="dead" if g == "dead" else g[:1], port=1, error_code=0)
+                    for g in request.coordinator_keys
+                ]
+                return SimpleNamespace(coordinators=found)
+            assert self.address is not None
+            asked = [g.group_id for g in request.groups]
+            assert {g[:1] for g in asked} == {self.address[0]}
+            codes = {"denied": 30} | (answers.pop(0) if "loads" in asked else {})
+            return SimpleNamespace(groups=[_described(g, codes.get(g, 0)) for g in asked])
+
+    def opened(connection: Connection, address: tuple[str, int] | None) -> FakeBroker:
+        if address == ("dead", 1):
+            raise NoConnectionError("dead:1: refused")
+        return FakeBroker(address)
+
+    monkeypatch.setattr("kbackup.kafka.admin_protocol.session.open_broker", opened)
+    names = ["loads", "denied", "dead", "elsewhere", "torn"]
+    found, failed = groups.committed([*names, "plain"], names)
+    seventh = [CommittedOffset(TopicPartition("t", 1), 7, None, "")]
+    assert found == {"plain": [], "loads": seventh, "elsewhere": seventh}
+    assert failed.keys() == {"denied", "dead", "torn"}
+    assert "dead:1: refused" in failed["dead"]
+    assert "Describe on the group" in failed["denied"]
+    assert "t-0: gone" in failed["torn"]
+    FakeBroker.versions = {}
+    assert "the brokers are too old for share groups" in groups.committed(["loads"], names)[1]["loads"]
+
+
+def _described(group: str, code: int) -> Any:
+    """Partition 0 has no start offset yet."""
+    torn = {"error_code": 3, "error_message": "gone"} if group == "torn" else {"error_code": 0, "error_message": None}
+    partitions = [SimpleNamespace(partition_index=p, start_offset=o, **torn) for p, o in ((0, -1), (1, 7))]
+    topics = [SimpleNamespace(topic_name="t", partitions=partitions)]
+    return SimpleNamespace(group_id=group, topics=topics, error_code=code, error_message=None)
 
 
 def test_offsets_are_set_once_the_coordinator_is_known(cluster: MockCluster, groups: GroupAdmin) -> None:

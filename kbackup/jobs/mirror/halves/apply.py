@@ -16,7 +16,7 @@ import msgspec
 
 from kbackup.archive import layout
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Manifest
+from kbackup.archive.models import SHARE, Manifest
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import FencedError, KbackupError, LeaseLostError, NoArchiveError
 from kbackup.jobs.common import Stop, run_rounds
@@ -309,7 +309,8 @@ class Rounds:
     ) -> tuple[int, int]:
         """Write the checkpoints that are due, and groups of the target. Return how many of each."""
         if self._is_due("groups", once=True):
-            self._groups = frozenset(g.group for g in archive.groups(point).groups if self.flow.groups(g.group))
+            groups = (g for g in archive.groups(point).groups if g.type != SHARE)  # checkpoints have no type
+            self._groups = frozenset(g.group for g in groups if self.flow.groups(g.group))
             self.timetable.done("groups")
         due, due_groups = self._is_due("checkpoints"), self._is_due("group offsets")
         if not due and not due_groups:

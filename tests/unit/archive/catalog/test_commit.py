@@ -256,7 +256,7 @@ def test_derived_files_follow_from_the_restore_point(store: FaultyStore) -> None
     spare = write(store, target(1)._replace(spare=1), range(4))  # an orphan had the plain name
     first = write(store, target(), range(10)) + spare
     topics = [state((0, 0, 10), (1, 0, 4), (2, 0, 0), number=1)]
-    archive, _ = committed(store, 1, None, first, topics, {"g": 7, "h": 0})
+    archive, _ = committed(store, 1, None, first, topics, {"g": 7, "h": 0, "share": 3})
     names = _index(store, 0)
     assert names == [(layout.segment_stem(0, s.first), s.first) for s in first if s.partition == 0]
     assert len(names) > 1

@@ -51,7 +51,7 @@ def sizes_of(content: Content) -> dict[str, list[tuple[int, int]]]:
 
 
 def groups(content: Content) -> dict[str, list[tuple[str, int, int]]]:
-    return {g: [(o.topic, o.partition, o.offset) for o in some] for g, some in content.groups.items()}
+    return {g: [(o.topic, o.partition, o.offset) for o in each.offsets] for g, each in content.groups.items()}
 
 
 @pytest.mark.parametrize("moment", [FIRST, BETWEEN, "2026-01-01T23:59:59.999Z"])

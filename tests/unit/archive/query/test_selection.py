@@ -92,7 +92,7 @@ class FakeSource:
     def listed(self) -> tuple[list[Any], dict[str, str]]:
         return [SimpleNamespace(group=g, type="consumer", state="empty") for g in self._names], {}
 
-    def committed(self, groups: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    def committed(self, groups: list[str], share: set[str]) -> tuple[dict[str, Any], dict[str, str]]:
         return {}, {}
 
 

@@ -26,6 +26,7 @@ from kbackup.jobs.mirror.positions import (
 )
 from kbackup.kafka.mirror_records import Checkpoint, OffsetSync
 from kbackup.types import TopicPartition
+from tests.support.archives import group_at
 from tests.support.flow_maps import Pairs, flow_of, histories, map_of
 from tests.support.kafka_raw import FakeCluster, FakeGroups
 
@@ -228,7 +229,9 @@ def test_a_remote_topic_that_was_made_anew_takes_an_exact_checkpoint_back(
     point: Any = SimpleNamespace(topics=[SimpleNamespace(name="orders", incarnation=1)])
     maps: Any = SimpleNamespace(partition=lambda *_: map_of([(n, n) for n in range(3000)]))
     archive: Any = None
-    monkeypatch.setattr(module, "group_offsets", lambda *_: ({"billing": committed(3000)}, []))
+    monkeypatch.setattr(
+        module, "captured_groups", lambda *_: ({"billing": group_at("billing", ("orders", 0, 3000))}, {})
+    )
     flow = flow_of(f"kbackup.checkpoints = {rule}\n")
     topics, positions = [RemoteTopic("orders", "A.orders", 1)], {REMOTE_ORDERS: AppliedPosition(1, 3000)}
     emitted = emit_checkpoints(flow, target, archive, point, topics, positions, maps)

@@ -38,7 +38,7 @@ from kbackup.metrics.registry import Silent
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition
-from tests.support.archives import make_archive, planned_topic, restore_plan
+from tests.support.archives import group_at, make_archive, planned_topic, restore_plan
 from tests.support.memory_store import MemoryStore
 
 
@@ -156,7 +156,7 @@ def content() -> Content:
         )
         for name in NAMES
     ]
-    return Content("x", 1, tuple(topics), {"g": (GroupOffset(topic="orders", partition=0, offset=4),)})
+    return Content("x", 1, tuple(topics), {"g": group_at("g", ("orders", 0, 4))})
 
 
 def plan_of(made: Content) -> RestorePlan:

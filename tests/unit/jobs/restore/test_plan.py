@@ -12,7 +12,7 @@ from msgspec import UNSET
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.retention import lose_segments
-from kbackup.archive.models import GroupOffset, dump, load
+from kbackup.archive.models import Group, GroupOffset, dump, load
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content
 from kbackup.archive.query.java import java_content
 from kbackup.archive.query.selection import Selection
@@ -70,7 +70,7 @@ def content(sizes: dict[str, list[int]], groups: dict[str, tuple[GroupOffset, ..
         )
         for name, each in sizes.items()
     )
-    return Content("x", 1, topics, groups or {})
+    return Content("x", 1, topics, {g: Group(group=g, type="", state="", offsets=o) for g, o in (groups or {}).items()})
 
 
 @pytest.mark.parametrize(
