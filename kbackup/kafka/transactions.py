@@ -45,7 +45,7 @@ _EPOCHS_TELL = 2
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
     """A transaction that did not end in time, or can't be decided. `start` is the offset of its first record in the
-    partition, `timestamp` that of its newest one, in ms. The producer is -1 if the window was too large to be read."""
+    partition, `timestamp` that of its newest one, in ms. A producer of -1 is not known."""
 
     tp: TopicPartition
     producer_id: int
@@ -78,7 +78,7 @@ class TransactionCut:
 def begin_cut(cluster: Cluster) -> CutBegun | Untold:
     """Take the first step, before groups are asked for their positions."""
     try:
-        _, groups = _partitions(cluster, STATE), _partitions(cluster, OFFSETS)
+        _, groups = _internal_topics(cluster)
     except UntoldError as error:
         return error.untold
     return CutBegun(cluster, cluster.log_ends(groups, "read_committed"))
@@ -95,7 +95,10 @@ class CutBegun:
         """Take the other steps. `stable` are last stable offsets, listed after the groups were asked. Open transactions
         have `wait` seconds to end, but none where an earlier cut gave up at the same last stable offset."""
         try:
-            if coordinators := _partitions(self.cluster, STATE):
+            coordinators, groups = _internal_topics(self.cluster)
+            if coordinators and groups and not self.groups:
+                return Untold("failed", f"{OFFSETS} was created during the capture")
+            if coordinators:
                 return self._close(coordinators, stable, wait, given_up)
         except UntoldError as error:
             return error.untold
@@ -148,17 +151,18 @@ class CutBegun:
         )
 
 
-def _partitions(cluster: Cluster, topic: str) -> list[TopicPartition]:
-    """Return the partitions of an internal topic, none if it is not there. `UntoldError` if it can't be read."""
-    (described,) = describe_topics(cluster.connection, [topic]).topics
-    error = described.error_code
-    if error == KafkaError.UNKNOWN_TOPIC_OR_PART:
-        return []
-    if not error and _READ not in (described.authorized_operations or ()):
-        error = KafkaError.TOPIC_AUTHORIZATION_FAILED
-    if error := error or max((p.error_code for p in described.partitions), default=0):
-        raise UntoldError(Untold.of(KafkaError(error), f"reading {topic}", cluster.connection))
-    return [TopicPartition(topic, p.partition_index) for p in described.partitions]
+def _internal_topics(cluster: Cluster) -> list[list[TopicPartition]]:
+    """Return the partitions of both internal topics, none of one that doesn't exist. `UntoldError` if it can't be
+    read."""
+    found = []
+    for topic in sorted(describe_topics(cluster.connection, (STATE, OFFSETS)).topics, key=lambda t: t.name == OFFSETS):
+        error = topic.error_code or max((p.error_code for p in topic.partitions), default=0)
+        if not error and _READ not in (topic.authorized_operations or ()):
+            error = KafkaError.TOPIC_AUTHORIZATION_FAILED
+        if error not in (0, KafkaError.UNKNOWN_TOPIC_OR_PART):
+            raise UntoldError(Untold.of(KafkaError(error), f"reading {topic.name}", cluster.connection))
+        found.append([TopicPartition(topic.name, p.partition_index) for p in topic.partitions])
+    return found
 
 
 def _transactional(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[Any]]:
@@ -246,8 +250,9 @@ def cut_window(
 ) -> tuple[int, Offsets] | OpenTransaction:
     """Return where a partition ends, and which offsets below are held: runs of committed batches that are not in, with
     the markers and aborted batches among them (step 7). Or a transaction that can't be decided."""
-    if not window.complete:
-        return OpenTransaction(tp, -1, stable, -1)
+    if not window.complete:  # it was too large: its first transaction has made it so
+        first = next((b for b in window.batches if b.transactional and b.first >= stable), None)
+        return OpenTransaction(tp, *((first.producer_id, first.first, first.timestamp) if first else (-1, stable, -1)))
     held: list[tuple[int, int]] = []
     joined = False
     for batch, marker in _committed(window):

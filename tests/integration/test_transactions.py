@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,11 +16,14 @@ from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.admin_protocol.connection import LogBatch
 from kbackup.kafka.admin_protocol.session import log_batches
 from kbackup.kafka.client import Connection
+from kbackup.kafka.security import Untold
 from kbackup.kafka.transactions import CutBegun, OpenTransaction, TransactionCut, begin_cut
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
+from scripts.dev.secured import SecuredBroker
 from tests.integration import topics
 from tests.integration.backed_up import commit
+from tests.integration.secured import password
 
 
 def test_the_batch_at_an_offset_shows_markers_and_aborted_records(broker: Broker, topic_name: str) -> None:
@@ -130,3 +134,16 @@ def test_an_open_transaction_is_named(broker: Broker, topic_name: str) -> None:
     assert (cut.ends, cut.held) == ({hung: 3, done: 3}, {})
     producer.abort_transaction(60)
     assert close(broker, [hung, done]).open == ()
+
+
+def test_a_user_without_read_on_internal_topics_is_told(secured_broker: SecuredBroker) -> None:
+    Producer(secured_broker.client(**{"transactional.id": "makes __transaction_state"})).init_transactions(60)
+    name, word = f"reader-{secrets.token_hex(3)}", password()
+    secured_broker.add_user(name, word)
+    cluster = Cluster(secured_broker.scram(name, word), "source")
+    for operation in ("describe", "read"):
+        begun = begin_cut(cluster)
+        assert isinstance(begun, Untold), operation
+        assert (begun.reason, "Read on the topic" in begun.why) == ("denied", True), begun
+        secured_broker.allow(name, operation, "topic", "__", prefixed=True)
+    assert isinstance(begin_cut(cluster), CutBegun)

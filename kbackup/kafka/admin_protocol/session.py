@@ -93,7 +93,13 @@ def ask_leaders(
     `doing`, which names the request, its partitions are left out instead."""
 
     def asked(waiting: list[TopicPartition]) -> Answers[TopicPartition, A]:
-        described = describe_topics(connection, {tp.topic for tp in waiting})
+        try:
+            described = describe_topics(connection, {tp.topic for tp in waiting})
+        except UntoldError as error:
+            if error.untold.reason != "failed":
+                raise
+            yield from ((tp, KafkaError(KafkaError._TRANSPORT, error.untold.why)) for tp in waiting)
+            return
         brokers = {broker.node_id: (broker.host, broker.port) for broker in described.brokers}
         leaders = {
             TopicPartition(topic.name, each.partition_index): brokers.get(each.leader_id)

@@ -164,7 +164,7 @@ def test_a_window_that_can_not_be_decided_names_a_transaction() -> None:
     busy = [entry(0, 1, 5, complete=False, version=1)]
     assert settle(busy, [never]) is None
     assert cut("2 1 1:COMMIT 2:COMMIT", busy, never) == OpenTransaction(TP, 1, 1, -1)
-    assert cut("2 plain", [], never) == OpenTransaction(TP, -1, 0, -1), "its marker was not read"
+    assert cut("2 plain", [], never) == OpenTransaction(TP, 2, 0, -1), "its marker was not read"
     still = round_of(0, 1, 1, [99])
     assert settle(busy, [never, still]) is not None, "it was still in the second round"
 
