@@ -124,10 +124,7 @@ class CutBegun:
             if 0 <= each.current_txn_start_offset < ends[tp]
         ]
         ends |= {tp: starts[tp] for tp in late}
-        logs = self.cluster.log_starts(states.keys() & self.groups.keys())
-        begins = {tp: max(starts[tp] - _LAG, logs[tp]) if tp in logs else starts[tp] for tp in states}
-        ranges = {tp: (at, ends[tp]) for tp, at in begins.items() if at < ends[tp]}
-        windows = log_windows(self.cluster.connection, ranges, _MOST_BYTES, records=self.groups)
+        windows = self._read_windows(states, starts, ends)
         log.read(log.ends())
         producers = producers_of(log.entries.values(), rounds)
         held: dict[TopicPartition, Offsets] = {}
@@ -149,6 +146,15 @@ class CutBegun:
             open=tuple(unended),
             transactional=frozenset(stable.keys() & states.keys()),
         )
+
+    def _read_windows(
+        self, partitions: Iterable[TopicPartition], starts: Ends, ends: Ends
+    ) -> dict[TopicPartition, LogWindow]:
+        begins = {tp: starts[tp] for tp in partitions}
+        for tp, log_start in self.cluster.log_starts(begins.keys() & self.groups.keys()).items():
+            begins[tp] = max(begins[tp] - _LAG, log_start)
+        ranges = {tp: (at, ends[tp]) for tp, at in begins.items() if at < ends[tp]}
+        return log_windows(self.cluster.connection, ranges, _MOST_BYTES, records=self.groups)
 
 
 def _internal_topics(cluster: Cluster) -> list[list[TopicPartition]]:
