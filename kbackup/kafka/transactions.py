@@ -201,13 +201,12 @@ def _wait(cluster: Cluster, starts: Ends, ends: Ends, wait: float, given_up: End
 
 
 class Entry(NamedTuple):
-    """An entry of `__transaction_state`: a transaction is prepared, or `complete`. `previous_id` is the producer id
-    that the transactional id had before, or -1; `version` is that of the producer's transactions."""
+    """An entry of `__transaction_state`: a transaction is prepared, or `complete`. `version` is that of the producer's
+    transactions."""
 
     coordinator: TopicPartition
     offset: int
     producer_id: int
-    previous_id: int
     epoch: int
     version: int
     complete: bool
@@ -247,7 +246,7 @@ def producers_of(entries: Iterable[Sequence[Entry]], rounds: Sequence[Round]) ->
     for own in entries:
         producer = settle(own, rounds)
         for entry in own if producer is None else producer.entries:
-            producers[entry.producer_id] = producers[entry.previous_id] = producer
+            producers[entry.producer_id] = producer
     return producers
 
 
@@ -294,8 +293,8 @@ def _is_in(tp: TopicPartition, batch: LogBatch, marker: LogBatch, producer: Sett
     if producer is None:
         return True
     first, end = producer.entries[0], producer.ends[tp]
-    if batch.producer_id != first.producer_id:  # the transactional id has changed its producer id
-        return batch.producer_id == first.previous_id
+    if batch.producer_id != first.producer_id:
+        return False  # the transactional id got it later
     if not producer.still:  # markers of later transactions have higher epochs
         return marker.producer_epoch < first.epoch + first.complete
     return batch.first < end and (first.complete or marker.first < end)
@@ -305,8 +304,7 @@ def _is_in(tp: TopicPartition, batch: LogBatch, marker: LogBatch, producer: Sett
 
 _TRANSACTION = struct.Struct(">qhib")
 _PREPARED, _COMPLETED = {2, 3}, {4, 5}
-_PREVIOUS_ID, _CLIENT_VERSION = 0, 2
-"""Tags of a transaction."""
+_CLIENT_VERSION = 2  # the tag
 _NEWEST_TRANSACTION, _NEWEST_COMMIT = 1, 4
 _COMMIT_KEYS = {0, 1}
 _EPOCH_SINCE, _COMPACT_SINCE = 3, 4
@@ -369,10 +367,8 @@ def entry_of(tp: TopicPartition, offset: int, key: bytes, value: bytes | None) -
             _tags(values)
         values.take(16)  # times
         tags = _tags(values)
-    previous, client = (
-        int.from_bytes(tags.get(t, b"\xff"), "big", signed=True) for t in (_PREVIOUS_ID, _CLIENT_VERSION)
-    )
-    return name, Entry(tp, offset, producer_id, previous, epoch, client, status in _COMPLETED)
+    client = int.from_bytes(tags.get(_CLIENT_VERSION, b""), "big")
+    return name, Entry(tp, offset, producer_id, epoch, client, status in _COMPLETED)
 
 
 def _commits(tp: TopicPartition, window: LogWindow, end: int, held: Offsets) -> list[Commit]:

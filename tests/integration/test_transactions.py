@@ -45,6 +45,12 @@ def test_the_batch_at_an_offset_shows_markers_and_aborted_records(broker: Broker
     assert {b.leader_epoch for b in seen.values()} == {0}
 
 
+def marked(broker: Broker, topic: str, end: int, partition: int = 0) -> None:
+    """Wait until a partition ends there: producers return before all markers are written."""
+    cluster, tp = Cluster(broker.client(), "source"), TopicPartition(topic, partition)
+    topics.wait_until(lambda: cluster.log_ends([tp], "read_uncommitted") == {tp: end})
+
+
 def close(
     broker: Broker, partitions: list[TopicPartition], wait: float = 30, meanwhile: Callable[[], object] = lambda: None
 ) -> TransactionCut:
@@ -70,10 +76,12 @@ def test_a_transaction_that_is_committed_behind_the_cut_is_held(broker: Broker, 
     broker.create_topic(topic_name, 3)
     first, second, third = (TopicPartition(topic_name, p) for p in range(3))
     topics.committed(broker, topic_name, 0, topics.numbered(2))  # 0 and 1, a marker at 2
+    marked(broker, topic_name, 3)
     later = topics.begin(broker, topic_name, 0, topics.numbered(2))  # 3 and 4
     later.produce(topic_name, b"at the end", partition=1)
     assert later.flush(60) == 0
     topics.aborted(broker, topic_name, 0, topics.numbered(1))  # 5, a marker at 6
+    marked(broker, topic_name, 7)
     later.produce(topic_name, b"once more", partition=0)  # 7
     assert later.flush(60) == 0
     topics.produce(broker, topic_name, 0, [b"plain"])  # 8
@@ -84,6 +92,7 @@ def test_a_transaction_that_is_committed_behind_the_cut_is_held(broker: Broker, 
         {first: 9, second: 0, third: 1}, {first: ((3, 8),)}, [], (), frozenset({first, second})
     )
 
+    marked(broker, topic_name, 10)
     cut = close(broker, [first, second, third])
     assert cut == TransactionCut({first: 10, second: 2, third: 1}, {}, [], (), frozenset({first, second})), (
         "now it is in"
@@ -103,7 +112,9 @@ def test_positions_are_those_of_the_transactions_that_are_in(broker: Broker, top
 
     commit(broker, group, topic_name, {0: 1})
     send(topics.begin(broker, topic_name, 0, [b"a"]), 2).commit_transaction(60)
+    marked(broker, topic_name, 11)
     send(topics.begin(broker, topic_name, 0, [b"b"]), 3).abort_transaction(60)
+    marked(broker, topic_name, 13)
     later = send(topics.begin(broker, topic_name, 0, [b"c"]), 4)
 
     def commits(cut: TransactionCut) -> list[tuple[TopicPartition, int | None, str]]:
@@ -126,7 +137,9 @@ def test_an_open_transaction_is_named(broker: Broker, topic_name: str) -> None:
     broker.create_topic(topic_name, 2)
     hung, done = (TopicPartition(topic_name, p) for p in range(2))
     topics.committed(broker, topic_name, 0, topics.numbered(2))
+    marked(broker, topic_name, 3)
     topics.committed(broker, topic_name, 1, topics.numbered(2))
+    marked(broker, topic_name, 3, partition=1)
     producer = topics.begin(broker, topic_name, 0, topics.numbered(2))
     cut = close(broker, [hung, done], wait=0)
     (named,) = cut.open
