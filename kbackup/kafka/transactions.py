@@ -141,6 +141,7 @@ class CutBegun:
             commits=[
                 commit
                 for tp in sorted(windows.keys() & self.groups.keys())
+                if windows[tp].complete
                 for commit in _commits(tp, windows[tp], ends[tp], held.get(tp, ()))
             ],
             open=tuple(unended),

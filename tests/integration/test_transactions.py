@@ -159,4 +159,4 @@ def test_a_user_without_read_on_internal_topics_is_told(secured_broker: SecuredB
         assert isinstance(begun, Untold), operation
         assert (begun.reason, "Read on the topic" in begun.why) == ("denied", True), begun
         secured_broker.allow(name, operation, "topic", "__", prefixed=True)
-    assert isinstance(begin_cut(cluster), CutBegun)
+    topics.wait_until(lambda: isinstance(begin_cut(cluster), CutBegun))
