@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.config.models import Backup
 from kbackup.errors import RefusedError
@@ -17,7 +19,7 @@ from kbackup.jobs.backup.task import BackupWork
 from kbackup.jobs.compare.job import CompareWork
 from kbackup.jobs.restore.task import RestoreWork
 from kbackup.spark.session import ALLOW_PLAIN_SECRETS, session_settings
-from kbackup.spark.workers import Answer, check_answer, check_worker, prepared_cluster
+from kbackup.spark.workers import Answer, Expected, check_answer, check_worker, prepared_cluster
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.file import FileStore
 from kbackup.store.wrappers import GuardedStore
@@ -84,6 +86,13 @@ def test_workers_and_driver_see_what_the_other_writes(tmp_path: Path) -> None:
             check_answer(answer)
     left = [path for path in (tmp_path / "archive").rglob("*") if path.is_file()]
     assert not left, f"files left behind: {left}"
+
+
+def test_a_worker_of_another_release_is_refused() -> None:
+    refused = check_worker(Expected("0.0.1"))
+    assert isinstance(refused, RefusedError)
+    assert refused.message == f"worker {socket.gethostname()} has kbackup {__version__}, the driver has 0.0.1"
+    assert "PYSPARK_PYTHON and spark.archives" in refused.hint
 
 
 def test_a_cluster_is_protected_where_it_has_or_makes_a_secret() -> None:
