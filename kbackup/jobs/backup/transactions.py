@@ -62,6 +62,8 @@ def whole_ends(
     stable = {TopicPartition(t.name, p): live.end for t in topics for p, live in t.partitions.items()}
     wait = source.whole_within or 0.0
     cut = begun.close(stable, wait, given_up)
+    if isinstance(cut, Untold) and cut.reason == "failed":  # a leader may have moved
+        cut = begun.close(stable, wait, given_up)
     if isinstance(cut, Untold):
         return _by_position(topics, groups, cut)
     given_up.clear()
@@ -104,15 +106,18 @@ def _warnings(transactions: Transactions) -> tuple[str, ...]:
 
 def _transactions(cut: TransactionCut, wait: float, topics: Sequence[LiveTopic]) -> Transactions:
     reasons: list[str] = []
-    if cut.open:
-        names = join_names(sorted({str(each.tp) for each in cut.open}), 5)
-        many = plural(len(cut.open), "transaction")
+    named = [each for each in cut.open if each.producer_id >= 0]
+    if named:
+        names = join_names(sorted({str(each.tp) for each in named}), 5)
+        many = plural(len(named), "transaction")
         reasons.append(f"{many} did not end within {human_duration(wait)}, in {names}: {_BY_POSITION} there")
+    if unread := sorted({str(each.tp) for each in cut.open if each.producer_id < 0}):
+        reasons.append(f"more was written meanwhile than a backup looks at, to {join_names(unread, 5)}")
     if offline := offline_partitions(topics):
         reasons.append(f"partitions without a leader: {join_names(offline, 5)}")
     still = tuple(
         HangingTransaction(**e.tp._asdict(), producer_id=e.producer_id, start=e.start, timestamp=e.timestamp)
-        for e in cut.open
+        for e in named
     )
     return Transactions(whole=not reasons, why="; ".join(reasons), open=still)
 

@@ -92,17 +92,22 @@ def test_partitions_end_by_themselves_where_nothing_else_is_possible(begun: Any,
 
 
 def test_what_did_not_end_is_named_with_its_command_and_not_waited_for_again() -> None:
-    open_ = (OpenTransaction(ORDERS, 7, 3, 1_000), OpenTransaction(OFFSETS, 7, 4, 1_000))
+    open_ = (
+        *(OpenTransaction(ORDERS, 7, 3, 1_000), OpenTransaction(OFFSETS, 7, 4, 1_000)),
+        OpenTransaction(OTHER, -1, 8, -1),
+    )
     given_up = {OTHER: 1}
     ends = ends_of(Begun(TransactionCut({ORDERS: 9, OTHER: 8}, {}, [], open_, frozenset())), given_up)
-    assert given_up == {ORDERS: 9, OFFSETS: 5}
+    assert given_up == {ORDERS: 9, OFFSETS: 5, OTHER: 8}
     assert ends.transactions.open[0] == HangingTransaction(
         topic="orders", partition=0, producer_id=7, start=3, timestamp=1_000
     )
     assert ends.transactions.why.startswith(
         "2 transactions did not end within 1m00s, in __consumer_offsets-7, orders-0"
     )
+    assert ends.transactions.why.endswith("more was written meanwhile than a backup looks at, to orders-1")
     assert "abort --topic orders --partition 0 --start-offset 3" in ends.warnings[1]
+    assert len(ends.transactions.open) == len(ends.warnings) - 1 == 2
 
 
 def test_whole_transactions_are_of_committed_records_and_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
