@@ -222,14 +222,14 @@ def capture_ends(
 ) -> Captured | None:
     """Capture the ends of the logs anew, with the groups and settings of an earlier capture. None if topics or
     partitions have come or gone since: then all is captured anew."""
-    offline = {TopicPartition(t.name, p) for t in captured.topics for p in t.offline}
+    started_at, offline = now(), {TopicPartition(t.name, p) for t in captured.topics for p in t.offline}
     with phases.step("discover"):
         topics, existing = capture.discover(source.cluster, selections.topics, base.head, True, offline)
     before = {t.name: (t.id, {*t.partitions, *t.offline}) for t in captured.topics}
     if {t.name: (t.id, {*t.partitions}) for t in topics.values()} != before:
         return None
     ends = capture_logs(source, base, topics, captured.begun, captured.asked, selections, phases)
-    return replace(captured, started_at=now(), ends=ends, existing=existing)
+    return replace(captured, started_at=started_at, ends=ends, existing=existing)
 
 
 def plan_records(source: SourceCluster, base: Base, captured: Captured, phases: Phases, adopt_topics: bool) -> Plan:
