@@ -15,9 +15,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import kbackup
@@ -35,26 +34,24 @@ from tests.support.truth import read_topic
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PARTITIONS = 20
+_PARTITIONS = 20
 _SAMPLED = 10
 _BETWEEN, _DOWN = (10.0, 25.0), (0.0, 4.0)  # s, of kills
+_COUNTS = ("torn", "late", "repeated", "missing", "held")
 
 
 @dataclass
 class Soak:
-    """A round at `broker`, in `folder`. `seconds` are those of backups, and of the follower's restore points."""
+    """A round at `broker`, in `folder`."""
 
     broker: Broker
     session: SparkSession
     folder: Path
     options: argparse.Namespace
-    seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
 
     def __post_init__(self) -> None:
-        self.name = self.folder.name
+        self.name, self.config = self.folder.name, self.folder / "kbackup.toml"
         self.store = FileStore(self.folder / "archive")
-        self.backups, self.rate = 0, 0.0
-        self.config = self.folder / "kbackup.toml"
         servers = f'"bootstrap.servers" = "{self.broker.bootstrap}"'
         self.config.write_text(f"""
             archive = "{self.store.url}"
@@ -63,41 +60,47 @@ class Soak:
             source = {{ {servers} }}
             target = {{ {servers} }}
             follow = {{ interval_seconds = 0.5, max_age_seconds = 5 }}
-            [backup]
-            topics = ["/{self.name}-.*/"]
-            transactions = "{self.options.transactions}"
+            backup = {{ topics = ["/{self.name}-.*/"], transactions = "{self.options.transactions}" }}
             """)
 
     def run(self) -> list[Verdict]:
-        options, copies = self.options, min(3, self.options.nodes)
+        """Return what is found of each restore point, and print a table."""
+        options, copies, over = self.options, min(3, self.options.nodes), threading.Event()
+        killer = threading.Thread(target=self._kill, args=(over,))
         with Load(self.broker, self.name, self.folder) as load:
-            load.produce(options.producers, PARTITIONS, options.seed, copies)
+            load.produce(options.producers, _PARTITIONS, options.seed, copies)
             load.feed(options.rate, copies)
-            began, over = time.monotonic(), threading.Event()
-            killer = threading.Thread(target=self._kill, args=(over,))
+            times = [time.monotonic()]
             try:
-                if options.kill:
-                    killer.start()
-                self._take(began + options.seconds)
+                killer.start()
+                backups = self._back_up(times[0] + options.seconds * 2 / 3)
+                times.append(time.monotonic())
+                self._follow(times[0] + options.seconds)
+                times.append(time.monotonic())
             finally:
                 over.set()
-                if options.kill:
-                    killer.join()
-            seconds = time.monotonic() - began
+                killer.join()
             load.end()
             while not self._backup():
                 time.sleep(1)
             judge = Judge(open_archive(self.store), self.name, load.journals)
-            self.rate = len(judge.ids) / seconds
+            print(f"{len(judge.ids) / (times[2] - times[0]):.0f} transactions/s", flush=True)
             verdicts = [judge.judge(number, i % _SAMPLED == 0) for i, number in enumerate(judge.points)]
-            found = list(zip(judge.points, verdicts, strict=True))
-            for number, verdict in random.Random(options.seed).sample(found, min(options.restores, len(found))):
-                self._restore(load, number, verdict)
+            rows = []
+            for label, own, i in (("backup", verdicts[:backups], 0), ("follow", verdicts[backups:], 1)):
+                points = [len(own), sum(not v.whole for v in own), sum(v.torn > 0 for v in own)]
+                sums = [sum(getattr(v, name) for v in own) for name in _COUNTS]
+                seconds = (times[i + 1] - times[i]) / max(1, len(own))
+                rows.append([label, *map(str, (*points, *sums)), f"{seconds:.1f}"])
+            print("\n".join(text for each in verdicts for text in each.examples[:3]))
+            head = ("", "points", "in part", "torn points", "torn transactions", *_COUNTS[1:], "s per point")
+            print("\n".join(grid(head, rows)), flush=True)
+            for each in random.Random(options.seed).sample(verdicts, min(options.restores, len(verdicts))):
+                self._restore(load, each)
         return verdicts
 
     def _backup(self) -> bool:
         """Take a restore point; return whether there is one. Without kills there must be."""
-        began = time.monotonic()
         try:
             report = kbackup.backup(self.config, spark=self.session)
         except KbackupError as error:
@@ -105,61 +108,48 @@ class Soak:
                 raise
             print(f"no restore point: {error}", flush=True)
             return False
-        self.seconds[0].append(time.monotonic() - began)
-        for warning in report.warnings:
-            print(f"restore point {report.restore_point}: {warning}", flush=True)
+        print(*(f"restore point {report.restore_point}: {each}\n" for each in report.warnings), end="", flush=True)
         return True
 
-    def _take(self, until: float) -> None:
-        """Take restore points until then, the last third by a follower; all but one."""
-        wanted = self.options.points - 1
-        while self.backups < wanted * 2 // 3 and time.monotonic() < until:
-            self.backups += self._backup()
-        began = time.monotonic()
+    def _back_up(self, until: float) -> int:
+        """Take two thirds of the restore points, as far as there is time; return how many."""
+        taken = 0
+        while taken < self.options.points * 2 // 3 and time.monotonic() < until:
+            taken += self._backup()
+        return taken
+
+    def _follow(self, until: float) -> None:
+        """Let a follower take the others, all but the last one."""
         with Kbackup(self.folder / "follower", ["backup", f"--config={self.config}", "--follow"]) as follower:
-            while (taken := len(open_archive(self.store).restore_points)) < wanted and time.monotonic() < until:
+            while len(open_archive(self.store).restore_points) < self.options.points - 1 and time.monotonic() < until:
                 assert follower.alive, follower.err
                 time.sleep(0.2)
             follower.signal(signal.SIGTERM)
             assert (ended := follower.wait()).code in (0, 3), ended.err
-        self.seconds[1].append((time.monotonic() - began) / max(1, taken - self.backups))
 
     def _kill(self, over: threading.Event) -> None:
         draw = random.Random(self.options.seed)
-        while not over.wait(draw.uniform(*_BETWEEN)):
+        while self.options.kill and not over.wait(draw.uniform(*_BETWEEN)):
             self.broker.kill(node := draw.randrange(self.options.nodes))
             time.sleep(draw.uniform(*_DOWN))
             self.broker.start(node)
             print(f"node {node} was killed and runs again", flush=True)
 
-    def _restore(self, load: Load, number: int, verdict: Verdict) -> None:
+    def _restore(self, load: Load, verdict: Verdict) -> None:
         """Restore beside the source, let the applications go on there, and compare what they copied."""
-        prefix = f"r{number}-{self.name}"
+        number, prefix = verdict.number, f"r{verdict.number}-{self.name}"
         groups = {f"{self.name}-{app}": f"{prefix}-{app}" for app in APPS}
         named: Any = {"restore_point": number, "map_regex": [f"^=r{number}-"], "map_group": groups}
         kbackup.restore(self.config, spark=self.session, **named)
         load.copy(prefix)
         load.finish(prefix)
         source, *copies = (self._values(f"{prefix}-{topic}") for topic in ("input", *APPS))
-        right = [each == source for each in copies]
-        print(f"restore point {number} is restored, {sum(right)} of 3 applications went on as they should", flush=True)
-        assert all(right) or not verdict.whole, f"{[*map(len, copies)]} of {len(source)}"
+        right = sum(each == source for each in copies)
+        print(f"restore point {number} is restored; {right} of 3 applications went on as they should", flush=True)
+        assert right == len(APPS) or not verdict.whole, f"{[*map(len, copies)]} of {len(source)}"
 
     def _values(self, topic: str) -> list[bytes]:
         return sorted(r.value or b"" for records in read_topic(self.broker.bootstrap, topic).values() for r in records)
-
-
-def table(soak: Soak, verdicts: Sequence[Verdict]) -> str:
-    """Return the counts of backups, and of the follower's restore points."""
-    rows, names = [], ("torn", "late", "repeated", "missing", "held")
-    own = [*verdicts[: soak.backups], verdicts[-1]], verdicts[soak.backups : -1]
-    for label, part, seconds in zip(("backup", "follow"), own, soak.seconds, strict=True):
-        points = [len(part), sum(not v.whole for v in part), sum(v.torn > 0 for v in part)]
-        counts = [*points, *(sum(getattr(v, name) for v in part) for name in names)]
-        rows.append([label, *map(str, counts), f"{median(seconds or [0]):.2f}"])
-    return "\n".join(
-        grid(("", "points", "in part", "torn points", "torn transactions", *names[1:], "s per point"), rows)
-    )
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -181,18 +171,13 @@ def main() -> int:
     options = parsed()
     folder = Path(tempfile.mkdtemp(prefix="kbackup-soak-"))
     print(f"seed {options.seed}; archive and logs are in {folder}", flush=True)
-    session = build_session("local[2]", {}, 4)
-    copies = min(3, options.nodes)
+    session, copies = build_session("local[2]", {}, 4), min(3, options.nodes)
     properties = {f"{name}.replication.factor": str(copies) for name in ("offsets.topic", "transaction.state.log")}
     properties |= dict.fromkeys(("transaction.state.log.min.isr", "min.insync.replicas"), str(max(1, copies - 1)))
     with Broker(properties, options.nodes) as broker:
-        soak = Soak(broker, session, folder, options)
-        verdicts = soak.run()
+        verdicts = Soak(broker, session, folder, options).run()
     session.stop()
-    for example in [text for each in verdicts for text in each.examples][:20]:
-        print(example)
-    print(f"{soak.rate:.0f} transactions/s", table(soak, verdicts), sep="\n")
-    return int(options.transactions == "whole" and any(each.wrong for each in verdicts))
+    return int(any(each.wrong for each in verdicts))
 
 
 if __name__ == "__main__":

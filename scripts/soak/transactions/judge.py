@@ -36,10 +36,11 @@ class Log:
     def held(self, reader: ArchiveReader, low: int) -> NDArray[np.bool_]:
         """Return which of them a restore point has that has all below offset `low`."""
         found = _places(reader.records(self.topic, from_offset=low, columns=("partition", "offset")))
-        assert np.isin(found, self.places).all(), f"{self.topic}: later restore points lack records of {reader}"
+        at = np.searchsorted(self.places, found)
+        assert np.array_equal(self.places.take(at, mode="clip"), found), f"{reader} has records that are gone later"
         assert (np.diff(found) > 0).all(), f"{self.topic} has an offset twice in {reader}"
         held = (self.places & ((1 << _HIGH) - 1)) < low
-        held[np.searchsorted(self.places, found)] = True
+        held[at] = True
         return held
 
     def where(self, chosen: NDArray[np.bool_]) -> str:
@@ -53,10 +54,11 @@ def _places(batches: Iterable[pa.RecordBatch]) -> Integers:
 
 @dataclass
 class Verdict:
-    """Whether a restore point is said to be whole, the ranges it holds, and what is wrong with it: torn transactions;
+    """Whether restore point `number` says it is whole, the ranges it holds, and what is wrong: torn transactions;
     those that were known to be committed before it began and are not in it; and records that applications would copy
     again, or not at all, if they went on from it."""
 
+    number: int
     whole: bool
     held: int
     torn: int = 0
@@ -110,7 +112,7 @@ class Judge:
         """Judge a restore point; one that is `sampled` is also read from its beginning, and compared."""
         reader, log, manifest = self._at(number), self._ledger, self._archive.manifest(number)
         held = sum(len(p.held) for t in manifest.topics for p in t.partitions)
-        verdict = Verdict(manifest.transactions is not None and manifest.transactions.whole, held)
+        verdict = Verdict(number, manifest.transactions is not None and manifest.transactions.whole, held)
         inside = log.held(reader, self._low(number, log.topic))
         assert not sampled or np.array_equal(inside, log.held(reader, 0)), f"restore point {number} lacks old records"
         counts = np.bincount(self._of[inside], minlength=len(self.ids))

@@ -22,14 +22,14 @@ from scripts.dev.process import Process
 from tests.support.truth import log_ends, positions, read_topic
 
 APPS = ("librdkafka", "client", "streams")
+INPUT = 4
+"""Partitions of the applications' topics."""
 VALUE = struct.Struct(">4i")
 """A record of the ledger: producer, transaction, how many records that has, which of them it is. A record of the input
 and of its copies: partition and number."""
 ENTRY = struct.Struct("<2qd")
-"""Of a producer's journal: a transaction, 1 if it is committed or 0 if aborted, and when that was known, in seconds
-since 1970. Of some transactions a producer doesn't know it."""
-INPUT = 4
-"""Partitions of the input and of its copies."""
+"""Of a producer's journal: a transaction, 1 if committed or 0 if aborted, and when that was known (seconds since 1970).
+Some transactions are not in it: the producer doesn't know."""
 _LIMIT = 90.0  # s
 _stopped: list[int] = []
 
@@ -38,36 +38,40 @@ def _client(servers: str, **own: Any) -> dict[str, Any]:
     return {"bootstrap.servers": servers, "log_level": 0, **{key.replace("_", "."): own[key] for key in own}}
 
 
-def _transactions(servers: str, name: str) -> Producer:
-    producer = Producer(_client(servers, transactional_id=name, transaction_timeout_ms=10_000, linger_ms=0))
-    producer.init_transactions(_LIMIT)
-    return producer
-
-
-def _produce(servers: str, topic: str, partitions: str, number: str, seed: str, journal: str) -> None:
-    """Write transactions to two to eight partitions, as fast as they go; a tenth is aborted."""
-    draw, transaction = random.Random(f"{seed} {number}"), 0
-    with Path(journal).open("wb", buffering=0) as entries:
-
-        def go() -> None:
-            nonlocal transaction
-            producer = _transactions(servers, f"{topic}-{number}")
+def _run(servers: str, name: str, begin: Callable[[], None], transact: Callable[[Producer], None]) -> None:
+    """Run transactions of that name; after an error, `begin` anew."""
+    while not _stopped:
+        producer = Producer(_client(servers, transactional_id=name, transaction_timeout_ms=10_000, linger_ms=0))
+        try:
+            producer.init_transactions(_LIMIT)
+            begin()
             while not _stopped:
-                transaction += 1
-                chosen = draw.sample(range(int(partitions)), draw.randint(2, 8))
-                places = [partition for partition in chosen for _ in range(draw.randint(1, 3))]
-                producer.begin_transaction()
-                for index, partition in enumerate(places):
-                    value = VALUE.pack(int(number), transaction, len(places), index)
-                    producer.produce(topic, value, partition=partition)
-                if committed := draw.random() > 0.1:
-                    producer.commit_transaction(_LIMIT)
-                else:
-                    producer.flush(_LIMIT)  # so that brokers have what is aborted
-                    producer.abort_transaction(_LIMIT)
-                entries.write(ENTRY.pack(transaction, committed, time.time()))
+                transact(producer)
+        except KafkaException as error:
+            print(f"begins anew after {error}", flush=True)
 
-        _again(go)
+
+def _produce(servers: str, topic: str, partitions: str, name: str, seed: str, journal: str) -> None:
+    """Write transactions to two to eight partitions, as fast as they go; a tenth is aborted."""
+    draw, number = random.Random(f"{seed} {name}"), 0
+    entries = Path(journal).open("wb", buffering=0)  # noqa: SIM115 (until the end)
+
+    def transact(producer: Producer) -> None:
+        nonlocal number
+        number += 1
+        chosen = draw.sample(range(int(partitions)), draw.randint(2, 8))
+        places = [partition for partition in chosen for _ in range(draw.randint(1, 3))]
+        producer.begin_transaction()
+        for index, partition in enumerate(places):
+            producer.produce(topic, VALUE.pack(int(name), number, len(places), index), partition=partition)
+        if committed := draw.random() > 0.1:
+            producer.commit_transaction(_LIMIT)
+        else:
+            producer.flush(_LIMIT)  # so that brokers have what is aborted
+            producer.abort_transaction(_LIMIT)
+        entries.write(ENTRY.pack(number, committed, time.time()))
+
+    _run(servers, f"{topic}-{name}", lambda: None, transact)
 
 
 def _feed(servers: str, topic: str, rate: str) -> None:
@@ -86,34 +90,24 @@ def _feed(servers: str, topic: str, rate: str) -> None:
 def _copy(servers: str, source: str, target: str, group: str) -> None:
     """Copy each record exactly once."""
     reading = {"isolation_level": "read_committed", "enable_auto_commit": False, "auto_offset_reset": "earliest"}
+    consumer = Consumer(_client(servers, group_id=group, **reading))
 
-    def go() -> None:
-        producer = _transactions(servers, group)
-        consumer = Consumer(_client(servers, group_id=group, **reading))
-        try:
-            consumer.subscribe([source])
-            while not _stopped:
-                records = [each for each in consumer.consume(200, 0.05) if each.error() is None]
-                if records:
-                    producer.begin_transaction()
-                    for each in records:
-                        producer.produce(target, each.value(), partition=each.partition() or 0)
-                    reached = {each.partition() or 0: (each.offset() or 0) + 1 for each in records}
-                    ends = [TopicPartition(source, partition, offset) for partition, offset in reached.items()]
-                    producer.send_offsets_to_transaction(ends, consumer.consumer_group_metadata(), _LIMIT)
-                    producer.commit_transaction(_LIMIT)
-        finally:
-            consumer.close()
+    def begin() -> None:
+        consumer.unsubscribe()
+        consumer.subscribe([source])
 
-    _again(go)
+    def transact(producer: Producer) -> None:
+        if records := [each for each in consumer.consume(200, 0.05) if each.error() is None]:
+            producer.begin_transaction()
+            for each in records:
+                producer.produce(target, each.value(), partition=each.partition() or 0)
+            reached = {each.partition() or 0: (each.offset() or 0) + 1 for each in records}
+            ends = [TopicPartition(source, partition, offset) for partition, offset in reached.items()]
+            producer.send_offsets_to_transaction(ends, consumer.consumer_group_metadata(), _LIMIT)
+            producer.commit_transaction(_LIMIT)
 
-
-def _again(go: Callable[[], None]) -> None:
-    while not _stopped:
-        try:
-            go()
-        except KafkaException as error:
-            print(f"begins anew after {error}", flush=True)
+    _run(servers, group, begin, transact)
+    consumer.close()
 
 
 @dataclass
@@ -138,58 +132,52 @@ class Load:
         self.broker.create_topic(topic := f"{self.name}-ledger", partitions, replication)
         self.journals = [self.folder / f"journal-{number}" for number in range(producers)]
         for number, journal in enumerate(self.journals):
-            self._start(f"produce-{number}", "produce", topic, str(partitions), str(number), str(seed), str(journal))
+            self._start(f"produce-{number}", "produce", topic, partitions, number, seed, journal)
 
     def feed(self, rate: int, replication: int = 1) -> None:
         """Start the applications, and their input of `rate` records a second."""
         for topic in ("input", *APPS):
             self.broker.create_topic(f"{self.name}-{topic}", INPUT, replication)
-        self._start("feed", "feed", f"{self.name}-input", str(rate))
+        self._start("feed", "feed", f"{self.name}-input", rate)
         self.copy(self.name)
 
     def copy(self, prefix: str) -> None:
         """Start the applications for the topics and groups that begin with `prefix`."""
-        names = {app: (f"{prefix}-input", f"{prefix}-{app}", f"{prefix}-{app}") for app in APPS}
-        self._start(f"{prefix}-{APPS[0]}", "copy", *names[APPS[0]])
-        for app in APPS[1:]:
-            java = [
-                tools.java(),
-                "-cp",
-                f"{mirror_jars()}/*",
-                "-Xmx256m",
-                *SMALL,
-                QUIET,
-                f"-Djava.io.tmpdir={self.folder}",
-            ]
-            argv = [*java, str(Path(__file__).with_name("Copy.java")), app, self.broker.bootstrap, *names[app]]
-            self._running[f"{prefix}-{app}"] = Process(argv, self.folder / f"{prefix}-{app}.log")
+        source, (first, *others) = f"{prefix}-input", [f"{prefix}-{app}" for app in APPS]
+        self._start(first, "copy", source, first, first)
+        options = ("-Xmx256m", *SMALL, QUIET, f"-Djava.io.tmpdir={self.folder}")
+        java = [tools.java(), "-cp", f"{mirror_jars()}/*", *options, str(Path(__file__).with_name("Copy.java"))]
+        for app, name in zip(APPS[1:], others, strict=True):
+            argv = [*java, app, self.broker.bootstrap, source, name, name]
+            self._running[name] = Process(argv, self.folder / f"{name}.log")
 
     def end(self) -> None:
         """Stop the producers and the input, let the applications copy all of it, and stop them."""
         for key in [key for key in self._running if key.startswith(("produce", "feed"))]:
             self._running.pop(key).stop(_LIMIT)
-        self.finish(self.name, f"{self.name}-ledger")
+        self.finish(self.name)
+        topics = [f"{self.name}-{topic}" for topic in ("ledger", *APPS)]
+        _wait(lambda: all(self._closed(topic) for topic in topics), "a transaction stays open")
 
-    def finish(self, prefix: str, *others: str) -> None:
-        """Stop applications when they have copied all, and no transaction is open in any topic."""
-        servers, topics = self.broker.bootstrap, [*(f"{prefix}-{topic}" for topic in ("input", *APPS)), *others]
-        ends = {(topics[0], p): rows[-1].offset for p, rows in read_topic(servers, topics[0]).items() if rows}
+    def finish(self, prefix: str) -> None:
+        """Stop applications when they have copied all."""
+        servers, source, groups = self.broker.bootstrap, f"{prefix}-input", [f"{prefix}-{app}" for app in APPS]
+        ends = {(source, p): records[-1].offset for p, records in read_topic(servers, source).items() if records}
 
-        def copied(app: str) -> bool:
-            stand = positions(servers, f"{prefix}-{app}")
+        def copied(group: str) -> bool:
+            stand = positions(servers, group)
             return all(place in stand and stand[place].offset > end for place, end in ends.items())
 
-        _wait(lambda: all(map(copied, APPS)), f"the applications of {prefix} don't come to an end")
-        for app in APPS:
-            self._running.pop(f"{prefix}-{app}").stop()
-        levels = ("read_committed", "read_uncommitted")
-        _wait(
-            lambda: all(log_ends(servers, topic, levels[0]) == log_ends(servers, topic, levels[1]) for topic in topics),
-            f"a transaction of {prefix} stays open",
-        )
+        _wait(lambda: all(map(copied, groups)), f"the applications of {prefix} don't come to an end")
+        for name in groups:
+            self._running.pop(name).stop()
 
-    def _start(self, key: str, program: str, *arguments: str) -> None:
-        argv = [sys.executable, "-m", __spec__.name, program, self.broker.bootstrap_of("INTERNAL"), *arguments]
+    def _closed(self, topic: str) -> bool:
+        return log_ends(self.broker.bootstrap, topic) == log_ends(self.broker.bootstrap, topic, "read_uncommitted")
+
+    def _start(self, key: str, program: str, *arguments: object) -> None:
+        servers = self.broker.bootstrap_of("INTERNAL")
+        argv = [sys.executable, "-m", __spec__.name, program, servers, *map(str, arguments)]
         self._running[key] = Process(argv, self.folder / f"{key}.log")
 
 
