@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kbackup.archive.models import Manifest
+from kbackup.archive.models import Groups, Manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import open_or_create
 from kbackup.errors import CorruptError, FencedError, KbackupError, NoArchiveError, StoreError, UnreachableError
@@ -40,7 +40,8 @@ from kbackup.kafka.mirror_records import Checkpoint
 from kbackup.metrics.registry import Silent, counted
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
-from tests.support.archives import History, make_archive
+from kbackup.util.times import now
+from tests.support.archives import History, group_at, make_archive
 from tests.support.flow_maps import flow_of
 from tests.support.memory_store import MemoryStore
 
@@ -148,11 +149,12 @@ QUIET = "".join(
 
 
 def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the real rounds: a new connection knows what the one before knew, though nothing is refreshed."""
+    """With the real rounds: a new connection knows what the one before knew, though nothing is refreshed. A share group
+    gets no checkpoint."""
     store = MemoryStore()
     make_archive(store)
     served: list[tuple[str, ...]] = []
-    groups: list[bool] = []
+    groups: list[tuple[bool, bool]] = []
 
     class Target:
         map = None
@@ -166,10 +168,13 @@ def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pyt
             return Applied(point.number)
 
     def checkpoints(flow: Flow, *_: Any) -> Emitted:
-        groups.append(flow.groups("billing"))
+        groups.append((flow.groups("billing"), flow.groups("share")))
         if len(groups) == 2:
             raise UnreachableError("target is away", "")
         return Emitted([], [])
+
+    def groups_of(archive: Archive, point: Manifest) -> Groups:
+        return Groups(captured_at=now(), groups=(group_at("billing"), group_at("share")))
 
     real = apply.Rounds
     half = half_of(Script(stop, []), store, monkeypatch)
@@ -182,9 +187,10 @@ def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pyt
     monkeypatch.setattr(apply, "Rounds", real)
     monkeypatch.setattr(apply, "sync_topics", lambda *_: TopicsReport((), {}, {}))
     monkeypatch.setattr(apply, "emit_checkpoints", checkpoints)
+    monkeypatch.setattr(Archive, "groups", groups_of)
     assert half.run().retries == 2
     assert served == [("orders",)] * 4
-    assert groups == [True] * 3
+    assert groups == [(True, False)] * 3
 
 
 def test_rounds_go_on_without_heartbeats(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
