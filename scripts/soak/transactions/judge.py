@@ -127,6 +127,9 @@ class Judge:
         for app, copies in self._copies.items():
             partition, copied = copies.fields[:2, copies.held(reader, self._low(number, copies.topic))]
             group = f"{self._name}-{app}"
+            if group in self._archive.groups(number).not_carried:  # a warning says so
+                verdict.whole = False
+                continue
             stand = reader.groups(group) if group in reader.group_names else {}
             at = np.array([stand.get(TopicPartition(f"{self._name}-input", p), 0) for p in range(INPUT)])
             before = int(np.count_nonzero(copied < at[partition]))
