@@ -207,6 +207,7 @@ def settings_warnings(metadata: Metadata) -> list[str]:
 # Asking the source cluster what a restore point needs to know of it.
 
 Offline = Collection[TopicPartition]
+ABSENT = "the source cluster has no such group"
 _SYNTAX = "check the name; regular expressions go between slashes"
 _UNKNOWN_KIND = "it has no committed offsets, and its brokers don't tell its type (before Kafka 4.1 of no share group)"
 
@@ -256,7 +257,7 @@ def groups(
         carried = set(before.not_carried) if before is not None else set()  # also entries of a selection
         new = Selection(tuple(e for e in selection.include if e not in carried), selection.exclude)
         check_selection(new, "group", known, "in the source cluster", _SYNTAX)
-    absent = dict.fromkeys(unmatched, "the source cluster has no such group")
+    absent = dict.fromkeys(unmatched, ABSENT)
     chosen = {g.group: g for g in listed if selected(g.group)}
     committed, refused = cluster.groups.committed(sorted(chosen), {g.group for g in listed if g.type == SHARE})
     not_carried = (

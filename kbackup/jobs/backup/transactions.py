@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from kbackup.archive.models import Group, Groups, HangingTransaction, Transactions, abort_command
-from kbackup.jobs.capture import LiveTopic, SourceCluster, offline_partitions
+from kbackup.jobs.capture import ABSENT, LiveTopic, SourceCluster, offline_partitions
 from kbackup.jobs.groups.job import as_stored
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.kafka.security import Untold
@@ -79,8 +79,10 @@ def whole_ends(
         )
         for topic in topics
     ]
-    positions = replayed(source, groups, cut.commits, {t.name for t in topics}, selected)
-    transactions = _transactions(cut, wait, topics)
+    unread = {group for group, why in groups.not_carried.items() if why != ABSENT}
+    commits = [c for c in cut.commits if c.tp.topic in {t.name for t in topics} and selected(c.group)]
+    positions = replayed(source, groups, [c for c in commits if c.group not in unread])
+    transactions = _transactions(cut, wait, topics, sorted({c.group for c in commits} & unread))
     return WholeEnds(ended, positions, transactions, _warnings(transactions), cut.transactional)
 
 
@@ -104,17 +106,19 @@ def _warnings(transactions: Transactions) -> tuple[str, ...]:
     )
 
 
-def _transactions(cut: TransactionCut, wait: float, topics: Sequence[LiveTopic]) -> Transactions:
+def _transactions(cut: TransactionCut, wait: float, topics: Sequence[LiveTopic], unread: Sequence[str]) -> Transactions:
     reasons: list[str] = []
     named = [each for each in cut.open if each.producer_id >= 0]
     if named:
         names = join_names(sorted({str(each.tp) for each in named}), 5)
         many = plural(len(named), "transaction")
         reasons.append(f"{many} did not end within {human_duration(wait)}, in {names}: {_BY_POSITION} there")
-    if unread := sorted({str(each.tp) for each in cut.open if each.producer_id < 0}):
-        reasons.append(f"more was written meanwhile than a backup looks at, to {join_names(unread, 5)}")
+    if much := sorted({str(each.tp) for each in cut.open if each.producer_id < 0}):
+        reasons.append(f"more was written meanwhile than a backup looks at, to {join_names(much, 5)}")
     if offline := offline_partitions(topics):
         reasons.append(f"partitions without a leader: {join_names(offline, 5)}")
+    if unread:
+        reasons.append(f"groups that commit in transactions and can't be read: {join_names(unread, 5)}")
     still = tuple(
         HangingTransaction(**e.tp._asdict(), producer_id=e.producer_id, start=e.start, timestamp=e.timestamp)
         for e in named
@@ -122,18 +126,11 @@ def _transactions(cut: TransactionCut, wait: float, topics: Sequence[LiveTopic])
     return Transactions(whole=not reasons, why="; ".join(reasons), open=still)
 
 
-def replayed(
-    source: SourceCluster,
-    groups: Groups,
-    commits: Iterable[Commit],
-    topics: Collection[str],
-    selected: Callable[[str], bool],
-) -> Groups:
+def replayed(source: SourceCluster, groups: Groups, commits: Iterable[Commit]) -> Groups:
     """Return `groups` after `commits`, which may be of groups that were not there before."""
     later: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
     for commit in commits:
-        if commit.tp.topic in topics and selected(commit.group):
-            later.setdefault(commit.group, {})[commit.tp] = commit.offset
+        later.setdefault(commit.group, {})[commit.tp] = commit.offset
     if not later:
         return groups
     known = {group.group: group for group in groups.groups}

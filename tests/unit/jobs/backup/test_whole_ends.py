@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from kbackup.archive.models import Groups, HangingTransaction, Transactions
 from kbackup.jobs.backup import transactions
 from kbackup.jobs.backup.transactions import WholeEnds, begin, replayed, whole_ends
-from kbackup.jobs.capture import Live, LiveTopic, SourceCluster
+from kbackup.jobs.capture import ABSENT, Live, LiveTopic, SourceCluster
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.kafka.security import Untold
 from kbackup.kafka.transactions import Commit, CutBegun, OpenTransaction, TransactionCut
@@ -71,9 +72,14 @@ def test_positions_are_replayed_in_order() -> None:
         *(Commit(group, ORDERS, at(ORDERS, 2)) for group in ("new", "unasked", "gone again")),
         Commit("billing", TopicPartition("another", 0), at(ORDERS, 1)),
     ]
-    groups = replayed(source_of(), BEFORE, commits, {"orders"}, lambda group: group != "unasked")
-    assert positions(groups) == {"billing": [(0, 6)], "new": [(0, 2)]}
-    assert replayed(source_of(), BEFORE, [], {"orders"}, bool) is BEFORE
+    cut = TransactionCut({ORDERS: 9, OTHER: 8}, {}, commits, (), frozenset())
+    ends = ends_of(Begun(cut))
+    assert (positions(ends.groups), ends.transactions.whole) == ({"billing": [(0, 6)], "new": [(0, 2)]}, True)
+    assert replayed(source_of(), BEFORE, []) is BEFORE
+    unread = msgspec.structs.replace(BEFORE, not_carried={"new": "no coordinator", "unasked": ABSENT})
+    ends = whole_ends(source_of(), Begun(cut), TOPICS, unread, lambda group: True, {})
+    assert positions(ends.groups) == {"billing": [(0, 6)], "unasked": [(0, 2)]}, "not a part of what a group has"
+    assert ends.transactions.why == "groups that commit in transactions and can't be read: new"
 
 
 @pytest.mark.parametrize(
