@@ -33,7 +33,7 @@ Offsets = tuple[tuple[int, int], ...]
 Ends = Mapping[TopicPartition, int]
 
 _MOST_BYTES = 256 << 20  # of windows, from one broker
-_ROUNDS, _ROUND_PAUSE = 20, 0.01  # s, more after each round
+_ROUNDS, _ROUND_PAUSE, _SETTLING = 20, 0.01, 5.0  # s: the pause grows, and no round begins after that time
 _WAIT_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # s, between looks at last stable offsets
 _LAG = 1000
 """Offsets of `__consumer_offsets`: a coordinator answers from memory, which may lack the newest that are stable."""
@@ -265,7 +265,7 @@ def cut_window(
         if not stable <= batch.first < window.end:
             continue
         if marker is not None and producers.get(batch.producer_id, ()) is None:
-            return OpenTransaction(tp, batch.producer_id, batch.first, batch.timestamp)
+            return OpenTransaction(tp, -1, batch.first, -1)  # of which nothing tells whether it has ended
         is_in = marker is None or _is_in(tp, batch, marker, producers.get(batch.producer_id))
         if not is_in:
             held.append((held.pop()[0] if joined else batch.first, batch.last + 1))
@@ -340,7 +340,8 @@ class _StateLog:
 def _list_until_settled(cluster: Cluster, log: _StateLog, partitions: Iterable[TopicPartition]) -> list[Round]:
     """List ends until every producer is settled (steps 2 to 5)."""
     rounds: list[Round] = []
-    while len(rounds) < _ROUNDS:
+    until = time.monotonic() + _SETTLING
+    while len(rounds) < _ROUNDS and (not rounds or time.monotonic() < until):
         time.sleep(len(rounds) * _ROUND_PAUSE)
         rounds.append(Round(log.ends(), cluster.log_ends(partitions, "read_uncommitted"), log.ends()))
         log.read(rounds[-1].after)

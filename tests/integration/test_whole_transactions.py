@@ -4,15 +4,15 @@ with the next restore point."""
 from __future__ import annotations
 
 import secrets
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kbackup.archive.reader import open_archive
+from kbackup.kafka import transactions
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.truth import archive_records
@@ -75,7 +75,12 @@ def positions(archive: Archive, number: int) -> dict[str, int]:
 
 
 def test_a_transaction_that_ends_while_the_backup_waits_comes_with_the_next_one(
-    kbackup: Kbackup, archive: Archive, topic: str, slow: Application, quick: Application
+    kbackup: Kbackup,
+    archive: Archive,
+    topic: str,
+    slow: Application,
+    quick: Application,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow.begin(0, 1, value="before")
     slow.commit(1)
@@ -83,16 +88,16 @@ def test_a_transaction_that_ends_while_the_backup_waits_comes_with_the_next_one(
     quick.begin(0, 1, value="quick")
     quick.commit(7)
 
-    def go_on() -> None:
-        time.sleep(2)
+    waits, options = transactions._wait, ("-t", topic, "--group", f"/.*{topic}/")
+
+    def go_on(*arguments: Any) -> Any:
         slow.producer.produce(topic, b"slow", partition=1)
         slow.commit(2)
+        return waits(*arguments)
 
-    ending = threading.Thread(target=go_on)
-    ending.start()
-    options = ("-t", topic, "--group", f"/.*{topic}/")
-    report = kbackup.backup(archive, *options)
-    ending.join()
+    with monkeypatch.context() as patch:
+        patch.setattr(transactions, "_wait", go_on)
+        report = kbackup.backup(archive, *options)
     assert report["transactions"]["whole"], report["transactions"]
     assert values(archive, topic, 1) == [[b"before", b"quick"], [b"before", b"quick"]]
     assert positions(archive, 1) == {"slow": 1, "quick": 7}

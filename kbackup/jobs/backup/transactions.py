@@ -114,7 +114,7 @@ def _transactions(cut: TransactionCut, wait: float, topics: Sequence[LiveTopic],
         many = plural(len(named), "transaction")
         reasons.append(f"{many} did not end within {human_duration(wait)}, in {names}: {_BY_POSITION} there")
     if much := sorted({str(each.tp) for each in cut.open if each.producer_id < 0}):
-        reasons.append(f"more was written meanwhile than a backup looks at, to {join_names(much, 5)}")
+        reasons.append(f"too much was written meanwhile to tell transactions apart in {join_names(much, 5)}")
     if offline := offline_partitions(topics):
         reasons.append(f"partitions without a leader: {join_names(offline, 5)}")
     if unread:

@@ -111,7 +111,7 @@ def test_what_did_not_end_is_named_with_its_command_and_not_waited_for_again() -
     assert ends.transactions.why.startswith(
         "2 transactions did not end within 1m00s, in __consumer_offsets-7, orders-0"
     )
-    assert ends.transactions.why.endswith("more was written meanwhile than a backup looks at, to orders-1")
+    assert ends.transactions.why.endswith("too much was written meanwhile to tell transactions apart in orders-1")
     assert "abort --topic orders --partition 0 --start-offset 3" in ends.warnings[1]
     assert len(ends.transactions.open) == len(ends.warnings) - 1 == 2
 
