@@ -138,7 +138,8 @@ class Soak:
     def _restore(self, load: Load, verdict: Verdict) -> None:
         """Restore beside the source, let the applications go on there, and compare what they copied."""
         number, prefix = verdict.number, f"r{verdict.number}-{self.name}"
-        groups = {f"{self.name}-{app}": f"{prefix}-{app}" for app in APPS}
+        there = {group.group for group in open_archive(self.store).groups(number).groups}  # who has committed by then
+        groups = {f"{self.name}-{app}": f"{prefix}-{app}" for app in APPS if f"{self.name}-{app}" in there}
         named: Any = {"restore_point": number, "map_regex": [f"^=r{number}-"], "map_group": groups}
         kbackup.restore(self.config, spark=self.session, **named)
         load.copy(prefix)
