@@ -16,6 +16,8 @@ Incarnation = tuple[str, int]
 """(topic, incarnation)"""
 IncarnationPartition = tuple[str, int, int]
 """(topic, incarnation, partition)"""
+Offsets = tuple[tuple[int, int], ...]
+"""Ranges of offsets: start inclusive, end exclusive; disjoint, rising."""
 
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("offset", pa.int64(), nullable=False),

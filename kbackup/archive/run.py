@@ -174,8 +174,10 @@ def put_capture(writing: WritingRun, number: int, started_at: str, groups: Group
 def put_manifest(writing: WritingRun, draft: Draft) -> tuple[Manifest, NewPoint]:
     """Create the manifest of the next restore point of `writing`; return it as its bytes say, and its rows."""
     previous = writing.archive.state.newest
-    names = ["number", "started_at", "committed_at", "cluster_id", "isolation_level", "origin", "schemas"]
-    names += ["transactions"]
+    names = (
+        *("number", "started_at", "committed_at", "cluster_id", "isolation_level", "origin"),
+        *("schemas", "transactions"),
+    )
     lists = ("losses", "warnings", "not_known", "captures", "topics")
     fields: dict[str, Any] = {name: getattr(draft, name) for name in names}
     fields |= {name: tuple(getattr(draft, name)) for name in lists}

@@ -13,7 +13,6 @@ from kbackup.archive.models import SHARE, Group, Groups, Manifest, Metadata, Sch
 from kbackup.archive.query.selection import Selection, check_selection, is_internal
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import WritingRun
-from kbackup.archive.segments.window import Offsets
 from kbackup.config.models import Backup
 from kbackup.jobs.groups.job import as_stored
 from kbackup.kafka.admin.cluster import Cluster, Topic
@@ -31,7 +30,7 @@ from kbackup.metadata.entities import (
     not_carried_entry,
 )
 from kbackup.metadata.sources import Sources
-from kbackup.types import TopicPartition
+from kbackup.types import Offsets, TopicPartition
 from kbackup.util.system import attempts
 from kbackup.util.times import now
 

@@ -19,17 +19,16 @@ from kbackup.errors import CorruptError
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.admin_protocol.endpoint import RefusedRequestError
 from kbackup.kafka.admin_protocol.session import UntoldError, ask_leaders, describe_topics, log_windows
+from kbackup.kafka.groups.admin import OFFSETS_TOPIC
 from kbackup.kafka.groups.calls import CommittedOffset, text
 from kbackup.kafka.metadata_log.codec import Cursor
 from kbackup.kafka.security import Untold
-from kbackup.types import TopicPartition
+from kbackup.types import Offsets, TopicPartition
 
 if TYPE_CHECKING:
     from kbackup.kafka.admin_protocol.connection import LogBatch, LogWindow
 
-STATE, OFFSETS = "__transaction_state", "__consumer_offsets"
-Offsets = tuple[tuple[int, int], ...]
-"""Ranges of offsets: start inclusive, end exclusive; disjoint, rising."""
+STATE = "__transaction_state"
 Ends = Mapping[TopicPartition, int]
 
 _MOST_BYTES = 256 << 20  # of windows, from one broker
@@ -97,7 +96,7 @@ class CutBegun:
         try:
             coordinators, groups = _internal_topics(self.cluster)
             if coordinators and groups and not self.groups:
-                return Untold("failed", f"{OFFSETS} was created during the capture")
+                return Untold("failed", f"{OFFSETS_TOPIC} was created during the capture")
             if coordinators:
                 return self._close(coordinators, stable, wait, given_up)
         except UntoldError as error:
@@ -105,7 +104,7 @@ class CutBegun:
         except CorruptError as error:
             return Untold("failed", error.message)
         except RefusedRequestError as error:
-            return Untold.of(error.kafka_error(), f"reading {OFFSETS}", self.cluster.connection)
+            return Untold.of(error.kafka_error(), f"reading {OFFSETS_TOPIC}", self.cluster.connection)
         return TransactionCut(dict(stable), {}, (), (), frozenset())  # no transaction was ever begun
 
     def _close(
@@ -161,8 +160,8 @@ class CutBegun:
 def _internal_topics(cluster: Cluster) -> list[list[TopicPartition]]:
     """Return the partitions of both internal topics, none of one that doesn't exist. `UntoldError` if it can't be
     read."""
-    found = []
-    for topic in sorted(describe_topics(cluster.connection, (STATE, OFFSETS)).topics, key=lambda t: t.name == OFFSETS):
+    found, names = [], (STATE, OFFSETS_TOPIC)
+    for topic in sorted(describe_topics(cluster.connection, names).topics, key=lambda t: names.index(t.name)):
         error = topic.error_code or max((p.error_code for p in topic.partitions), default=0)
         if not error and _READ not in (topic.authorized_operations or ()):
             error = KafkaError.TOPIC_AUTHORIZATION_FAILED

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from msgspec.structs import replace
 
 from kbackup.archive.models import Member
 from kbackup.archive.segments.table import Segment
-from kbackup.formats.block import heads, select_records
-from kbackup.types import RecordBlock
-
-Offsets = tuple[tuple[int, int], ...]
-"""Ranges of offsets: start inclusive, end exclusive; disjoint, rising."""
+from kbackup.formats.block import heads, select_records, slice_block
+from kbackup.types import Offsets, RecordBlock
 
 MOST = 2**63 - 1
 EVERY_OFFSET: Offsets = ((0, MOST),)
@@ -40,6 +37,17 @@ def without(ranges: Offsets, skipped: Iterable[tuple[int, int]]) -> Offsets:
                 start = high
         rest += [(start, end)] if start < end else []
     return tuple(rest)
+
+
+def pieces(block: RecordBlock, skipped: Offsets) -> Iterator[RecordBlock]:
+    """Yield the parts of a block between the offsets in `skipped`; a block without any as it is."""
+    if not skipped:
+        yield block
+        return
+    edges = np.searchsorted(block.offsets, np.array(skipped, np.int64).ravel()).tolist()
+    for start, stop in zip([0, *edges[1::2]], [*edges[::2], len(block)], strict=True):
+        if start < stop:
+            yield slice_block(block, start, stop)
 
 
 class Window(Member, frozen=True, kw_only=True):

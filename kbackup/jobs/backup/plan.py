@@ -25,12 +25,11 @@ from kbackup.archive.models import (
 )
 from kbackup.archive.schemas import merged
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.window import MOST, Offsets
-from kbackup.archive.segments.window import without as outside
+from kbackup.archive.segments.window import MOST, without
 from kbackup.formats.schema_ids import SchemaUse
 from kbackup.jobs.capture import Live, LiveTopic, offline_partitions
 from kbackup.kafka.consume import Vanished
-from kbackup.types import IncarnationPartition, OffsetRange, TopicPartition
+from kbackup.types import IncarnationPartition, OffsetRange, Offsets, TopicPartition
 from kbackup.util.text import join_names
 
 
@@ -54,8 +53,8 @@ class PartitionPlan:
     @property
     def skips(self) -> Offsets:
         """What is not read of [`first`, `end`)."""
-        wanted = (*self.owed, *outside(((self.start, self.end),), self.held))
-        return outside(((self.first, self.end),), wanted)
+        wanted = (*self.owed, *without(((self.start, self.end),), self.held))
+        return without(((self.first, self.end),), wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +82,8 @@ class Plan:
     @property
     def skips(self) -> dict[TopicPartition, Offsets]:
         """The offsets of `ranges` that are not read."""
-        found = ((TopicPartition(t.name, p.partition), p.skips) for t in self.topics for p in t.partitions)
-        return {tp: skips for tp, skips in found if skips}
+        apart = ((t.name, p) for t in self.topics for p in t.partitions if p.held or p.owed)
+        return {TopicPartition(name, p.partition): p.skips for name, p in apart}
 
 
 NextIncarnation = Callable[[str, str], int]
@@ -179,8 +178,8 @@ def _plan_topic(
         gone = [(low, min(high, live.start)) for low, high in owed if low < live.start]
         losses += [retention_loss(TopicPartition(topic.name, number), low, high) for low, high in gone]
         end = max(start, live.end)
-        rest = outside(live.held, [(0, start), (end, MOST)])
-        partitions.append(PartitionPlan(number, start, end, live, old, rest, outside(owed, gone)))
+        rest = without(live.held, [(0, start), (end, MOST)])
+        partitions.append(PartitionPlan(number, start, end, live, old, rest, without(owed, gone)))
     offline = tuple(
         archived.get(number, msgspec.structs.replace(_NOTHING, partition=number)) for number in topic.offline
     )
@@ -223,7 +222,7 @@ def vanished_losses(plan: Plan, vanished: Iterable[Vanished]) -> list[Loss]:
     return [
         retention_loss(v.tp, start, end)
         for v in vanished
-        for start, end in outside(((v.start, v.end),), skips.get(v.tp, ()))
+        for start, end in without(((v.start, v.end),), skips.get(v.tp, ()))
     ]
 
 

@@ -12,8 +12,6 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
-
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import may_salvage
 from kbackup.archive.derived import Files, put_files
@@ -22,10 +20,9 @@ from kbackup.archive.models import LastRecord
 from kbackup.archive.run import WritingRun
 from kbackup.archive.segments.salvage import RecordsObject, drop_overlaps, parse_records_object, salvage_segment
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.window import Offsets
+from kbackup.archive.segments.window import pieces
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError, SegmentTarget
 from kbackup.errors import CorruptError, StoreError
-from kbackup.formats.block import slice_block
 from kbackup.formats.schema_ids import SchemaCounter, SchemaUse, merge
 from kbackup.jobs.backup.plan import Plan
 from kbackup.kafka import kernel
@@ -35,7 +32,7 @@ from kbackup.kafka.kernel import Kernel, selected_kernel
 from kbackup.metrics.registry import ProgressListener
 from kbackup.spark.tasks import ProgressSender, Spark, run_counted, run_tasks
 from kbackup.store.base import Store
-from kbackup.types import OffsetRange, RecordBlock, TopicPartition
+from kbackup.types import OffsetRange, Offsets, RecordBlock, TopicPartition
 from kbackup.util.system import in_threads
 
 
@@ -65,17 +62,6 @@ class TaskReader(NamedTuple):
         """Whether offsets between two records are none of this run's: they vanished, or are skipped."""
         ends = [v.end for v in self.reader.vanished if v.tp == tp] + [end for _, end in self.skips.get(tp, ())]
         return any(at < end <= first for end in ends)
-
-
-def pieces(block: RecordBlock, skips: Offsets) -> Iterator[RecordBlock]:
-    """Yield the parts of a block between `skips`."""
-    if not skips:
-        yield block
-        return
-    edges = np.searchsorted(block.offsets, np.array(skips, np.int64).ravel()).tolist()
-    for start, stop in zip([0, *edges[1::2]], [*edges[::2], len(block)], strict=True):
-        if start < stop:
-            yield slice_block(block, start, stop)
 
 
 def overlap(segment: Segment, skips: Mapping[TopicPartition, Offsets]) -> bool:

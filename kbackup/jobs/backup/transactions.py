@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from kbackup.archive.models import Group, Groups, HangingTransaction, Transactions, abort_command
+from kbackup.archive.query.content import with_offsets
 from kbackup.jobs.capture import ABSENT, LiveTopic, SourceCluster, offline_partitions
 from kbackup.jobs.groups.job import as_stored
 from kbackup.kafka.groups.calls import CommittedOffset
@@ -67,7 +68,8 @@ def whole_ends(
     if isinstance(cut, Untold):
         return _by_position(topics, groups, cut)
     given_up.clear()
-    given_up |= {each.tp: {**begun.groups, **stable}[each.tp] for each in cut.open}
+    seen, names = {**begun.groups, **stable}, {t.name for t in topics}
+    given_up |= {each.tp: seen[each.tp] for each in cut.open}
     ended = [
         replace(
             topic,
@@ -80,7 +82,7 @@ def whole_ends(
         for topic in topics
     ]
     unread = {group for group, why in groups.not_carried.items() if why != ABSENT}
-    commits = [c for c in cut.commits if c.tp.topic in {t.name for t in topics} and selected(c.group)]
+    commits = [c for c in cut.commits if c.tp.topic in names and selected(c.group)]
     positions = replayed(source, groups, [c for c in commits if c.group not in unread])
     transactions = _transactions(cut, wait, topics, sorted({c.group for c in commits} & unread))
     return WholeEnds(ended, positions, transactions, _warnings(transactions), cut.transactional)
@@ -110,15 +112,15 @@ def _transactions(cut: TransactionCut, wait: float, topics: Sequence[LiveTopic],
     reasons: list[str] = []
     named = [each for each in cut.open if each.producer_id >= 0]
     if named:
-        names = join_names(sorted({str(each.tp) for each in named}), 5)
+        names = join_names(sorted({str(each.tp) for each in named}), _NAMED)
         many = plural(len(named), "transaction")
         reasons.append(f"{many} did not end within {human_duration(wait)}, in {names}: {_BY_POSITION} there")
     if much := sorted({str(each.tp) for each in cut.open if each.producer_id < 0}):
-        reasons.append(f"too much was written meanwhile to tell transactions apart in {join_names(much, 5)}")
+        reasons.append(f"too much was written meanwhile to tell transactions apart in {join_names(much, _NAMED)}")
     if offline := offline_partitions(topics):
-        reasons.append(f"partitions without a leader: {join_names(offline, 5)}")
+        reasons.append(f"partitions without a leader: {join_names(offline, _NAMED)}")
     if unread:
-        reasons.append(f"groups that commit in transactions and can't be read: {join_names(unread, 5)}")
+        reasons.append(f"groups that commit in transactions and can't be read: {join_names(unread, _NAMED)}")
     still = tuple(
         HangingTransaction(**e.tp._asdict(), producer_id=e.producer_id, start=e.start, timestamp=e.timestamp)
         for e in named
@@ -139,8 +141,7 @@ def replayed(source: SourceCluster, groups: Groups, commits: Iterable[Commit]) -
         known = {g.group: Group(group=g.group, type=g.type, state=g.state, offsets=()) for g in listed} | known
     for name in later.keys() & known.keys():
         group, moved = known[name], later[name]
-        stay = tuple(o for o in group.offsets if TopicPartition(o.topic, o.partition) not in moved)
-        offsets = sorted((*stay, *as_stored(filter(None, moved.values()))), key=lambda o: (o.topic, o.partition))
-        known[name] = msgspec.structs.replace(group, offsets=tuple(offsets))
+        stay = (o for o in group.offsets if TopicPartition(o.topic, o.partition) not in moved)
+        known[name] = with_offsets(group, (*stay, *as_stored(filter(None, moved.values()))))
     kept = sorted((g for g in known.values() if g.offsets), key=lambda g: g.group)
     return msgspec.structs.replace(groups, groups=tuple(kept))

@@ -29,7 +29,7 @@ from kbackup.archive.restores.plan import (
     with_segments,
 )
 from kbackup.archive.segments.table import sum_of
-from kbackup.archive.segments.window import EVERY_OFFSET, Offsets, Window, without
+from kbackup.archive.segments.window import pieces
 from kbackup.config.models import Restore
 from kbackup.errors import UsageError
 from kbackup.jobs.compare.partition import Open, PartitionComparer, Side, TargetOffsets
@@ -55,7 +55,7 @@ from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.schemas.base import RegistryOptions
 from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted
 from kbackup.store.base import Store
-from kbackup.types import OffsetRange, TopicPartition
+from kbackup.types import OffsetRange, Offsets, TopicPartition
 
 _AHEAD = 1  # blocks of the archive that wait while one is compared
 
@@ -113,9 +113,9 @@ class CompareWork:
 
 def topic_blocks(reader: RangeReader, compared: ComparedPartition) -> Open:
     """Return a function that reads the target's records; `reader` reads one partition at a time."""
-    tp, end, window = compared.archived.tp, compared.end, Window(ranges=without(EVERY_OFFSET, compared.held))
+    tp, end, held = compared.archived.tp, compared.end, compared.held
     return lambda start: (
-        kept for _, block in reader.read([OffsetRange(*tp, start, end)]) if len(kept := window.cut(block)[0])
+        piece for _, block in reader.read([OffsetRange(*tp, start, end)]) for piece in pieces(block, held)
     )
 
 

@@ -28,7 +28,7 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.restores.plan import PlannedTopic, RestorePlan, UnitRange
 from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment, sum_of, untimed
-from kbackup.archive.segments.window import EVERY_OFFSET, Choice, Offsets, Window, joined, without
+from kbackup.archive.segments.window import EVERY_OFFSET, Choice, Window, joined, without
 from kbackup.archive.segments.writer import greatest, least
 from kbackup.config.keys import RENAMED
 from kbackup.config.models import Restore
@@ -41,7 +41,7 @@ from kbackup.jobs.replay import read_range
 from kbackup.metrics.registry import ProgressListener
 from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted
 from kbackup.store.base import Store
-from kbackup.types import TopicPartition
+from kbackup.types import Offsets, TopicPartition
 from kbackup.util.text import join_names
 from kbackup.util.times import now
 

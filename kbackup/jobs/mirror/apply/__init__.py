@@ -152,7 +152,8 @@ class Applier:
                 added += self._produce(session, work, session.tasks(topics, ranges=pending.ranges), pending)
         runs = pa.concat_tables([MAP_SCHEMA.empty_table(), *added])
         waiting = {t.name for t in point.topics if any(p.held for p in t.partitions)}
-        session.applied |= {topic.source: point.number for topic in topics if topic.source not in waiting}
+        up_to = session.applied
+        session.applied = {t.source: up_to.get(t.source, 0) if t.source in waiting else point.number for t in topics}
         reported = reported_positions(session.status, archive.info.id, before)
         after, session.status = session.positions, None
         partitions = count_applied(pending, runs)

@@ -19,7 +19,7 @@ from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.window import Offsets, joined
+from kbackup.archive.segments.window import joined, pieces
 from kbackup.jobs.backup import log_check
 from kbackup.jobs.backup import task as backup_task
 from kbackup.jobs.backup.plan import (
@@ -32,7 +32,7 @@ from kbackup.jobs.backup.plan import (
     says_more,
     vanished_losses,
 )
-from kbackup.jobs.backup.task import BackupWork, LastRead, make_tasks, pieces
+from kbackup.jobs.backup.task import BackupWork, LastRead, make_tasks
 from kbackup.jobs.capture import Live, LiveTopic
 from kbackup.jobs.compare.job import ComparedPartition, topic_blocks
 from kbackup.jobs.mirror.apply.pending import find_pending
@@ -42,7 +42,7 @@ from kbackup.kafka.consume import Vanished
 from kbackup.metrics.registry import Silent
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
-from kbackup.types import OffsetRange, RecordBlock, TopicPartition
+from kbackup.types import OffsetRange, Offsets, RecordBlock, TopicPartition
 from tests.support.archives import commit_point
 from tests.support.made_segments import TOPIC, TOPIC_ID, block
 from tests.support.memory_store import MemoryStore
