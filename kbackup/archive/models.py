@@ -351,7 +351,8 @@ class Totals(Member, frozen=True, kw_only=True):
 
 class HangingTransaction(Member, frozen=True, kw_only=True):
     """A transaction of a partition that did not end while a backup waited. `start` is the offset of its first record
-    there; `timestamp` that of the last one of its producer, in ms."""
+    there; `timestamp` that of its producer's last one, in ms. A producer of -1: it may have ended, but could not be
+    told from others."""
 
     topic: str
     partition: int
@@ -368,7 +369,7 @@ def abort_command(of: HangingTransaction) -> str:
 
 class Transactions(Member, frozen=True, kw_only=True):
     """`whole`: the restore point has each transaction with all its records and group offsets, or not at all. Else `why`
-    says why not. `open` are the transactions that did not end in time."""
+    says why not. `open` are the transactions that did not end in time, or could not be told apart."""
 
     whole: bool
     why: str = ""

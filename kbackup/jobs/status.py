@@ -378,7 +378,7 @@ def _point_findings(archive: Archive, last: Point) -> Iterator[StatusFinding]:
         yield StatusFinding("warning", "schemas", message, "kbackup schemas show")
     for each in newest.transactions.open if newest.transactions is not None else ():
         seconds = (ms_of(newest.committed_at) - each.timestamp) / 1000
-        if seconds >= _LONG:
+        if seconds >= _LONG and each.producer_id >= 0:
             where = f"{each.topic}-{each.partition}"
             message = (
                 f"producer {each.producer_id} had a transaction open in {where} for {duration_text(seconds)} when the "

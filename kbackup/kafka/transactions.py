@@ -43,8 +43,8 @@ _EPOCHS_TELL = 2
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that did not end in time, or can't be decided. `start` is the offset of its first record in the
-    partition, `timestamp` that of its newest one, in ms. A producer of -1 is not known."""
+    """A transaction that did not end in time. `start` is the offset of its first record in the partition, `timestamp`
+    that of its newest one, in ms. A producer of -1: it may have ended, but can't be told from others."""
 
     tp: TopicPartition
     producer_id: int
@@ -255,16 +255,15 @@ def cut_window(
 ) -> tuple[int, Offsets] | OpenTransaction:
     """Return where a partition ends, and which offsets below are held: runs of committed batches that are not in, with
     the markers and aborted batches among them (step 7). Or a transaction that can't be decided."""
-    if not window.complete:  # it was too large: its first transaction has made it so
-        first = next((b for b in window.batches if b.transactional and b.first >= stable), None)
-        return OpenTransaction(tp, *((first.producer_id, first.first, first.timestamp) if first else (-1, stable, -1)))
+    if not window.complete:  # it was too large
+        return OpenTransaction(tp, -1, stable, -1)
     held: list[tuple[int, int]] = []
     joined = False
     for batch, marker in _committed(window):
         if not stable <= batch.first < window.end:
             continue
         if marker is not None and producers.get(batch.producer_id, ()) is None:
-            return OpenTransaction(tp, -1, batch.first, -1)  # of which nothing tells whether it has ended
+            return OpenTransaction(tp, -1, batch.first, -1)
         is_in = marker is None or _is_in(tp, batch, marker, producers.get(batch.producer_id))
         if not is_in:
             held.append((held.pop()[0] if joined else batch.first, batch.last + 1))

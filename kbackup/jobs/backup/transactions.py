@@ -103,7 +103,7 @@ def _warnings(transactions: Transactions) -> tuple[str, ...]:
         *(
             f"producer {each.producer_id} has a transaction open in {each.topic}-{each.partition}; if its application "
             f"is gone, abort it: {abort_command(each)}"
-            for each in transactions.open[:_NAMED]
+            for each in [each for each in transactions.open if each.producer_id >= 0][:_NAMED]
         ),
     )
 
@@ -123,7 +123,7 @@ def _transactions(cut: TransactionCut, wait: float, topics: Sequence[LiveTopic],
         reasons.append(f"groups that commit in transactions and can't be read: {join_names(unread, _NAMED)}")
     still = tuple(
         HangingTransaction(**e.tp._asdict(), producer_id=e.producer_id, start=e.start, timestamp=e.timestamp)
-        for e in named
+        for e in cut.open
     )
     return Transactions(whole=not reasons, why="; ".join(reasons), open=still)
 
