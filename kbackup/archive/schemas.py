@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -176,6 +177,21 @@ def same_schemas(one: Schemas, other: Schemas) -> bool:
 # data of another form may begin like a frame by chance: a topic's keys, or values, are judged as a whole.
 
 
+_OF_MIRROR_MAKER = re.compile(r".*heartbeats|.*checkpoints.internal|mm2.*internal")
+_A_TEXT = 1 << 24
+
+
+def used_schemas(topic: TopicState) -> tuple[UsedSchemas, ...]:
+    """Return what a topic's keys and values name; nothing for topics of MirrorMaker's own.
+
+    Its keys begin with a text behind its length in two bytes: what looks like an id is `_A_TEXT` at least. Its values
+    hold a version and times or offsets, which look like small ids. A topic of that name with other keys is a user's.
+    """
+    ids = next((used.ids for used in topic.schemas if used.part == "key" and used.framed == used.fields), {})
+    texts = ids and all(isinstance(each := usual_id(text), int) and each >= _A_TEXT for text in ids)
+    return () if texts and _OF_MIRROR_MAKER.fullmatch(topic.name) else topic.schemas
+
+
 def may_name(used: UsedSchemas) -> bool:
     """Return whether these keys or values may be those of a registry's serializer."""
     return used.sure > 0 or 0 < used.framed == used.fields
@@ -190,7 +206,7 @@ def names_schemas(used: UsedSchemas, schemas: SchemaIndex) -> bool:
 
 def naming_parts(topics: Iterable[TopicState], schemas: SchemaIndex) -> dict[str, tuple[Part, ...]]:
     """Return which of keys and values name schemas, by topic; topics without any are left out."""
-    parts = {t.name: tuple(used.part for used in t.schemas if names_schemas(used, schemas)) for t in topics}
+    parts = {t.name: tuple(used.part for used in used_schemas(t) if names_schemas(used, schemas)) for t in topics}
     return {name: each for name, each in parts.items() if each}
 
 
@@ -216,7 +232,7 @@ class VersionUse(NamedTuple):
 def schema_uses(topics: Iterable[TopicState], schemas: SchemaIndex) -> Iterator[VersionUse]:
     """Yield what the keys and values of topics name, where these are a serializer's."""
     for topic in topics:
-        for used in topic.schemas:
+        for used in used_schemas(topic):
             if names_schemas(used, schemas) or (used.sure > 0 and used.framed == used.fields):
                 for text, count in used.ids.items():
                     version = schemas.find(usual_id(text)) if usual_id(text) in schemas else None
@@ -230,7 +246,7 @@ def unknown_ids(topics: Iterable[TopicState], schemas: SchemaIndex) -> list[Unkn
 
 def ids_in_use(topics: Iterable[TopicState]) -> set[int | str]:
     """Return every id and GUID that records of these topics may carry."""
-    return {usual_id(text) for topic in topics for used in topic.schemas if may_name(used) for text in used.ids}
+    return {usual_id(text) for topic in topics for used in used_schemas(topic) if may_name(used) for text in used.ids}
 
 
 def merged(before: Iterable[UsedSchemas], added: Iterable[UsedSchemas]) -> tuple[UsedSchemas, ...]:

@@ -16,6 +16,7 @@ from scripts.dev.registry import Apicurio
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.schema_archive import CART, EVENT, MONEY, SchemaArchive, schema_version
 from tests.support.schema_samples import Rows, formats, java_read, produce_samples, python_read, register, rows_of
+from tests.support.truth import read_topic
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +83,9 @@ def test_mirrored_records_are_read(
     registries = {"A": apicurio.url, "B": other.url}
     file = tmp_path / "mm2.properties"
     file.write_text(
-        "clusters = A, B\nA->B.enabled = true\nemit.heartbeats.enabled = false\nemit.checkpoints.enabled = false\n"
-        f"topics = {prefix}.*\nreplication.factor = 1\nemit.offset-syncs.enabled = false\n"
-        f"kbackup.schemas = map\nkbackup.archive = {archive.url}\n"
+        "clusters = A, B\nA->B.enabled = true\nemit.checkpoints.enabled = false\n"
+        f"topics = {prefix}.*\nreplication.factor = 1\nheartbeats.topic.replication.factor = 1\n"
+        f"emit.offset-syncs.enabled = false\nkbackup.schemas = map\nkbackup.archive = {archive.url}\n"
         + "".join(f"{alias}.bootstrap.servers = {broker.bootstrap}\n" for alias in registries)
         + "".join(f"{alias}.kbackup.registry.url = {url}\n" for alias, url in registries.items())
     )
@@ -93,6 +94,13 @@ def test_mirrored_records_are_read(
         due = {f"A.{topic}": rows for topic, rows in written.items()}
         kinds = formats(f"A.{prefix}" if written is expected else f"A.{prefix}more-")
         assert java_read(broker.bootstrap, other, kinds) == due
+    # the first bytes of a heartbeat's value are those of schema 1
+    beats, written_beats = (
+        {(r.key, r.value) for records in read_topic(broker.bootstrap, topic).values() for r in records}
+        for topic in ("A.heartbeats", "heartbeats")
+    )
+    assert beats
+    assert beats <= written_beats
 
 
 def test_schemas_alone(other: Apicurio, kbackup: Kbackup, tmp_path: Path) -> None:

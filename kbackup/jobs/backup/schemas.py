@@ -20,6 +20,7 @@ from kbackup.archive.schemas import (
     may_name,
     same_schemas,
     unknown_ids,
+    used_schemas,
 )
 from kbackup.errors import UndecodableError, UnreachableError
 from kbackup.jobs.schemas.plan import open_registry, read_subject
@@ -70,7 +71,7 @@ class BackupSchemas:
         `again`: the registry is not asked if it was a minute ago, and no new ids have come."""
         topics = list(topics)
         if not self.active:
-            framed = [t.name for t in topics if any(map(may_name, t.schemas))]
+            framed = [t.name for t in topics if any(map(may_name, used_schemas(t)))]
             note = (
                 f"records of {join_names(framed, 3)} name schemas of a registry, which this restore point lacks: set "
                 "schema_registry.url"

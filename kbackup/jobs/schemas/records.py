@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kbackup.archive.models import Member, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.plan import RestorePlan
-from kbackup.archive.schemas import SchemaIndex, may_name
+from kbackup.archive.schemas import SchemaIndex, may_name, used_schemas
 from kbackup.errors import MismatchError, UndecodableError, UsageError
 from kbackup.jobs.replay import SchemaRewrite
 from kbackup.jobs.schemas.plan import Mode, SchemaPlan, ids_of_records, open_registry, prepare_schemas
@@ -72,7 +72,7 @@ def plan_record_schemas(
     topics = planned_topics(archive, plan) if archive is not None else []
     schemas = archive.schemas(plan.restore_point) if archive is not None else None
     if schemas is None:
-        if asked is None and not any(may_name(used) for topic in topics for used in topic.schemas):
+        if asked is None and not any(may_name(used) for topic in topics for used in used_schemas(topic)):
             return None
         raise UsageError(
             f"restore point {plan.restore_point} has no schemas, so that ids in its records may mean others",

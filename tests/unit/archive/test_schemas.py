@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from kbackup.archive.models import Schemas, TopicState, UsedSchemas, document_ref, dump, load
-from kbackup.archive.schemas import SchemaIndex, SchemaSource, UnknownId, ids_in_use, merged, names_schemas, unknown_ids
+from kbackup.archive.schemas import (
+    SchemaIndex,
+    SchemaSource,
+    UnknownId,
+    ids_in_use,
+    merged,
+    names_schemas,
+    naming_parts,
+    schema_uses,
+    unknown_ids,
+)
 from kbackup.errors import CorruptError, UndecodableError
 from kbackup.schemas.base import RegistryOptions, SchemaVersion
 from tests.support.memory_store import MemoryStore
@@ -19,9 +29,9 @@ def used(
     return UsedSchemas(part=part, fields=fields, framed=framed, sure=sure, ids=ids)  # type: ignore[arg-type]
 
 
-def topic(*schemas: UsedSchemas) -> TopicState:
+def topic(*schemas: UsedSchemas, name: str = "t") -> TopicState:
     return TopicState(
-        name="t", id="", incarnation=1, captured=1, state="present", partitions=(), schemas=schemas, counted=1
+        name=name, id="", incarnation=1, captured=1, state="present", partitions=(), schemas=schemas, counted=1
     )
 
 
@@ -82,6 +92,29 @@ def test_keys_or_values_are_judged_as_a_whole(of: UsedSchemas, named: bool, unkn
     index = SchemaIndex(schemas(version("a", 1, 1)))
     assert names_schemas(of, index) is named
     assert unknown_ids([topic(of)], index) == [UnknownId("t", "value", i, of.ids[i]) for i in unknown]
+
+
+TEXT = {str(int.from_bytes(b"\x07B39")): 10}  # a key's first bytes are 0, 7 and a text
+TIMES = used(10, {"1": 10})  # a version of two bytes, 0, and a time of eight
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "own"),
+    [
+        ("heartbeats", (used(10, TEXT, part="key"), TIMES), True),
+        ("A.heartbeats", (used(10, TEXT, part="key"), TIMES), True),
+        ("B.checkpoints.internal", (used(10, TEXT, part="key"),), True),
+        ("mm2-offset-syncs.B.internal", (used(10, TEXT, part="key"), TIMES), True),
+        ("heartbeats", (TIMES,), False),  # of devices, with keys of another form, or none
+        ("heartbeats", (used(10, {"1": 9} | TEXT, part="key"), TIMES), False),
+        ("heartbeats", (used(10, TEXT, fields=12, part="key"), TIMES), False),
+        ("hearts", (used(10, TEXT, part="key"), TIMES), False),
+    ],
+)
+def test_topics_of_mirror_maker_name_no_schemas(name: str, of: tuple[UsedSchemas, ...], own: bool) -> None:
+    mirrors, index = topic(*of, name=name), SchemaIndex(schemas(version("a", 1, 1)))
+    assert (not ids_in_use([mirrors]), not list(schema_uses([mirrors], index))) == (own, own)
+    assert (not naming_parts([mirrors], index)) is own
 
 
 def test_counts_add_up() -> None:
