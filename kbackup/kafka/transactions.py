@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import struct
 import time
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,13 +34,14 @@ STATE = "__transaction_state"
 Ends = Mapping[TopicPartition, int]
 
 _MOST_BYTES = 256 << 20  # of windows, from one broker
-_ROUNDS, _ROUND_PAUSE, _SETTLING = 20, 0.01, 5.0  # s: the pause grows, and no round begins after that time
+_COUNTS, _COUNT_PAUSE, _COUNTING = 20, 0.005, 5.0  # s: the pause grows, and no count begins after that time
 _WAIT_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # s, between looks at last stable offsets
 _LAG = 1000
 """Offsets of `__consumer_offsets`: a coordinator answers from memory, which may lack the newest that are stable."""
 _READ = 3  # of a topic's operations
 _EPOCHS_TELL = 2
 """The version of transactions in which each raises the epoch of its markers (KIP-890)."""
+_NO_LIMIT = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +115,7 @@ class CutBegun:
     ) -> TransactionCut:
         starts = {**stable, **self.groups}
         log = _StateLog(self.cluster, self.cluster.log_ends(coordinators, "read_uncommitted"))
-        rounds = _list_until_settled(self.cluster, log, starts)
-        ends = {tp: max(end, starts[tp]) for tp, end in rounds[-1].ends.items()}
+        ends = {tp: max(end, starts[tp]) for tp, end in self.cluster.log_ends(starts, "read_uncommitted").items()}
         late = _wait(self.cluster, starts, ends, wait, given_up)
         states = _transactional(self.cluster, starts)
         unended = [
@@ -125,10 +127,11 @@ class CutBegun:
         ends |= {tp: starts[tp] for tp in late}
         windows = self._read_windows(states, starts, ends)
         log.read(log.ends())
-        producers = producers_of(log.entries.values(), rounds)
+        producers = {who: tuple(own) for who, own in log.of_producers().items()}
+        limits = self._count_markers(log, starts, windows, producers)
         held: dict[TopicPartition, Offsets] = {}
         for tp, window in windows.items():
-            cut = cut_window(tp, starts[tp], window, producers)
+            cut = cut_window(tp, starts[tp], window, producers, limits)
             if isinstance(cut, OpenTransaction):
                 unended.append(cut)
                 ends[tp] = starts[tp]
@@ -155,6 +158,34 @@ class CutBegun:
             begins[tp] = max(begins[tp] - _LAG, log_start)
         ranges = {tp: (at, ends[tp]) for tp, at in begins.items() if at < ends[tp]}
         return log_windows(self.cluster.connection, ranges, _MOST_BYTES, records=self.groups)
+
+    def _count_markers(
+        self, log: _StateLog, starts: Ends, windows: Mapping[TopicPartition, LogWindow], producers: Producers
+    ) -> dict[Place, int | None]:
+        """Return the `limit_of` each producer whose markers must be counted in a partition (step 7)."""
+        places = [(tp, who) for tp, window in windows.items() for who in to_count(tp, starts[tp], window, producers)]
+        waiting, until, counts = places, time.monotonic() + _COUNTING, list[Count]()
+        while waiting and len(counts) < _COUNTS and time.monotonic() < until:
+            time.sleep(len(counts) * _COUNT_PAUSE)
+            ends = partial(self.cluster.log_ends, {tp for tp, _ in waiting}, "read_uncommitted")
+            counts.append(Count(log.ends(), ends(), log.ends()))
+            log.read(counts[-1].after)
+            own = log.of_producers()
+            waiting = [(tp, who) for tp, who in waiting if len({*prepared(tp, who, own[who], counts[-1])}) > 1]
+        ranges = {tp: (windows[tp].position, max(c.ends.get(tp, 0) for c in counts)) for tp, _ in places}
+        ranges = {tp: (at, end) for tp, (at, end) in ranges.items() if at < end}
+        more = log_windows(self.cluster.connection, ranges, _MOST_BYTES, records=(), closed=False)
+        own = log.of_producers()
+        limits: dict[Place, int | None] = {}
+        for tp, who in places:
+            later = more.get(tp, windows[tp])
+            markers = markers_of(who, windows[tp].batches + (later.batches if tp in more else []))
+            if markers is None or not later.complete:
+                limits[tp, who] = None
+                continue
+            at = [(c.ends[tp], *prepared(tp, who, own[who], c)) for c in counts if tp in c.ends]
+            limits[tp, who] = limit_of(markers, (bounds_of(markers, *each) for each in at))
+        return limits
 
 
 def _internal_topics(cluster: Cluster) -> list[list[TopicPartition]]:
@@ -201,8 +232,8 @@ def _wait(cluster: Cluster, starts: Ends, ends: Ends, wait: float, given_up: End
 
 
 class Entry(NamedTuple):
-    """An entry of `__transaction_state`: a transaction is prepared, or `complete`. `version` is that of the producer's
-    transactions."""
+    """An entry of `__transaction_state`: a transaction is prepared, with its partitions, or `complete`. `version` is
+    that of the producer's transactions."""
 
     coordinator: TopicPartition
     offset: int
@@ -210,9 +241,17 @@ class Entry(NamedTuple):
     epoch: int
     version: int
     complete: bool
+    partitions: frozenset[TopicPartition] = frozenset()
 
 
-class Round(NamedTuple):
+Producers = Mapping[int, Sequence[Entry]]
+"""The entries of a producer's transactional id since its coordinator was first listed, by producer id. Who is not named
+has prepared nothing since."""
+Place = tuple[TopicPartition, int]
+"""A producer in a partition."""
+
+
+class Count(NamedTuple):
     """Ends listed one after the other: of coordinators' logs, of partitions, of coordinators' logs again."""
 
     before: Ends
@@ -220,38 +259,62 @@ class Round(NamedTuple):
     after: Ends
 
 
-class SettledProducer(NamedTuple):
-    """The entries of its transactional id after the `before` of a round with these `ends`. `still`: none is before its
-    `after`."""
-
-    entries: Sequence[Entry]
-    still: bool
-    ends: Ends
-
-
-def settle(entries: Sequence[Entry], rounds: Sequence[Round]) -> SettledProducer | None:
-    """Return the producer of a transactional id by the last round that settles it, None if none does (steps 4, 5)."""
-    for each in reversed(rounds):
-        later = [e for e in entries if e.offset >= each.before[e.coordinator]]
-        still = not later or later[0].offset >= each.after[later[0].coordinator]
-        if still or later[0].version >= _EPOCHS_TELL:
-            return SettledProducer(later, still, each.ends)
-    return None
+def prepared(tp: TopicPartition, producer_id: int, entries: Sequence[Entry], count: Count) -> tuple[int, int]:
+    """Return how many transactions of a producer that are not in have a marker in a partition at a count: at least, and
+    at most."""
+    before, after = (ends[entries[0].coordinator] for ends in (count.before, count.after))
+    named = [
+        any(later.offset < before for later in entries[n + 1 : n + 2])  # it is complete
+        for n, each in enumerate(entries)
+        if tp in each.partitions and each.producer_id == producer_id and each.offset < after
+    ]
+    return sum(named), len(named)
 
 
-def producers_of(entries: Iterable[Sequence[Entry]], rounds: Sequence[Round]) -> dict[int, SettledProducer | None]:
-    """Return the producers that entries of transactional ids name, by id; None for those that no round settles. Who is
-    not named has prepared nothing since the last round began."""
-    producers: dict[int, SettledProducer | None] = {}
-    for own in entries:
-        producer = settle(own, rounds)
-        for entry in own if producer is None else producer.entries:
-            producers[entry.producer_id] = producer
-    return producers
+def markers_of(producer_id: int, batches: Iterable[LogBatch]) -> list[int] | None:
+    """Return the offsets of a producer's markers; None if one has no records before it, as one that came twice."""
+    markers: list[int] = []
+    empty = False
+    for batch in batches:
+        if batch.producer_id == producer_id:
+            if batch.control and empty:
+                return None
+            empty = batch.control
+            markers += [batch.first] if batch.control else []
+    return markers
+
+
+def bounds_of(markers: Sequence[int], end: int, surely: int, perhaps: int) -> tuple[int, int]:
+    """Return how many markers are of transactions that are in, at least and at most, by a count: of those below `end`,
+    so many as `prepared` tells are not."""
+    seen = bisect_left(markers, end)
+    return seen - perhaps, seen - surely
+
+
+def limit_of(markers: Sequence[int], bounds: Iterable[tuple[int, int]]) -> int | None:
+    """Return the offset from which on markers are of transactions that are not in; None if `bounds` don't tell."""
+    each = [(0, len(markers)), *bounds]
+    first, last = max(least for least, _ in each), min(most for _, most in each)
+    return [*markers, _NO_LIMIT][first] if first == last else None
+
+
+def to_count(tp: TopicPartition, stable: int, window: LogWindow, producers: Producers) -> set[int]:
+    """Return the producers with records in a window of whom markers must be counted."""
+    found = {
+        batch.producer_id
+        for batch, marker in _committed(window)
+        if marker is not None and stable <= batch.first < window.end and batch.producer_id in producers
+    }
+    return {
+        who
+        for who in found
+        if producers[who][0].version < _EPOCHS_TELL
+        and any(tp in each.partitions for each in producers[who] if each.producer_id == who)
+    }
 
 
 def cut_window(
-    tp: TopicPartition, stable: int, window: LogWindow, producers: Mapping[int, SettledProducer | None]
+    tp: TopicPartition, stable: int, window: LogWindow, producers: Producers, limits: Mapping[Place, int | None]
 ) -> tuple[int, Offsets] | OpenTransaction:
     """Return where a partition ends, and which offsets below are held: runs of committed batches that are not in, with
     the markers and aborted batches among them (step 7). Or a transaction that can't be decided."""
@@ -262,9 +325,10 @@ def cut_window(
     for batch, marker in _committed(window):
         if not stable <= batch.first < window.end:
             continue
-        if marker is not None and producers.get(batch.producer_id, ()) is None:
+        limit = limits.get((tp, batch.producer_id), _NO_LIMIT)
+        if limit is None:
             return OpenTransaction(tp, -1, batch.first, -1)
-        is_in = marker is None or _is_in(tp, batch, marker, producers.get(batch.producer_id))
+        is_in = marker is None or _is_in(marker, producers.get(batch.producer_id), limit)
         if not is_in:
             held.append((held.pop()[0] if joined else batch.first, batch.last + 1))
         joined = not is_in
@@ -286,17 +350,16 @@ def _committed(window: LogWindow) -> list[tuple[LogBatch, LogBatch | None]]:
     return found[::-1]
 
 
-def _is_in(tp: TopicPartition, batch: LogBatch, marker: LogBatch, producer: SettledProducer | None) -> bool:
-    """Return whether a batch's transaction was prepared when its producer's coordinator was first listed. `producer` is
-    None if no entry names it."""
-    if producer is None:
+def _is_in(marker: LogBatch, entries: Sequence[Entry] | None, limit: int) -> bool:
+    """Return whether a marker's transaction was prepared when its producer's coordinator was first listed."""
+    if not entries:
         return True
-    first, end = producer.entries[0], producer.ends[tp]
-    if batch.producer_id != first.producer_id:
+    first = entries[0]
+    if marker.producer_id != first.producer_id:
         return False  # the transactional id got it later
-    if not producer.still:  # markers of later transactions have higher epochs
+    if first.version >= _EPOCHS_TELL:  # markers of later transactions have higher epochs
         return marker.producer_epoch < first.epoch + first.complete
-    return batch.first < end and (first.complete or marker.first < end)
+    return marker.first < limit
 
 
 # Reading the internal topics. Their records are by Kafka's definitions TransactionLogValue and OffsetCommitValue.
@@ -321,6 +384,10 @@ class _StateLog:
     def ends(self) -> dict[TopicPartition, int]:
         return self.cluster.log_ends(self.positions, "read_uncommitted")
 
+    def of_producers(self) -> dict[int, list[Entry]]:
+        """Return the entries of each producer's transactional id."""
+        return {each.producer_id: own for own in self.entries.values() for each in own}
+
     def read(self, ends: Ends) -> None:
         ranges = {tp: (at, ends[tp]) for tp, at in self.positions.items() if at < ends[tp]}
         for tp, window in log_windows(self.cluster.connection, ranges, _MOST_BYTES, records=ranges).items():
@@ -335,19 +402,6 @@ class _StateLog:
                 raise UntoldError(Untold("failed", f"{tp} lacks offset {self.positions[tp]}, or is too large"))
 
 
-def _list_until_settled(cluster: Cluster, log: _StateLog, partitions: Iterable[TopicPartition]) -> list[Round]:
-    """List ends until every producer is settled (steps 2 to 5)."""
-    rounds: list[Round] = []
-    until = time.monotonic() + _SETTLING
-    while len(rounds) < _ROUNDS and (not rounds or time.monotonic() < until):
-        time.sleep(len(rounds) * _ROUND_PAUSE)
-        rounds.append(Round(log.ends(), cluster.log_ends(partitions, "read_uncommitted"), log.ends()))
-        log.read(rounds[-1].after)
-        if all(settle(own, rounds) for own in log.entries.values()):
-            break
-    return rounds
-
-
 def entry_of(tp: TopicPartition, offset: int, key: bytes, value: bytes | None) -> tuple[str, Entry | None]:
     """Return a transactional id, and what a record tells of its transaction. `CorruptError` for unknown versions."""
     keys, values = Cursor(key, str(tp)), Cursor(value or b"", str(tp))
@@ -359,16 +413,17 @@ def entry_of(tp: TopicPartition, offset: int, key: bytes, value: bytes | None) -
     producer_id, epoch, _, status = values.unpack(_TRANSACTION)
     if status not in _PREPARED | _COMPLETED:
         return name, None
-    tags: dict[int, bytes] = {}
-    if version:
-        for _ in range(values.unsigned() - 1):
-            values.take(values.unsigned() - 1)  # a topic
-            values.take(4 * (values.unsigned() - 1))  # its partitions
+    size = (lambda: values.unsigned() - 1) if version else (lambda: values.unpack(_INT32)[0])
+    partitions: set[TopicPartition] = set()
+    for _ in range(size()):
+        topic = text(values.take(values.unsigned() - 1)) if version else _text(values)
+        partitions |= {TopicPartition(topic, *values.unpack(_INT32)) for _ in range(size())}
+        if version:
             _tags(values)
-        values.take(16)  # times
-        tags = _tags(values)
+    values.take(16)  # times
+    tags = _tags(values) if version else {}
     client = int.from_bytes(tags.get(_CLIENT_VERSION, b""), "big")
-    return name, Entry(tp, offset, producer_id, epoch, client, status in _COMPLETED)
+    return name, Entry(tp, offset, producer_id, epoch, client, status in _COMPLETED, frozenset(partitions))
 
 
 def _commits(tp: TopicPartition, window: LogWindow, end: int, held: Offsets) -> list[Commit]:

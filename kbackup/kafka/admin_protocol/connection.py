@@ -250,18 +250,18 @@ class LogBatch(NamedTuple):
 
 @dataclass
 class LogWindow:
-    """The batches from `position` up to `end`, and on to the next marker of each producer with a transaction open
-    there; with `one` the first batch alone. The next batch is read at `position`."""
+    """The batches from `position` up to `end`; `closed`: and on to the next marker of each producer with a transaction
+    open there. The next batch is read at `position`."""
 
     position: int
     end: int
-    one: bool = False
+    closed: bool = True
     batches: list[LogBatch] = field(default_factory=list)
     _open: set[int] = field(default_factory=set)
 
     @property
     def complete(self) -> bool:
-        return bool(self.batches) if self.one else self.position >= self.end and not self._open
+        return self.position >= self.end and not (self.closed and self._open)
 
     def add(self, batch: LogBatch) -> None:
         self.batches.append(batch)

@@ -16,7 +16,7 @@ FENCED, HANGING, RESENT = "FENCED", "HANGING", "RESENT"
 class Transaction(NamedTuple):
     """Writes a batch to each partition of `writes`, in any order, then ends: COMMIT; RESENT, a commit whose markers
     come twice, as from a coordinator that is restarted; ABORT; FENCED, which is an abort that raises the epoch and may
-    come after any write; or HANGING, which is none of them."""
+    come after any write, and puts its marker also where nothing was written; or HANGING, which is none of them."""
 
     writes: tuple[int, ...]
     end: str = COMMIT
@@ -41,12 +41,14 @@ class Batch(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One entry of a coordinator's log, `__transaction_state`. `number` is not in real entries."""
+    """One entry of a coordinator's log, `__transaction_state`. `number` is not in real entries. `partitions` are those
+    that get a marker; an entry of a complete transaction has none."""
 
     kind: str
     epoch: int
     version: int
     number: int
+    partitions: tuple[int, ...] = ()
 
 
 class At(NamedTuple):
@@ -93,7 +95,7 @@ def steps_of(cluster: Cluster, programs: Sequence[Producer]) -> Iterator[tuple[s
         # as Kafka 4.3 does it: a coordinator fences with version 2, whatever the producer has
         version = 2 if end == FENCED or (program.upgraded and at.number) else program.version
         raised = at.epoch + (version == 2)  # the epoch of its markers
-        event = Event(PREPARE, raised, version, at.number)
+        marked = tuple(sorted({*writes}))
         if at.marks is None:
             for n, to in enumerate(at.left):
                 if to not in at.left[:n]:
@@ -103,14 +105,9 @@ def steps_of(cluster: Cluster, programs: Sequence[Producer]) -> Iterator[tuple[s
                         _moved(moved, who, at._replace(left=_without(at.left, to))),
                     )
             if end != HANGING and (not at.left or (end == FENCED and at.left != writes)):
-                written = list(writes)
-                for to in at.left:
-                    written.remove(to)
-                moved = _log(cluster, who, event)
-                yield (
-                    f"coordinator of {who} prepares",
-                    _moved(moved, who, at._replace(marks=tuple(sorted({*written})) * (1 + (end == RESENT)))),
-                )
+                moved = _log(cluster, who, Event(PREPARE, raised, version, at.number, marked))
+                then = at._replace(left=(), marks=marked * (1 + (end == RESENT)))
+                yield f"coordinator of {who} prepares", _moved(moved, who, then)
         elif at.marks:
             mark = Batch(COMMIT if end in (COMMIT, RESENT) else ABORT, who, raised, at.number)
             for to in sorted({*at.marks}):
@@ -121,7 +118,7 @@ def steps_of(cluster: Cluster, programs: Sequence[Producer]) -> Iterator[tuple[s
                 )
         else:
             number, following = at.number + 1, program.transactions[at.number + 1 :]
-            moved = _log(cluster, who, event._replace(kind=COMPLETE))
+            moved = _log(cluster, who, Event(COMPLETE, raised, version, at.number))
             then = At(number, following[0].writes if following else (), raised + (end == FENCED))
             yield f"coordinator of {who} completes", _moved(moved, who, then)
 
@@ -152,8 +149,9 @@ class Result(NamedTuple):
     positions: tuple[tuple[int, int] | None, ...] = ()
 
 
+GIVEN_UP = "given up"
 Step = tuple[str, Hashable]
-"""What a backup did, and what it knows then. A `Result` is its end."""
+"""What a backup did, and what it knows then. A `Result` is its end, or `GIVEN_UP`."""
 
 
 class Backup:
@@ -174,6 +172,8 @@ class Report:
     states: int = 0
     ends: int = 0
     """States in which a restore point was committed."""
+    given_up: int = 0
+    """States in which the backup could not tell transactions apart, and said so."""
     torn: str = ""
     stuck: str = ""
     """What went on so that the backup can't end, though nothing happens any more."""
@@ -189,6 +189,9 @@ def explore(programs: Sequence[Producer], partitions: int, backup: Backup) -> Re
         state = waiting.popleft()  # the nearest first: a counterexample has few steps
         cluster, known = state
         report.states += 1
+        if known == GIVEN_UP:
+            report.given_up += 1
+            continue
         if isinstance(known, Result):
             report.ends += 1
             if why := violation(programs, cluster, known, backup.groups):
@@ -211,6 +214,8 @@ def walk(programs: Sequence[Producer], partitions: int, backup: Backup, random: 
     cluster, known = Cluster.of(partitions, programs), backup.begin()
     names: list[str] = []
     while not isinstance(known, Result):
+        if known == GIVEN_UP:
+            return ""
         following = [(f"backup {name}", (cluster, then)) for name, then in backup.steps(known, cluster)]
         following += [(name, (then, known)) for name, then in steps_of(cluster, programs)]
         name, (cluster, known) = random.choice(following)

@@ -9,17 +9,18 @@ from typing import NamedTuple
 from tests.unit.jobs.backup.transactions.cluster import (
     COMPLETE,
     DATA,
+    GIVEN_UP,
     PREPARE,
     Backup,
     Batch,
     Cluster,
-    Event,
     Result,
     Step,
     committed,
     position_of,
 )
 
+_MANY = 99
 Log = tuple[Batch, ...]
 Names = list[tuple[int, int]]
 """The transaction of each batch of a log, as far as it is known."""
@@ -27,51 +28,59 @@ Ends = tuple[int, ...]
 Position = tuple[int, int] | None
 
 
-Seen = tuple[int | str, ...]
-"""What was seen of a coordinator at one moment: the end of its log, or its answer to DescribeTransactions."""
+Bounds = tuple[tuple[tuple[int, int], ...], ...]
+"""By partition and producer; without a count, `()`."""
 
 
-class Settled(NamedTuple):
-    """Where one producer is cut: `coordinator` was seen before the partitions ended at `ends`. `moved`: it had prepared
-    or completed a transaction when it was seen afterwards, so that epochs must tell."""
+class Count(NamedTuple):
+    """One count of markers: coordinators' logs end at `before`, partitions at `ends`, coordinators' logs at `after`."""
 
-    coordinator: Seen
-    ends: Ends
-    moved: bool
+    before: Ends = ()
+    ends: Ends = ()
+    after: Ends = ()
 
 
 class Known(NamedTuple):
-    """What the backup knows: last stable offsets `stable`, group positions `base`, the coordinators before and after
-    the ends of partitions."""
+    """What the backup knows: last stable offsets `stable`, group positions `base`, where coordinators' logs ended
+    `before`, the `ends` of partitions, and a count of markers that goes on, `counted`. `bounds` are how many markers of
+    each producer in each partition are of transactions that are in: at least, and at most."""
 
     phase: str = "stable"
     stable: Ends = ()
     base: tuple[Position, ...] = ()
-    before: tuple[Seen, ...] = ()
+    before: Ends = ()
     ends: Ends = ()
-    after: tuple[Seen, ...] = ()
-    settled: tuple[Settled | None, ...] = ()
+    counted: Count = Count()
+    bounds: Bounds = ()
+
+
+class UndecidedError(Exception):
+    """Markers must be counted once more; `never`: or can't be."""
+
+    def __init__(self, never: bool) -> None:
+        self.never = never
 
 
 @dataclass(frozen=True)
 class Whole(Backup):
-    """The rule of README.md, with the coordinators' logs, or with DescribeTransactions where `asks`. Wrong variants
-    leave something out (a False), or do one thing otherwise: `group_positions` is `tail`, which is right, or `before`
-    or `after`; `epochs_alone`, which `asks`, looks at states and epochs without start times; `own_epochs` looks at the
-    epochs of records in place of those of their markers.
+    """The rule of README.md. Wrong variants leave something out (a False), or do one thing otherwise: `group_positions`
+    is `tail`, which is right, or `before` or `after`; `epochs_alone` has producers of version 1 told by epochs as well;
+    `own_epochs` looks at the epochs of records in place of those of their markers; `counts_once` takes a transaction
+    that is prepared for one with all its markers; `twice` counts markers that came twice.
 
-    With `others`, producers that are not in the model hold last stable offsets back as far as they like, and make the
-    backup list again as often as they like."""
+    With `others`, producers that are not in the model hold last stable offsets back as far as they like, and have
+    markers counted that need not be."""
 
     groups: tuple[int | None, ...] = ()
     others: bool = False
-    asks: bool = False
-    second_listing: bool = True
     in_order: bool = True
     holds: bool = True
     waits: bool = True
     epochs_alone: bool = False
     own_epochs: bool = False
+    counts_once: bool = False
+    twice: bool = False
+    all_in: bool = False
     group_positions: str = "tail"
 
     def begin(self) -> Known:
@@ -79,25 +88,62 @@ class Whole(Backup):
 
     def steps(self, known: Hashable, cluster: Cluster) -> Iterator[Step]:
         assert isinstance(known, Known)
+        seen = tuple(map(len, cluster.events))
         if known.phase == "stable":
             yield from self._list_stable(known, cluster)
         elif known.phase == "groups":
             base = tuple(self._ask(group, cluster) for group in self._group_numbers())
             yield "asks for group positions", known._replace(base=base, phase="before" if self.in_order else "ends")
         elif known.phase == "before":
-            then = known._replace(before=(*known.before, self._see(cluster, len(known.before))))
-            if len(then.before) == len(cluster.events):
-                then = then._replace(phase="ends" if self.in_order else "after")
-            yield f"sees the coordinator of {len(known.before)} at {then.before[-1]}", then
+            then = known._replace(before=(*known.before, seen[len(known.before)]))
+            if len(then.before) == len(seen):
+                then = then._replace(phase="ends" if self.in_order else "wait")
+            yield f"lists the coordinator of {len(known.before)}: {then.before[-1]}", then
         elif known.phase == "ends":
             then = known._replace(ends=(*known.ends, len(cluster.logs[len(known.ends)])))
             if len(then.ends) == len(cluster.logs):
-                then = then._replace(phase="after" if self.in_order else "before")
+                then = then._replace(phase="wait" if self.in_order else "before")
             yield f"lists the end of partition {len(known.ends)}: {then.ends[-1]}", then
-        elif known.phase == "after":
-            yield from self._see_again(known, cluster)
-        elif not self.waits or all(cluster.stable(n) >= end for n, end in enumerate(known.ends)):
+        elif known.phase == "wait":
+            if not self.waits or all(cluster.stable(n) >= end for n, end in enumerate(known.ends)):
+                yield from self._decide(known, cluster, seen)
+        else:
+            yield from self._count(known, cluster, seen)
+
+    def _decide(self, known: Known, cluster: Cluster, seen: Ends) -> Iterator[Step]:
+        again = False
+        try:
             yield "commits the restore point", self._result(known, cluster)
+        except UndecidedError as error:
+            again = not error.never
+            if error.never:
+                yield "can't tell transactions apart", GIVEN_UP
+        if again or (self.others and not known.bounds):
+            yield f"begins to count at {seen}", known._replace(phase="count", counted=Count(seen))
+
+    def _count(self, known: Known, cluster: Cluster, seen: Ends) -> Iterator[Step]:
+        count = known.counted
+        if len(count.ends) < len(cluster.logs):
+            count = count._replace(ends=(*count.ends, len(cluster.logs[len(count.ends)])))
+            yield f"counts to {count.ends[-1]}", known._replace(counted=count)
+        else:
+            bounds = tuple(
+                tuple(
+                    self._bounds(known, count._replace(after=seen), cluster, partition, who) for who in range(len(seen))
+                )
+                for partition in range(len(cluster.logs))
+            )
+            then = known._replace(phase="wait", counted=Count(), bounds=bounds)
+            yield f"lists the coordinators again: {seen}", then
+
+    def _bounds(self, known: Known, count: Count, cluster: Cluster, partition: int, who: int) -> tuple[int, int]:
+        markers, _ = _markers(cluster.logs[partition], known.stable[partition], who)
+        seen = sum(n < count.ends[partition] for n in markers)
+        events = cluster.events[who]
+        named = [n for n in range(known.before[who], count.after[who]) if partition in events[n].partitions]
+        surely = sum(n + 1 < count.before[who] or self.counts_once for n in named)
+        least, most = known.bounds[partition][who] if known.bounds else (0, _MANY)
+        return max(least, seen - len(named)), min(most, seen - surely)
 
     def _list_stable(self, known: Known, cluster: Cluster) -> Iterator[Step]:
         partition = len(known.stable)
@@ -107,44 +153,6 @@ class Whole(Backup):
             if len(then.stable) == len(cluster.logs):
                 then = then._replace(phase="groups")
             yield f"lists the last stable offset of partition {partition}: {stable}", then
-
-    def _see(self, cluster: Cluster, who: int) -> Seen:
-        if not self.asks:
-            return (len(cluster.events[who]),)
-        at, events = cluster.producers[who], cluster.events[who]
-        if at.marks is not None:
-            state, number = "Prepare", at.number
-        elif any(b.kind == DATA and (b.producer, b.number) == (who, at.number) for log in cluster.logs for b in log):
-            state, number = "Ongoing", at.number
-        else:
-            state, number = "Complete", at.number - 1
-        epoch = events[-1].epoch if state == "Prepare" else at.epoch
-        return (state, epoch) if self.epochs_alone else (state, epoch, number)  # its number for its start time
-
-    def _see_again(self, known: Known, cluster: Cluster) -> Iterator[Step]:
-        who = len(known.after)
-        then = known._replace(after=(*known.after, self._see(cluster, who)))
-        name = f"sees the coordinator of {who} again at {then.after[-1]}"
-        if len(then.after) < len(cluster.events):
-            yield name, then
-            return
-        old = then.settled or (None,) * len(then.after)
-        settled = tuple(
-            Settled(then.before[n], then.ends, moved=self.second_listing and then.before[n] != then.after[n])
-            if self._is_settled(then, cluster, n)
-            else old[n]
-            for n in range(len(then.after))
-        )
-        if all(settled):
-            yield name, then._replace(settled=settled, phase="wait", before=(), after=())
-        if self.others or not all(settled):
-            again = then._replace(settled=settled, phase="before", before=(), ends=(), after=())
-            yield f"{name}, and lists again", again if self.in_order else again._replace(phase="ends")
-
-    def _is_settled(self, known: Known, cluster: Cluster, who: int) -> bool:
-        if not self.second_listing or known.before[who] == known.after[who]:
-            return True
-        return not self.asks and _following(cluster, who, known.before[who]).version == 2
 
     def _group_numbers(self) -> range:
         return range(max((g + 1 for g in self.groups if g is not None), default=0))
@@ -177,33 +185,45 @@ class Whole(Backup):
         ]
 
     def _is_in(self, known: Known, cluster: Cluster, partition: int, offset: int) -> bool:
-        """Return whether a record's transaction was prepared when its producer's coordinator was first seen."""
+        """Return whether a record's transaction was prepared when its producer's coordinator was first listed."""
         if not self.holds:
             return True
         log = cluster.logs[partition]
         batch = log[offset]
-        settled = known.settled[batch.producer]
-        assert settled is not None
-        end = settled.ends[partition]
-        marks = [n for n in range(offset, len(log)) if log[n].producer == batch.producer and log[n].kind != DATA]
-        marked = bool(marks) and marks[0] < end
-        if self.asks:
-            return offset < end and (marked or settled.coordinator[0] == "Prepare")
-        if settled.coordinator[0] == len(cluster.events[batch.producer]):
+        events = cluster.events[batch.producer]
+        since = events[known.before[batch.producer] :]
+        if not since or self.all_in:
             return True  # nothing was prepared since, and all below the last stable offset was
-        following = _following(cluster, batch.producer, settled.coordinator)
-        if settled.moved and self.own_epochs:
-            return batch.epoch < following.epoch - (following.kind == PREPARE)
-        if settled.moved:  # the markers of a transaction of version 2 have a higher epoch than those before
-            return bool(marks) and log[marks[0]].epoch < following.epoch + (following.kind == COMPLETE)
-        return offset < end and (marked or following.kind == COMPLETE)
+        first = since[0]
+        marks = [n for n in range(offset, len(log)) if log[n].producer == batch.producer and log[n].kind != DATA]
+        if (first.version == 2 or self.epochs_alone) and self.own_epochs:
+            return batch.epoch < first.epoch - (first.kind == PREPARE)
+        if first.version == 2 or self.epochs_alone:
+            # the markers of a transaction of version 2 have a higher epoch than those before
+            return bool(marks) and log[marks[0]].epoch < first.epoch + (first.kind == COMPLETE)
+        if not any(partition in event.partitions for event in since):
+            return True
+        if not marks or not (committed(log, offset)):
+            return False  # nobody reads it
+        markers, twice = _markers(log, known.stable[partition], batch.producer)
+        if twice and not self.twice:
+            raise UndecidedError(never=True)
+        least, most = known.bounds[partition][batch.producer] if known.bounds else (0, _MANY)
+        if least < min(most, len(markers)):
+            raise UndecidedError(never=False)
+        return markers.index(marks[0]) < least
 
 
-def _following(cluster: Cluster, who: int, seen: Seen) -> Event:
-    """Return the first entry of a coordinator's log after an end that was seen."""
-    (end,) = seen
-    assert isinstance(end, int)
-    return cluster.events[who][end]
+def _markers(log: Log, stable: int, who: int) -> tuple[list[int], bool]:
+    """Return the markers of a producer from an offset on, and whether one may have come twice: without records."""
+    markers: list[int] = []
+    empty = twice = False
+    for n, batch in enumerate(log[stable:], stable):
+        if batch.producer == who:
+            twice = twice or (batch.kind != DATA and empty)
+            empty = batch.kind != DATA
+            markers += [n] if empty else []
+    return markers, twice
 
 
 class Window(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -14,21 +14,24 @@ from kbackup.kafka.admin_protocol.connection import LogBatch, LogWindow
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.kafka.transactions import (
     Commit,
+    Count,
     Entry,
     OpenTransaction,
-    Round,
-    SettledProducer,
+    bounds_of,
     commit_of,
     cut_window,
     entry_of,
-    producers_of,
-    settle,
+    limit_of,
+    markers_of,
+    prepared,
+    to_count,
 )
 from kbackup.types import TopicPartition
 from tests.support.exhaustive import sample
 from tests.unit.jobs.backup.transactions import cluster as model
+from tests.unit.jobs.backup.transactions import rules as model_rules
 from tests.unit.jobs.backup.transactions.cluster import ABORT, COMMIT, FENCED, Producer, Transaction, walk
-from tests.unit.jobs.backup.transactions.rules import Known, Log, Whole
+from tests.unit.jobs.backup.transactions.rules import Known, Log, UndecidedError, Whole
 from tests.unit.jobs.backup.transactions.test_transactions import BOTH, ENDS, FENCE, check
 
 
@@ -40,26 +43,26 @@ def log_of(who: int) -> TopicPartition:
     return TopicPartition("__transaction_state", who)
 
 
-def round_of(who: int, before: object, after: object, ends: Sequence[int]) -> Round:
-    assert isinstance(before, int)
-    assert isinstance(after, int)
-    return Round({log_of(who): before}, {tp_of(n): end for n, end in enumerate(ends)}, {log_of(who): after})
-
-
 def entries_of(cluster: model.Cluster, who: int) -> list[Entry]:
     return [
-        Entry(log_of(who), n, who, e.epoch, e.version, e.kind == model.COMPLETE)
+        Entry(log_of(who), n, who, e.epoch, e.version, e.kind == model.COMPLETE, frozenset(map(tp_of, e.partitions)))
         for n, e in enumerate(cluster.events[who])
+    ]
+
+
+def batches_of(log: Log, stable: int) -> list[LogBatch]:
+    return [
+        LogBatch(n, n, 0, b.kind != model.DATA, b.kind == ABORT, True, b.producer, b.epoch)
+        for n, b in enumerate(log[stable:], stable)
     ]
 
 
 def window_of(log: Log, stable: int, end: int) -> LogWindow:
     window = LogWindow(stable, end)
-    for n, batch in enumerate(log[stable:], stable):
+    for batch in batches_of(log, stable):
         if window.complete:
             break
-        control = batch.kind != model.DATA
-        window.add(LogBatch(n, n, 0, control, batch.kind == ABORT, True, batch.producer, batch.epoch))
+        window.add(batch)
     return window
 
 
@@ -67,22 +70,34 @@ def window_of(log: Log, stable: int, end: int) -> LogWindow:
 class Built(Whole):
     """`Whole` by the functions of kbackup."""
 
-    def _is_settled(self, known: Known, cluster: model.Cluster, who: int) -> bool:
-        listed = round_of(who, known.before[who][0], known.after[who][0], known.ends)
-        return settle(entries_of(cluster, who), [listed]) is not None
+    def _bounds(
+        self, known: Known, count: model_rules.Count, cluster: model.Cluster, partition: int, who: int
+    ) -> tuple[int, int]:
+        markers = markers_of(who, batches_of(cluster.logs[partition], known.stable[partition]))
+        entries = entries_of(cluster, who)[known.before[who] :]
+        if markers is None or not entries:
+            return 0, 99
+        tp, log = tp_of(partition), log_of(who)
+        at = Count({log: count.before[who]}, {tp: count.ends[partition]}, {log: count.after[who]})
+        now = bounds_of(markers, at.ends[tp], *prepared(tp, who, entries, at))
+        before = known.bounds[partition][who] if known.bounds else now
+        return max(now[0], before[0]), min(now[1], before[1])
 
     def _inside(self, known: Known, cluster: model.Cluster) -> list[set[int]]:
-        producers: dict[int, SettledProducer | None] = {}
-        for who, settled in enumerate(known.settled):
-            assert settled is not None
-            (before,) = settled.coordinator
-            assert isinstance(before, int)
-            listed = round_of(who, before, before + settled.moved, settled.ends)
-            producers |= producers_of([entries_of(cluster, who)], [listed])
+        producers = {who: own for who, at in enumerate(known.before) if (own := entries_of(cluster, who)[at:])}
         inside = []
         for p, log in enumerate(cluster.logs):
-            cut = cut_window(tp_of(p), known.stable[p], window_of(log, known.stable[p], known.ends[p]), producers)
-            assert not isinstance(cut, OpenTransaction), cut
+            tp, stable = tp_of(p), known.stable[p]
+            window = window_of(log, stable, known.ends[p])
+            limits: dict[tuple[TopicPartition, int], int | None] = {}
+            for who in to_count(tp, stable, window, producers):
+                markers = markers_of(who, batches_of(log, stable))
+                if markers is None:
+                    raise UndecidedError(never=True)
+                limits[tp, who] = limit_of(markers, [known.bounds[p][who]] if known.bounds else [])
+            cut = cut_window(tp, stable, window, producers, limits)
+            if isinstance(cut, OpenTransaction):
+                raise UndecidedError(never=False)
             end, held = cut
             inside.append(set(range(end)).difference(*(range(*run) for run in held)))
         return inside
@@ -122,63 +137,95 @@ def test_random_walks_of_three_producers() -> None:
 TP = tp_of(0)
 
 
-def entry(offset: int, producer: int, epoch: int, complete: bool, version: int = 2) -> Entry:
-    return Entry(log_of(0), offset, producer, epoch, version, complete)
+def entry(
+    offset: int, producer: int, epoch: int, complete: bool, version: int = 2, partitions: Sequence[int] = ()
+) -> Entry:
+    return Entry(log_of(0), offset, producer, epoch, version, complete, frozenset(map(tp_of, partitions)))
 
 
-def cut(batches: str, entries: Sequence[Entry], *rounds: Round, end: int | None = None) -> object:
-    """The cut of a log like '1 2 plain 1:COMMIT', with an offset for each word: data, or a marker with epoch 5."""
-    words = batches.split()
-    window = LogWindow(0, len(words) if end is None else end)
-    for n, word in enumerate(words):
+def window(words: str, end: int | None = None) -> LogWindow:
+    """The window of a log like '1 2 plain 1:COMMIT', with an offset for each word: data, or a marker with epoch 5."""
+    found = LogWindow(0, len(words.split()) if end is None else end)
+    for n, word in enumerate(words.split()):
         number, _, marker = word.partition(":")
         producer = -1 if number == "plain" else int(number)
-        window.add(LogBatch(n, n, 0, bool(marker), marker == ABORT, producer >= 0, producer, 5))
-    return cut_window(TP, 0, window, producers_of([entries], rounds))
+        found.add(LogBatch(n, n, 0, bool(marker), marker == ABORT, producer >= 0, producer, 5))
+    return found
+
+
+def cut(words: str, producers: Mapping[int, Sequence[Entry]], *limits: int | None, end: int | None = None) -> object:
+    """The cut of a window, with the limits of producers 1, 2 and so on."""
+    return cut_window(TP, 0, window(words, end), producers, {(TP, n): each for n, each in enumerate(limits, 1)})
 
 
 def test_held_batches_are_runs_and_the_last_one_ends_the_partition() -> None:
-    """Producer 1 has prepared its transaction after the round; who is not named had before."""
-    listed, later = round_of(0, 0, 0, [99]), [entry(0, 1, 5, complete=False, version=1)]
-    assert cut("2 1 3 3:ABORT 1 2:COMMIT 1:COMMIT", later, listed._replace(ends={TP: 5}), end=5) == (1, ())
-    assert cut("1 3 3:ABORT 1 plain 1 plain 1 3 3:ABORT 1:COMMIT", later, listed._replace(ends={TP: 9}), end=9) == (
-        7,
-        ((0, 4), (5, 6)),
-    )
-    assert cut("1 plain plain 1:ABORT", later, listed, end=2) == (2, ()), "aborted"
-    assert cut("1 2 1:COMMIT 2:COMMIT", later, listed._replace(ends={TP: 1}), end=1) == (0, ()), "2 is behind the end"
-    assert cut("plain 3 3:ABORT", [], listed) == (3, ()), "aborted at the end"
+    """Producer 1 has prepared its transaction after the listing; who is not named had before."""
+    later = {1: [entry(0, 1, 5, complete=False, version=1)]}
+    assert cut("2 1 3 3:ABORT 1 2:COMMIT 1:COMMIT", later, 6, end=5) == (1, ())
+    assert cut("1 3 3:ABORT 1 plain 1 plain 1 3 3:ABORT 1:COMMIT", later, 10, end=9) == (7, ((0, 4), (5, 6)))
+    assert cut("1 plain plain 1:ABORT", later, 3, end=2) == (2, ()), "aborted"
+    assert cut("1 2 1:COMMIT 2:COMMIT", later, 2, end=1) == (0, ()), "2 is behind the end"
+    assert cut("plain 3 3:ABORT", {}) == (3, ()), "aborted at the end"
+    assert cut("1 1:COMMIT 1 1:COMMIT", later, 2) == (2, ()), "between its transactions"
 
 
 def test_a_producer_that_changes_its_id() -> None:
     """Epochs of one id tell nothing about those of another."""
-    moved = round_of(0, 0, 2, [99])
     log = "7 7:COMMIT 8 8:COMMIT 9 9:COMMIT plain"
     completed = [entry(0, 8, 0, complete=True), entry(1, 8, 1, complete=False)]
-    assert cut(log, completed, moved) == (7, ((2, 3),)), "7 was prepared before; 9 is not named"
+    assert cut(log, {8: completed}) == (7, ((2, 3),)), "7 was prepared before; 9 is not named"
     prepared = [entry(0, 7, 9, complete=False), entry(1, 8, 9, complete=True)]
-    assert cut(log, prepared, moved) == (7, ((2, 3),)), "7 has lower epochs; 8 came after it"
+    assert cut(log, {7: prepared, 8: prepared}) == (7, ((2, 3),)), "7 has lower epochs; 8 came after it"
 
 
 def test_a_window_that_can_not_be_decided_names_a_transaction() -> None:
-    never = round_of(0, 0, 1, [99])
-    busy = [entry(0, 1, 5, complete=False, version=1)]
-    assert settle(busy, [never]) is None
-    assert cut("2 1 1:COMMIT 2:COMMIT", busy, never) == OpenTransaction(TP, -1, 1, -1), "nothing to abort"
-    assert cut("2 plain", [], never) == OpenTransaction(TP, -1, 0, -1), "its marker was not read, and it may have ended"
-    earlier, later = round_of(0, 0, 0, [2]), round_of(0, 1, 1, [3])
-    for rounds in ([earlier, never], [never, later]):
-        assert settle(busy, rounds) is not None, "it was still in one of them"
+    busy = {1: [entry(0, 1, 5, complete=False, version=1)]}
+    assert cut("2 1 1:COMMIT 2:COMMIT", busy, None) == OpenTransaction(TP, -1, 1, -1), "nothing to abort"
+    assert cut("2 plain", {}) == OpenTransaction(TP, -1, 0, -1), "its marker was not read, and it may have ended"
+
+
+def test_only_producers_whose_epochs_do_not_tell_are_counted() -> None:
+    here, elsewhere = entry(0, 1, 5, complete=False, version=1, partitions=(0,)), entry(0, 1, 5, False, 1, (1,))
+    log = window("1 1:COMMIT 2 2:COMMIT 3 3:ABORT 1")
+    assert to_count(TP, 0, log, {1: [here]}) == {1}
+    assert to_count(TP, 0, log, {1: [elsewhere], 3: [here._replace(producer_id=3)]}) == set(), "in, and aborted"
+    assert to_count(TP, 0, log, {1: [here._replace(version=2)]}) == set(), "epochs tell"
+    assert to_count(TP, 2, log, {1: [here]}) == set(), "it was stable before"
+
+
+def test_counts_of_a_producer_without_a_pause_tell_together() -> None:
+    """Its transactions 1 to 4 are prepared at entries 0, 2, 4 and 6, and complete at the next one each."""
+    own = [entry(n, 1, 5, complete=bool(n % 2), version=1, partitions=() if n % 2 else (0,)) for n in range(8)]
+    log = window("1 1:COMMIT 1 1:COMMIT 1 1:COMMIT 1 1:COMMIT 1 1:COMMIT")  # the first one was prepared before
+    markers = markers_of(1, log.batches)
+    assert markers == [1, 3, 5, 7, 9]
+
+    def bounds(before: int, end: int, after: int) -> tuple[int, int]:
+        at = Count({log_of(0): before}, {TP: end}, {log_of(0): after})
+        return bounds_of(markers, end, *prepared(TP, 1, own, at))
+
+    first, second = bounds(2, 4, 3), bounds(3, 6, 4)
+    assert first == (0, 1), "of two markers, that of 1 is not in, and perhaps that of 2"
+    assert second == (1, 2), "of three, that of 1 is not in, and perhaps that of 2"
+    assert [limit_of(markers, each) for each in ([first], [second], [first, second])] == [None, None, 3]
+    assert limit_of(markers, [bounds(4, 6, 4)]) == 3, "it is still"
+    assert limit_of([], []) is not None, "it has no marker there"
+
+
+def test_markers_that_may_have_come_twice_are_not_counted() -> None:
+    assert markers_of(1, window("1:COMMIT 1 2 1:COMMIT 2:COMMIT").batches) == [0, 3], "records were before the window"
+    assert markers_of(1, window("1 1:COMMIT 2 1:COMMIT 2:COMMIT").batches) is None
 
 
 def test_records_of_internal_topics() -> None:
     key = b"\0\0\0\2tx"
     start = struct.pack(">qhib", 7, 5, 60_000, 2)
     partitions = b"\0\0\0\1\0\1t\0\0\0\1\0\0\0\0"
-    assert entry_of(TP, 3, key, b"\0\0" + start + partitions + bytes(16)) == ("tx", Entry(TP, 3, 7, 5, 0, False))
+    named = frozenset({TopicPartition("t", 0)})
+    assert entry_of(TP, 3, key, b"\0\0" + start + partitions + bytes(16)) == ("tx", Entry(TP, 3, 7, 5, 0, False, named))
     tags = b"\2\0\x08" + struct.pack(">q", 6) + b"\2\2\0\2"
     flexible = b"\0\1" + start[:-1] + b"\4" + b"\2\2t\2\0\0\0\0\0" + bytes(16) + tags
-    assert entry_of(TP, 3, key, flexible) == ("tx", Entry(TP, 3, 7, 5, 2, True))
+    assert entry_of(TP, 3, key, flexible) == ("tx", Entry(TP, 3, 7, 5, 2, True, named))
     assert entry_of(TP, 3, key, b"\0\1" + start[:-1] + b"\1\0" + bytes(17)) == ("tx", None), "ongoing"
     assert entry_of(TP, 3, key, None) == ("tx", None)
     with pytest.raises(CorruptError, match="version 2 is not known"):
