@@ -180,11 +180,8 @@ class CutBegun:
         for tp, who in places:
             later = more.get(tp, windows[tp])
             markers = markers_of(who, windows[tp].batches + (later.batches if tp in more else []))
-            if markers is None or not later.complete:
-                limits[tp, who] = None
-                continue
             at = [(c.ends[tp], *prepared(tp, who, own[who], c)) for c in counts if tp in c.ends]
-            limits[tp, who] = limit_of(markers, (bounds_of(markers, *each) for each in at))
+            limits[tp, who] = limit_of(markers, at) if markers is not None and later.complete else None
         return limits
 
 
@@ -284,17 +281,13 @@ def markers_of(producer_id: int, batches: Iterable[LogBatch]) -> list[int] | Non
     return markers
 
 
-def bounds_of(markers: Sequence[int], end: int, surely: int, perhaps: int) -> tuple[int, int]:
-    """Return how many markers are of transactions that are in, at least and at most, by a count: of those below `end`,
-    so many as `prepared` tells are not."""
-    seen = bisect_left(markers, end)
-    return seen - perhaps, seen - surely
-
-
-def limit_of(markers: Sequence[int], bounds: Iterable[tuple[int, int]]) -> int | None:
-    """Return the offset from which on markers are of transactions that are not in; None if `bounds` don't tell."""
-    each = [(0, len(markers)), *bounds]
-    first, last = max(least for least, _ in each), min(most for _, most in each)
+def limit_of(markers: Sequence[int], counts: Iterable[tuple[int, int, int]]) -> int | None:
+    """Return the offset from which on markers are of transactions that are not in; None if it can't be told. `counts`
+    are ends, with what `prepared` tells of the markers below."""
+    first, last = 0, len(markers)
+    for end, surely, perhaps in counts:
+        seen = bisect_left(markers, end)
+        first, last = max(first, seen - perhaps), min(last, seen - surely)
     return [*markers, _NO_LIMIT][first] if first == last else None
 
 
@@ -305,11 +298,12 @@ def to_count(tp: TopicPartition, stable: int, window: LogWindow, producers: Prod
         for batch, marker in _committed(window)
         if marker is not None and stable <= batch.first < window.end and batch.producer_id in producers
     }
+    first = {who: producers[who][0] for who in found}
     return {
         who
         for who in found
-        if producers[who][0].version < _EPOCHS_TELL
-        and any(tp in each.partitions for each in producers[who] if each.producer_id == who)
+        if first[who].producer_id == who and first[who].version < _EPOCHS_TELL
+        if any(tp in each.partitions and each.producer_id == who for each in producers[who])
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -17,7 +18,6 @@ from kbackup.kafka.transactions import (
     Count,
     Entry,
     OpenTransaction,
-    bounds_of,
     commit_of,
     cut_window,
     entry_of,
@@ -79,9 +79,10 @@ class Built(Whole):
             return 0, 99
         tp, log = tp_of(partition), log_of(who)
         at = Count({log: count.before[who]}, {tp: count.ends[partition]}, {log: count.after[who]})
-        now = bounds_of(markers, at.ends[tp], *prepared(tp, who, entries, at))
-        before = known.bounds[partition][who] if known.bounds else now
-        return max(now[0], before[0]), min(now[1], before[1])
+        seen = bisect_left(markers, at.ends[tp])
+        surely, perhaps = prepared(tp, who, entries, at)
+        least, most = known.bounds[partition][who] if known.bounds else (0, 99)
+        return max(least, seen - perhaps), min(most, seen - surely)
 
     def _inside(self, known: Known, cluster: model.Cluster) -> list[set[int]]:
         producers = {who: own for who, at in enumerate(known.before) if (own := entries_of(cluster, who)[at:])}
@@ -94,7 +95,9 @@ class Built(Whole):
                 markers = markers_of(who, batches_of(log, stable))
                 if markers is None:
                     raise UndecidedError(never=True)
-                limits[tp, who] = limit_of(markers, [known.bounds[p][who]] if known.bounds else [])
+                least, most = known.bounds[p][who] if known.bounds else (0, 99)
+                many = len(markers)
+                limits[tp, who] = limit_of(markers, [(len(log), many - most, many - least)])
             cut = cut_window(tp, stable, window, producers, limits)
             if isinstance(cut, OpenTransaction):
                 raise UndecidedError(never=False)
@@ -200,15 +203,14 @@ def test_counts_of_a_producer_without_a_pause_tell_together() -> None:
     markers = markers_of(1, log.batches)
     assert markers == [1, 3, 5, 7, 9]
 
-    def bounds(before: int, end: int, after: int) -> tuple[int, int]:
-        at = Count({log_of(0): before}, {TP: end}, {log_of(0): after})
-        return bounds_of(markers, end, *prepared(TP, 1, own, at))
+    def count(before: int, end: int, after: int) -> tuple[int, int, int]:
+        return end, *prepared(TP, 1, own, Count({log_of(0): before}, {TP: end}, {log_of(0): after}))
 
-    first, second = bounds(2, 4, 3), bounds(3, 6, 4)
-    assert first == (0, 1), "of two markers, that of 1 is not in, and perhaps that of 2"
-    assert second == (1, 2), "of three, that of 1 is not in, and perhaps that of 2"
-    assert [limit_of(markers, each) for each in ([first], [second], [first, second])] == [None, None, 3]
-    assert limit_of(markers, [bounds(4, 6, 4)]) == 3, "it is still"
+    first, second, still = count(2, 4, 3), count(3, 6, 4), count(4, 6, 4)
+    assert (first, second, still) == ((4, 1, 2), (6, 1, 2), (6, 2, 2))
+    assert limit_of(markers, [first]) is None, "1 or 2 of two markers are not in"
+    assert limit_of(markers, [second]) is None, "1 or 2 of three"
+    assert limit_of(markers, [first, second]) == limit_of(markers, [still]) == 3
     assert limit_of([], []) is not None, "it has no marker there"
 
 
