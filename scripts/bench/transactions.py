@@ -46,6 +46,7 @@ def main() -> None:
                 rate, records = (_written(load) - written) / seconds, sum(report.new_records.values())
                 steps = [report.seconds.get(step, 0.0) for step in ("end transactions", "run")]
                 rows[mode].append([seconds, *steps, received / 1e6, records, rate])
+                print(f"{mode}: {seconds:.1f} s", flush=True)
     session.stop()
     head = ("", "s", "of it ends", "run", "MB received", "records", "transactions/s")
     of = {mode: [median(column) for column in zip(*own, strict=True)] for mode, own in rows.items()}
