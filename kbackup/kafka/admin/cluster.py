@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -138,7 +138,11 @@ def _ask(
                 if isinstance(key, ConfigResource):
                     yield answered(key.name, future)
                 elif isinstance(key, KafkaTopicPartition):
-                    yield answered(TopicPartition(key.topic, key.partition), future)
+                    tp, answer = answered(TopicPartition(key.topic, key.partition), future)
+                    if not isinstance(answer, KafkaError) and answer.offset == OFFSET_INVALID:
+                        # librdkafka's answer, without an error, where a leader goes away meanwhile
+                        answer = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+                    yield tp, answer
                 else:
                     yield answered(key, future)
 

@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, TopicCollection
+from confluent_kafka import OFFSET_INVALID, KafkaError, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, NewTopic
 
 from kbackup.errors import ClusterError, UnreachableError, UsageError
@@ -255,7 +255,7 @@ TP = TopicPartition("t", 0)
 class Admin:
     """Refuses every request with the next of `errors`; then it answers."""
 
-    def __init__(self, *errors: int) -> None:
+    def __init__(self, *errors: object) -> None:
         self.errors = list(errors)
         self.refreshed = 0
 
@@ -317,6 +317,13 @@ def test_a_new_leader_is_asked_again(name: str, code: int, clock: list[float]) -
     admin = Admin(code, code)
     assert request(cluster(admin)) == expected
     assert (len(clock), admin.refreshed) == (2, 2)  # a client keeps a leader that it knows
+
+
+def test_an_offset_that_is_none_is_asked_for_again(clock: list[float]) -> None:
+    """Librdkafka's answer, without an error, where a leader goes away meanwhile: a log that ends there was cut."""
+    admin = Admin(SimpleNamespace(offset=OFFSET_INVALID, leader_epoch=None))
+    assert cluster(admin).log_ends([TP], "read_committed") == {TP: 7}
+    assert (len(clock), admin.refreshed) == (1, 1)
 
 
 @pytest.mark.parametrize("name", ["log starts", "configs"])
