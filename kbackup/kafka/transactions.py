@@ -9,9 +9,8 @@ import struct
 import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,9 +38,7 @@ _WAIT_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # s, between looks at last stable offse
 _LAG = 1000
 """Offsets of `__consumer_offsets`: a coordinator answers from memory, which may lack the newest that are stable."""
 _READ = 3  # of a topic's operations
-_EPOCHS_TELL = 2
-"""The version of transactions in which each raises the epoch of its markers (KIP-890)."""
-_NO_LIMIT = 1 << 63
+_EPOCHS_RAISED, _NO_LIMIT = 2, 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +122,15 @@ class CutBegun:
             if 0 <= each.current_txn_start_offset < ends[tp]
         ]
         ends |= {tp: starts[tp] for tp in late}
-        windows = self._read_windows(states, starts, ends)
         log.read(log.ends())
-        producers = {who: tuple(own) for who, own in log.of_producers().items()}
-        limits = self._count_markers(log, starts, windows, producers)
+        producers = {each.producer_id: tuple(own) for own in log.entries.values() for each in own}
+        named = prepared(log.entries.values(), log.positions, log.positions)
+        places = [place for place in named if starts.get(place[0], 0) < ends.get(place[0], 0)]
+        counts = self._count_markers(log, [place for place in places if not epochs_tell(producers[place[1]])])
+        windows = self._read_windows(states, starts, ends, counts)
         held: dict[TopicPartition, Offsets] = {}
         for tp, window in windows.items():
-            cut = cut_window(tp, starts[tp], window, producers, limits)
+            cut = cut_window(tp, starts[tp], window, producers, counts)
             if isinstance(cut, OpenTransaction):
                 unended.append(cut)
                 ends[tp] = starts[tp]
@@ -150,39 +149,35 @@ class CutBegun:
             transactional=frozenset(stable.keys() & states.keys()),
         )
 
+    def _count_markers(self, log: _StateLog, places: Collection[Place]) -> Counts:
+        """Count the markers of producers in partitions, until counts tell or there were many (step 5)."""
+        counts: dict[Place, list[tuple[int, int, int]]] = {place: [] for place in places}
+        waiting, until = set(places), time.monotonic() + _COUNTING
+        for number in range(_COUNTS):
+            if not waiting or time.monotonic() > until:
+                break
+            time.sleep(number * _COUNT_PAUSE)
+            before, partitions = log.ends(), {tp for tp, _ in waiting}
+            ends, after = self.cluster.log_ends(partitions, "read_uncommitted"), log.ends()
+            log.read(after)
+            found = prepared(log.entries.values(), before, after)
+            for tp, who in places:
+                if tp in ends:
+                    counts[tp, who].append((ends[tp], *found[tp, who]))
+            waiting = {place for place in waiting if found[place][0] < found[place][1]}
+        return counts
+
     def _read_windows(
-        self, partitions: Iterable[TopicPartition], starts: Ends, ends: Ends
+        self, partitions: Iterable[TopicPartition], starts: Ends, ends: Ends, counts: Counts
     ) -> dict[TopicPartition, LogWindow]:
         begins = {tp: starts[tp] for tp in partitions}
         for tp, log_start in self.cluster.log_starts(begins.keys() & self.groups.keys()).items():
             begins[tp] = max(begins[tp] - _LAG, log_start)
-        ranges = {tp: (at, ends[tp]) for tp, at in begins.items() if at < ends[tp]}
+        ranges = {tp: (at, ends[tp], ends[tp]) for tp, at in begins.items() if at < ends[tp]}
+        for (tp, _), own in counts.items():
+            if tp in ranges:
+                ranges[tp] = (*ranges[tp][:2], max(ranges[tp][2], *(end for end, *_ in own)))
         return log_windows(self.cluster.connection, ranges, _MOST_BYTES, records=self.groups)
-
-    def _count_markers(
-        self, log: _StateLog, starts: Ends, windows: Mapping[TopicPartition, LogWindow], producers: Producers
-    ) -> dict[Place, int | None]:
-        """Return the `limit_of` each producer whose markers must be counted in a partition (step 7)."""
-        places = [(tp, who) for tp, window in windows.items() for who in to_count(tp, starts[tp], window, producers)]
-        waiting, until, counts = places, time.monotonic() + _COUNTING, list[Count]()
-        while waiting and len(counts) < _COUNTS and time.monotonic() < until:
-            time.sleep(len(counts) * _COUNT_PAUSE)
-            ends = partial(self.cluster.log_ends, {tp for tp, _ in waiting}, "read_uncommitted")
-            counts.append(Count(log.ends(), ends(), log.ends()))
-            log.read(counts[-1].after)
-            own = log.of_producers()
-            waiting = [(tp, who) for tp, who in waiting if len({*prepared(tp, who, own[who], counts[-1])}) > 1]
-        ranges = {tp: (windows[tp].position, max(c.ends.get(tp, 0) for c in counts)) for tp, _ in places}
-        ranges = {tp: (at, end) for tp, (at, end) in ranges.items() if at < end}
-        more = log_windows(self.cluster.connection, ranges, _MOST_BYTES, records=(), closed=False)
-        own = log.of_producers()
-        limits: dict[Place, int | None] = {}
-        for tp, who in places:
-            later = more.get(tp, windows[tp])
-            markers = markers_of(who, windows[tp].batches + (later.batches if tp in more else []))
-            at = [(c.ends[tp], *prepared(tp, who, own[who], c)) for c in counts if tp in c.ends]
-            limits[tp, who] = limit_of(markers, at) if markers is not None and later.complete else None
-        return limits
 
 
 def _internal_topics(cluster: Cluster) -> list[list[TopicPartition]]:
@@ -212,7 +207,7 @@ def _transactional(cluster: Cluster, partitions: Iterable[TopicPartition]) -> di
 
 
 def _wait(cluster: Cluster, starts: Ends, ends: Ends, wait: float, given_up: Ends) -> set[TopicPartition]:
-    """Wait until last stable offsets have reached `ends`, and return the partitions where they did not (step 6)."""
+    """Wait until last stable offsets have reached `ends`, and return the partitions where they did not (step 4)."""
     until, pause = time.monotonic() + wait, _WAIT_PAUSE
     late = {tp for tp, end in ends.items() if starts[tp] < end}
     while late:
@@ -248,24 +243,23 @@ Place = tuple[TopicPartition, int]
 """A producer in a partition."""
 
 
-class Count(NamedTuple):
-    """Ends listed one after the other: of coordinators' logs, of partitions, of coordinators' logs again."""
-
-    before: Ends
-    ends: Ends
-    after: Ends
+Counts = Mapping[Place, Sequence[tuple[int, int, int]]]
+"""Of a producer in a partition: ends, and how many markers below are of transactions that are not in, at least and at
+most."""
 
 
-def prepared(tp: TopicPartition, producer_id: int, entries: Sequence[Entry], count: Count) -> tuple[int, int]:
-    """Return how many transactions of a producer that are not in have a marker in a partition at a count: at least, and
-    at most."""
-    before, after = (ends[entries[0].coordinator] for ends in (count.before, count.after))
-    named = [
-        any(later.offset < before for later in entries[n + 1 : n + 2])  # it is complete
-        for n, each in enumerate(entries)
-        if tp in each.partitions and each.producer_id == producer_id and each.offset < after
-    ]
-    return sum(named), len(named)
+def prepared(entries: Iterable[Sequence[Entry]], before: Ends, after: Ends) -> defaultdict[Place, tuple[int, int]]:
+    """Return how many transactions that are not in have their marker below an end of a partition, at least and at most.
+    `entries` are those of each transactional id, in logs that ended `before` and `after` the partition did."""
+    found: defaultdict[Place, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for own in entries:
+        for n, each in enumerate(own):
+            if each.offset < after[each.coordinator]:
+                complete = any(later.offset < before[later.coordinator] for later in own[n + 1 : n + 2])
+                for place in ((tp, each.producer_id) for tp in each.partitions):
+                    surely, perhaps = found[place]
+                    found[place] = surely + complete, perhaps + 1
+    return found
 
 
 def markers_of(producer_id: int, batches: Iterable[LogBatch]) -> list[int] | None:
@@ -281,9 +275,10 @@ def markers_of(producer_id: int, batches: Iterable[LogBatch]) -> list[int] | Non
     return markers
 
 
-def limit_of(markers: Sequence[int], counts: Iterable[tuple[int, int, int]]) -> int | None:
-    """Return the offset from which on markers are of transactions that are not in; None if it can't be told. `counts`
-    are ends, with what `prepared` tells of the markers below."""
+def limit_of(markers: Sequence[int] | None, counts: Iterable[tuple[int, int, int]]) -> int | None:
+    """Return the offset from which on markers are of transactions that are not in; None if it can't be told."""
+    if markers is None:
+        return None
     first, last = 0, len(markers)
     for end, surely, perhaps in counts:
         seen = bisect_left(markers, end)
@@ -291,24 +286,8 @@ def limit_of(markers: Sequence[int], counts: Iterable[tuple[int, int, int]]) -> 
     return [*markers, _NO_LIMIT][first] if first == last else None
 
 
-def to_count(tp: TopicPartition, stable: int, window: LogWindow, producers: Producers) -> set[int]:
-    """Return the producers with records in a window of whom markers must be counted."""
-    found = {
-        batch.producer_id
-        for batch, marker in _committed(window)
-        if marker is not None and stable <= batch.first < window.end and batch.producer_id in producers
-    }
-    first = {who: producers[who][0] for who in found}
-    return {
-        who
-        for who in found
-        if first[who].producer_id == who and first[who].version < _EPOCHS_TELL
-        if any(tp in each.partitions and each.producer_id == who for each in producers[who])
-    }
-
-
 def cut_window(
-    tp: TopicPartition, stable: int, window: LogWindow, producers: Producers, limits: Mapping[Place, int | None]
+    tp: TopicPartition, stable: int, window: LogWindow, producers: Producers, counts: Counts
 ) -> tuple[int, Offsets] | OpenTransaction:
     """Return where a partition ends, and which offsets below are held: runs of committed batches that are not in, with
     the markers and aborted batches among them (step 7). Or a transaction that can't be decided."""
@@ -316,10 +295,12 @@ def cut_window(
         return OpenTransaction(tp, -1, stable, -1)
     held: list[tuple[int, int]] = []
     joined = False
+    counted = {each.producer_id for each in window.batches if (tp, each.producer_id) in counts}
+    limits = {who: limit_of(markers_of(who, window.batches), counts[tp, who]) for who in counted}
     for batch, marker in _committed(window):
         if not stable <= batch.first < window.end:
             continue
-        limit = limits.get((tp, batch.producer_id), _NO_LIMIT)
+        limit = limits.get(batch.producer_id, _NO_LIMIT)
         if limit is None:
             return OpenTransaction(tp, -1, batch.first, -1)
         is_in = marker is None or _is_in(marker, producers.get(batch.producer_id), limit)
@@ -344,6 +325,11 @@ def _committed(window: LogWindow) -> list[tuple[LogBatch, LogBatch | None]]:
     return found[::-1]
 
 
+def epochs_tell(entries: Sequence[Entry]) -> bool:
+    """Return whether markers of later transactions have higher epochs (KIP-890)."""
+    return entries[0].version >= _EPOCHS_RAISED
+
+
 def _is_in(marker: LogBatch, entries: Sequence[Entry] | None, limit: int) -> bool:
     """Return whether a marker's transaction was prepared when its producer's coordinator was first listed."""
     if not entries:
@@ -351,7 +337,7 @@ def _is_in(marker: LogBatch, entries: Sequence[Entry] | None, limit: int) -> boo
     first = entries[0]
     if marker.producer_id != first.producer_id:
         return False  # the transactional id got it later
-    if first.version >= _EPOCHS_TELL:  # markers of later transactions have higher epochs
+    if epochs_tell(entries):
         return marker.producer_epoch < first.epoch + first.complete
     return marker.first < limit
 
@@ -378,12 +364,8 @@ class _StateLog:
     def ends(self) -> dict[TopicPartition, int]:
         return self.cluster.log_ends(self.positions, "read_uncommitted")
 
-    def of_producers(self) -> dict[int, list[Entry]]:
-        """Return the entries of each producer's transactional id."""
-        return {each.producer_id: own for own in self.entries.values() for each in own}
-
     def read(self, ends: Ends) -> None:
-        ranges = {tp: (at, ends[tp]) for tp, at in self.positions.items() if at < ends[tp]}
+        ranges = {tp: (at, ends[tp], 0) for tp, at in self.positions.items() if at < ends[tp]}
         for tp, window in log_windows(self.cluster.connection, ranges, _MOST_BYTES, records=ranges).items():
             for offset, key, value in (record for batch in window.batches for record in batch.records()):
                 if offset != self.positions[tp]:

@@ -250,18 +250,18 @@ class LogBatch(NamedTuple):
 
 @dataclass
 class LogWindow:
-    """The batches from `position` up to `end`; `closed`: and on to the next marker of each producer with a transaction
-    open there. The next batch is read at `position`."""
+    """The batches from `position` up to `end`, and on to the next marker of each producer with a transaction open
+    there, and to `reach`. The next batch is read at `position`."""
 
     position: int
     end: int
-    closed: bool = True
+    reach: int = 0
     batches: list[LogBatch] = field(default_factory=list)
     _open: set[int] = field(default_factory=set)
 
     @property
     def complete(self) -> bool:
-        return self.position >= self.end and not (self.closed and self._open)
+        return self.position >= max(self.end, self.reach) and not self._open
 
     def add(self, batch: LogBatch) -> None:
         self.batches.append(batch)

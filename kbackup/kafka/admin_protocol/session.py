@@ -152,7 +152,7 @@ def log_batches(
     Logs that give no answer are left out; `Untold` where none can be asked."""
     from kbackup.kafka.admin_protocol.connection import LogWindow  # which loads kafka-python
 
-    windows = {tp: LogWindow(offset, offset + 1, closed=False) for tp, offset in offsets.items()}
+    windows = {tp: LogWindow(offset, 0, offset + 1) for tp, offset in offsets.items()}
     try:
         found = ask_leaders(connection, windows, partial(_read_windows, windows, size=1 << 10, committed=True))
     except UntoldError as error:
@@ -162,18 +162,15 @@ def log_batches(
 
 def log_windows(
     connection: Connection,
-    ranges: Mapping[TopicPartition, tuple[int, int]],
+    ranges: Mapping[TopicPartition, tuple[int, int, int]],
     limit: int,
     records: Container[TopicPartition],
-    closed: bool = True,
 ) -> dict[TopicPartition, LogWindow]:
-    """Return the batches of logs in ranges of offsets, with records or headers alone; `closed` as in `LogWindow`. After
-    `limit` bytes of a broker, the rest of its windows stay incomplete. `UntoldError` if a log can't be read."""
+    """Return the batches of logs in ranges of offsets, each with records or headers alone. After `limit` bytes of a
+    broker, the rest of its windows stay incomplete. `UntoldError` if a log can't be read."""
     from kbackup.kafka.admin_protocol.connection import LogWindow  # which loads kafka-python
 
-    windows = {
-        tp: LogWindow(*ranges[tp], closed) for tp in sorted(ranges, key=lambda tp: ranges[tp][1] - ranges[tp][0])
-    }
+    windows = {tp: LogWindow(*ranges[tp]) for tp in sorted(ranges, key=lambda tp: ranges[tp][1] - ranges[tp][0])}
     ask = partial(_read_windows, windows, size=1 << 20, limit=limit, records=records)
     return ask_leaders(connection, windows, ask, "reading") if windows else {}
 

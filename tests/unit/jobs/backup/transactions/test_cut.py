@@ -15,16 +15,15 @@ from kbackup.kafka.admin_protocol.connection import LogBatch, LogWindow
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.kafka.transactions import (
     Commit,
-    Count,
     Entry,
     OpenTransaction,
     commit_of,
     cut_window,
     entry_of,
+    epochs_tell,
     limit_of,
     markers_of,
     prepared,
-    to_count,
 )
 from kbackup.types import TopicPartition
 from tests.support.exhaustive import sample
@@ -66,6 +65,12 @@ def window_of(log: Log, stable: int, end: int) -> LogWindow:
     return window
 
 
+def to_count(producers: Mapping[int, Sequence[Entry]]) -> set[tuple[TopicPartition, int]]:
+    """Return the places where markers are counted."""
+    ends = dict.fromkeys(map(log_of, range(9)), 99)
+    return {(tp, who) for tp, who in prepared(producers.values(), ends, ends) if not epochs_tell(producers[who])}
+
+
 @dataclass(frozen=True)
 class Built(Whole):
     """`Whole` by the functions of kbackup."""
@@ -77,10 +82,10 @@ class Built(Whole):
         entries = entries_of(cluster, who)[known.before[who] :]
         if markers is None or not entries:
             return 0, 99
-        tp, log = tp_of(partition), log_of(who)
-        at = Count({log: count.before[who]}, {tp: count.ends[partition]}, {log: count.after[who]})
-        seen = bisect_left(markers, at.ends[tp])
-        surely, perhaps = prepared(tp, who, entries, at)
+        log = log_of(who)
+        seen = bisect_left(markers, count.ends[partition])
+        found = prepared([entries], {log: count.before[who]}, {log: count.after[who]})
+        surely, perhaps = found[tp_of(partition), who]
         least, most = known.bounds[partition][who] if known.bounds else (0, 99)
         return max(least, seen - perhaps), min(most, seen - surely)
 
@@ -90,17 +95,19 @@ class Built(Whole):
         for p, log in enumerate(cluster.logs):
             tp, stable = tp_of(p), known.stable[p]
             window = window_of(log, stable, known.ends[p])
-            limits: dict[tuple[TopicPartition, int], int | None] = {}
-            for who in to_count(tp, stable, window, producers):
-                markers = markers_of(who, batches_of(log, stable))
-                if markers is None:
-                    raise UndecidedError(never=True)
-                least, most = known.bounds[p][who] if known.bounds else (0, 99)
-                many = len(markers)
-                limits[tp, who] = limit_of(markers, [(len(log), many - most, many - least)])
-            cut = cut_window(tp, stable, window, producers, limits)
+            for batch in batches_of(log, window.position):
+                window.add(batch)  # as far as markers are counted
+            counts: dict[tuple[TopicPartition, int], list[tuple[int, int, int]]] = {}
+            for at, who in to_count(producers):
+                markers = markers_of(who, window.batches)
+                if at == tp and markers is not None:
+                    least, most = known.bounds[p][who] if known.bounds else (0, 99)
+                    counts[tp, who] = [(len(log), len(markers) - most, len(markers) - least)]
+                elif at == tp:
+                    counts[tp, who] = []
+            cut = cut_window(tp, stable, window, producers, counts)
             if isinstance(cut, OpenTransaction):
-                raise UndecidedError(never=False)
+                raise UndecidedError(never=any(markers_of(who, window.batches) is None for _, who in counts))
             end, held = cut
             inside.append(set(range(end)).difference(*(range(*run) for run in held)))
         return inside
@@ -156,44 +163,40 @@ def window(words: str, end: int | None = None) -> LogWindow:
     return found
 
 
-def cut(words: str, producers: Mapping[int, Sequence[Entry]], *limits: int | None, end: int | None = None) -> object:
-    """The cut of a window, with the limits of producers 1, 2 and so on."""
-    return cut_window(TP, 0, window(words, end), producers, {(TP, n): each for n, each in enumerate(limits, 1)})
+def cut(words: str, entries: Sequence[Entry] = (), told: int | None = None, end: int | None = None) -> object:
+    """The cut of a window. Counts tell that the first `told` markers of producer 1 are in; None: they don't tell."""
+    found = window(words, end)
+    markers = sum(batch.control and batch.producer_id == 1 for batch in found.batches)
+    counts = {(TP, 1): [] if told is None else [(99, markers - told, markers - told)]}
+    producers = {each.producer_id: entries for each in entries}
+    return cut_window(TP, 0, found, producers, counts if to_count(producers) else {})
 
 
 def test_held_batches_are_runs_and_the_last_one_ends_the_partition() -> None:
     """Producer 1 has prepared its transaction after the listing; who is not named had before."""
-    later = {1: [entry(0, 1, 5, complete=False, version=1)]}
-    assert cut("2 1 3 3:ABORT 1 2:COMMIT 1:COMMIT", later, 6, end=5) == (1, ())
-    assert cut("1 3 3:ABORT 1 plain 1 plain 1 3 3:ABORT 1:COMMIT", later, 10, end=9) == (7, ((0, 4), (5, 6)))
-    assert cut("1 plain plain 1:ABORT", later, 3, end=2) == (2, ()), "aborted"
-    assert cut("1 2 1:COMMIT 2:COMMIT", later, 2, end=1) == (0, ()), "2 is behind the end"
-    assert cut("plain 3 3:ABORT", {}) == (3, ()), "aborted at the end"
-    assert cut("1 1:COMMIT 1 1:COMMIT", later, 2) == (2, ()), "between its transactions"
+    later = [entry(0, 1, 5, complete=False, version=1, partitions=(0,))]
+    assert cut("2 1 3 3:ABORT 1 2:COMMIT 1:COMMIT", later, 0, end=5) == (1, ())
+    assert cut("1 3 3:ABORT 1 plain 1 plain 1 3 3:ABORT 1:COMMIT", later, 0, end=9) == (7, ((0, 4), (5, 6)))
+    assert cut("1 plain plain 1:ABORT", later, 0, end=2) == (2, ()), "aborted"
+    assert cut("1 2 1:COMMIT 2:COMMIT", later, 0, end=1) == (0, ()), "2 is behind the end"
+    assert cut("plain 3 3:ABORT") == (3, ()), "aborted at the end"
+    assert cut("1 1:COMMIT 1 1:COMMIT", later, 1) == (2, ()), "between its transactions"
 
 
 def test_a_producer_that_changes_its_id() -> None:
     """Epochs of one id tell nothing about those of another."""
     log = "7 7:COMMIT 8 8:COMMIT 9 9:COMMIT plain"
     completed = [entry(0, 8, 0, complete=True), entry(1, 8, 1, complete=False)]
-    assert cut(log, {8: completed}) == (7, ((2, 3),)), "7 was prepared before; 9 is not named"
+    assert cut(log, completed) == (7, ((2, 3),)), "7 was prepared before; 9 is not named"
     prepared = [entry(0, 7, 9, complete=False), entry(1, 8, 9, complete=True)]
-    assert cut(log, {7: prepared, 8: prepared}) == (7, ((2, 3),)), "7 has lower epochs; 8 came after it"
+    assert cut(log, prepared) == (7, ((2, 3),)), "7 has lower epochs; 8 came after it"
 
 
 def test_a_window_that_can_not_be_decided_names_a_transaction() -> None:
-    busy = {1: [entry(0, 1, 5, complete=False, version=1)]}
-    assert cut("2 1 1:COMMIT 2:COMMIT", busy, None) == OpenTransaction(TP, -1, 1, -1), "nothing to abort"
-    assert cut("2 plain", {}) == OpenTransaction(TP, -1, 0, -1), "its marker was not read, and it may have ended"
-
-
-def test_only_producers_whose_epochs_do_not_tell_are_counted() -> None:
-    here, elsewhere = entry(0, 1, 5, complete=False, version=1, partitions=(0,)), entry(0, 1, 5, False, 1, (1,))
-    log = window("1 1:COMMIT 2 2:COMMIT 3 3:ABORT 1")
-    assert to_count(TP, 0, log, {1: [here]}) == {1}
-    assert to_count(TP, 0, log, {1: [elsewhere], 3: [here._replace(producer_id=3)]}) == set(), "in, and aborted"
-    assert to_count(TP, 0, log, {1: [here._replace(version=2)]}) == set(), "epochs tell"
-    assert to_count(TP, 2, log, {1: [here]}) == set(), "it was stable before"
+    busy = [entry(0, 1, 5, complete=False, version=1, partitions=(0,))]
+    assert cut("2 1 1:COMMIT 2:COMMIT", busy) == OpenTransaction(TP, -1, 1, -1), "nothing to abort"
+    assert cut("2 1 1:COMMIT 2:COMMIT 1:COMMIT", busy, 1) == OpenTransaction(TP, -1, 1, -1), "its marker came twice"
+    assert cut("2 plain") == OpenTransaction(TP, -1, 0, -1), "its marker was not read, and it may have ended"
 
 
 def test_counts_of_a_producer_without_a_pause_tell_together() -> None:
@@ -204,7 +207,7 @@ def test_counts_of_a_producer_without_a_pause_tell_together() -> None:
     assert markers == [1, 3, 5, 7, 9]
 
     def count(before: int, end: int, after: int) -> tuple[int, int, int]:
-        return end, *prepared(TP, 1, own, Count({log_of(0): before}, {TP: end}, {log_of(0): after}))
+        return end, *prepared([own], {log_of(0): before}, {log_of(0): after})[TP, 1]
 
     first, second, still = count(2, 4, 3), count(3, 6, 4), count(4, 6, 4)
     assert (first, second, still) == ((4, 1, 2), (6, 1, 2), (6, 2, 2))
@@ -212,6 +215,7 @@ def test_counts_of_a_producer_without_a_pause_tell_together() -> None:
     assert limit_of(markers, [second]) is None, "1 or 2 of three"
     assert limit_of(markers, [first, second]) == limit_of(markers, [still]) == 3
     assert limit_of([], []) is not None, "it has no marker there"
+    assert limit_of(None, [still]) is None, "they may have come twice"
 
 
 def test_markers_that_may_have_come_twice_are_not_counted() -> None:
