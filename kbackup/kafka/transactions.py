@@ -38,7 +38,8 @@ _WAIT_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # s, between looks at last stable offse
 _LAG = 1000
 """Offsets of `__consumer_offsets`: a coordinator answers from memory, which may lack the newest that are stable."""
 _READ = 3  # of a topic's operations
-_EPOCHS_RAISED, _NO_LIMIT = 2, 1 << 63
+_EPOCHS_RAISED = 2  # the version of transactions in which each raises the epoch of its markers (KIP-890)
+_NO_LIMIT = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +126,9 @@ class CutBegun:
         log.read(log.ends())
         producers = {each.producer_id: tuple(own) for own in log.entries.values() for each in own}
         named = prepared(log.entries.values(), log.positions, log.positions)
-        places = [place for place in named if starts.get(place[0], 0) < ends.get(place[0], 0)]
-        counts = self._count_markers(log, [place for place in places if not epochs_tell(producers[place[1]])])
+        read = {tp for tp, end in ends.items() if starts[tp] < end}
+        places = [(tp, who) for tp, who in named if tp in read and must_count(who, producers[who])]
+        counts = self._count_markers(log, places)
         windows = self._read_windows(states, starts, ends, counts)
         held: dict[TopicPartition, Offsets] = {}
         for tp, window in windows.items():
@@ -173,10 +175,10 @@ class CutBegun:
         begins = {tp: starts[tp] for tp in partitions}
         for tp, log_start in self.cluster.log_starts(begins.keys() & self.groups.keys()).items():
             begins[tp] = max(begins[tp] - _LAG, log_start)
-        ranges = {tp: (at, ends[tp], ends[tp]) for tp, at in begins.items() if at < ends[tp]}
+        counted = defaultdict[TopicPartition, int](int)
         for (tp, _), own in counts.items():
-            if tp in ranges:
-                ranges[tp] = (*ranges[tp][:2], max(ranges[tp][2], *(end for end, *_ in own)))
+            counted[tp] = max(counted[tp], *(end for end, *_ in own))
+        ranges = {tp: (at, ends[tp], counted[tp]) for tp, at in begins.items() if at < ends[tp]}
         return log_windows(self.cluster.connection, ranges, _MOST_BYTES, records=self.groups)
 
 
@@ -275,14 +277,18 @@ def markers_of(producer_id: int, batches: Iterable[LogBatch]) -> list[int] | Non
     return markers
 
 
+def bounds_of(markers: Sequence[int], end: int, surely: int, perhaps: int) -> tuple[int, int]:
+    """Return how many markers are of transactions that are in, at least and at most, by one count."""
+    seen = bisect_left(markers, end)
+    return seen - perhaps, seen - surely
+
+
 def limit_of(markers: Sequence[int] | None, counts: Iterable[tuple[int, int, int]]) -> int | None:
     """Return the offset from which on markers are of transactions that are not in; None if it can't be told."""
     if markers is None:
         return None
-    first, last = 0, len(markers)
-    for end, surely, perhaps in counts:
-        seen = bisect_left(markers, end)
-        first, last = max(first, seen - perhaps), min(last, seen - surely)
+    bounds = [(0, len(markers)), *(bounds_of(markers, *count) for count in counts)]
+    first, last = max(least for least, _ in bounds), min(most for _, most in bounds)
     return [*markers, _NO_LIMIT][first] if first == last else None
 
 
@@ -325,21 +331,19 @@ def _committed(window: LogWindow) -> list[tuple[LogBatch, LogBatch | None]]:
     return found[::-1]
 
 
-def epochs_tell(entries: Sequence[Entry]) -> bool:
-    """Return whether markers of later transactions have higher epochs (KIP-890)."""
-    return entries[0].version >= _EPOCHS_RAISED
+def must_count(producer_id: int, entries: Sequence[Entry]) -> bool:
+    """Return whether neither the producer's id nor the epochs of its markers tell which transactions are in."""
+    return entries[0].producer_id == producer_id and entries[0].version < _EPOCHS_RAISED
 
 
 def _is_in(marker: LogBatch, entries: Sequence[Entry] | None, limit: int) -> bool:
     """Return whether a marker's transaction was prepared when its producer's coordinator was first listed."""
     if not entries:
         return True
-    first = entries[0]
-    if marker.producer_id != first.producer_id:
-        return False  # the transactional id got it later
-    if epochs_tell(entries):
-        return marker.producer_epoch < first.epoch + first.complete
-    return marker.first < limit
+    if must_count(marker.producer_id, entries):
+        return marker.first < limit
+    first = entries[0]  # of another id: the transactional id got this one later; else later epochs are higher
+    return marker.producer_id == first.producer_id and marker.producer_epoch < first.epoch + first.complete
 
 
 # Reading the internal topics. Their records are by Kafka's definitions TransactionLogValue and OffsetCommitValue.

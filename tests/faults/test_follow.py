@@ -200,8 +200,12 @@ def test_a_follower_whose_jvm_is_killed_goes_on_until_the_third_time(archive: Pa
             kill_jvm(process)
             eventually(lambda kills=kills: sessions() == kills, process)  # type: ignore[misc]
         kill_jvm(process)
-        while process.alive:
+
+        def sell_and_see() -> bool:
             sell(shop, 300)
+            return not process.alive
+
+        eventually(sell_and_see, process)
         ended = process.wait()
     assert ended.code == 1, ended.err
     assert "kbackup: Spark's JVM has ended 3 times within an hour" in ended.err

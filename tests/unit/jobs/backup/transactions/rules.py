@@ -66,7 +66,8 @@ class Whole(Backup):
     """The rule of README.md. Wrong variants leave something out (a False), or do one thing otherwise: `group_positions`
     is `tail`, which is right, or `before` or `after`; `epochs_alone` has producers of version 1 told by epochs as well;
     `own_epochs` looks at the epochs of records in place of those of their markers; `counts_once` takes a transaction
-    that is prepared for one with all its markers; `twice` counts markers that came twice.
+    that is prepared for one with all its markers; `twice` counts markers that came twice; `all_in` takes every producer
+    for one that has prepared nothing meanwhile.
 
     With `others`, producers that are not in the model hold last stable offsets back as far as they like, and have
     markers counted that need not be."""
@@ -203,7 +204,7 @@ class Whole(Backup):
             return bool(marks) and log[marks[0]].epoch < first.epoch + (first.kind == COMPLETE)
         if not any(partition in event.partitions for event in since):
             return True
-        if not marks or not (committed(log, offset)):
+        if not committed(log, offset):
             return False  # nobody reads it
         markers, twice = _markers(log, known.stable[partition], batch.producer)
         if twice and not self.twice:

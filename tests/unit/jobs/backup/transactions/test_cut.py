@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -17,12 +16,13 @@ from kbackup.kafka.transactions import (
     Commit,
     Entry,
     OpenTransaction,
+    bounds_of,
     commit_of,
     cut_window,
     entry_of,
-    epochs_tell,
     limit_of,
     markers_of,
+    must_count,
     prepared,
 )
 from kbackup.types import TopicPartition
@@ -68,7 +68,7 @@ def window_of(log: Log, stable: int, end: int) -> LogWindow:
 def to_count(producers: Mapping[int, Sequence[Entry]]) -> set[tuple[TopicPartition, int]]:
     """Return the places where markers are counted."""
     ends = dict.fromkeys(map(log_of, range(9)), 99)
-    return {(tp, who) for tp, who in prepared(producers.values(), ends, ends) if not epochs_tell(producers[who])}
+    return {(tp, who) for tp, who in prepared(producers.values(), ends, ends) if must_count(who, producers[who])}
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,10 @@ class Built(Whole):
         if markers is None or not entries:
             return 0, 99
         log = log_of(who)
-        seen = bisect_left(markers, count.ends[partition])
         found = prepared([entries], {log: count.before[who]}, {log: count.after[who]})
-        surely, perhaps = found[tp_of(partition), who]
-        least, most = known.bounds[partition][who] if known.bounds else (0, 99)
-        return max(least, seen - perhaps), min(most, seen - surely)
+        now = bounds_of(markers, count.ends[partition], *found[tp_of(partition), who])
+        least, most = known.bounds[partition][who] if known.bounds else now
+        return max(least, now[0]), min(most, now[1])
 
     def _inside(self, known: Known, cluster: model.Cluster) -> list[set[int]]:
         producers = {who: own for who, at in enumerate(known.before) if (own := entries_of(cluster, who)[at:])}
@@ -197,6 +196,16 @@ def test_a_window_that_can_not_be_decided_names_a_transaction() -> None:
     assert cut("2 1 1:COMMIT 2:COMMIT", busy) == OpenTransaction(TP, -1, 1, -1), "nothing to abort"
     assert cut("2 1 1:COMMIT 2:COMMIT 1:COMMIT", busy, 1) == OpenTransaction(TP, -1, 1, -1), "its marker came twice"
     assert cut("2 plain") == OpenTransaction(TP, -1, 0, -1), "its marker was not read, and it may have ended"
+
+
+def test_only_producers_whose_epochs_do_not_tell_are_counted() -> None:
+    here = entry(4, 1, 5, complete=False, version=1, partitions=(0, 2))
+    assert to_count({1: [here]}) == {(tp_of(0), 1), (tp_of(2), 1)}
+    assert to_count({1: [here._replace(version=2), here]}) == set(), "epochs tell"
+    assert to_count({1: [here._replace(producer_id=2), here], 2: [here._replace(producer_id=2), here]}) == {
+        (tp_of(0), 2),
+        (tp_of(2), 2),
+    }, "1 came later"
 
 
 def test_counts_of_a_producer_without_a_pause_tell_together() -> None:
