@@ -211,7 +211,7 @@ def produce_samples(bootstrap: str, registry: Apicurio, prefix: str = "", java: 
 
 def register(url: str, prefix: str = "") -> dict[str, int]:
     """Register `SUBJECTS`; return their ids by subject."""
-    client = SchemaRegistryClient({"url": url})
+    client = SchemaRegistryClient({"url": url, "timeout": 30})
     return {
         _named(name, prefix): client.register_schema(_named(name, prefix), _schema(name, prefix)) for name in SUBJECTS
     }
@@ -237,7 +237,7 @@ def _schema(name: str, prefix: str) -> Schema:
 def python_read(bootstrap: str, url: str, topics: Mapping[str, tuple[str, str]]) -> Rows:
     """Return the records of `topics` (formats of keys and values by name) by confluent-kafka's deserializers, with the
     registry of this URL. What they can't read they raise."""
-    client = SchemaRegistryClient({"url": url})
+    client = SchemaRegistryClient({"url": url, "timeout": 30})
     readers = {
         "AVRO": AvroDeserializer(client),
         "JSON": JSONDeserializer(None, schema_registry_client=client),
