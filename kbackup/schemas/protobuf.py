@@ -6,7 +6,6 @@ import base64
 import binascii
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import TopologicalSorter
 from importlib import import_module
@@ -20,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from kbackup.errors import UndecodableError, UsageError
 from kbackup.schemas.base import Json, Kind, Schema, misfit
+from kbackup.util.scratch import ScratchFolder
 
 _WELL_KNOWN = (
     *("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct", "timestamp"),
@@ -81,8 +81,8 @@ def protobuf_codec(schema: Schema, message: str | None = None) -> ProtobufCodec:
 
 
 def _compiled_texts(texts: Mapping[str, str], known: FileDescriptorSet, name: str) -> FileDescriptorSet:
-    with tempfile.TemporaryDirectory(prefix="kbackup-") as directory:
-        folder = Path(directory).resolve()
+    with ScratchFolder("proto") as scratch:
+        folder = scratch.path.resolve()
         try:
             for file, text in texts.items():
                 path = folder / file
@@ -105,8 +105,8 @@ def compiled(folder: Path, file: str, name: str, known: FileDescriptorSet | None
         googleapis = [f"-I{Path(package).parents[1]}" for package in import_module("google.type").__path__]
     except ImportError:
         googleapis = []
-    with tempfile.TemporaryDirectory(prefix="kbackup-") as made:
-        out, given = Path(made, "out"), Path(made, "given")
+    with ScratchFolder("protoc") as scratch:
+        out, given = scratch.path / "out", scratch.path / "given"
         given.write_bytes((known or FileDescriptorSet()).SerializeToString())
         try:
             done = subprocess.run(  # noqa: S603 (no shell, and no program but this one)

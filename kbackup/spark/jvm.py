@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -27,6 +28,7 @@ from urllib.parse import unquote, urlsplit
 
 from kbackup.config.secrets import shown
 from kbackup.errors import RefusedError
+from kbackup.util.scratch import ScratchFolder
 from kbackup.util.system import close_process
 from kbackup.util.text import printable_lines
 
@@ -67,7 +69,8 @@ class Jvm:
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = settings
         self._shown = without_secrets(settings)
-        self._answer = Path(tempfile.mkdtemp(prefix="kbackup-spark-"), "connection")
+        self._scratch = ScratchFolder("spark")
+        self._answer = self._scratch.path / "connection"
         self._process: subprocess.Popen[bytes] | None = None
         self._error: OSError | None = None
         self._unheard = threading.Event()
@@ -107,11 +110,19 @@ class Jvm:
         conf = SparkConf(_jvm=gateway.jvm)  # with the settings of the command line
         for name in self._settings.keys() - self._shown.keys():
             conf.set(name, self._settings[name])
+        folder = str(self._scratch.path)
+        # The JVM deletes the folder when it ends, also where the driver was killed. Spark leaves a socket in it, so
+        # that Java's own deleteOnExit, which deletes empty folders alone, would leave both.
+        gateway.jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(
+            gateway.jvm.java.io.File(folder)
+        )
+        if not has_account():
+            # Hadoop asks the system for the name of the account, and Spark does not start where there is none.
+            users = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
+            users.setLoginUser(users.createRemoteUser(os.environ.get("HADOOP_USER_NAME") or str(os.getuid())))
         if self._settings["spark.master"].startswith("local"):
-            # private, and gone with the JVM: blocks that Spark writes to disk for everybody to read, and the sockets
-            # between the JVM and Python, where their paths are short enough for sockets
-            folder = tempfile.mkdtemp(prefix="kbackup-spark-")
-            gateway.jvm.java.io.File(folder).deleteOnExit()
+            # private: blocks that Spark writes to disk for everybody to read, and the sockets between the JVM and
+            # Python, where their paths are short enough for sockets
             if "SPARK_LOCAL_DIRS" not in os.environ:
                 conf.setIfMissing("spark.local.dir", folder)
             if len(os.fsencode(folder)) + _SOCKET_NAME <= _SOCKET_PATH:
@@ -133,7 +144,7 @@ class Jvm:
                 time.sleep(_LOOK)
             answer = self._answer.read_bytes()
         finally:
-            shutil.rmtree(self._answer.parent, ignore_errors=True)
+            self._answer.unlink(missing_ok=True)
         port, size = struct.unpack_from(">ii", answer)
         java = JavaParameters(port=port, auth_token=answer[8 : 8 + size].decode(), auto_convert=True)
         gateway = ClientServer(java, PythonParameters(port=0, eager_load=False))
@@ -149,12 +160,37 @@ class Jvm:
         if self._process is not None:
             self._process.terminate()
             close_process(self._process)
-        shutil.rmtree(self._answer.parent, ignore_errors=True)
+        self._scratch.remove()
 
 
 def without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that every user of the machine may read on the JVM's command line: those without secrets."""
     return {name: value for name, value in settings.items() if not _SECRET.search(name) and shown(name, value) == value}
+
+
+# Accounts that the system does not know: a container may run as any number (OpenShift gives each project its own).
+
+
+def has_account() -> bool:
+    """Return whether the system has a name and a home for the user of this process."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return False
+    return True
+
+
+def home_option() -> str:
+    """Return the option that names a home to the JVM, with a blank before it; '' where the JVM finds one by itself.
+
+    Without an account Java takes "?" for the home, and Spark refuses to start below a relative path.
+    """
+    if has_account():
+        return ""
+    home = Path(os.environ.get("HOME", ""))
+    is_usable = home.is_absolute() and os.access(home, os.W_OK)
+    folder = str(home) if is_usable else tempfile.gettempdir()
+    return f" {shlex.quote(f'-Duser.home={folder}')}"
 
 
 # The command line.

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import UnreachableError, UsageError
-from kbackup.spark.jvm import LIGHT, Jvm, class_archive, forget_jvm, jvm_has_ended
+from kbackup.spark.jvm import LIGHT, Jvm, class_archive, forget_jvm, home_option, jvm_has_ended
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -46,7 +46,9 @@ _AUTHENTICATION = {
 
 def session_settings(master: str | None, attempts: int, submitted: bool, conf: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a session on `master`; `attempts` is how often a task is tried. Those in `conf` win."""
-    log4j = f"-Dlog4j2.configurationFile={files('kbackup.spark') / 'log4j2.properties'}"
+    java_options = f"-Dlog4j2.configurationFile={files('kbackup.spark') / 'log4j2.properties'}"
+    if not submitted:
+        java_options += home_option()
     settings = {
         "spark.app.name": "kbackup",
         "spark.ui.enabled": "false",
@@ -54,7 +56,7 @@ def session_settings(master: str | None, attempts: int, submitted: bool, conf: M
         "spark.task.maxFailures": str(attempts),
         "spark.speculation": "false",
         "spark.sql.execution.arrow.localRelationThreshold": "0",  # a partition for each task, however small
-        "spark.driver.extraJavaOptions": log4j,
+        "spark.driver.extraJavaOptions": java_options,
         "spark.executorEnv.PYTHONSAFEPATH": "1",  # workers import nothing from the working directory
     }
     if kernel := os.environ.get("KBACKUP_KERNEL"):
@@ -69,7 +71,7 @@ def session_settings(master: str | None, attempts: int, submitted: bool, conf: M
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": f"{log4j} {LIGHT}{shared}",
+            "spark.driver.extraJavaOptions": f"{java_options} {LIGHT}{shared}",
             "spark.python.daemon.module": "kbackup.spark.daemon",
         }
         if master == "local":

@@ -67,6 +67,69 @@ def test_tasks_run_in_workers_that_have_imported_what_they_need(tmp_path: Path, 
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_user_without_an_account_runs_jobs(tmp_path: Path) -> None:
+    """As in OpenShift, where a container runs as a number that /etc/passwd does not have."""
+    done = subprocess.run(
+        ["unshare", "--user", "--map-user=1000660000", sys.executable, "-P", "-c", _RUN],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/", "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+_READ_ONLY = """
+set -eu
+mount -t tmpfs tmpfs /tmp
+mount -o remount,bind,ro /
+if touch "$PLACE/written" 2>/dev/null; then exit 99; fi
+exec "$@"
+"""
+
+
+def test_a_read_only_root_needs_a_writable_tmpdir_alone(tmp_path: Path) -> None:
+    python = [sys.executable, "-P", "-c", _RUN]
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _READ_ONLY, "sh", *python],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent", "PLACE": str(ROOT), "TMPDIR": "/tmp"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_nothing_stays_in_tmpdir(tmp_path: Path) -> None:
+    done = run_code(_RUN, TMPDIR=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    wait_until(lambda: not list(tmp_path.iterdir()))  # the JVM deletes its folder when the driver has gone
+
+
+_KILLED = """
+import os, signal, time
+from pathlib import Path
+from kbackup.spark.session import Starting
+from pyspark import SparkContext
+starting = Starting("local[2]", {}, 1)
+starting()
+time.sleep(3)
+os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_next_run_removes_what_a_killed_one_left_in_tmpdir(tmp_path: Path) -> None:
+    killed = run_code(_KILLED, TMPDIR=str(tmp_path))
+    assert killed.returncode == -9
+    assert list(tmp_path.iterdir())
+    run_code(_RUN, TMPDIR=str(tmp_path))
+    wait_until(lambda: not list(tmp_path.iterdir()))
+
+
 _MAPS = """
 from pathlib import Path
 from kbackup.spark.jvm import Jvm

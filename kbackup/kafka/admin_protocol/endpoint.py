@@ -10,7 +10,6 @@ import json
 import re
 import secrets
 import ssl
-import tempfile
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from urllib.parse import urlencode, urlsplit
 
 from confluent_kafka import KafkaError
 
+from kbackup.util.scratch import ScratchFolder
 from kbackup.util.text import words_of
 
 if TYPE_CHECKING:
@@ -165,8 +165,8 @@ def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
         # OpenSSL reads them from a file alone: the key is encrypted in it by a password that nobody else has.
         password = secrets.token_hex(32)
         sealed = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.encode()))
-        with tempfile.TemporaryDirectory(prefix="kbackup-tls-") as temporary:
-            file = Path(temporary, "client.pem")
+        with ScratchFolder("tls") as scratch:
+            file = scratch.path / "client.pem"
             file.write_bytes(chain + b"\n" + sealed)
             context.load_cert_chain(file, password=password)
     return context
