@@ -1,7 +1,9 @@
 """The command `kbackup`, and `python -m kbackup`."""
 
 import atexit
+import codecs
 import gc
+import io
 import os
 import signal
 import sys
@@ -27,8 +29,28 @@ def main() -> int:
     for number, handler in handlers.items():
         signal.signal(number, handler)
     reuse_freed_memory()
+    escape_what_the_locale_lacks()
     ended.append(run())
     return ended[0]
+
+
+def escape_what_the_locale_lacks() -> None:
+    """Print characters that the charset of the locale does not have as JSON's escapes, `\\u0433`.
+
+    Python would raise `UnicodeEncodeError` for a group's name, also after a restore that has succeeded. JSON documents
+    mean the same with these escapes. stderr has escapes of Python's own.
+    """
+    codecs.register_error("kbackup-json", _escaped)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="kbackup-json")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    import json
+
+    assert isinstance(error, UnicodeEncodeError)  # noqa: S101 (stdout only encodes)
+    signs = error.object[error.start : error.end]
+    return json.dumps(signs)[1:-1], error.end
 
 
 def _leave(ended: list[int]) -> None:

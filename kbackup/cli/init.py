@@ -473,10 +473,18 @@ def schedule_files(schedule: Schedule, config: Path, toml: str) -> dict[Path, st
     return {}
 
 
+def _account() -> str:
+    """Return the name of this process's account, or its number where the system has no name for it."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
 def service(config: Path, command: list[str], environ: Mapping[str, str]) -> str:
     """Return the unit that takes one backup, as the present user."""
     words = [*command[1:], "backup", "--wait", "--quiet", "--json=line", "--config", str(config)]
-    user = "" if os.geteuid() == 0 else f"User={pwd.getpwuid(os.geteuid()).pw_name}\n"
+    user = "" if os.geteuid() == 0 else f"User={_account()}\n"
     java = environ.get("JAVA_HOME", "")
     for name, path in (("the configuration", str(config)), ("kbackup", " ".join(command)), ("JAVA_HOME", java)):
         check_path(name, path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import shutil
 import signal
 import subprocess
@@ -27,6 +29,7 @@ from kbackup.errors import EXIT_LOSS, CorruptError, KbackupError, LockedError
 from scripts.docs.commands import all_commands
 from tests.support.printed import Kbackup, Printed, loaded_modules
 
+ROOT = Path(__file__).parents[3]
 HEAVY = {"pyspark", "boto3", "botocore", "confluent_kafka", "pyarrow", "numpy"}
 Body = Callable[[Frame], int | None]
 
@@ -462,3 +465,23 @@ def test_keys(kbackup: Kbackup) -> None:
     document = kbackup("config", "--keys", "--json").json
     assert [key["key"] for key in document["keys"]] == list(KEYS)
     assert document["variables"] == VARIABLES
+
+
+@pytest.mark.parametrize("charset", ["latin-1", "ascii", "utf-8"])
+def test_names_that_the_charset_of_the_locale_lacks_are_printed(tmp_path: Path, charset: str) -> None:
+    """A document means the same in every charset; people get JSON's escapes."""
+    archive = f"{tmp_path}/buchhaltung-ä-группа-\N{SMILING FACE WITH SMILING EYES}"
+    (tmp_path / "kbackup.toml").write_text(f'archive = "{archive}"\n', encoding="utf-8")
+    printed = []
+    for form in ("--json", "--wide"):
+        done = subprocess.run(
+            [sys.executable, "-m", "kbackup", "config", form],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONIOENCODING": charset, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            check=True,
+        )
+        printed.append(done.stdout.decode(charset))
+    document, table = printed
+    assert archive in json.dumps(json.loads(document), ensure_ascii=False)
+    assert (archive if charset == "utf-8" else json.dumps("группа")[1:-1]) in table
