@@ -140,15 +140,21 @@ class Archive:
 
     def groups(self, point: Manifest | int) -> Groups:
         """Return the groups that were captured for a restore point, without kbackup's own, which older
-        archives hold."""
-        number = point if isinstance(point, int) else point.number
-        groups = load(Groups, self.read_document(ref := self.capture(number).groups), ref.key)
-        return replace(groups, groups=tuple(g for g in groups.groups if not layout.is_own_group(g.group)))
+        archives hold. `captured_at` is when they were, also where they equal those of an earlier restore point."""
+        capture = self.capture(point if isinstance(point, int) else point.number)
+        groups = load(Groups, self.read_document(capture.groups), capture.groups.key)
+        return replace(
+            groups,
+            captured_at=_last_captured(groups.captured_at, capture),
+            groups=tuple(g for g in groups.groups if not layout.is_own_group(g.group)),
+        )
 
     def metadata(self, point: Manifest | int) -> Metadata:
-        """Return the metadata that was captured for a restore point (`capture`)."""
-        ref = self.capture(point if isinstance(point, int) else point.number).metadata
-        return load(Metadata, self.read_document(ref), ref.key)
+        """Return the metadata that was captured for a restore point (`capture`). `captured_at` is when it was, also
+        where it equals that of an earlier restore point."""
+        capture = self.capture(point if isinstance(point, int) else point.number)
+        metadata = load(Metadata, self.read_document(capture.metadata), capture.metadata.key)
+        return replace(metadata, captured_at=_last_captured(metadata.captured_at, capture))
 
     def schemas(self, point: Manifest | int) -> Schemas | None:
         """Return what a restore point has of a schema registry, None if it has nothing."""
@@ -231,6 +237,12 @@ class Archive:
         self.committed = committed
         newest = committed.state.newest
         self._manifests = {n: m for n, m in self._manifests.items() if newest is not None and n == newest.number}
+
+
+def _last_captured(written: str, capture: Capture) -> str:
+    """Return when a document's content was captured last. One that equals the document of an earlier restore point is
+    not written again: it has the time of that one, and the capture began later."""
+    return max(written, capture.started_at)
 
 
 def open_archive(store: Store) -> Archive:

@@ -195,10 +195,14 @@ def show_applied(report: GroupsReport, reporter: Reporter) -> None:
 
 
 def show_results(groups: Iterable[GroupResult], reporter: Reporter) -> None:
-    reporter.table(
-        columns("group, topic, partition, source offset 1, target offset 3, how 2, status"),
-        [(g.group, o.topic, o.partition, o.source, o.target, o.how, g.status) for g in groups for o in g.offsets],
-    )
+    rows: list[tuple[Cell, ...]] = []
+    for group in groups:
+        for offset in group.offsets:
+            status = group.status
+            if status == "applied in part":
+                status = "refused" if f"{offset.topic}-{offset.partition}" in group.not_set else "applied"
+            rows.append((group.group, offset.topic, offset.partition, offset.source, offset.target, offset.how, status))
+    reporter.table(columns("group, topic, partition, source offset 1, target offset 3, how 2, status"), rows)
 
 
 @archive_command(

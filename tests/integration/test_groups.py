@@ -131,12 +131,14 @@ def test_archive_shows_what_groups_had(made: Made) -> None:
     assert {g["group"] for g in shown["groups"]} == set(made.stood)
     assert shown["not_carried"] == {}
     ends = {topic: log_ends(made.broker.bootstrap, topic) for topic in made.records}
+    starts = made.cluster.log_starts(TopicPartition(topic, p) for topic, parts in made.records.items() for p in parts)
     for group, stood in list(made.stood.items())[::6]:
         one = made.groups("show", "--restore-point", "1", group)["group"]
         assert {
             (o["topic"], o["partition"]): (o["offset"], o["leader_epoch"], o["metadata"]) for o in one["offsets"]
         } == stood
-        assert one["lag"] == sum(max(0, ends[t][p] - stood[t, p][0]) for t, p in stood)
+        first = {(t, p): max(stood[t, p][0], starts[TopicPartition(t, p)]) for t, p in stood}
+        assert one["lag"] == sum(max(0, ends[t][p] - first[t, p]) for t, p in stood)
 
 
 def test_plan_says_where_and_why_and_writes_nothing(made: Made) -> None:

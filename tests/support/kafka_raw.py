@@ -147,12 +147,13 @@ Held = tuple[int, int | None, str]
 @dataclass
 class FakeGroups:
     """`held` is what each group has committed. `calls` names what was written, in order. Groups of `shared` have to be
-    asked about as share groups, and no others."""
+    asked about as share groups, and no others. A commit is refused in the `refused` places, and taken in the others."""
 
     held: dict[str, dict[Place, Held]] = field(default_factory=dict)
     live: dict[str, int] = field(default_factory=dict)
     unreadable: set[str] = field(default_factory=set)
     shared: set[str] = field(default_factory=set)
+    refused: set[Place] = field(default_factory=set)
     calls: list[tuple[str, str]] = field(default_factory=list)
 
     def members(self, groups: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -183,8 +184,12 @@ class FakeGroups:
                 answers[group] = "unknown member"
                 continue
             own = self.held.setdefault(group, {})
-            own |= {(c.tp.topic, c.tp.partition): (c.offset, c.leader_epoch, c.metadata) for c in offsets}
             answers[group] = ""
+            for each in offsets:
+                if each.tp in self.refused:
+                    answers[group] = f"{each.tp}: the metadata is too large"
+                else:
+                    own[each.tp] = (each.offset, each.leader_epoch, each.metadata)
         return answers
 
     def remove(

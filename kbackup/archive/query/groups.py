@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,7 +31,8 @@ class ArchivedGroups:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """`offset` is the next to read; `lag` counts the offsets that are archived from there on."""
+    """`offset` is the next to read; `lag` counts the offsets from there on between the partition's first archived
+    offset and its end."""
 
     topic: str
     partition: int
@@ -76,20 +77,32 @@ def java_groups(store: Store, topics: Sequence[str]) -> ArchivedGroups:
 def groups_overview(archive: Archive, manifest: Manifest) -> GroupsOverview:
     """Sum up the groups of a restore point, without topics that were deleted at the source by then."""
     there = [t for t in manifest.topics if t.state != "deleted"]
-    ends = {(t.name, p.partition): p.end for t in there for p in t.partitions}
-    return _overview(archive.store, groups_at(archive, manifest, there), ends)
+    expired = archive.state.starts
+    archived: dict[tuple[str, int], tuple[int, int]] = {}
+    for topic in there:
+        for partition in topic.partitions:
+            log_start = expired.get((topic.name, topic.incarnation, partition.partition))
+            start = partition.start if log_start is None else max(partition.start, log_start.start)
+            archived[topic.name, partition.partition] = (start, partition.end)
+    return _overview(archive.store, groups_at(archive, manifest, there), archived)
 
 
 def java_groups_overview(store: Store) -> GroupsOverview:
     content = java_content(store, java_topics(store))
-    ends = {(t.name, p.partition): p.end for t in content.topics for p in t.partitions}
-    return _overview(store, java_groups(store, [t.name for t in content.topics]), ends)
+    offsets = {(t.name, p.partition): (p.start, p.end) for t in content.topics for p in t.partitions}
+    return _overview(store, java_groups(store, [t.name for t in content.topics]), offsets)
 
 
-def _overview(store: Store, archived: ArchivedGroups, ends: dict[tuple[str, int], int]) -> GroupsOverview:
+def _overview(
+    store: Store, archived: ArchivedGroups, offsets: Mapping[tuple[str, int], tuple[int, int]]
+) -> GroupsOverview:
+    """Sum up groups. `offsets` are, by topic and partition, the first archived offset and the end."""
+
     def stand(o: GroupOffset) -> Stand:
-        end = ends.get((o.topic, o.partition), o.offset)
-        return Stand(o.topic, o.partition, o.offset, max(0, end - o.offset), o.leader_epoch, o.metadata)
+        start, end = offsets.get((o.topic, o.partition), (o.offset, o.offset))
+        # what retention has deleted before it was archived, or has expired from the archive, can't be read any more
+        lag = max(0, end - max(o.offset, start))
+        return Stand(o.topic, o.partition, o.offset, lag, o.leader_epoch, o.metadata)
 
     groups = []
     for group in archived.groups:

@@ -36,7 +36,7 @@ from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.store.base import Store
 from kbackup.types import Int64Array, TopicPartition
-from kbackup.util.text import kbackup_command
+from kbackup.util.text import join_names, kbackup_command
 from kbackup.util.times import now
 
 # The offsets of groups before they are changed: restores/<id>/groups-before-<n>.json.
@@ -118,15 +118,19 @@ def _resumed(fresh: Sequence[GroupBefore], earlier: Sequence[GroupBefore]) -> li
 # Set groups by the offset map of a restore.
 
 
+GroupStatus = Literal["applied", "applied in part", "left alone", "refused"]
+
+
 class GroupResult(Member, frozen=True, kw_only=True):
-    """The outcome of a group; `why` is the reason where it was not set. `left_out` names offsets that it
-    can't get, each with the reason."""
+    """The outcome of a group; `why` is the reason where it was not set, or not in all its partitions, which `not_set`
+    names then. `left_out` names offsets that it can't get, each with the reason."""
 
     source: str
     group: str
-    status: Literal["applied", "left alone", "refused"]
+    status: GroupStatus
     why: str = ""
     offsets: tuple[GroupOffsetResult, ...]
+    not_set: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
 
@@ -226,23 +230,52 @@ def set_groups(
         before = _resumed(before, [group for known in captures.every() if known.by == by for group in known.groups])
     number = captures.write(by, cluster_id, groups=tuple(before)) if before else 0
     commits = {p.group: [o.committed for o in p.offsets] for p in plans if p.group in has}
-    refused = unknown | unread | _refused(cluster.groups.commit_all(commits, share))
-
-    def result(plan: GroupPlan) -> GroupResult:
-        why = refused.get(plan.group) or alone.get(plan.group) or ("" if plan.offsets else "it gets no offset")
-        return GroupResult(
-            source=plan.source,
-            group=plan.group,
-            status="refused" if refused.get(plan.group) else "left alone" if why else "applied",
-            why=why,
-            offsets=tuple(
-                GroupOffsetResult(**{name: getattr(o, name) for name in GroupOffsetResult.__struct_fields__})
-                for o in plan.offsets
-            ),
-            left_out=plan.skipped,
+    refusals = _refused(cluster.groups.commit_all(commits, share))
+    not_set = _not_set(cluster, {group: commits[group] for group in refusals}, share)
+    refused = unknown | unread | refusals
+    results = []
+    for plan in plans:
+        missing = not_set.get(plan.group, [])
+        status, why = _outcome(plan, refused.get(plan.group, ""), alone.get(plan.group, ""), missing)
+        offsets = [
+            GroupOffsetResult(**{name: getattr(o, name) for name in GroupOffsetResult.__struct_fields__})
+            for o in plan.offsets
+        ]
+        results.append(
+            GroupResult(
+                source=plan.source,
+                group=plan.group,
+                status=status,
+                why=why,
+                offsets=tuple(offsets),
+                not_set=tuple(missing) if status == "applied in part" else (),
+                left_out=plan.skipped,
+            )
         )
+    return tuple(results), number
 
-    return tuple(map(result, plans)), number
+
+def _not_set(cluster: Cluster, commits: Mapping[str, list[CommittedOffset]], share: set[str]) -> dict[str, list[str]]:
+    """Return, by group, the partitions that do not have the offset of their commit. The broker is asked: it refuses a
+    commit partition by partition, and takes the others. Groups that can't be read are left out."""
+    has, _ = cluster.groups.committed(commits, share)
+    not_set: dict[str, list[str]] = {}
+    for group, offsets in has.items():
+        positions = {each.tp: each.offset for each in offsets}
+        not_set[group] = [str(each.tp) for each in commits[group] if positions.get(each.tp) != each.offset]
+    return not_set
+
+
+def _outcome(plan: GroupPlan, refused: str, alone: str, not_set: Sequence[str]) -> tuple[GroupStatus, str]:
+    """Return the status of a group, and the reason why it was not set, or not in the partitions `not_set`."""
+    if refused:
+        is_partly_set = 0 < len(not_set) < len(plan.offsets)
+        return ("applied in part" if is_partly_set else "refused"), refused
+    if alone:
+        return "left alone", alone
+    if not plan.offsets:
+        return "left alone", "it gets no offset"
+    return "applied", ""
 
 
 def not_applied(results: Sequence[GroupResult], *options: str) -> list[str]:
@@ -250,6 +283,8 @@ def not_applied(results: Sequence[GroupResult], *options: str) -> list[str]:
 
     def message(result: GroupResult) -> str:
         text = f"group {result.group} was not set: {result.why}"
+        if result.not_set:
+            text = f"group {result.group} was not set in {join_names(result.not_set, 5)}: {result.why}"
         if not result.offsets:
             return text
         renamed = () if result.group == result.source else ("--map-group", f"{result.source}={result.group}")
@@ -262,12 +297,17 @@ def not_applied(results: Sequence[GroupResult], *options: str) -> list[str]:
     ]
 
 
-_FIRST = {"left alone": "stop it", "refused": "mend the cause"}
+_FIRST = {
+    "left alone": "stop it",
+    "refused": "mend the cause",
+    "applied in part": "mend the cause",
+    "put back in part": "mend the cause",
+}
 
 
 # Undo what was written to groups.
 
-UndoStatus = Literal["put back", "deleted", "nothing to do", "left alone", "refused"]
+UndoStatus = Literal["put back", "put back in part", "deleted", "nothing to do", "left alone", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +401,11 @@ def undo(cluster: Cluster, state: Store, restore_id: str, number: int | None, se
     removes = {u.group: _as_committed(u.removes) for u in going if u.removes and u.group not in refused}
     refused |= _refused(cluster.groups.remove(removes, share))
     deletes = [u.group for u in going if u.deletes and u.group not in refused]
-    refused |= unread | unknown | _refused(cluster.groups.delete_each(deletes))
+    refused |= _refused(cluster.groups.delete_each(deletes))
+    # brokers refuse a commit partition by partition: what such groups have now tells how much was put back
+    has_now, _ = cluster.groups.committed(refused, share)
+    remaining = {group: undo_of(selected[group], as_stored(offsets)) for group, offsets in has_now.items()}
+    refused |= unread | unknown
     return GroupUndoReport(
         restore_id=restore_id,
         undone=before.number,
@@ -369,7 +413,8 @@ def undo(cluster: Cluster, state: Store, restore_id: str, number: int | None, se
         captured_at=before.captured_at,
         number=written,
         groups=tuple(
-            _undo_result(group, undos.get(group), alone.get(group, ""), refused.get(group, "")) for group in selected
+            _undo_result(group, undos.get(group), alone.get(group, ""), refused.get(group, ""), remaining.get(group))
+            for group in selected
         ),
     )
 
@@ -393,20 +438,23 @@ def _chosen(captures: Captures, number: int | None) -> GroupsBefore:
     )
 
 
-def _undo_result(group: str, undo: Undo | None, alone: str, refused: str) -> UndoResult:
+def _undo_result(group: str, undo: Undo | None, alone: str, refused: str, remaining: Undo | None) -> UndoResult:
+    """Return the outcome of a group. `remaining` is what is left to put back after a refusal, None if it is unknown."""
     status: UndoStatus = "put back"
+    set_back = len(undo.sets) if undo is not None else 0
+    removed = len(undo.removes) if undo is not None else 0
     if refused:
-        status = "refused"
+        set_back -= len(remaining.sets) if remaining is not None else set_back
+        removed -= len(remaining.removes) if remaining is not None else removed
+        status = "put back in part" if set_back or removed else "refused"
     elif alone:
         status = "left alone"
     elif undo is None or not undo.writes:
         status = "nothing to do"
     elif undo.deletes:
         status = "deleted"
-    counts = (len(undo.sets), len(undo.removes), len(undo.unchanged)) if undo is not None else (0, 0, 0)
-    return UndoResult(
-        group=group, status=status, why=refused or alone, set_back=counts[0], removed=counts[1], kept=counts[2]
-    )
+    kept = len(undo.unchanged) if undo is not None else 0
+    return UndoResult(group=group, status=status, why=refused or alone, set_back=set_back, removed=removed, kept=kept)
 
 
 # Planning and setting groups on their own: after a restore, however long ago, or on the source cluster itself.

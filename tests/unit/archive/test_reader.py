@@ -39,7 +39,8 @@ from kbackup.kafka.groups.admin import probe_groups
 from kbackup.store import open_store
 from kbackup.store.base import is_key
 from kbackup.store.file import FileStore
-from tests.support.archives import make_archive
+from kbackup.util.times import now
+from tests.support.archives import commit_point, group_at, make_archive
 from tests.support.faulty_store import FaultyStore
 from tests.support.made_segments import TOPIC, committed, state, target, write
 
@@ -140,6 +141,28 @@ def test_own_groups_of_an_old_archive_are_not_read(store: FaultyStore) -> None:
     assert [g.group for g in groups_overview(archive, head).groups] == theirs
     (file,) = (data for key, data in derived_files(archive).items() if "consumer_offsets" in key)
     assert json.loads(file) == offsets, "files that a former version derived stay valid"
+
+
+def test_lag_counts_archived_offsets_alone(store: FaultyStore) -> None:
+    """Of a partition that was emptied before its backup, and of one whose oldest records were."""
+    partitions = state((0, 500, 500), (1, 400, 500), number=1)
+    archive = open_or_create(store)
+    group = group_at("behind", (TOPIC, 0, 10), (TOPIC, 1, 10), (TOPIC, 1, 450))
+    segments = write(store, target(partition=1), range(400, 500))
+    commit_point(archive, 1, [partitions], segments, [group], at=now(), cluster_id="", configs={TOPIC: {}})
+    (shown,) = groups_overview(archive, archive.restore_point(1)).groups
+    assert [each.lag for each in shown.offsets] == [0, 100, 50]
+    assert shown.lag == 150
+
+
+def test_groups_and_settings_that_did_not_change_have_the_time_of_the_later_capture(store: FaultyStore) -> None:
+    archive, first = committed(store, 1, None, write(store, target(), range(10)), [state((0, 0, 10), number=1)])
+    ((number, capture),) = [(each.number, each) for each in first.captures]
+    assert archive.groups(number).captured_at >= capture.started_at
+    later = msgspec.structs.replace(capture, number=2, started_at="2100-01-01T00:00:00.000Z")
+    archive._captures[2] = later
+    assert archive.groups(2).captured_at == later.started_at
+    assert archive.metadata(2).captured_at == later.started_at
 
 
 # Readers refuse documents and tables that were changed, swapped, lost or cut.

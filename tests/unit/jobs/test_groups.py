@@ -164,6 +164,32 @@ def _status(report: GroupUndoReport) -> dict[str, str]:
     return {g.group: g.status for g in report.groups}
 
 
+def test_a_group_of_which_some_offsets_are_refused_is_set_in_part(store: Store) -> None:
+    groups = FakeGroups({"g": {}}, refused={("b", 0)})
+    (result,), _ = _set(groups, store, _plan("g", a=5, b=6))
+    assert (result.status, result.not_set) == ("applied in part", ("b-0",))
+    assert result.why == "b-0: the metadata is too large"
+    (message,) = not_applied([result], "--restore-id", "r")
+    assert message.startswith("group g was not set in b-0: b-0: the metadata is too large; mend the cause, then: ")
+
+
+def test_a_group_of_which_every_offset_is_refused_is_refused(store: Store) -> None:
+    groups = FakeGroups({"g": {}}, refused={("a", 0)})
+    (result,), _ = _set(groups, store, _plan("g", a=5))
+    assert (result.status, result.not_set) == ("refused", ())
+
+
+def test_an_undo_that_is_refused_in_part_tells_what_it_put_back(store: Store) -> None:
+    held: dict[Place, Held] = {("a", 0): (1, None, ""), ("b", 0): (2, None, "")}
+    groups = FakeGroups({"g": held})
+    _set(groups, store, _plan("g", a=5, b=6))
+    groups.refused = {("b", 0)}
+    report = _undo(groups, store)
+    (undone,) = report.groups
+    assert (undone.status, undone.set_back) == ("put back in part", 1)
+    assert len(report.missing) == 1
+
+
 def test_undo_puts_back_what_was_there_and_deletes_what_was_not(store: Store) -> None:
     positions: dict[str, dict[Place, Held]] = {
         "old": {("a", 0): (5, 3, "m"), ("other", 1): (9, None, "")},
