@@ -26,6 +26,10 @@ _GUARD = 'read -r _; kill -KILL "$0" 2>/dev/null'
 _PORTS = range(15_000, 32_768)
 _ATTEMPTS = 3
 
+HANG = 600.0
+"""Seconds to wait for what takes a few on an idle machine: on a busy one it takes as long as it takes, and only a hang
+reaches this bound."""
+
 
 class StartError(KbackupError):
     """A server ended or stayed silent before it was ready."""
@@ -94,7 +98,7 @@ class Process:
         if self.running:
             self._child.terminate()
 
-    def stop(self, seconds: float = 15.0) -> None:
+    def stop(self, seconds: float = 120.0) -> None:
         """SIGTERM, then SIGKILL after `seconds`; returns when the process is gone. Idempotent."""
         if self.running:
             self._child.terminate()
@@ -176,7 +180,7 @@ class Server(ABC):
     def running(self, number: int) -> bool:
         return number in self._processes and self._processes[number].running
 
-    def wait(self, number: int, ready: Callable[[], bool], label: str, seconds: float = 60) -> None:
+    def wait(self, number: int, ready: Callable[[], bool], label: str, seconds: float = HANG) -> None:
         self._processes[number].wait_ready(ready, label, seconds)
 
     def stop(self, *numbers: int) -> None:

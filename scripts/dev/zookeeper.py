@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata
 from scripts.dev import tools
 from scripts.dev.jars import kafka_jars, mirror_jars, zookeeper_jars
 from scripts.dev.kafka import DEFAULTS, QUIET, SMALL, Nodes, protocol_map, write_properties
-from scripts.dev.process import Process, Server, free_ports, listening
+from scripts.dev.process import HANG, Process, Server, free_ports, listening
 from scripts.dev.secured import Authority
 
 Mode = Literal["zookeeper", "migration", "kraft"]
@@ -263,7 +263,7 @@ class MigratingCluster(Nodes):
         if self.controllers:  # without numbers it would stop all
             self.stop(*self.controllers)
 
-    def wait_for_state(self, name: State, seconds: float = 90) -> None:
+    def wait_for_state(self, name: State, seconds: float = HANG) -> None:
         """Wait until every controller that answers reports this state of the migration."""
         self.wait(self.controllers[0], lambda: self.state() == name, f"migration state {name}", seconds)
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from scripts.dev.process import HANG
 from tests.faults.dying import Wish
 
 _ROOT = Path(__file__).parents[2]
 _DAEMON = ("--set", "spark.conf.spark.python.daemon.module=tests.faults.dying_daemon")
-_LIMIT = 240.0  # s; a run takes seconds, this only ends what hangs
 
 
 class Ended(NamedTuple):
@@ -85,8 +85,8 @@ class Kbackup:
 
     def wait(self) -> Ended:
         """Wait until the command and all its processes have ended."""
-        code = self._child.wait(_LIMIT)
-        end = time.monotonic() + 30
+        code = self._child.wait(HANG)
+        end = time.monotonic() + HANG
         while self._members():
             assert time.monotonic() < end, f"processes outlive the command: {self._members()}\n{self.err}"
             time.sleep(0.05)
@@ -99,12 +99,12 @@ class Kbackup:
     def stacks(self) -> str:
         """End the process, and return its stderr with the stacks of its threads."""
         os.kill(self.pid, signal.SIGABRT)
-        self._child.wait(_LIMIT)
+        self._child.wait(HANG)
         return self.err
 
     def wait_paused(self) -> None:
         """Wait until the process has paused, as its `Wish` says."""
-        end = time.monotonic() + _LIMIT
+        end = time.monotonic() + HANG
         while _stat(self.pid)[0] != "T":
             assert self._child.poll() is None, f"it ended instead of pausing:\n{self.err}"
             assert time.monotonic() < end, f"it did not pause:\n{self.err}"

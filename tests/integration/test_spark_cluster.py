@@ -22,6 +22,7 @@ from confluent_kafka import Producer
 from kbackup.archive.reader import open_archive
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
+from scripts.dev.process import HANG
 from scripts.dev.s3 import Minio
 from scripts.dev.spark import SparkCluster
 from tests.integration.conftest import Archive
@@ -140,7 +141,7 @@ def environment(broker: Broker, server: Minio | None) -> dict[str, str]:
 
 def run(argv: list[str], env: dict[str, str], code: int = 0) -> str:
     """Return what a command prints that ends with `code`; where it fails, its errors as well."""
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == code, f"{done.returncode}: {done.stderr}"
     assert not code or "Traceback" not in done.stderr
     return done.stdout + done.stderr if code else done.stdout

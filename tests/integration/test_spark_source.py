@@ -21,6 +21,7 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.file import FileStore
+from scripts.dev.process import HANG
 from scripts.dev.s3 import Minio
 from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
@@ -294,7 +295,8 @@ def test_a_stream_follows_new_restore_points(reading: SparkSession, archive: Pat
 
         stream = reading.readStream.format("kbackup").load(str(archive)).writeStream.foreachBatch(take)
         checkpoint = str(tmp_path / "checkpoint")
-        stream.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination(60)
+        query = stream.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        assert query.awaitTermination(int(HANG)), "it hangs"
         return batches
 
     assert follow() == [sorted(CLICKS + ORDERS)]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kbackup.spark.jvm import class_archive
+from scripts.dev.process import HANG
 from tests.integration.topics import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,7 @@ def run_code(code: str, *arguments: object, cwd: Path | None = None, **env: str)
         env={**os.environ, "PYTHONPATH": str(ROOT), **env},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANG,
         check=False,
     )
 
@@ -74,7 +75,7 @@ def test_a_user_without_an_account_runs_jobs(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/", "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANG,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -97,7 +98,7 @@ def test_a_read_only_root_needs_a_writable_tmpdir_alone(tmp_path: Path) -> None:
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANG,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from confluent_kafka.cimpl import NewPartitions
 
 from scripts.dev.kafka import Broker
+from scripts.dev.process import HANG
 from tests.support.kafka_raw import NO_TIMESTAMP, Record, raw_produce
 from tests.support.truth import log_ends, read_topic
 
@@ -114,7 +115,7 @@ def set_config(broker: Broker, topic: str, name: str, value: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(30)
 
 
-def wait_until(true: Callable[[], bool], patience: float = 180) -> None:
+def wait_until(true: Callable[[], bool], patience: float = HANG) -> None:
     until = time.monotonic() + patience
     while not true():
         assert time.monotonic() < until, "it did not come about"

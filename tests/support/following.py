@@ -16,13 +16,12 @@ from kbackup.jobs.common import Stop
 from kbackup.metrics.registry import Silent
 from kbackup.metrics.server import Health
 from kbackup.store.base import Store
+from scripts.dev.process import HANG
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from scripts.dev.kafka import Broker
-
-_PATIENCE = 240.0  # s; only ends what hangs
 
 
 class Following:
@@ -75,7 +74,7 @@ class Following:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.ask()
-        self._thread.join(_PATIENCE)
+        self._thread.join(HANG)
         assert not self._thread.is_alive(), "it does not end"
         self._stop.close()
         if self._raised and error is None:
@@ -86,7 +85,7 @@ class Following:
         self._later += seconds
 
     def until(self, true: Callable[[], bool]) -> None:
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + HANG
         while not true():
             if self._raised:
                 raise self._raised[0]
@@ -95,7 +94,7 @@ class Following:
 
     def ended_by(self) -> BaseException:
         """Waits until it ends, not having been asked to."""
-        self._thread.join(_PATIENCE)
+        self._thread.join(HANG)
         return self._raised.pop()
 
     def another_round(self, count: int = 1) -> None:
