@@ -22,6 +22,7 @@ from kbackup.cli.common.options import (
 )
 from kbackup.cli.common.output import Cell, Reporter, columns
 from kbackup.cli.common.session import archive_store, state_store
+from kbackup.cli.common.undo import show_unconfirmed, undo_options
 from kbackup.config.windows import TIMES, moment_of
 from kbackup.errors import EXIT_LOSS, EXIT_OK, NoArchiveError, UsageError, suggest_name
 from kbackup.util.text import plural
@@ -212,14 +213,16 @@ def show_results(groups: Iterable[GroupResult], reporter: Reporter) -> None:
     key_option("restore.restore_id", help="Restore that set the groups, or the id that 'apply' printed."),
     name_options("restore.groups"),
     key_options("restore.state"),
+    undo_options,
     group=command,
-    example="kbackup groups undo --restore-id worst-day",
+    example="kbackup groups undo --restore-id worst-day --confirm",
 )
-def undo(frame: Frame, number: int | None) -> int:
+def undo(frame: Frame, number: int | None, confirm: bool, accept_unproven: bool) -> int:
     """Put back the offsets that groups had before 'apply', and delete those they did not have.
 
-    NUMBER selects a capture; each write stores one before it begins. [default: the newest that was not undone] Skips
-    groups with live members. Ends with exit code 3 when a group could not be put back.
+    Without --confirm, only show the plan. NUMBER selects a capture; each write stores one before it begins. [default:
+    the newest that was not undone] Skips groups with live members, and offsets that were moved since. Ends with exit
+    code 3 when a group could not be put back.
     """
     from kbackup.archive.query.selection import Selection
     from kbackup.jobs.groups.job import undo as undo_groups
@@ -227,9 +230,15 @@ def undo(frame: Frame, number: int | None) -> int:
     restore = frame.config.restore
     if restore.restore_id is None:
         raise UsageError("no restore is named", "give --restore-id")
-    selection = Selection.of(restore.groups, restore.exclude_groups)
-    cluster = _cluster(frame)
-    report = undo_groups(cluster, state_store(frame), restore.restore_id, number, selection)
+    report = undo_groups(
+        _cluster(frame),
+        state_store(frame),
+        restore.restore_id,
+        number,
+        Selection.of(restore.groups, restore.exclude_groups),
+        confirm=confirm,
+        accept_unproven=accept_unproven,
+    )
     show_undone(report, frame.reporter)
     frame.reporter.document(report)
     return EXIT_LOSS if report.missing else EXIT_OK
@@ -237,15 +246,19 @@ def undo(frame: Frame, number: int | None) -> int:
 
 def show_undone(report: GroupUndoReport, reporter: Reporter) -> None:
     reporter.table(
-        columns("group, status, set back 4, removed 3, as it was 2"),
-        [(g.group, g.status, g.set_back, g.removed, g.kept) for g in report.groups],
+        columns("group, status, set back 4, removed 3, as it was 2, changed since optional"),
+        [(g.group, g.status, g.set_back, g.removed, g.kept, g.moved) for g in report.groups],
     )
     reporter.warning(*report.missing)
+    groups = plural(len(report.groups), "group")
+    before = f"before '{report.by}' (capture {report.undone})"
+    if not report.confirmed:
+        planned = sum(group.status == "planned" for group in report.groups)
+        reporter.line(f"{planned} of {groups} would be put back to {report.captured_at}, {before}")
+        show_unconfirmed(report.unproven, reporter)
+        return
     put_back = len(report.groups) - len(report.missing)
-    reporter.line(
-        f"{put_back} of {plural(len(report.groups), 'group')} put back to {report.captured_at}, "
-        f"before '{report.by}' (capture {report.undone})"
-    )
+    reporter.line(f"{put_back} of {groups} put back to {report.captured_at}, {before}")
 
 
 def _cluster(frame: Frame) -> Cluster:

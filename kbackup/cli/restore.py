@@ -23,6 +23,7 @@ from kbackup.cli.common.options import (
 )
 from kbackup.cli.common.output import Column, Reporter, ShownProgress, columns, show_window
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
+from kbackup.cli.common.undo import show_unconfirmed, undo_options
 from kbackup.cli.groups import show_results
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.jobs.settings.plan import Changes, SettingsReport, entity_words
@@ -65,11 +66,14 @@ if TYPE_CHECKING:
         is_flag=True,
         help="Put back the target's ACLs, configs and quotas from before --restore-id; restore nothing.",
     ),
+    undo_options,
     argument=True,
     spark=True,
     example="kbackup restore --restore-point 41 --topic orders --dry-run",
 )
-def command(frame: Frame, dry_run: bool, count: bool, guide: bool, undo: bool) -> int:
+def command(
+    frame: Frame, dry_run: bool, count: bool, guide: bool, undo: bool, confirm: bool, accept_unproven: bool
+) -> int:
     """Restore topics, records and group offsets exactly once, from a restore point or a time.
 
     Times are RFC 3339 (2026-01-31T12:00:00Z), milliseconds since 1970, or '2h ago'; both bounds are included.
@@ -83,7 +87,10 @@ def command(frame: Frame, dry_run: bool, count: bool, guide: bool, undo: bool) -
 
         return run_guide(frame)
     if undo:
-        return _undo_settings(frame, dry_run)
+        return _undo_settings(frame, confirm and not dry_run, accept_unproven)
+    if confirm or accept_unproven:
+        option = "--confirm" if confirm else "--accept-unproven"
+        raise UsageError(f"{option} is for --undo alone", "leave it out: without --dry-run, a restore restores")
     config, reporter, address = frame.config, frame.reporter, frame.archive
     counted = count or bool(config.restore.where)
     shown_warnings: set[str] = set()
@@ -214,8 +221,8 @@ def _show_acls(title: str, acls: Iterable[Acl], reporter: Reporter) -> None:
         reporter.line()
 
 
-def _undo_settings(frame: Frame, dry_run: bool) -> int:
-    """Put back the ACLs, configs and quotas that the target had before a restore."""
+def _undo_settings(frame: Frame, confirm: bool, accept_unproven: bool) -> int:
+    """Show how to put back the ACLs, configs and quotas that the target had before a restore; with `confirm`, do it."""
     from kbackup.jobs.settings.write import undo_settings
     from kbackup.kafka.admin.cluster import Cluster
 
@@ -223,10 +230,13 @@ def _undo_settings(frame: Frame, dry_run: bool) -> int:
     restore_id = config.restore.restore_id
     if restore_id is None:
         raise UsageError("no restore is named", "give --restore-id")
-    undone = undo_settings(Cluster(config.target, "target"), state_store(frame), restore_id, dry_run)
+    cluster = Cluster(config.target, "target")
+    undone = undo_settings(cluster, state_store(frame), restore_id, confirm=confirm, accept_unproven=accept_unproven)
     _show_changes(undone.changes, reporter)
     reporter.warning(*undone.missing)
     if not undone.changes:
         reporter.line("nothing is left to undo")
+    elif not confirm:
+        show_unconfirmed(undone.unproven, reporter)
     reporter.document(undone)
     return EXIT_LOSS if undone.missing else EXIT_OK

@@ -25,6 +25,7 @@ from kbackup.cli.common.options import (
 )
 from kbackup.cli.common.output import Cell, Reporter, columns
 from kbackup.cli.common.session import archive_store, state_store
+from kbackup.cli.common.undo import show_unconfirmed, undo_options
 from kbackup.cli.groups import InOrder, chosen_moment
 from kbackup.config.windows import TIMES
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError, suggest_name
@@ -317,13 +318,15 @@ def show_restored(done: SchemaMap, plan: SchemaPlan, reporter: Reporter) -> None
     _target_options,
     key_option("restore.restore_id", help="Restore that wrote the schemas, by the id that it printed."),
     key_option("restore.state"),
+    undo_options,
     group=command,
-    example="kbackup schemas undo --restore-id worst-day",
+    example="kbackup schemas undo --restore-id worst-day --confirm",
 )
-def undo(frame: Frame) -> int:
+def undo(frame: Frame, confirm: bool, accept_unproven: bool) -> int:
     """Delete the schemas that a restore created, and put the registry's settings back.
 
-    Leaves what others have changed since, or refer to. Ends with exit code 3 when something is left.
+    Without --confirm, only show the plan. Leaves what others have changed since, or refer to. Ends with exit code 3
+    when something is left.
     """
     from kbackup.jobs.schemas.plan import open_registry
     from kbackup.jobs.schemas.write import undo_schemas
@@ -332,16 +335,20 @@ def undo(frame: Frame) -> int:
     if restore_id is None:
         raise UsageError("no restore is named", "give --restore-id")
     registry = open_registry(frame.config.target_schema_registry)
-    undone = undo_schemas(registry, state_store(frame), restore_id)
+    state = state_store(frame)
+    undone = undo_schemas(registry, state, restore_id, confirm=confirm, accept_unproven=accept_unproven)
     show_undone(undone, frame.reporter)
     frame.reporter.document(undone)
     return EXIT_LOSS if undone.left else EXIT_OK
 
 
 def show_undone(undone: SchemasUndone, reporter: Reporter) -> None:
+    would = "" if undone.confirmed else "would be "
     for name in undone.deleted:
-        reporter.line(f"deleted {name}")
+        reporter.line(f"{name}: {would}deleted")
     for name in undone.settings:
-        reporter.line(f"put back the settings of {name}")
+        reporter.line(f"settings of {name}: {would}put back")
     reporter.warning(*undone.left)
-    reporter.line(f"{plural(len(undone.deleted), 'version')} deleted from {undone.registry}")
+    reporter.line(f"{plural(len(undone.deleted), 'version')} {would}deleted from {undone.registry}")
+    if not undone.confirmed:
+        show_unconfirmed(undone.unproven, reporter)

@@ -20,6 +20,7 @@ import msgspec
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import SeenCatalog
 from kbackup.archive.identity import check_archive_id
+from kbackup.archive.restores.proof import with_proof
 from kbackup.config import Config, ConfigFiles, Setting, SettingOrigin, load
 from kbackup.config.values import flatten
 from kbackup.config.windows import moment_of
@@ -120,16 +121,20 @@ def opened(config: Config) -> Iterator[Store]:
 
 
 def state_store(config: Config, store: Store | None) -> Store:
-    """Open the store for plans, offset maps and reports of restores and flows: unless set, the archive's `store`."""
-    if not config.restore.state:
-        return store if store is not None else archive_store(config)[0]
-    return open_store(
-        config.restore.state,
-        config.stores,
-        config.encryption.key or "",
-        key_class=layout.key_class,
-        rate=config.limit_rate,
-    )
+    """Open the store for plans, offset maps and reports of restores and flows: unless set, the archive's `store`. It
+    knows which documents of restores this machine has written."""
+    if config.restore.state:
+        state = open_store(
+            config.restore.state,
+            config.stores,
+            config.encryption.key or "",
+            key_class=layout.key_class,
+            rate=config.limit_rate,
+        )
+    else:
+        state = store if store is not None else archive_store(config)[0]
+    folder = cache_folder() if config.metadata_cache else None
+    return with_proof(state, folder / "restores" if folder is not None else None)
 
 
 # Jobs. Each opens what it needs, starts Spark where it has to, and returns the report that its command prints with

@@ -196,6 +196,6 @@ def test_undo_after_a_restore_that_was_killed_while_it_set_groups(
     trip.resume(spark)
     trip.check()
     assert Captures(trip.store, trip.id).numbers() == [1, 2]
-    report = undo(cluster, trip.store, trip.id, None, Selection())
+    report = undo(cluster, trip.store, trip.id, None, Selection(), confirm=True)
     assert [(g.group, g.status) for g in report.groups] == [(group, "put back")]
     assert cluster.groups.committed([group])[0] == before

@@ -40,6 +40,7 @@ from tests.support.kafka_raw import (
 )
 from tests.support.truth import Records, expected_offset, log_ends, read_topic
 
+CONFIRMED = ("--confirm", "--accept-unproven")  # the tests keep nothing on this machine
 FOREIGN_EPOCH = 5  # of a log that had six leaders; those of the tests have one
 LONGEST_METADATA = "ü" * 2048  # 4 KiB is what brokers take (offset.metadata.max.bytes)
 ODD_METADATA = ["", "AgAAAYvPpSGA", "line\nfeed\ttab \x1b[31m", 'a "quote" and \\', "你好 🎉", LONGEST_METADATA]
@@ -79,7 +80,7 @@ class Made(Grouped):
         return self.groups("apply", "--restore-id", self.restore_id, *arguments, code=code)
 
     def undo(self, *arguments: str, code: int = 0) -> dict[str, Any]:
-        return self.groups("undo", "--restore-id", self.restore_id, *arguments, code=code)
+        return self.groups("undo", *CONFIRMED, "--restore-id", self.restore_id, *arguments, code=code)
 
     def stand(self, group: str) -> Stand:
         return raw_positions(self.broker.bootstrap, group)
@@ -175,7 +176,7 @@ def test_apply_long_after_the_restore_and_undo(made: Made) -> None:
     undone = made.undo()
     assert [(g["group"], g["status"]) for g in undone["groups"]] == [(new, "deleted")]
     assert new not in {g.group for g in made.cluster.groups.listed()[0]}
-    assert made.groups("undo", "--restore-id", made.restore_id)["groups"][0]["status"] == "nothing to do"
+    assert made.groups("undo", *CONFIRMED, "--restore-id", made.restore_id)["groups"][0]["status"] == "nothing to do"
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -273,7 +274,7 @@ def test_restore_itself_can_be_undone(made: Made, topic_name: str) -> None:
     report = made.kbackup.restore(made.archive, "-t", topic, "-g", group, *renamed)
     assert [g["status"] for g in report["groups"]] == ["applied"]
     assert {topic for topic, _ in made.stand(group)} > {topic_name}
-    undone = made.groups("undo", "--restore-id", restore_id)
+    undone = made.groups("undo", *CONFIRMED, "--restore-id", restore_id)
     assert (undone["by"], [g["status"] for g in undone["groups"]]) == ("restore", ["put back"])
     assert made.stand(group) == before
 
@@ -336,7 +337,7 @@ def test_source_cluster_gets_its_own_offsets_again(kept: Kept) -> None:
     same = ("--same-offsets", "-g", kept.group)
     applied = kept.groups("apply", *same, "--restore-point", "1")
     assert (applied["restore_point"], kept.stand()) == (1, kept.first)
-    kept.groups("undo", "--restore-id", applied["restore_id"])
+    kept.groups("undo", *CONFIRMED, "--restore-id", applied["restore_id"])
     assert kept.stand() == kept.second
     archive = open_archive(kept.archive.store)
     taken = [archive.groups(archive.restore_point(n)).captured_at for n in (1, 2)]
@@ -559,7 +560,7 @@ def test_a_share_group_goes_on_with_the_next_record(
     assert [(g["status"], g["offsets"][0]["how"]) for g in report["groups"]] == [("applied", "exact")]
     kbackup.run("verify", "--against", "target", "--restore-id", restore_id, "--groups", archive.url)
     ours = ("--restore-id", restore_id)
-    assert [g["status"] for g in grouped.groups("undo", *ours)["groups"]] == ["put back"]
+    assert [g["status"] for g in grouped.groups("undo", *CONFIRMED, *ours)["groups"]] == ["put back"]
     assert start_offsets(group) == {topic: str(archived["offset"]), copy: "-"}
     renamed = (*ours, "--map-group", f"{group}={again}")
     with share_member(broker.bootstrap, again, topic):
@@ -567,7 +568,7 @@ def test_a_share_group_goes_on_with_the_next_record(
         assert planned["hindered"] == "it has live members"
     assert [g["status"] for g in grouped.groups("apply", *renamed)["groups"]] == ["applied"]
     assert _java("Share.java", broker.bootstrap, again, copy, "3") == [f"{n} value-{n + 4}" for n in (12, 13, 14)]
-    assert [g["status"] for g in grouped.groups("undo", *ours)["groups"]] == ["deleted"]
+    assert [g["status"] for g in grouped.groups("undo", *CONFIRMED, *ours)["groups"]] == ["deleted"]
     assert again not in {g.group for g in grouped.cluster.groups.listed()[0]}
 
 
@@ -605,5 +606,5 @@ def test_a_thousand_groups_there_and_back(broker: Broker, kbackup: Kbackup, arch
     for group, stands in stood.items():
         moved = {(copy, p): archived for (_, p), archived in stands.items()}
         assert raw_positions(broker.bootstrap, group) == stands | moved, group
-    kbackup.run("groups", "undo", "--restore-id", restore_id, "--archive", archive.url)
+    kbackup.run("groups", "undo", *CONFIRMED, "--restore-id", restore_id, "--archive", archive.url)
     assert {group: raw_positions(broker.bootstrap, group) for group in stood} == stood

@@ -123,7 +123,9 @@ def test_schemas_alone(other: Apicurio, kbackup: Kbackup, tmp_path: Path) -> Non
     assert done["ids"].keys() == {"4660", "4661", "4662", "4663"}
     (refused_deletion,) = done["not_set"]
     assert refused_deletion.startswith("wide-money version 1 is not deleted again: ")
-    undone = kbackup.run("schemas", "undo", *flags, "--restore-id", done["restore_id"])
+    undone = kbackup.run(
+        "schemas", "undo", "--confirm", "--accept-unproven", *flags, "--restore-id", done["restore_id"]
+    )
     assert {(name.split()[0]) for name in undone["deleted"]} == {"wide-carts", "wide-events", "wide-money"}
     assert (len(undone["deleted"]), undone["left"]) == (4, [])
     assert registry.subjects() == before

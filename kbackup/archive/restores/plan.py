@@ -183,15 +183,23 @@ def check_same_target(plan: RestorePlan, cluster_id: str) -> None:
         )
 
 
+def begun_restore(state: Store, restore_id: str) -> RestorePlan | None:
+    """Return the plan of a restore, without the segments of its units; None if no restore was begun under this id."""
+    key = layout.restore_key(restore_id, layout.PLAN)
+    try:
+        return load(RestorePlan, state.get(key), key)
+    except NotFoundError:
+        return None
+
+
 def finished_restore(state: Store, restore_id: str) -> tuple[RestorePlan, pa.Table]:
     """Return a restore's plan and its whole offset map."""
-    plan_key, map_key = (layout.restore_key(restore_id, name) for name in (layout.PLAN, layout.OFFSETS))
-    try:
-        plan = load(RestorePlan, state.get(plan_key), plan_key)
-    except NotFoundError as error:
+    plan = begun_restore(state, restore_id)
+    if plan is None:
         raise UsageError(
             f"there is no restore {restore_id} at {state.url}", "check the id, and --state if the restore was given one"
-        ) from error
+        )
+    map_key = layout.restore_key(restore_id, layout.OFFSETS)
     try:
         return plan, decode(state.get(map_key), map_key)
     except NotFoundError as error:

@@ -49,9 +49,9 @@ def archive_store(frame: Frame, address: str | None = None, *, lost: bool = Fals
 
 def state_store(frame: Frame, store: Store | None = None) -> Store:
     """Open the store for plans, offset maps and reports of restores and flows: unless set, the archive's `store`."""
-    if frame.config.restore.state or store is not None:
-        return library.state_store(frame.config, store)
-    return archive_store(frame)
+    if not frame.config.restore.state and store is None:
+        store = archive_store(frame)
+    return library.state_store(frame.config, store)
 
 
 def show_connecting(frame: Frame, role: Literal["source", "target"]) -> None:

@@ -16,7 +16,8 @@ from kbackup.archive.models import SHARE, Document, GroupOffset, Manifest, Membe
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.offset_map import OffsetMap, Runs, SameLog, runs_by_partition
-from kbackup.archive.restores.plan import PlannedGroup, RestorePlan, check_same_target, finished_restore
+from kbackup.archive.restores.plan import PlannedGroup, RestorePlan, begun_restore, check_same_target, finished_restore
+from kbackup.archive.restores.proof import check_proven, unproven_documents
 from kbackup.config.models import Restore
 from kbackup.errors import NotFoundError, RefusedError, UsageError
 from kbackup.jobs.common import NumberedCaptures
@@ -297,28 +298,27 @@ def not_applied(results: Sequence[GroupResult], *options: str) -> list[str]:
     ]
 
 
-_FIRST = {
-    "left alone": "stop it",
-    "refused": "mend the cause",
-    "applied in part": "mend the cause",
-    "put back in part": "mend the cause",
-}
+_FIRST = {"left alone": "stop it", "refused": "mend the cause", "applied in part": "mend the cause"}
 
 
 # Undo what was written to groups.
 
-UndoStatus = Literal["put back", "put back in part", "deleted", "nothing to do", "left alone", "refused"]
+UndoStatus = Literal[
+    "planned", "put back", "put back in part", "deleted", "nothing to do", "changed since", "left alone", "refused"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Undo:
     """`sets` are commits to make; `removes` are partitions without a commit before, which have one now. `unchanged` are
-    the offsets that the group has elsewhere, or has there already."""
+    the offsets that stay: elsewhere, there already, or `moved`, which are places whose offsets are no longer what was
+    written, because somebody has set or deleted them since."""
 
     group: str
     sets: tuple[GroupOffset, ...]
     removes: tuple[GroupOffset, ...]
     unchanged: tuple[GroupOffset, ...]
+    moved: tuple[TopicPartition, ...] = ()
 
     @property
     def deletes(self) -> bool:
@@ -333,16 +333,29 @@ class Undo:
 
 
 def undo_of(before: GroupBefore, now: Sequence[GroupOffset]) -> Undo:
-    """Return the undo that turns `now` back into `before`, in the partitions that were written to. Pure."""
-    had, has, touched = _by_partition(before.offsets), _by_partition(now), _by_partition(before.writes).keys()
-    sets = {tp: had[tp] for tp in sorted(touched & had.keys()) if has.get(tp) != had[tp]}
-    removes = {tp: has[tp] for tp in sorted((touched & has.keys()) - had.keys())}
-    unchanged = tuple(o for tp, o in sorted(has.items()) if tp not in sets and tp not in removes)
-    return Undo(before.group, tuple(sets.values()), tuple(removes.values()), unchanged)
+    """Return the undo that turns `now` back into `before`, in the partitions that still have what was written. Pure."""
+    had, has, written = _by_partition(before.offsets), _by_partition(now), _by_partition(before.writes)
+    sets: list[GroupOffset] = []
+    removes: list[GroupOffset] = []
+    moved: list[TopicPartition] = []
+    for tp in sorted(written):
+        former, current = had.get(tp), has.get(tp)
+        if current == former:
+            continue
+        if (NONE if current is None else current.offset) != written[tp].offset:
+            moved.append(tp)
+        elif former is not None:
+            sets.append(former)
+        elif current is not None:
+            removes.append(current)
+    changed = {TopicPartition(o.topic, o.partition) for o in (*sets, *removes)}
+    unchanged = [offset for tp, offset in sorted(has.items()) if tp not in changed]
+    return Undo(before.group, tuple(sets), tuple(removes), tuple(unchanged), tuple(moved))
 
 
 class UndoResult(Member, frozen=True, kw_only=True):
-    """Partitions: `set_back` to what they had, `removed` for having had nothing, `kept` as they are."""
+    """Partitions: `set_back` to what they had, `removed` for having had nothing, and `kept` as they are, of which
+    `moved` have changed since they were written."""
 
     group: str
     status: UndoStatus
@@ -350,10 +363,13 @@ class UndoResult(Member, frozen=True, kw_only=True):
     set_back: int
     removed: int
     kept: int
+    moved: int = 0
 
 
 class GroupUndoReport(Member, frozen=True, kw_only=True):
-    """`undone` is the capture that was put back, `number` the one that undoes this (0: nothing was written)."""
+    """`undone` is the capture that was put back, `number` the one that undoes this (0: nothing was written). Unless
+    `confirmed`, it is a plan, and nothing was written. `unproven` are documents of which nothing proves that the
+    restore wrote them."""
 
     restore_id: str
     undone: int
@@ -361,20 +377,37 @@ class GroupUndoReport(Member, frozen=True, kw_only=True):
     captured_at: str
     number: int
     groups: tuple[UndoResult, ...]
+    confirmed: bool = True
+    unproven: tuple[str, ...] = ()
 
     @property
     def missing(self) -> list[str]:
-        options = ("groups", "undo", "--restore-id", self.restore_id, str(self.undone), "--group")
-        return [
-            f"group {g.group} was not put back: {g.why}; {_FIRST[g.status]}, then: {kbackup_command(*options, g.group)}"
-            for g in self.groups
-            if g.why
-        ]
+        options = ("groups", "undo", "--confirm", "--restore-id", self.restore_id, str(self.undone), "--group")
+        missing: list[str] = []
+        for group in self.groups:
+            if not group.why:
+                continue
+            text = f"group {group.group} was not put back: {group.why}"
+            if first := _FIRST.get(group.status):
+                text += f"; {first}, then: {kbackup_command(*options, group.group)}"
+            missing.append(text)
+        return missing
 
 
-def undo(cluster: Cluster, state: Store, restore_id: str, number: int | None, selection: Selection) -> GroupUndoReport:
-    """Put capture `number` back (default: the newest that was not made by an undo). A group with live members is
-    left alone. A group that had nothing is deleted."""
+def undo(
+    cluster: Cluster,
+    state: Store,
+    restore_id: str,
+    number: int | None,
+    selection: Selection,
+    *,
+    confirm: bool,
+    accept_unproven: bool = False,
+) -> GroupUndoReport:
+    """Plan to put capture `number` back (default: the newest that was not made by an undo), and with `confirm` do it. A
+    group with live members is left alone, and so is an offset that was moved since. A group that had nothing is
+    deleted. `RefusedError` for a capture that the restore's own plan does not bear out, and with `confirm` for
+    documents that nothing proves to be the restore's, unless `accept_unproven`."""
     cluster_id, _ = cluster.connect()
     captures = Captures(state, restore_id)
     before = _chosen(captures, number)
@@ -383,6 +416,7 @@ def undo(cluster: Cluster, state: Store, restore_id: str, number: int | None, se
         raise RefusedError(
             f"{where} is of cluster {before.target_cluster_id}, this is {cluster_id}", "name that cluster as the target"
         )
+    _check_planned(state, before, where)
     names = [g.group for g in before.groups]
     check_selection(selection, "group", names, f"in {where}", "leave --group out to put back all of them")
     selected = {g.group: g for g in before.groups if selection.matches(g.group)}
@@ -391,32 +425,62 @@ def undo(cluster: Cluster, state: Store, restore_id: str, number: int | None, se
     now_there = {group: as_stored(offsets) for group, offsets in has.items()}
     undos = {group: undo_of(selected[group], offsets) for group, offsets in now_there.items()}
     alone, unknown = _with_members(cluster, [g for g, u in undos.items() if u.writes])
-    going = [undos[group] for group, why in alone.items() if not why]
-    captured = tuple(
-        msgspec.structs.replace(selected[u.group], offsets=now_there[u.group], writes=u.writes) for u in going
-    )
-    written = captures.write("undo", cluster_id, groups=captured) if going else 0
-    # commits are set before others are removed
-    refused = _refused(cluster.groups.commit_all({u.group: _as_committed(u.sets) for u in going if u.sets}, share))
-    removes = {u.group: _as_committed(u.removes) for u in going if u.removes and u.group not in refused}
-    refused |= _refused(cluster.groups.remove(removes, share))
-    deletes = [u.group for u in going if u.deletes and u.group not in refused]
-    refused |= _refused(cluster.groups.delete_each(deletes))
-    # brokers refuse a commit partition by partition: what such groups have now tells how much was put back
-    has_now, _ = cluster.groups.committed(refused, share)
-    remaining = {group: undo_of(selected[group], as_stored(offsets)) for group, offsets in has_now.items()}
+    unproven = tuple(unproven_documents(state))
+    written, refused = 0, dict[str, str]()
+    remaining: dict[str, Undo] = {}
+    if confirm:
+        check_proven(state, restore_id, accept_unproven)
+        going = [undos[group] for group, why in alone.items() if not why]
+        captured = tuple(
+            msgspec.structs.replace(selected[u.group], offsets=now_there[u.group], writes=u.writes) for u in going
+        )
+        written = captures.write("undo", cluster_id, groups=captured) if going else 0
+        refused = _put_back(cluster, going, share)
+        # brokers refuse a commit partition by partition: what such groups have now tells how much was put back
+        has_now, _ = cluster.groups.committed(refused, share)
+        remaining = {group: undo_of(selected[group], as_stored(offsets)) for group, offsets in has_now.items()}
     refused |= unread | unknown
+    results = []
+    for group in selected:
+        planned, live, why = undos.get(group), alone.get(group, ""), refused.get(group, "")
+        results.append(_undo_result(group, planned, live, why, remaining.get(group), confirm))
     return GroupUndoReport(
         restore_id=restore_id,
         undone=before.number,
         by=before.by,
         captured_at=before.captured_at,
         number=written,
-        groups=tuple(
-            _undo_result(group, undos.get(group), alone.get(group, ""), refused.get(group, ""), remaining.get(group))
-            for group in selected
-        ),
+        groups=tuple(results),
+        confirmed=confirm,
+        unproven=unproven,
     )
+
+
+def _check_planned(state: Store, before: GroupsBefore, where: str) -> None:
+    """Raise `RefusedError` if a capture names what the plan of its restore does not: somebody else has written it.
+    Offsets that were set without a restore (`groups apply --same-offsets`) have no plan."""
+    plan = begun_restore(state, before.restore_id)
+    if plan is None:
+        return
+    partitions = {topic.target: topic.partitions for topic in plan.topics}
+    groups = {group.target for group in plan.groups}
+    hint = "find out who wrote it; the restore's plan is plan.json beside it"
+    for group in before.groups:
+        if before.by == "restore" and group.group not in groups:
+            raise RefusedError(f"{where} names group {group.group}, which the restore's plan does not", hint)
+        for offset in group.writes:
+            if offset.partition >= partitions.get(offset.topic, 0):
+                place = f"{offset.topic}-{offset.partition} of group {group.group}"
+                raise RefusedError(f"{where} names {place}, which the restore's plan does not", hint)
+
+
+def _put_back(cluster: Cluster, undos: Sequence[Undo], share: set[str]) -> dict[str, str]:
+    """Put groups back; return, by group, why the broker refused. Commits are set before others are removed."""
+    refused = _refused(cluster.groups.commit_all({u.group: _as_committed(u.sets) for u in undos if u.sets}, share))
+    removes = {u.group: _as_committed(u.removes) for u in undos if u.removes and u.group not in refused}
+    refused |= _refused(cluster.groups.remove(removes, share))
+    deletes = [u.group for u in undos if u.deletes and u.group not in refused]
+    return refused | _refused(cluster.groups.delete_each(deletes))
 
 
 def _chosen(captures: Captures, number: int | None) -> GroupsBefore:
@@ -438,11 +502,18 @@ def _chosen(captures: Captures, number: int | None) -> GroupsBefore:
     )
 
 
-def _undo_result(group: str, undo: Undo | None, alone: str, refused: str, remaining: Undo | None) -> UndoResult:
+def _undo_result(
+    group: str, undo: Undo | None, alone: str, refused: str, remaining: Undo | None, confirmed: bool
+) -> UndoResult:
     """Return the outcome of a group. `remaining` is what is left to put back after a refusal, None if it is unknown."""
-    status: UndoStatus = "put back"
     set_back = len(undo.sets) if undo is not None else 0
     removed = len(undo.removes) if undo is not None else 0
+    moved = undo.moved if undo is not None else ()
+    why = refused or alone
+    if moved and not why:
+        places = join_names([str(tp) for tp in moved], 5)
+        why = f"its offsets in {places} are no longer what was set, and stay"
+    status: UndoStatus
     if refused:
         set_back -= len(remaining.sets) if remaining is not None else set_back
         removed -= len(remaining.removes) if remaining is not None else removed
@@ -450,11 +521,17 @@ def _undo_result(group: str, undo: Undo | None, alone: str, refused: str, remain
     elif alone:
         status = "left alone"
     elif undo is None or not undo.writes:
-        status = "nothing to do"
-    elif undo.deletes:
-        status = "deleted"
+        status = "changed since" if moved else "nothing to do"
+    elif not confirmed:
+        status = "planned"
+    elif moved:
+        status = "put back in part"
+    else:
+        status = "deleted" if undo.deletes else "put back"
     kept = len(undo.unchanged) if undo is not None else 0
-    return UndoResult(group=group, status=status, why=refused or alone, set_back=set_back, removed=removed, kept=kept)
+    return UndoResult(
+        group=group, status=status, why=why, set_back=set_back, removed=removed, kept=kept, moved=len(moved)
+    )
 
 
 # Planning and setting groups on their own: after a restore, however long ago, or on the source cluster itself.

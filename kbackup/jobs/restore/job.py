@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 from kbackup.archive import layout
@@ -167,7 +167,8 @@ def restore(
         of_schemas = schemas_report(registered) if registered is not None else None
         result = plan, store.url, done, groups, warnings, phases.seconds
         report = make_report(*result, "restored", settings, hidden, of_schemas)
-        state.put(layout.restore_key(plan.restore_id, layout.REPORT), dump(report))
+        with suppress(AlreadyExistsError):  # another attempt of this restore has just ended
+            state.put_new(layout.restore_key(plan.restore_id, layout.REPORT), dump(report))
         return delete_progress(cluster, plan, report)
 
 

@@ -6,7 +6,7 @@ created at the end. Neither is ever replaced: whoever resumes a killed restore h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from kbackup.archive import layout
 from kbackup.archive.models import D, Document, Member, dump, load
+from kbackup.archive.restores.proof import check_proven, unproven_documents
 from kbackup.archive.schemas import Place
 from kbackup.errors import AlreadyExistsError, KbackupError, NotFoundError, RefusedError, UsageError
 from kbackup.formats.schema_ids import Part
@@ -131,7 +132,7 @@ def apply_schemas(registry: SchemaRegistry, state: Store, restore_id: str, plan:
         made = _map(restore_id, begun, found)
         _check_guids(registry, begun, made)
     except OwnIdsError as error:
-        left = join_names(undo_schemas(registry, state, restore_id).left, 5, "; ")
+        left = join_names(_undo(registry, restore_id, begun, None, confirm=True).left, 5, "; ")
         raise OwnIdsError(f"{error.message}; left behind: {left}" if left else error.message, error.hint) from error
     made = replace(made, not_set=(*refused, *_apply_settings(registry, begun)))
     try:
@@ -303,17 +304,24 @@ def _create(
 
 class SchemasUndone(Member, frozen=True, kw_only=True):
     """`deleted` are versions, `settings` subjects whose settings were put back; `left` says what is not undone, and
-    why."""
+    why. Unless `confirmed`, it is a plan, and nothing was written. `unproven` are documents of which nothing proves
+    that the restore wrote them."""
 
     restore_id: str
     registry: str
     deleted: tuple[str, ...]
     settings: tuple[str, ...]
     left: tuple[str, ...]
+    confirmed: bool = True
+    unproven: tuple[str, ...] = ()
 
 
-def undo_schemas(registry: SchemaRegistry, state: Store, restore_id: str) -> SchemasUndone:
-    """Delete what a restore created and is still as it was made, the newest first, and put settings back."""
+def undo_schemas(
+    registry: SchemaRegistry, state: Store, restore_id: str, *, confirm: bool, accept_unproven: bool = False
+) -> SchemasUndone:
+    """Plan to delete what a restore created and is still as it was made, the newest first, and to put settings back;
+    with `confirm` do it. `RefusedError` with `confirm` for documents that nothing proves to be the restore's, unless
+    `accept_unproven`."""
     plan = begun_plan(state, restore_id)
     if plan is None:
         raise UsageError(
@@ -325,25 +333,27 @@ def undo_schemas(registry: SchemaRegistry, state: Store, restore_id: str) -> Sch
             "name that one as the target",
         )
     done = schema_map(state, restore_id)
-    settings, left = _put_settings_back(registry, plan, done is None)
+    unproven = tuple(unproven_documents(state))
+    if confirm:
+        check_proven(state, restore_id, accept_unproven)
+    undone = _undo(registry, restore_id, plan, done, confirm)
+    return replace(undone, unproven=unproven)
+
+
+def _undo(
+    registry: SchemaRegistry, restore_id: str, plan: SchemaPlan, done: SchemaMap | None, confirm: bool
+) -> SchemasUndone:
+    """Undo the plan of a restore, whose map is `done` if it has ended; without `confirm` write nothing."""
+    settings, left = _put_settings_back(registry, plan, done is None, confirm)
     there = read_subjects(registry, [step.schema for step in plan.steps])
     found = _restored(registry, plan, done, there)
     ours = {(at.subject, at.version) for at in found.values()}
-    others = {
-        subject: [
-            v for n, v in versions.items() if (subject, n) not in ours and n not in plan.versions.get(subject, ())
-        ]
-        for subject, versions in there.items()
-    }
+    others: dict[str, list[SchemaVersion]] = {}
+    for subject, versions in there.items():
+        before = plan.versions.get(subject, ())
+        others[subject] = [v for n, v in versions.items() if (subject, n) not in ours and n not in before]
     if done is None:
-        lost = [step.schema for step in plan.created if (step.schema.subject, step.schema.version) not in found]
-        texts = {(v.subject, text_digest(v)) for v in lost}
-        left += [
-            f"{v.subject} version {v.version} is left: it may be of this restore, with metadata or rules of the "
-            f"registry's own; end the restore with --restore-id {restore_id}, then undo it"
-            for v in (v for each in others.values() for v in each)
-            if (v.subject, text_digest(v)) in texts
-        ]
+        left += _unclear(restore_id, plan, found, others)
     deleted = dict[str, None]()
     for step in reversed(plan.created):
         at = found.get((step.schema.subject, step.schema.version))
@@ -353,19 +363,66 @@ def undo_schemas(registry: SchemaRegistry, state: Store, restore_id: str) -> Sch
         was_there = at.version in plan.versions.get(at.subject, ())
         if name in deleted or (at.state != "active" if step.action == "undelete" else was_there):
             continue
+        if not _is_as_made(registry, step.schema, at, found):
+            left.append(f"{name} is left: it is not the schema that the restore registered")
+            continue
         if newer := [v.version for v in others[at.subject] if v.version > at.version and v.state == "active"]:
             left.append(f"{name} is left: others have registered version {min(newer)} since")
             continue
         try:
-            if at.state == "active":
-                registry.delete(at.subject, at.version)
-            if step.action == "create":
-                registry.delete(at.subject, at.version, permanent=True)
+            if confirm:
+                _delete(registry, at, permanent=step.action == "create")
             deleted[name] = None
         except RefusedError as error:
             left.append(f"{name} is left: {error.message}")
-    about = {"restore_id": restore_id, "registry": plan.registry}
-    return SchemasUndone(**about, deleted=tuple(deleted), settings=tuple(settings), left=tuple(left))
+    return SchemasUndone(
+        restore_id=restore_id,
+        registry=plan.registry,
+        deleted=tuple(deleted),
+        settings=tuple(settings),
+        left=tuple(left),
+        confirmed=confirm,
+    )
+
+
+def _unclear(
+    restore_id: str,
+    plan: SchemaPlan,
+    found: Mapping[Place, SchemaVersion],
+    others: Mapping[str, Sequence[SchemaVersion]],
+) -> list[str]:
+    """Return what may be of a restore that has not ended, but differs from its plan."""
+    lost = [step.schema for step in plan.created if (step.schema.subject, step.schema.version) not in found]
+    texts = {(v.subject, text_digest(v)) for v in lost}
+    unclear: list[str] = []
+    for versions in others.values():
+        for v in versions:
+            if (v.subject, text_digest(v)) in texts:
+                unclear.append(
+                    f"{v.subject} version {v.version} is left: it may be of this restore, with metadata or rules of "
+                    f"the registry's own; end the restore with --restore-id {restore_id}, then undo it"
+                )
+    return unclear
+
+
+def _is_as_made(
+    registry: SchemaRegistry, planned: SchemaVersion, at: SchemaVersion, found: Mapping[Place, SchemaVersion]
+) -> bool:
+    """Return whether the registry has at a place the schema that was planned there. It may tell a text in a form of its
+    own: then it is asked where it has the planned one."""
+    if text_digest(planned) == text_digest(at):
+        return True
+    asked = numbered(planned, found)
+    known = registry.lookup(asked) if asked is not None else None
+    return known is not None and known.version == at.version
+
+
+def _delete(registry: SchemaRegistry, at: SchemaVersion, permanent: bool) -> None:
+    """Delete a version; `permanent` also where it is deleted already, which comes first."""
+    if at.state == "active":
+        registry.delete(at.subject, at.version)
+    if permanent:
+        registry.delete(at.subject, at.version, permanent=True)
 
 
 def _restored(
@@ -386,9 +443,11 @@ def _restored(
     return found
 
 
-def _put_settings_back(registry: SchemaRegistry, plan: SchemaPlan, is_open: bool) -> tuple[list[str], list[str]]:
+def _put_settings_back(
+    registry: SchemaRegistry, plan: SchemaPlan, is_open: bool, confirm: bool
+) -> tuple[list[str], list[str]]:
     """Put back what is still as the restore set it; return the subjects, and what is not put back. `is_open`: the
-    restore did not end, so what it sets for a while may be there."""
+    restore did not end, so what it sets for a while may be there. Without `confirm` nothing is written."""
     after = {s.subject: s for s in plan.after}
     touched = {"", *after, *(step.schema.subject for step in plan.created)}
     settings, left = list[str](), list[str]()
@@ -400,7 +459,8 @@ def _put_settings_back(registry: SchemaRegistry, plan: SchemaPlan, is_open: bool
         mode = before.mode if at.mode == ours.mode or is_importing else at.mode
         wanted = replace(before, config=config, mode=mode)
         if wanted != at:
-            _set(registry, wanted, at)
+            if confirm:
+                _set(registry, wanted, at)
             settings += [name] if before.subject in after or at.mode == "IMPORT" else []
         if wanted != before and before.subject in after:
             left.append(f"the settings of {name} are left: others have changed them")

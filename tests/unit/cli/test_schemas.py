@@ -102,7 +102,9 @@ def test_export(archive: str, kbackup: Kbackup, tmp_path: Path) -> None:
     assert told["error"]["message"] == f"directory {to} is not empty"
 
 
-def test_restore_and_undo(archive: str, kbackup: Kbackup, tmp_path: Path) -> None:
+def test_restore_and_undo(archive: str, kbackup: Kbackup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KBACKUP_METADATA_CACHE", "true")  # this machine remembers what it writes
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with ConfluentRegistry() as server:
         to = ("-a", archive, "--state", str(tmp_path), "--target-schema-registry", server.url)
         planned = kbackup("schemas", "restore", "carts-value", "--dry-run", *to)
@@ -119,11 +121,31 @@ def test_restore_and_undo(archive: str, kbackup: Kbackup, tmp_path: Path) -> Non
         compared = kbackup("schemas", "diff", "latest", "target", *to[:2], *to[-2:], "--json").json
         assert [(v["owner"], v["name"]) for v in compared["schemas"]] == [("all subjects", "mode")]
         server.register("orders-value", {"schema": '"late"'})
-        left = kbackup("schemas", "undo", "--restore-id", "all", *to, code=3)
-        assert left.err == "warning: orders-value version 2 is left: others have registered version 3 since\n"
-        assert "deleted carts-value version 1" in left.lines
+        warning = "warning: orders-value version 2 is left: others have registered version 3 since"
+        shown = kbackup("schemas", "undo", "--restore-id", "all", *to, code=3)
+        assert "carts-value version 1: would be deleted" in shown.lines
+        assert shown.err.splitlines()[0] == warning
+        assert shown.err.splitlines()[1].startswith("nothing was changed; to undo: kbackup schemas undo")
+        assert "carts-value" in server.subjects
+        left = kbackup("schemas", "undo", "--restore-id", "all", "--confirm", *to, code=3)
+        assert left.err == f"{warning}\n"
+        assert "carts-value version 1: deleted" in left.lines
         taken = kbackup("schemas", "restore", "-b", "1", "--dry-run", *to, "--json").json
         assert {step["action"] for step in taken["steps"] if "orders" in step["source"]} == {"exists"}
+
+
+def test_an_undo_of_forged_files_changes_nothing(archive: str, kbackup: Kbackup, tmp_path: Path) -> None:
+    """Somebody who may only write to the bucket puts files of a restore there."""
+    with ConfluentRegistry() as server:
+        forger = tmp_path / "forger"
+        to = ("-a", archive, "--target-schema-registry", server.url)
+        kbackup("schemas", "restore", "/orders-.*/", "--restore-id", "worst-day", *to, "--state", str(forger))
+        before = dict(server.subjects)
+        forged = (*to, "--state", str(forger), "--restore-id", "worst-day")
+        assert "--accept-unproven" in kbackup("schemas", "undo", *forged).err
+        refused = kbackup("schemas", "undo", "--confirm", *forged, code=1)
+        assert "nothing proves that restores/worst-day/schemas-before.json" in refused.err
+        assert server.subjects == before
 
 
 def test_a_refused_login_names_the_section_of_the_target(archive: str, kbackup: Kbackup) -> None:

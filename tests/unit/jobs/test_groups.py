@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,8 @@ from kbackup.archive import layout
 from kbackup.archive.models import GroupOffset
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.restores.offset_map import OffsetMap, SameLog
-from kbackup.archive.restores.plan import PlannedGroup
+from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan, write_plan
+from kbackup.archive.restores.proof import with_proof
 from kbackup.errors import ClusterError, CorruptError, RefusedError, UsageError
 from kbackup.jobs.groups.job import (
     NONE,
@@ -157,7 +160,7 @@ def _set(groups: FakeGroups, store: Store, *plans: GroupPlan, by: By = "apply") 
 
 
 def _undo(groups: FakeGroups, store: Store, number: int | None = None, of: Selection = EVERY) -> GroupUndoReport:
-    return undo(FakeCluster(groups).cluster, store, "r", number, of)
+    return undo(FakeCluster(groups).cluster, store, "r", number, of, confirm=True)
 
 
 def _status(report: GroupUndoReport) -> dict[str, str]:
@@ -264,7 +267,7 @@ def test_groups_with_members_are_left_alone_both_ways(store: Store) -> None:
     assert (groups.calls, report.number) == ([("commit", "free")], 0)
     assert report.missing == [
         "group free was not put back: it has 1 live member; stop it, then: "
-        "kbackup groups undo --restore-id r 1 --group free"
+        "kbackup groups undo --confirm --restore-id r 1 --group free"
     ]
 
 
@@ -318,6 +321,91 @@ def test_resumed_restore_knows_what_was_there_before_a_try_cut_off_between_two_p
     assert whole.held == {"g": positions | {("b", 0): (61, None, "")}}
 
 
+def test_without_confirmation_an_undo_only_shows_its_plan(store: Store) -> None:
+    groups = FakeGroups({"g": {("a", 0): (1, None, "")}})
+    _set(groups, store, _plan("g", a=5))
+    groups.calls.clear()
+    report = undo(FakeCluster(groups).cluster, store, "r", None, EVERY, confirm=False)
+    assert (_status(report), report.number, report.confirmed) == ({"g": "planned"}, 0, False)
+    assert groups.calls == []
+    assert Captures(store, "r").numbers() == [1]
+
+
+def test_an_undo_leaves_offsets_that_were_moved_since(store: Store) -> None:
+    groups = FakeGroups({"g": {("a", 0): (1, None, ""), ("b", 0): (1, None, "")}})
+    _set(groups, store, _plan("g", a=5, b=6))
+    groups.held["g"]["a", 0] = (77, None, "")
+    report = _undo(groups, store)
+    (undone,) = report.groups
+    assert (undone.status, undone.set_back, undone.moved) == ("put back in part", 1, 1)
+    assert groups.held["g"]["a", 0][0] == 77
+    assert groups.held["g"]["b", 0][0] == 1
+    assert report.missing == ["group g was not put back: its offsets in a-0 are no longer what was set, and stay"]
+
+
+@pytest.mark.parametrize(
+    ("plan_groups", "plan_topics", "named"),
+    [(["other"], {"a": 1}, "group g"), (["g"], {"b": 1}, "a-0 of group g"), (["g"], {"a": 0}, "a-0 of group g")],
+)
+def test_an_undo_of_what_the_restore_did_not_plan_is_refused(
+    store: Store, plan_groups: list[str], plan_topics: dict[str, int], named: str
+) -> None:
+    groups = FakeGroups({"g": {("a", 0): (1, None, "")}})
+    _set(groups, store, _plan("g", a=5), by="restore")
+    write_plan(store, restore_plan(plan_topics, plan_groups))
+    groups.calls.clear()
+    with pytest.raises(RefusedError, match=f"capture 1 of restore r names {named}, which the restore's plan does not"):
+        _undo(groups, store)
+    assert groups.calls == []
+
+
+def restore_plan(topics: dict[str, int], groups: Sequence[str]) -> RestorePlan:
+    """Return the plan of restore r: of `topics` with so many partitions, and of `groups`, all under their own names."""
+    planned = [
+        PlannedTopic(
+            source=topic,
+            incarnation=1,
+            as_of=1,
+            target=topic,
+            partitions=partitions,
+            records=0,
+            bytes=0,
+            configs={},
+            replication_factor=1,
+        )
+        for topic, partitions in topics.items()
+    ]
+    return RestorePlan(
+        restore_id="r",
+        archive_id="a" * 32,
+        restore_point=1,
+        target_cluster_id="target",
+        created_at="2026-01-01T00:00:00.000Z",
+        transactions=True,
+        transaction_bytes=1,
+        into_existing=False,
+        topics=tuple(planned),
+        units=(),
+        groups=tuple(PlannedGroup(source=group, target=group, offsets=()) for group in groups),
+    )
+
+
+def test_an_undo_goes_by_no_document_that_nothing_proves(tmp_path: Path) -> None:
+    """The archive's owner ran the restore on another machine, or somebody else has written its documents."""
+    bucket = MemoryStore()
+    groups = FakeGroups({"g": {("a", 0): (1, None, "")}})
+    _set(groups, with_proof(bucket, tmp_path / "here"), _plan("g", a=5))
+    elsewhere = with_proof(bucket, tmp_path / "elsewhere")
+    cluster = FakeCluster(groups).cluster
+    shown = undo(cluster, elsewhere, "r", None, EVERY, confirm=False)
+    assert shown.unproven == ("restores/r/groups-before-1.json",)
+    with pytest.raises(RefusedError, match=r"nothing proves that restores/r/groups-before-1\.json"):
+        undo(cluster, elsewhere, "r", None, EVERY, confirm=True)
+    assert groups.held["g"]["a", 0][0] == 5
+    undo(cluster, elsewhere, "r", None, EVERY, confirm=True, accept_unproven=True)
+    assert groups.held["g"]["a", 0][0] == 1
+
+
 def test_only_the_groups_asked_for_are_undone(store: Store) -> None:
     groups = FakeGroups()
     _set(groups, store, _plan("one", a=1), _plan("two", a=1))
@@ -340,7 +428,7 @@ def test_undo_on_another_cluster_or_of_nothing_is_refused(store: Store) -> None:
     with pytest.raises(UsageError, match="no capture 7"):
         _undo(FakeGroups(), store, 7)
     with pytest.raises(RefusedError, match="is of cluster target, this is elsewhere"):
-        undo(FakeCluster(FakeGroups(), "elsewhere").cluster, store, "r", None, EVERY)
+        undo(FakeCluster(FakeGroups(), "elsewhere").cluster, store, "r", None, EVERY, confirm=True)
 
 
 def test_damaged_capture_is_refused(store: Store) -> None:
@@ -379,8 +467,12 @@ def _offsets(held: dict[Place, Held]) -> tuple[GroupOffset, ...]:
     )
 
 
+def _is_as_written(writes: dict[Place, Held], now: dict[Place, Held], key: Place) -> bool:
+    return key in writes and (now[key][0] if key in now else NONE) == writes[key][0]
+
+
 @given(before=_HELD, writes=_HELD, now=_HELD)
-def test_undo_gives_touched_places_back_and_keeps_the_others(
+def test_undo_gives_places_back_that_are_as_they_were_written(
     before: dict[Place, Held], writes: dict[Place, Held], now: dict[Place, Held]
 ) -> None:
     """Whatever happened to the group since."""
@@ -389,9 +481,11 @@ def test_undo_gives_touched_places_back_and_keeps_the_others(
     end = {key: held for key, held in now.items() if key not in removed}
     end |= {(o.topic, o.partition): (o.offset, o.leader_epoch, o.metadata) for o in plan.sets}
     assert plan.deletes == (bool(now) and not end)
-    wanted = {key: held for key, held in now.items() if key not in writes}
-    wanted |= {key: held for key, held in before.items() if key in writes}
+    back = {key for key in writes if _is_as_written(writes, now, key)}
+    wanted = {key: held for key, held in now.items() if key not in back}
+    wanted |= {key: held for key, held in before.items() if key in back}
     assert end == wanted
     assert {(o.topic, o.partition) for o in plan.writes if o.offset == NONE} == {
-        key for key in now if key in writes and key not in before
+        key for key in now if key in back and key not in before
     }
+    assert set(plan.moved) == {key for key in writes.keys() - back if now.get(key) != before.get(key)}

@@ -150,7 +150,7 @@ def test_a_kill_at_any_request(make: Callable[[], ConfluentRegistry], mode: Mode
                 apply_schemas(Client(server, until), state, "r", plan)
             client = Client(server)
             if undone:
-                assert undo_schemas(client, state, "r").left == ()
+                assert undo_schemas(client, state, "r", confirm=True).left == ()
                 assert comparable(server, mode) == comparable(make(), mode), f"killed at request {until}"
                 continue
             done = apply_schemas(client, state, "r", plan_for(client, mode, prefix))
@@ -167,13 +167,13 @@ def test_an_undo_that_is_killed_is_done_again(make: Callable[[], ConfluentRegist
         plan = plan_for(client, mode, prefix)
         apply_schemas(client, state, "r", plan)
         try:
-            undo_schemas(Client(server, until), state, "r")
+            undo_schemas(Client(server, until), state, "r", confirm=True)
             break
         except Killed:
-            assert undo_schemas(client, state, "r").left == ()
+            assert undo_schemas(client, state, "r", confirm=True).left == ()
             assert comparable(server, mode) == comparable(make(), mode), f"killed at request {until}"
     put(server, version(f"{prefix}old", 9, 900, schema=VERSIONS[1].schema))  # by others
-    again = undo_schemas(client, state, "r")
+    again = undo_schemas(client, state, "r", confirm=True)
     assert (again.deleted, again.settings, again.left) == ((), (), ())
     if make is empty:
         with pytest.raises(RefusedError, match=r"of restore r, schema .* is not there"):
@@ -217,7 +217,7 @@ def test_a_registry_that_adds_metadata(mode: Mode) -> None:
     done = apply_schemas(client, state, "r", plan_for(client, mode))
     assert len(states(server)) == len(VERSIONS)
     assert apply_schemas(client, state, "r", plan_for(client, mode)).ids == done.ids
-    assert len(undo_schemas(client, state, "r").deleted) == len(VERSIONS)
+    assert len(undo_schemas(client, state, "r", confirm=True).deleted) == len(VERSIONS)
     assert states(server) == {}
 
 
@@ -231,7 +231,7 @@ def test_an_undo_of_a_killed_restore_into_a_registry_that_adds_metadata(mode: Mo
             apply_schemas(Client(server, until), state, "r", plan)
         if len(states(server)) == 3:
             break
-    left = undo_schemas(Client(server), state, "r").left
+    left = undo_schemas(Client(server), state, "r", confirm=True).left
     due = {} if mode == "same" else {"inner 1": (1, False), "old 1": (2, False), "orders 1": (3, False)}
     assert states(server) == due
     told = (
@@ -240,7 +240,7 @@ def test_an_undo_of_a_killed_restore_into_a_registry_that_adds_metadata(mode: Mo
     named = {place.replace(" ", " version ") for place in due}
     assert {*left} == {f"{name} is left: {told}, then undo it" for name in named}
     apply_schemas(Client(server), state, "r", plan)
-    assert len(undo_schemas(Client(server), state, "r").deleted) == len(VERSIONS)
+    assert len(undo_schemas(Client(server), state, "r", confirm=True).deleted) == len(VERSIONS)
     assert states(server) == {}
 
 
@@ -279,7 +279,7 @@ def test_a_text_that_was_registered_deleted_and_registered_again(mode: Mode) -> 
     assert states(server) == (
         {"users 1": (5, True), "users 2": (5, False)} if mode == "same" else {"users 1": (1, False)}
     )
-    assert len(undo_schemas(Client(server), state, "r").deleted) == (2 if mode == "same" else 1)
+    assert len(undo_schemas(Client(server), state, "r", confirm=True).deleted) == (2 if mode == "same" else 1)
     assert states(server) == {}
 
 
@@ -338,7 +338,7 @@ def test_an_undo_leaves_what_others_have_changed_or_need() -> None:
     server.modes.pop("orders")
     server.configs["orders"] = {"compatibilityLevel": "NONE"}
     put(server, version("orders", 9, 90), version("theirs", 1, 91, ("inner", 1)))
-    undone = undo_schemas(client, state, "r")
+    undone = undo_schemas(client, state, "r", confirm=True)
     assert undone.deleted == ("old version 1",)
     assert undone.settings == ("all",)
     later = "others have registered version 9 since"
@@ -354,7 +354,7 @@ def test_newer_versions_from_before_a_restore_do_not_stop_its_undo() -> None:
     server, state = put(ConfluentRegistry(), version("orders", 9, 90)), MemoryStore()
     client = Client(server)
     apply_schemas(client, state, "r", plan_for(client, "same"))
-    assert undo_schemas(client, state, "r").left == ()
+    assert undo_schemas(client, state, "r", confirm=True).left == ()
     assert states(server) == {"orders 9": (90, False)}
 
 
@@ -376,7 +376,7 @@ def test_an_undo_of_something_else(restore_id: str, url: str, error: type[Kbacku
     apply_schemas(client, state, "r", plan_for(client, "same"))
     client.url = url
     with pytest.raises(error, match=told):
-        undo_schemas(client, state, restore_id)
+        undo_schemas(client, state, restore_id, confirm=True)
 
 
 @pytest.mark.parametrize(

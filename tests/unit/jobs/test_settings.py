@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive.models import Metadata
+from kbackup.errors import RefusedError
 from kbackup.jobs.settings.plan import (
     HOST_SPECIFIC,
     Changes,
@@ -26,7 +27,7 @@ from kbackup.jobs.settings.plan import (
     quota_command,
     quota_values,
 )
-from kbackup.jobs.settings.write import SettingsBefore, SettingsCaptures, undo_of
+from kbackup.jobs.settings.write import SettingsBefore, SettingsCaptures, check_planned, undo_of
 from kbackup.metadata.entities import (
     Acl,
     BrokerConfig,
@@ -443,9 +444,10 @@ def test_an_undo_is_the_exact_inverse(source: Reading, there: Reading) -> None:
     changes = planned(source, there)
     after = changed(state(there), changes)
     assert {p: after[p] for p in state(source)} == state(source)
-    undo = undo_of([before_of(1, changes)], reading_of(after))
+    undo, left = undo_of([before_of(1, changes)], reading_of(after))
     assert changed(after, undo) == state(there)
-    assert not undo_of([before_of(1, changes)], there)
+    assert not left
+    assert undo_of([before_of(1, changes)], there) == (Changes(), [])
 
 
 @given(READINGS, READINGS, READINGS)
@@ -454,7 +456,7 @@ def test_undo_restores_the_state_before_the_first_try(first: Reading, second: Re
     between = changed(state(there), one)
     two = planned(second, reading_of(between))
     after = changed(between, two)
-    undo = undo_of([before_of(1, one), before_of(2, two)], reading_of(after))
+    undo, _ = undo_of([before_of(1, one), before_of(2, two)], reading_of(after))
     assert changed(after, undo) == state(there)
 
 
@@ -468,7 +470,28 @@ def test_undo_keeps_changes_of_others() -> None:
         ("quota", ENTITIES[1], "request_percentage"): 2.0,
     }
     now = changed(state(existing), changes) | others
-    assert changed(now, undo_of([before_of(1, changes)], reading_of(now))) == others
+    undo, left = undo_of([before_of(1, changes)], reading_of(now))
+    assert changed(now, undo) == others
+    assert not left
+
+
+def test_undo_leaves_what_is_no_longer_as_the_restore_set_it() -> None:
+    existing = reading(set(), {}, {}, {}, {})
+    source = reading(set(), {(None, "a"): "1"}, {}, {}, {(ENTITIES[0], "producer_byte_rate"): 1.0})
+    changes = planned(source, existing)
+    since = {("broker", None, "a"): "7", ("quota", ENTITIES[0], "producer_byte_rate"): 5.0}
+    now = changed(state(existing), changes) | since
+    undo, left = undo_of([before_of(1, changes)], reading_of(now))
+    assert undo == Changes()
+    assert left[0] == "config a of all brokers stays: it is 7 now, the restore set 1"
+    assert left[1].startswith("quota producer_byte_rate of ")
+    assert left[1].endswith(" stays: it is 5.0 now, the restore set 1.0")
+
+
+def test_a_capture_of_what_the_plan_does_not_set_is_refused() -> None:
+    changes = planned(reading({"User:a"}, {}, {}, {}, {}), reading(set(), {}, {}, {}, {}))
+    with pytest.raises(RefusedError, match="a capture of restore r names acls, which the restore's plan does not"):
+        check_planned(None, [changes], "r")
 
 
 def test_captures_are_numbered_and_never_replaced() -> None:

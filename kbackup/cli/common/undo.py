@@ -1,0 +1,33 @@
+"""What the commands that undo a restore share: their options, and what they print unless they were confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from kbackup.cli.common.options import options, own_command
+from kbackup.cli.common.output import Reporter
+from kbackup.util.text import join_names
+
+_NAMED = 5
+
+undo_options = options(
+    click.option("--confirm", is_flag=True, help="Undo. Without it, the command only shows the plan."),
+    click.option(
+        "--accept-unproven",
+        is_flag=True,
+        help="Go by files of the restore that this machine did not write, in an archive that is not encrypted.",
+    ),
+)
+
+
+def show_unconfirmed(unproven: Sequence[str], reporter: Reporter) -> None:
+    """Say that nothing was changed, and which command does it. `unproven` are files that anybody may have written."""
+    if unproven:
+        reporter.warning(
+            f"nothing proves that {join_names(unproven, _NAMED)} are what the restore wrote: this machine did not "
+            "write them, and the archive is not encrypted; compare the plan with what the restore did, and add "
+            "--accept-unproven"
+        )
+    reporter.note(f"nothing was changed; to undo: {own_command(add='--confirm')}")
