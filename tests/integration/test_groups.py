@@ -567,9 +567,12 @@ def test_a_share_group_goes_on_with_the_next_record(
         (planned,) = grouped.groups("plan", *renamed, code=3)["groups"]
         assert planned["hindered"] == "it has live members"
     assert [g["status"] for g in grouped.groups("apply", *renamed)["groups"]] == ["applied"]
-    assert _java("Share.java", broker.bootstrap, again, copy, "3") == [f"{n} value-{n + 4}" for n in (12, 13, 14)]
     assert [g["status"] for g in grouped.groups("undo", *CONFIRMED, *ours)["groups"]] == ["deleted"]
     assert again not in {g.group for g in grouped.cluster.groups.listed()[0]}
+    assert [g["status"] for g in grouped.groups("apply", *renamed)["groups"]] == ["applied"]
+    assert _java("Share.java", broker.bootstrap, again, copy, "3") == [f"{n} value-{n + 4}" for n in (12, 13, 14)]
+    # the group has gone on since, and that is not taken from it
+    assert [g["status"] for g in grouped.groups("undo", *CONFIRMED, *ours, code=3)["groups"]] == ["changed since"]
 
 
 def test_any_name_and_any_metadata_come_back(broker: Broker, kbackup: Kbackup, archive: Archive, named: str) -> None:
