@@ -20,8 +20,7 @@ import msgspec
 from kbackup import __version__
 from kbackup.cli.common.output import Reporter, json_text
 from kbackup.config import HIDDEN, Config
-from kbackup.config.secrets import without_userinfo
-from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
+from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError, without_credentials
 from kbackup.metrics.registry import counted
 from kbackup.util.system import attempts
 from kbackup.util.text import join_names, printable
@@ -227,7 +226,7 @@ class Notifier:
         self._webhook = Webhook(config.notify.url, config.notify.headers)
         self._body = RequestBody(config.notify.body)
         self._events = frozenset(config.notify.on)
-        self._command, self._archive = command, without_userinfo(config.archive or "")
+        self._command, self._archive = command, without_credentials(config.archive or "")
 
     def run_ended(self, exit_code: int, reporter: Reporter | None, error: KbackupError | None) -> None:
         """Notify of the end of a command, with the report that it printed or would print."""
