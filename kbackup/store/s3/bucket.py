@@ -18,11 +18,13 @@ import boto3
 from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedError
+from botocore.parsers import ResponseParserError
 from botocore.utils import determine_content_length
 
 from kbackup import __version__
 from kbackup.errors import DeniedError, NotFoundError, UnreachableError
 from kbackup.store.base import Address, KeyClasses, address_of_bucket, check_key, key_within, write_once
+from kbackup.store.bucket import STRANGE, strange_answer
 from kbackup.store.s3 import S3Options
 from kbackup.store.s3.errors import from_boto, never_sent, status_of
 
@@ -277,6 +279,8 @@ class Bucket:
         except (ClientError, BotoCoreError) as error:
             taken = isinstance(error, ClientError) and status_of(error) == 412
             raise from_boto(name, error, writing and (attempts.lost or (taken and attempts.busy))) from error
+        except (ResponseParserError, *STRANGE) as error:  # the SDK reads the answer, and raises what it comes upon
+            raise strange_answer(name, error, writing=writing) from error
 
     @contextmanager
     def reading(self, key: str) -> Iterator[None]:
@@ -289,7 +293,9 @@ class Bucket:
                 yield
         except DeniedError:
             full = self.full(key)
-            with suppress(ClientError, BotoCoreError):  # the listing is denied as well: the first error stays
+            with suppress(
+                ClientError, BotoCoreError, ResponseParserError
+            ):  # it is denied as well: the first error stays
                 reply = self.client.list_objects_v2(**self.common, Prefix=full, MaxKeys=1)
                 if full not in {entry["Key"] for entry in reply.get("Contents", [])}:
                     raise NotFoundError(f"{self.describe(key)} does not exist") from None
