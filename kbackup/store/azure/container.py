@@ -35,6 +35,7 @@ from kbackup.store.azure import AzureOptions
 from kbackup.store.base import SHORTER, Address, KeyClasses, check_key, key_within, write_once
 from kbackup.store.bucket import STRANGE, strange_answers
 from kbackup.store.parts import Body
+from kbackup.util.plain_http import warn_of_plain_http
 
 _VERSION = "2021-12-02"
 """Of the service's interface: the oldest that has all that is used, for emulators and Azure Stack."""
@@ -84,6 +85,8 @@ def _client_of(account: str, options: AzureOptions) -> _Client:
 
 def _make_client(account: str, options: AzureOptions, env: Mapping[str, str]) -> _Client:
     endpoint, policy, sas = _login(account, options, env)
+    if sas:  # an account's key signs requests and is not sent; tokens of identities take TLS
+        warn_of_plain_http("the SAS token of azure", endpoint)
     session = Session()
     connections = max(_CONNECTIONS, 2 * options.parts_in_flight)
     for scheme in ("http://", "https://"):

@@ -26,6 +26,7 @@ from kbackup.store.base import PORTS, SHORTER, Address, KeyClasses, address_of_b
 from kbackup.store.bucket import strange_answers
 from kbackup.store.gcs import GcsOptions
 from kbackup.store.parts import Body
+from kbackup.util.plain_http import warn_of_plain_http
 
 sdk: Any = google.auth  # half of it has types
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
@@ -114,6 +115,8 @@ class GcsBucket:
         self._endpoint = (options.endpoint_url or emulator or "https://storage.googleapis.com").rstrip("/")
         of_test = self._endpoint.startswith("http://") if options.endpoint_url else bool(emulator)
         self._anonymous = of_test and not options.credentials_file
+        if not self._anonymous:
+            warn_of_plain_http("the token of gcs", self._endpoint)
         self._seen = False
         self.address: Address = address_of_bucket(self._endpoint, name, self.prefix)
         self.objects = f"/storage/v1/b/{quote(name, safe='')}/o"

@@ -27,6 +27,7 @@ from kbackup.store.base import Address, KeyClasses, address_of_bucket, check_key
 from kbackup.store.bucket import STRANGE, strange_answer
 from kbackup.store.s3 import S3Options
 from kbackup.store.s3.errors import from_boto, never_sent, status_of
+from kbackup.util.plain_http import warn_of_plain_http
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -159,6 +160,9 @@ def _make_client(options: S3Options) -> S3Client:
         verify=options.ca_bundle or None,
         config=config,
     )
+    of_environment = "" if options.access_key_id else os.environ.get("AWS_SESSION_TOKEN", "")
+    if options.session_token or of_environment:  # the secret key signs requests and is not sent
+        warn_of_plain_http("the session token of s3", client.meta.endpoint_url)
     if client.meta.endpoint_url.startswith("https:") or options.checksum != "none":
         # TLS, or the body's checksum in a signed header, is enough. A SHA-256 of every body on top took as much
         # CPU as all the rest of an upload (3.3 and 1.8 ms a MiB, pairs in one run), holding Python's lock
