@@ -28,6 +28,7 @@ Errors survive pickling and a trip through an executor's traceback (`marker`, `f
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -37,19 +38,55 @@ EXIT_LOSS = 3
 _MARK = "KBACKUP-ERROR:"
 
 
+# Credentials in texts. Addresses and the errors of libraries can hold some, and reach every message.
+
+HIDDEN = "********"
+"""What is shown in place of a secret."""
+
+_USERINFO = re.compile(r"([a-z0-9+.-]*)://([^/?#\s]*)(?=@)", re.IGNORECASE)
+_CONTAINERS = {"abfs", "abfss", "wasb", "wasbs"}
+"""Schemes that name a container where others have a user."""
+_SIGNATURES = "sig|signature|x-amz-signature|x-amz-security-token|x-goog-signature|access_token|upload_id"
+"""Parameters of queries that let everybody in: of signed addresses, of logins, and of Google's upload sessions."""
+_TOKENS = "token|password|passwd|secret|api_?key|key|code"
+"""Others that do, whose names are usual words elsewhere."""
+_CONNECTION = "AccountKey|SharedAccessKey|SharedAccessSignature"
+"""Parts of a connection string of Azure's that do."""
+_QUERY = re.compile(rf"((?<![\w-])(?:{_SIGNATURES})|(?<=[?&])(?:{_TOKENS}))=([^&\s\"'<>;]+)", re.IGNORECASE)
+_PARTS = re.compile(rf"(?<![\w-])({_CONNECTION})=([^;\s\"'<>]+)", re.IGNORECASE)
+
+
+def without_credentials(text: str) -> str:
+    """Return the text without passwords and tokens in its URLs, signatures in their queries, and keys in connection
+    strings. A user's name beside a password stays."""
+    if "=" in text:
+        text = _QUERY.sub(rf"\1={HIDDEN}", text)
+        text = _PARTS.sub(rf"\1={HIDDEN}", text)
+    return _USERINFO.sub(_hidden_userinfo, text) if "@" in text else text
+
+
+def _hidden_userinfo(match: re.Match[str]) -> str:
+    scheme, info = match.groups()
+    user, colon, _ = info.partition(":")
+    if not colon and scheme.lower() in _CONTAINERS:
+        return match[0]
+    return f"{scheme}://{user + colon if colon else ''}{HIDDEN}"
+
+
 class KbackupError(Exception):
     """Base of all errors: `message` names the object, `hint` begins with a verb and says what to do about it.
 
-    A class may have a `default_hint`, for errors that are made without one.
+    A class may have a `default_hint`, for errors that are made without one. Credentials in addresses are hidden here,
+    for all that prints, logs, sends or archives an error.
     """
 
     exit_code: ClassVar[int] = 1
     default_hint: ClassVar[str] = ""
 
     def __init__(self, message: str, hint: str = "") -> None:
-        self.message = message
-        self.hint = hint or self.default_hint
-        super().__init__(message, self.hint)
+        self.message = without_credentials(message)
+        self.hint = without_credentials(hint or self.default_hint)
+        super().__init__(self.message, self.hint)
 
     def __str__(self) -> str:
         return f"{self.message}; {self.hint}" if self.hint else self.message

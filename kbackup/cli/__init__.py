@@ -21,7 +21,7 @@ from kbackup.cli.common import frame
 from kbackup.cli.common.frame import EXIT_CODES, FlagValues
 from kbackup.cli.common.options import common_options
 from kbackup.cli.common.output import Reporter
-from kbackup.errors import KbackupError, UsageError
+from kbackup.errors import KbackupError, UsageError, without_credentials
 from kbackup.metrics.registry import counted, failed
 from kbackup.util.text import printable_lines
 
@@ -158,7 +158,9 @@ def _guarded(work: Callable[[], int], state: FlagValues) -> int:
         if isinstance(raised, BrokenPipeError) and _is_stdout_closed():
             return KbackupError.exit_code
         if state.debug:
-            print(printable_lines("".join(traceback.format_exception(raised))), file=sys.stderr)
+            # errors of libraries have the addresses of their requests, with signatures
+            text = without_credentials("".join(traceback.format_exception(raised)))
+            print(printable_lines(text), file=sys.stderr)
         state.error = error = frame.as_error(raised)
         failed(error)
         frame.print_error(error)

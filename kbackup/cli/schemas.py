@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -29,6 +30,7 @@ from kbackup.cli.common.undo import show_unconfirmed, undo_options
 from kbackup.cli.groups import InOrder, chosen_moment
 from kbackup.config.windows import TIMES
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError, suggest_name
+from kbackup.util.folders import Folder
 from kbackup.util.text import join_names, plural
 from kbackup.util.times import now
 
@@ -213,16 +215,24 @@ def export(frame: Frame, directory: Path, restore_point: str | None, to_time: st
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
             raise UsageError(f"directory {directory} is not empty", "name a new one")
-        for name, data in (*export_files(point.schemas), ("schemas.json", dump(point.schemas))):
-            path = directory / name
-            path.parent.mkdir(exist_ok=True)
-            with path.open("xb") as file:
-                file.write(data)
+        with Folder.at(directory) as folder:
+            for path, data in export_files(point.schemas):
+                subject, name = path.split("/")
+                with suppress(FileExistsError):  # it has the subject's other versions
+                    folder.mkdir(subject, 0o777)
+                with folder.folder(subject) as of_subject:
+                    _write_new(of_subject, name, data)
+            _write_new(folder, "schemas.json", dump(point.schemas))
     except OSError as error:
         raise KbackupError(f"the schemas can't be written: {error}", "check the directory and its disk") from error
     count = len(point.schemas.versions)
     frame.reporter.line(f"{plural(count, 'version')} of restore point {point.manifest.number} in {directory}")
     frame.reporter.document(point.head | {"directory": str(directory), "versions": count})
+
+
+def _write_new(folder: Folder, name: str, data: bytes) -> None:
+    with os.fdopen(folder.create(name, 0o666), "wb") as file:
+        file.write(data)
 
 
 def export_files(schemas: Schemas) -> Iterator[tuple[str, bytes]]:

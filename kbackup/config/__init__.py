@@ -3,7 +3,8 @@
 from kbackup.config.keys import KEYS, Key, show_value
 from kbackup.config.load import VARIABLES, ConfigFiles, Loaded, Setting, SettingOrigin, load, settings_in_effect
 from kbackup.config.models import Config
-from kbackup.config.secrets import HIDDEN, exposes_secret, shown
+from kbackup.config.secrets import exposes_secret, shown
+from kbackup.errors import HIDDEN
 
 __all__ = [
     "HIDDEN",

@@ -5,20 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-HIDDEN = "********"
+from kbackup.errors import HIDDEN, without_credentials
 
-_SECRET = re.compile(
-    r"passw|passphrase|secret(?!s$)|token|jaas|private.?key|ssl[._]key(store)?[._](pem|key)$|oauthbearer[._](config|extensions)"
-    r"|assertion[._]private|encryption[._]key$|azure[.](account[.]key|sas)[.]|azure[.](account_key|connection_string)$",
-    re.IGNORECASE,
+_NAMES = (
+    *("passw", "passphrase", "secret(?!s$)", "token", "jaas", "credential(?!s?[._]provider)", "private.?key"),
+    *("account[._-]?key", "connection[._-]?string", "(^|[._-])sas([._-]|$)", "encryption[._]key$"),
+    *("ssl[._]key(store)?[._](pem|key)$", "oauthbearer[._](config|extensions)", "assertion[._]private"),
+    # variables of executors can hold any secret under a name of the user's own: ARCHIVE_KEY, GIT_AUTH, DB_PWD
+    r"(executor|appmaster|driver)env[.]\w*(key|auth|pwd|pass|sig|dsn|kbackup_notify_)",
 )
+NAMES_OF_SECRETS = "|".join(_NAMES)
+"""Names of secrets, as a regular expression of Python and of Java, whatever their case."""
+
+_SECRET = re.compile(NAMES_OF_SECRETS, re.IGNORECASE)
 _WEBHOOK = ("notify.url", "notify.headers", "notify.body")
 """The URL of a webhook is its password; some take a key in the body."""
+_WEBHOOK_VARIABLE = re.compile(r"env[.]kbackup_notify_(url|headers|body)", re.IGNORECASE)
 _LOCATES = re.compile(r"(location|url|uri|file|path|_id|\.id)$", re.IGNORECASE)
 _NAMES_ARE_DATA = ("restore.map.", "restore.map_group.")
-_USERINFO = re.compile(r"([a-z0-9+.-]*)://([^/?#\s]*)(?=@)", re.IGNORECASE)
-_CONTAINERS = {"abfs", "abfss", "wasb", "wasbs"}
-"""Schemes that name a container where others have a user."""
 
 
 def is_secret(path: str) -> bool:
@@ -27,7 +31,7 @@ def is_secret(path: str) -> bool:
     The location of a secret (`*.location`, `*.url`) is no secret, but for a webhook's; nor are entries whose key is a
     topic or a group.
     """
-    if path.startswith(_WEBHOOK):
+    if path.startswith(_WEBHOOK) or _WEBHOOK_VARIABLE.search(path):
         return True
     if path.startswith(_NAMES_ARE_DATA) or _LOCATES.search(path):
         return False
@@ -41,21 +45,8 @@ def exposes_secret(path: str, value: object) -> bool:
     return is_secret(path) and bool(text) and not is_reference
 
 
-def without_userinfo(text: str) -> str:
-    """Return the text without the passwords and tokens in its URLs; a user's name beside a password stays."""
-
-    def hidden(match: re.Match[str]) -> str:
-        scheme, info = match.groups()
-        user, colon, _ = info.partition(":")
-        if not colon and scheme.lower() in _CONTAINERS:
-            return match[0]
-        return f"{scheme}://{user + colon if colon else ''}{HIDDEN}"
-
-    return _USERINFO.sub(hidden, text)
-
-
 def shown(path: str, value: object) -> object:
-    """`value` as it may be shown: secrets hidden, passwords in URLs too. None and "" stay: nothing is set."""
+    """`value` as it may be shown: secrets hidden, credentials in addresses too. None and "" stay: nothing is set."""
     if isinstance(value, Mapping):
         return {name: shown(f"{path}.{name}" if path else str(name), item) for name, item in value.items()}
     if value in (None, ""):
@@ -64,7 +55,7 @@ def shown(path: str, value: object) -> object:
         return HIDDEN
     if isinstance(value, list | tuple):
         return [shown(path, item) for item in value]
-    return without_userinfo(value) if isinstance(value, str) else value
+    return without_credentials(value) if isinstance(value, str) else value
 
 
 def redact(mapping: Mapping[str, object], path: str = "") -> dict[str, object]:

@@ -15,6 +15,7 @@ from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageEr
 from kbackup.kafka.property_check import CALLBACK, Tokens
 from kbackup.kafka.retry import TIMEOUT
 from kbackup.metadata.sources import is_source_property
+from kbackup.util.plain_http import warn_of_plain_http
 
 _PREFIX = "kbackup.admin."
 
@@ -155,6 +156,9 @@ class Connection:
         self.last: KafkaError | None = None
         named = self.properties.pop(CALLBACK, "")
         self.tokens = Tokens(named, role) if named else None
+        if self.properties.get("sasl.oauthbearer.method", "").lower() == "oidc":
+            endpoint = self.properties.get("sasl.oauthbearer.token.endpoint.url", "")
+            warn_of_plain_http(f"the client secret of the {role} cluster", endpoint)
         if not self.properties.get("bootstrap.servers"):
             raise UsageError(
                 f"no {role} cluster is named",

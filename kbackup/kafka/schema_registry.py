@@ -29,6 +29,7 @@ from kbackup.schemas.base import (
     qualified,
     schema_of,
 )
+from kbackup.util.plain_http import warn_of_plain_http
 
 BUILT_IN = {
     file.name: base64.b64encode(file.serialized_pb).decode() for file in (meta_pb2.DESCRIPTOR, decimal_pb2.DESCRIPTOR)
@@ -114,6 +115,9 @@ class SchemaRegistry:
                 f"the schema registry's certificates can't be used: {error}",
                 f"set {section}.ca_bundle, client_certificate and client_key to PEM files",
             ) from error
+        if options.user or options.token:
+            for url in self._urls:
+                warn_of_plain_http(f"the {'password' if options.user else 'token'} of {section}", url)
         login = httpx.BasicAuth(options.user, options.password) if options.user else None
         headers = {"Authorization": f"Bearer {options.token}"} if options.token else {}
         self._client = httpx.Client(verify=context, auth=login, headers=headers, timeout=_SECONDS)

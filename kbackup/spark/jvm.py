@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from kbackup.config.secrets import shown
+from kbackup.config.secrets import NAMES_OF_SECRETS, shown
 from kbackup.errors import RefusedError
 from kbackup.util.scratch import ScratchFolder
 from kbackup.util.system import close_process
@@ -44,8 +44,11 @@ sixth of the CPU of a start. No record passes through the JVM: more would not re
 
 _LOOK = 0.005  # s, between looks for the JVM's answer
 
-_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
-"""Names of settings that Spark itself hides in its logs and pages (its default of `spark.redaction.regex`)."""
+REDACTION = f"(?i)access[._]?key|{NAMES_OF_SECRETS}"
+"""Names of settings that Spark hides in its logs, event logs and pages (`spark.redaction.regex`): those of its own
+default, and those of kbackup's secrets."""
+
+_REDACTED = re.compile(REDACTION)
 
 _SOCKET_PATH, _SOCKET_NAME = 107, len("/.") + 36 + len(".sock")
 """The bytes of a Unix socket's path, and of the names that Spark gives to its sockets."""
@@ -165,7 +168,12 @@ class Jvm:
 
 def without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that every user of the machine may read on the JVM's command line: those without secrets."""
-    return {name: value for name, value in settings.items() if not _SECRET.search(name) and shown(name, value) == value}
+    public = {}
+    for name, value in settings.items():
+        hidden = _REDACTED.search(name) or shown(name, value) != value
+        if not hidden:
+            public[name] = value
+    return public
 
 
 # Accounts that the system does not know: a container may run as any number (OpenShift gives each project its own).

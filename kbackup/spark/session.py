@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import UnreachableError, UsageError
-from kbackup.spark.jvm import LIGHT, Jvm, class_archive, forget_jvm, home_option, jvm_has_ended
+from kbackup.spark.jvm import LIGHT, REDACTION, Jvm, class_archive, forget_jvm, home_option, jvm_has_ended
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -57,6 +57,7 @@ def session_settings(master: str | None, attempts: int, submitted: bool, conf: M
         "spark.speculation": "false",
         "spark.sql.execution.arrow.localRelationThreshold": "0",  # a partition for each task, however small
         "spark.driver.extraJavaOptions": java_options,
+        "spark.redaction.regex": REDACTION,
         "spark.executorEnv.PYTHONSAFEPATH": "1",  # workers import nothing from the working directory
     }
     if kernel := os.environ.get("KBACKUP_KERNEL"):

@@ -23,6 +23,7 @@ from kbackup.errors import RefusedError, StoreError
 from kbackup.spark.session import ALLOW_PLAIN_SECRETS
 from kbackup.store.base import encryption_of
 from kbackup.store.file import FileStore
+from kbackup.util.folders import Folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,16 +60,17 @@ def prepared_cluster(spark: SparkSession, *held: object) -> Iterator[Expected]:
         return
     check_protection(spark, *held)
     name = f"shared-{secrets.token_hex(16)}"
-    marks: list[Path] = []
+    marks: list[str] = []
+    marked: list[FileStore] = []
     for store in {store.address: store for each in held for store in _directories(each)}.values():
         with suppress(StoreError):
-            marks.append(store.leave_mark(name))
+            marks.append(str(store.leave_mark(name)))
+            marked.append(store)
     try:
-        yield Expected(__version__, tuple(map(str, marks)))
+        yield Expected(__version__, tuple(marks))
     finally:
-        for mark in marks:
-            for file in mark.parent.glob(f"{mark.stem}*"):
-                file.unlink(missing_ok=True)
+        for store in marked:
+            store.remove_marks(name)
 
 
 _answered: set[tuple[str, ...]] = set()
@@ -85,18 +87,26 @@ def check_worker(expected: Expected) -> Answer | RefusedError | None:
         )
     files: list[str] = []
     for mark in map(Path, () if expected.marks in _answered else expected.marks):
+        root, hidden = mark.parents[1], mark.parent.name
         try:
-            mark.stat()
+            folder = Folder.at(root, [hidden])
         except OSError as error:
-            return RefusedError(
-                f"worker {host} has another directory than the driver at {mark.parents[1]}: {error.strerror}", _SHARE
-            )
-        answer = mark.with_name(f"{mark.stem}-{host}-{os.getpid()}.part")
-        with suppress(OSError):  # who may not write there says so where a task has to
-            answer.touch()
-            files.append(str(answer))
+            return _another_directory(host, root, error)
+        with folder:
+            try:
+                folder.status(mark.name)
+            except OSError as error:
+                return _another_directory(host, root, error)
+            answer = mark.with_name(f"{mark.stem}-{host}-{os.getpid()}.part")
+            with suppress(OSError):  # who may not write there says so where a task has to
+                os.close(folder.create(answer.name, 0o666))
+                files.append(str(answer))
     _answered.add(expected.marks)
     return Answer(host, tuple(files)) if files else None
+
+
+def _another_directory(host: str, root: Path, error: OSError) -> RefusedError:
+    return RefusedError(f"worker {host} has another directory than the driver at {root}: {error.strerror}", _SHARE)
 
 
 def check_answer(answer: Answer) -> None:

@@ -24,7 +24,7 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview | Bytes"
 MAX_KEY_BYTES = 1024
 _RACERS = 6
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
-_PORTS = {"http": 80, "https": 443}
+PORTS = {"http": 80, "https": 443}
 CHUNK = 1 << 20
 """The most bytes that `open_range` and `fill` yield at once."""
 SHORTER = "restore it from a bucket version or a copy: it is shorter than the archive says"
@@ -53,7 +53,7 @@ def address_of_bucket(endpoint: str, bucket: str, prefix: str) -> Address:
     if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
         server = "aws"
     else:
-        port = url.port or _PORTS.get(url.scheme, 0)
+        port = url.port or PORTS.get(url.scheme, 0)
         server = f"{'localhost' if host in _THIS_MACHINE else host}:{port}"
     return Address(server, (bucket, *filter(None, prefix.split("/"))))
 

@@ -6,18 +6,64 @@ import builtins
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
+from xml.etree.ElementTree import ParseError
 
 from awscrt.checksums import crc64nvme
 
 from kbackup.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, PreconditionError, StoreError
-from kbackup.store.base import Buffer, Failed, Store
+from kbackup.store.base import Buffer, Failed, ObjectInfo, Store
 from kbackup.store.parts import as_body
-from kbackup.store.reading import ObjectReading, read_back
+from kbackup.store.reading import STRANGE_HINT, ObjectReading, read_back
 
 _DELETES_AT_ONCE = 16
 ABSENT = "*"
 """In place of an etag: the object must not exist."""
+
+STRANGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ParseError)
+"""What reading an answer raises that is cut, that lacks something, or has it in another form."""
+
+
+def strange_answer(name: str, error: Exception, *, writing: bool) -> StoreError:
+    """Return the error for an answer about object `name` that could not be read because of `error`.
+
+    With `writing` the answer was one to a write, which may have taken effect: `OutcomeUnknownError`.
+    """
+    text = f"{name}: the store's answer can't be read ({type(error).__name__})"
+    return OutcomeUnknownError(text) if writing else StoreError(text, STRANGE_HINT)
+
+
+@contextmanager
+def strange_answers(name: str, *, writing: bool = False) -> Iterator[None]:
+    """Turn what the block raises in reading an answer about object `name` into the error of `strange_answer`."""
+    try:
+        yield
+    except STRANGE as error:
+        raise strange_answer(name, error, writing=writing) from error
+
+
+def listed_key(store: str, prefix: str, asked: str, name: str) -> str:
+    """Return the key of an object that a listing of `asked` in `store` has under `name`, where all names begin with
+    `prefix`. `StoreError` for a name that was not asked for: it may belong to another archive."""
+    if not name.startswith(prefix + asked):
+        raise StoreError(f"{store} lists {name!r}, which does not begin with {prefix + asked!r}", STRANGE_HINT)
+    return name[len(prefix) :]
+
+
+def next_page(store: str, token: str, before: str) -> str:
+    """Return the token of a listing's next page. `StoreError` for the token of the page `before` it: such a listing has
+    no end."""
+    if token and token == before:
+        raise StoreError(f"{store}: a page of the listing is followed by itself", STRANGE_HINT)
+    return token
+
+
+def listed_object(store: str, key: str, size: int, etag: str, modified: float) -> ObjectInfo:
+    """Return an entry of a listing, or what a store tells of one object. `StoreError` for a negative size."""
+    if size < 0:
+        raise StoreError(f"{store}: the store tells a size of {size} bytes of {key!r}", STRANGE_HINT)
+    return ObjectInfo(key, size, etag, modified)
 
 
 class BucketStore(Store):

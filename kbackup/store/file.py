@@ -7,6 +7,9 @@ a fresh nanosecond when it is named, so (size, time, inode) is a version: no eta
 
 All that is made has the mode of the root: its owner alone may read a root that is made here, and whom a root that was
 there lets in is let in everywhere below.
+
+The root may be a link that the user gave. No link below it is followed, by any operation: an archive may come from
+somebody else, and its links may lead into another archive, where they would be read, written and deleted.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,6 +42,7 @@ from kbackup.errors import (
 )
 from kbackup.store import base
 from kbackup.store.base import KeyClasses, write_once
+from kbackup.util.folders import Folder, LinkError
 from kbackup.util.system import attempts
 
 HIDDEN = ".tmp"
@@ -81,10 +86,15 @@ def mapped(name: str, *, writing: bool = False) -> Iterator[None]:
     """Turn errors of the file system on object `name` into kbackup's.
 
     In reading, a path that leads nowhere, through a file or to a folder is `NotFoundError`; in `writing`, a taken name
-    is `AlreadyExistsError`.
+    is `AlreadyExistsError`. A link is a `StoreError` that names it.
     """
     try:
         yield
+    except LinkError as error:
+        raise StoreError(
+            f"{name} can't be used: {error.filename} is a symbolic link",
+            "move what the link leads to into its place: links within a store are not followed",
+        ) from error
     except OSError as error:
         if writing and isinstance(error, FileExistsError):
             raise AlreadyExistsError(f"{name} exists already") from error
@@ -97,17 +107,11 @@ def mapped(name: str, *, writing: bool = False) -> Iterator[None]:
         raise StoreError(f"{name}: {reason}", "check the file system of the store") from error
 
 
-def sync_dir(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def make_dirs(path: Path, mode: int) -> None:
     """Make `path` and its missing parents with exactly `mode`, each entry durable before the next is made.
-    `FileNotFoundError` if one is pruned meanwhile."""
+
+    `FileNotFoundError` if one is pruned meanwhile. Links in `path` are followed: it is the user's own.
+    """
     missing = []
     while not path.is_dir():
         missing.append(path)
@@ -119,7 +123,25 @@ def make_dirs(path: Path, mode: int) -> None:
         except FileExistsError:
             if not stat.S_ISDIR(folder.stat().st_mode):  # or it was deleted meanwhile
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
-        sync_dir(folder.parent)
+        with Folder.at(folder.parent) as parent:
+            parent.sync()
+
+
+def make_folder(parent: Folder, name: str, mode: int) -> Folder:
+    """Open the folder `name` in `parent`, and make it with exactly `mode` if it is missing.
+
+    `FileNotFoundError` if it is pruned meanwhile.
+    """
+    with suppress(FileNotFoundError):
+        return parent.folder(name)
+    try:
+        parent.mkdir(name, mode)
+    except FileExistsError:  # another process was faster
+        return parent.folder(name)
+    with parent.folder(name, reading=True) as made:  # a mode can't be set by a descriptor that only searches
+        set_mode(made.descriptor, mode)
+    parent.sync()
+    return parent.folder(name)
 
 
 def set_mode(target: Path | int, mode: int) -> None:
@@ -142,37 +164,88 @@ def write_all(file: BinaryIO, data: base.Buffer) -> int:
     return done
 
 
-def prune(folder: Path, root: Path) -> None:
-    """Remove `folder` and its parents below `root` as long as they are empty."""
-    while folder != root:
+def prune(root: Path, names: Sequence[str]) -> None:
+    """Remove the folder that `names` lead to from `root`, and its parents below `root`, as long as they are empty."""
+    for depth in range(len(names), 0, -1):
         try:
-            folder.rmdir()
+            with Folder.at(root, names[: depth - 1]) as parent:
+                parent.rmdir(names[depth - 1])
         except FileNotFoundError:
             pass  # another process pruned it
         except OSError as error:
             if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
                 return
             raise
-        folder = folder.parent
 
 
-def _entries(root: Path, folder: str) -> list[tuple[str, os.DirEntry[str]]]:
-    """Return a folder's files and folders with their paths from root, sorted by path. The path of a folder ends in '/',
-    as in every path below it: 'a-b', 'a.b', 'a/b'. The hidden folder is left out.
+def entries_of(folder: Folder, base: str) -> list[tuple[str, os.DirEntry[str]]]:
+    """Return the files, folders and links in `folder` with their keys, sorted by key; `base` is what keys in this
+    folder begin with. The key of a folder ends in '/', as in every key below it: 'a-b', 'a.b', 'a/b'. The hidden folder
+    is left out.
 
     Code point order of `str` is UTF-8 binary order.
     """
-    base = f"{folder}/" if folder else ""
-    try:
-        with os.scandir(root / folder) as entries:
-            paths = [(base + e.name + ("/" if e.is_dir() else ""), e) for e in entries if e.is_dir() or e.is_file()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return sorted((path for path in paths if path[0] != f"{HIDDEN}/"), key=lambda path: path[0])
+    found = []
+    with os.scandir(folder.descriptor) as entries:
+        for entry in entries:
+            key = base + entry.name
+            if key == HIDDEN:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                found.append((f"{key}/", entry))
+            elif entry.is_file(follow_symlinks=False) or entry.is_symlink():
+                found.append((key, entry))
+    found.sort(key=itemgetter(0))
+    return found
 
 
 def etag_of(status: os.stat_result) -> str:
     return f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ino:x}"
+
+
+class TempFile:
+    """A file in the hidden folder, open for writing, unbuffered. It gets its place by a link or a rename."""
+
+    def __init__(self, hidden: Folder, mode: int) -> None:
+        """Take over `hidden`, which is closed with the file."""
+        self.hidden = hidden
+        self.name = f"{secrets.token_hex(16)}.part"
+        descriptor = hidden.create(self.name, mode)
+        set_mode(descriptor, mode)
+        self.file = os.fdopen(descriptor, "wb", buffering=0)
+        self._discarded = False
+
+    def finish(self) -> None:
+        """Make the content durable. Nothing can be written afterwards."""
+        os.fsync(self.file.fileno())
+        self.file.close()
+
+    def touch(self, before: int) -> os.stat_result:
+        """Give the finished file the time of now, later than `before` (ns)."""
+        now = max(time.time_ns(), before + 1)
+        os.utime(self.name, ns=(now, now), dir_fd=self.hidden.descriptor, follow_symlinks=False)
+        return self.hidden.status(self.name)
+
+    def link(self, folder: Folder, name: str) -> None:
+        """Give the file a second name. `FileExistsError` if it is taken."""
+        descriptors = {"src_dir_fd": self.hidden.descriptor, "dst_dir_fd": folder.descriptor}
+        os.link(self.name, name, **descriptors, follow_symlinks=False)
+
+    def rename(self, folder: Folder, name: str) -> None:
+        """Move the file, in place of what has that name."""
+        os.rename(self.name, name, src_dir_fd=self.hidden.descriptor, dst_dir_fd=folder.descriptor)
+
+    def discard(self) -> None:
+        """Close the file, and remove it unless it was moved; idempotent."""
+        if self._discarded:
+            return
+        self._discarded = True
+        try:
+            self.file.close()
+            with suppress(FileNotFoundError):
+                self.hidden.unlink(self.name)
+        finally:
+            self.hidden.close()
 
 
 class Publisher:
@@ -180,81 +253,101 @@ class Publisher:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._hidden = root / HIDDEN
         self._swept = False
         self._sweeping = threading.Lock()
 
-    def open_temp(self) -> tuple[Path, BinaryIO]:
-        """Create a temporary file and open it for writing, unbuffered. Temporary files that a crash left more than a
-        day ago are removed first."""
-        mode = self.make_dirs(self._hidden) & _FILE_BITS
-        with self._sweeping:
-            if not self._swept:
-                oldest = time.time() - _STALE_SECONDS
-                for left in self._hidden.glob("*.part"):
-                    with suppress(FileNotFoundError):  # its owner finished, or another process swept it
-                        if left.stat().st_mtime < oldest:
-                            left.unlink()
-                self._swept = True
-        temp = self._hidden / f"{secrets.token_hex(16)}.part"
-        fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        set_mode(fd, mode)
-        return temp, os.fdopen(fd, "wb", buffering=0)
+    def open_temp(self) -> TempFile:
+        """Create a temporary file. Temporary files that a crash left more than a day ago are removed first."""
+        hidden, mode = self.make_folders([HIDDEN])
+        try:
+            with self._sweeping:
+                if not self._swept:
+                    self._sweep()
+                    self._swept = True
+            return TempFile(hidden, mode & _FILE_BITS)
+        except BaseException:
+            hidden.close()
+            raise
 
-    def make_dirs(self, folder: Path) -> int:
-        """Make `folder`, the root or below it; returns the mode of folders."""
-        make_dirs(self._root, _PRIVATE)
-        mode = stat.S_IMODE(self._root.stat().st_mode)
-        make_dirs(folder, mode)
-        return mode
+    def _sweep(self) -> None:
+        oldest = time.time() - _STALE_SECONDS
+        with Folder.at(self._root, [HIDDEN], reading=True) as hidden:
+            for name in hidden.names():
+                if not name.endswith(".part"):
+                    continue
+                with suppress(FileNotFoundError):  # its owner finished, or another process swept it
+                    if hidden.status(name).st_mtime < oldest:
+                        hidden.unlink(name)
 
-    def create(self, temp: Path, path: Path) -> str:
-        """Link the synced file `temp`, which stays, to `path` and return the new etag. `FileExistsError` if `path` is
-        taken."""
-        status = _touch(temp, 0)
+    def make_folders(self, names: Sequence[str]) -> tuple[Folder, int]:
+        """Open the folder that `names` lead to from the root, each made if it is missing, and the root as well. Returns
+        the mode of folders, too."""
+        try:
+            folder = Folder.at(self._root)
+        except FileNotFoundError:
+            make_dirs(self._root, _PRIVATE)
+            folder = Folder.at(self._root)
+        mode = stat.S_IMODE(os.fstat(folder.descriptor).st_mode)
+        for name in names:
+            with folder:
+                folder = make_folder(folder, name, mode)
+        return folder, mode
 
-        def link() -> None:
+    def create(self, temp: TempFile, key: str) -> str:
+        """Link the finished file `temp`, which stays, to its place and return the new etag. `FileExistsError` if the
+        key is taken."""
+        status = temp.touch(0)
+
+        def link(folder: Folder, name: str) -> None:
             try:
-                os.link(temp, path)
+                temp.link(folder, name)
+            except FileExistsError:
+                folder.refuse_link(name)
+                raise
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
                 with self._lock():
-                    if os.path.lexists(path):
-                        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-                    temp.rename(path)
+                    if folder.mode(name):
+                        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from None
+                    temp.rename(folder, name)
 
-        self._with_parents(path, link)
+        self._publish(key, link)
         return etag_of(status)
 
-    def replace(self, temp: Path, path: Path, check: Callable[[], None] | None = None) -> str:
-        """Move the synced file `temp` to `path` and return the new etag. `check` is called right before, under the
+    def replace(self, temp: TempFile, key: str, check: Callable[[], None] | None = None) -> str:
+        """Move the finished file `temp` to its place and return the new etag. `check` is called right before, under the
         lock."""
-        try:
-            before = path.stat().st_mtime_ns
-        except (FileNotFoundError, NotADirectoryError):
-            before = 0
-        status = _touch(temp, before)
+        status = temp.touch(0)
 
-        def move() -> None:
+        def move(folder: Folder, name: str) -> None:
+            nonlocal status
+            with suppress(FileNotFoundError):
+                before = folder.status(name)
+                if stat.S_ISLNK(before.st_mode):
+                    raise LinkError(folder.path_of(name))
+                status = temp.touch(before.st_mtime_ns)
             with self._lock() if check is not None else nullcontext():
                 if check is not None:
                     check()
-                temp.replace(path)
+                temp.rename(folder, name)
 
-        self._with_parents(path, move)
+        self._publish(key, move)
         return etag_of(status)
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        mode = self.make_dirs(self._hidden) & _FILE_BITS
-        fd = os.open(self._hidden / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        hidden, mode = self.make_folders([HIDDEN])
+        with hidden:
+            try:
+                descriptor = hidden.create("lock", mode & _FILE_BITS, os.O_RDWR)
+                set_mode(descriptor, mode & _FILE_BITS)
+            except FileExistsError:
+                descriptor = hidden.open_to_write("lock")
         try:
-            if os.fstat(fd).st_uid == os.geteuid():
-                set_mode(fd, mode)
             for _ in attempts(_LOCK_SECONDS, 0.005):
                 with suppress(BlockingIOError):
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
             else:
                 raise UnreachableError(
@@ -263,47 +356,46 @@ class Publisher:
                 )
             yield
         finally:
-            os.close(fd)
+            os.close(descriptor)
 
-    def _with_parents(self, path: Path, name: Callable[[], object]) -> None:
-        """Call `name` while the parent folders of `path` exist, and make the result durable. A delete may remove the
-        folders in between: then both are done again."""
+    def _publish(self, key: str, publish: Callable[[Folder, str], None]) -> None:
+        """Call `publish` with the folder and the name of `key`, and make the name durable. A delete may remove the
+        folder in between: then it is made and `publish` called again."""
+        *names, name = key.split("/")
         hint = "use another key: no object's key can be the folder of another object's key"
+        unwritable = f"file {self._root / key} can't be written"
         for attempt in range(_PRUNED_MEANWHILE):
             try:
-                self.make_dirs(path.parent)
-                name()
-                break
+                folder, _ = self.make_folders(names)
             except FileNotFoundError:
                 if attempt == _PRUNED_MEANWHILE - 1:
                     raise
-            except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
-                if path.is_dir():
-                    raise StoreError(f"file {path} can't be written: there is a folder of that name", hint) from error
-                for parent in path.relative_to(self._root).parents:
-                    if (self._root / parent).is_file():
-                        raise StoreError(
-                            f"file {path} can't be written: {self._root / parent} is a file", hint
-                        ) from error
-                raise
-        sync_dir(path.parent)
-
-
-def _touch(temp: Path, before: int) -> os.stat_result:
-    """Give `temp` the time of now, later than `before` (ns)."""
-    now = max(time.time_ns(), before + 1)
-    os.utime(temp, ns=(now, now))
-    return temp.stat()
+                continue
+            except NotADirectoryError as error:
+                raise StoreError(f"{unwritable}: {error.filename} is a file", hint) from error
+            with folder:
+                try:
+                    publish(folder, name)
+                    folder.sync()
+                except FileNotFoundError:
+                    if attempt == _PRUNED_MEANWHILE - 1:
+                        raise
+                except (IsADirectoryError, FileExistsError) as error:
+                    if stat.S_ISDIR(folder.mode(name)):
+                        raise StoreError(f"{unwritable}: there is a folder of that name", hint) from error
+                    raise
+                else:
+                    return
 
 
 class FileUpload(base.Upload):
     """`Upload` into a temporary file, which is named at `commit`."""
 
-    def __init__(self, publisher: Publisher, path: Path) -> None:
+    def __init__(self, publisher: Publisher, key: str, name: str) -> None:
         self._publisher = publisher
-        self._path = path
-        self._name = f"file {path}"
-        self._temp, self._file = publisher.open_temp()
+        self._key = key
+        self._name = name
+        self._temp = publisher.open_temp()
         self._size = 0
         self._crc = 0
 
@@ -311,21 +403,20 @@ class FileUpload(base.Upload):
         self._check_open()
         view = base.view_of(data)
         with self._mapped():
-            self._size += write_all(self._file, view)
+            self._size += write_all(self._temp.file, view)
         self._crc = crc64nvme(view, self._crc)
 
     def commit(self) -> tuple[int, int]:
         with self._committing(), self._mapped():
-            os.fsync(self._file.fileno())
-            self._publisher.create(self._temp, self._path)
+            self._temp.finish()
+            self._publisher.create(self._temp, self._key)
         self.abort()
         return self._size, self._crc
 
     def abort(self) -> None:
         self._open = False
         with self._mapped():
-            self._file.close()
-            self._temp.unlink(missing_ok=True)
+            self._temp.discard()
 
     def _mapped(self) -> AbstractContextManager[None]:
         return mapped(self._name, writing=True)
@@ -384,58 +475,92 @@ class FileStore(base.Store):
         return count
 
     def put(self, key: str, data: base.Buffer) -> str:
-        path = self._path(key)
+        self._check_key(key)
         with self._written(key, data) as temp:
-            return self._publisher.replace(temp, path)
+            return self._publisher.replace(temp, key)
 
     def put_new(self, key: str, data: base.Buffer) -> str:
-        path = self._path(key)
+        self._check_key(key)
         with self._written(key, data) as temp:
-            return self._publisher.create(temp, path)
+            return self._publisher.create(temp, key)
 
     def replace(self, key: str, data: base.Buffer, etag: str) -> str:
-        path = self._path(key)
+        self._check_key(key)
 
         def check() -> None:
             if self.stat(key).etag != etag:
                 raise PreconditionError(f"{self._name(key)} is another version by now")
 
         with self._written(key, data) as temp:
-            return self._publisher.replace(temp, path, check)
+            return self._publisher.replace(temp, key, check)
 
     def upload(self, key: str) -> FileUpload:
-        path = self._path(key)
+        self._check_key(key)
         with mapped(self._name(key), writing=True):
-            return FileUpload(self._publisher, path)
+            return FileUpload(self._publisher, key, self._name(key))
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[base.ObjectInfo]:
-        folder = prefix.rpartition("/")[0]
-        if not base.may_hold_keys(prefix) or folder.partition("/")[0] == HIDDEN:
+        """List objects; `StoreError` for a link where a key begins with `prefix`. What it leads to may belong to
+        somebody else, and without it the listing would lack what a user moved there."""
+        base_key, slash, _ = prefix.rpartition("/")
+        names = base_key.split("/") if slash else []
+        if not base.may_hold_keys(prefix) or names[:1] == [HIDDEN]:
             return
         with mapped(f"directory {self._root}"):
-            stack = [iter(_entries(self._root, folder))]
-            while stack:
-                path, entry = next(stack[-1], ("", None))
-                if entry is None:
-                    stack.pop()
-                elif path.endswith("/"):
-                    behind = path < start_after and not start_after.startswith(path)
-                    if not behind and (path.startswith(prefix) or prefix.startswith(path)):
-                        stack.append(iter(_entries(self._root, path[:-1])))
-                elif path.startswith(prefix) and path > start_after and base.is_key(path):
-                    try:
-                        status = entry.stat()
-                    except FileNotFoundError:
-                        continue  # deleted since the folder was read
-                    yield _info(path, status)
+            top = self._readable(names)
+            if top is None:
+                return
+            # An entry asks its folder for its status, and a folder is opened in the one above it: all stay open.
+            levels = [(top, iter(entries_of(top, base_key + slash)))]
+            try:
+                while levels:
+                    folder, entries = levels[-1]
+                    key, entry = next(entries, ("", None))
+                    if entry is None:
+                        levels.pop()
+                        folder.close()
+                    elif key.endswith("/"):
+                        behind = key < start_after and not start_after.startswith(key)
+                        if not behind and (key.startswith(prefix) or prefix.startswith(key)):
+                            below = self._entered(folder, entry.name)
+                            if below is not None:
+                                levels.append((below, iter(entries_of(below, key))))
+                    elif key.startswith(prefix) and base.is_key(key):
+                        info = _listed(key, entry, folder)
+                        if info is not None and key > start_after:
+                            yield info
+            finally:
+                for folder, _ in levels:
+                    folder.close()
 
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
-        if not base.may_hold_keys(prefix):
+        names = prefix[:-1].split("/") if prefix else []
+        if not base.may_hold_keys(prefix) or names[:1] == [HIDDEN]:
             return
         with mapped(f"directory {self._root}"):
-            for path, _ in _entries(self._root, prefix[:-1]):
-                if path.endswith("/") and next(self.list(path), None) is not None:
-                    yield path[len(prefix) : -1]
+            folder = self._readable(names)
+            if folder is None:
+                return
+            with folder:
+                for key, entry in entries_of(folder, prefix):
+                    if entry.is_symlink() and base.is_key(key):
+                        raise LinkError(folder.path_of(entry.name))
+                    if key.endswith("/") and next(self.list(key), None) is not None:
+                        yield entry.name
+
+    def _readable(self, names: Sequence[str]) -> Folder | None:
+        """Open a folder for its list of names; None if there is no such folder."""
+        try:
+            return Folder.at(self._root, names, reading=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _entered(self, folder: Folder, name: str) -> Folder | None:
+        """Open a folder of a listing; None if it was deleted since its parent was read."""
+        try:
+            return folder.folder(name, reading=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def stat(self, key: str) -> base.ObjectInfo:
         with self._open(key) as file:
@@ -448,63 +573,93 @@ class FileStore(base.Store):
 
     def delete(self, keys: Iterable[str]) -> builtins.list[base.Failed]:
         failed: list[base.Failed] = []
-        touched: set[Path] = set()
+        touched: set[tuple[str, ...]] = set()
         for key in keys:
             try:
-                path = self._path(key)
-                with mapped(self._name(key)):
-                    path.lstat()
-                    path.unlink()
-                touched.add(path.parent)
+                self._check_key(key)
+                *names, name = key.split("/")
+                with mapped(self._name(key)), Folder.at(self._root, names) as folder:
+                    # asked first: a file system that is mounted for reading refuses to delete what is not there
+                    if stat.S_ISLNK(folder.status(name).st_mode):
+                        raise LinkError(folder.path_of(name))
+                    folder.unlink(name)
+                touched.add(tuple(names))
             except NotFoundError:
                 continue
             except StoreError as error:
                 failed.append(base.Failed(key, error))
-        for folder in sorted(touched):
-            with mapped(f"directory {folder}"), suppress(FileNotFoundError):  # pruned by another process
-                sync_dir(folder)
-                prune(folder, self._root)
+        for folder_names in sorted(touched):
+            with mapped(f"directory {self._root.joinpath(*folder_names)}"):
+                self._sync_and_prune(folder_names)
         return failed
+
+    def _sync_and_prune(self, names: Sequence[str]) -> None:
+        with suppress(FileNotFoundError):  # pruned by another process
+            with Folder.at(self._root, names) as folder:
+                folder.sync()
+            prune(self._root, names)
 
     def leave_mark(self, name: str) -> Path:
         """Leave an empty file that is no object, by which other machines know the directory; return its path. It is
         swept as the temporary files are."""
         path = self._root / HIDDEN / f"{name}.part"
         with mapped(f"file {path}", writing=True):
-            self._publisher.make_dirs(path.parent)
-            path.touch()
+            hidden, mode = self._publisher.make_folders([HIDDEN])
+            with hidden:
+                os.close(hidden.create(path.name, mode & _FILE_BITS))
         return path
+
+    def remove_marks(self, name: str) -> None:
+        """Remove the files of the hidden folder whose names begin with `name`: a mark, and the answers to it."""
+        with mapped(f"directory {self._root / HIDDEN}"), Folder.at(self._root, [HIDDEN], reading=True) as hidden:
+            for each in hidden.names():
+                if each.startswith(name):
+                    with suppress(FileNotFoundError):
+                        hidden.unlink(each)
 
     def _name(self, key: str) -> str:
         return f"file {self._root / key}"
 
-    def _path(self, key: str) -> Path:
+    def _check_key(self, key: str) -> None:
         base.check_key(key)
         if key.partition("/")[0] == HIDDEN:
             raise StoreError(
                 f"key {key!r} can't be used",
                 f"use another name than '{HIDDEN}', which holds the store's unfinished files",
             )
-        return self._root / key
 
     @contextmanager
     def _open(self, key: str) -> Iterator[BinaryIO]:
-        path = self._path(key)
-        with mapped(self._name(key)), path.open("rb", buffering=0) as file:
-            yield file
+        self._check_key(key)
+        *names, name = key.split("/")
+        with mapped(self._name(key)):
+            with Folder.at(self._root, names) as folder:
+                descriptor = folder.open(name)
+            with os.fdopen(descriptor, "rb", buffering=0) as file:
+                yield file
 
     @contextmanager
-    def _written(self, key: str, data: base.Buffer) -> Iterator[Path]:
-        """Yield a synced temporary file with `data`; errors of the block are mapped too."""
+    def _written(self, key: str, data: base.Buffer) -> Iterator[TempFile]:
+        """Yield a finished temporary file with `data`; errors of the block are mapped too."""
         with mapped(self._name(key), writing=True):
-            temp, file = self._publisher.open_temp()
+            temp = self._publisher.open_temp()
             try:
-                with file:
-                    write_all(file, data)
-                    os.fsync(file.fileno())
+                write_all(temp.file, data)
+                temp.finish()
                 yield temp
             finally:
-                temp.unlink(missing_ok=True)
+                temp.discard()
+
+
+def _listed(key: str, entry: os.DirEntry[str], folder: Folder) -> base.ObjectInfo | None:
+    """Return what a listing has of an entry; None if it was deleted since its folder was read."""
+    if entry.is_symlink():
+        raise LinkError(folder.path_of(entry.name))
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return _info(key, status)
 
 
 def _info(key: str, status: os.stat_result) -> base.ObjectInfo:

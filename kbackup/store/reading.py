@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -9,11 +10,21 @@ from contextlib import contextmanager, suppress
 from http.client import HTTPException, HTTPResponse
 from typing import Any, NamedTuple, Protocol
 
-from kbackup.errors import CorruptError, DeniedError, NotFoundError, OutcomeUnknownError, StoreError, UnreachableError
+from kbackup.errors import (
+    CorruptError,
+    DeniedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PreconditionError,
+    StoreError,
+    UnreachableError,
+)
 from kbackup.store.base import CHUNK, SHORTER, check_whole
 
 _RESUMES = 5
 _FIRST_WAIT = 0.1
+_RANGE = re.compile(r"bytes (?P<first>\d{1,19})-(?P<last>\d{1,19})/(?P<whole>\d{1,19}|\*)", re.ASCII)
+STRANGE_HINT = "check the endpoint and what is before it: this is no answer of such a store"
 
 
 class DroppedError(Exception):
@@ -88,6 +99,8 @@ class ObjectReading(ABC):
     def _request(self) -> Iterator[Any]:
         answer = self._ask()
         try:
+            if answer.size < 0:
+                raise StoreError(f"{self._name}: the store tells a size of {answer.size} bytes", STRANGE_HINT)
             # a cut connection may have taken digits of a length: the first bytes prove that the headers are whole
             chunk = self._chunk(answer, min(CHUNK, answer.size)) if answer.size else None
             end = self._expect(answer)
@@ -123,14 +136,29 @@ class ObjectReading(ABC):
 
     def _expect(self, answer: ReadAnswer) -> int:
         """Return the offset at which the body must end; check that the answer is for the requested range."""
+        if self.etag not in {"", answer.etag}:
+            raise PreconditionError(f"{self._name} was replaced while it was read")
         self.etag = answer.etag
         if self._end is None:
             check_whole(self._name, answer.size, self._largest)
             self._end = answer.size
             return answer.size
-        if not answer.content_range.startswith(f"bytes {self._at}-"):
+        within = _RANGE.fullmatch(answer.content_range)
+        if within is None or int(within["first"]) != self._at:
             raise StoreError(f"{self._name}: the store does not answer ranged reads", "use a store that does")
-        if answer.size < self._end - self._at:
+        last, wanted = int(within["last"]), self._end - self._at
+        if last - self._at + 1 != answer.size or answer.size > wanted:
+            raise StoreError(
+                f"{self._name}: the store answers with bytes {self._at}-{last} and a body of {answer.size} bytes, "
+                f"asked for {wanted} bytes",
+                STRANGE_HINT,
+            )
+        if answer.size < wanted:
+            if within["whole"] != "*" and int(within["whole"]) > last + 1:
+                raise StoreError(
+                    f"{self._name}: the store answers with bytes {self._at}-{last} only, asked for {wanted} bytes",
+                    STRANGE_HINT,
+                )
             raise CorruptError(
                 f"{self._name} ends at byte {self._at + answer.size}, wanted up to byte {self._end}", SHORTER
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from kbackup.errors import UsageError
+from kbackup.errors import HIDDEN, UsageError, without_credentials
 from kbackup.store import azure, gcs, s3
 from kbackup.store.base import HadoopTables, KeyClasses, Store, StoreKind, write_once
 
@@ -68,6 +68,9 @@ def forms(quote: str = "") -> str:
 def kind_of(url: str) -> StoreKind:
     """Return the kind of store that `url` names; `UsageError` for an address of none."""
     scheme, separator, _ = url.partition("://")
+    if separator and HIDDEN in without_credentials(url) and "@" not in url:
+        hint = f"write {forms()} without a signature, and set azure.sas_token or another setting of the store"
+        raise UsageError(f"address {url!r} holds credentials", hint)
     kind = KINDS.get(scheme) if separator else DIRECTORY
     if kind is None or not url or (not separator and _SCHEME.match(url)):
         raise UsageError(f"invalid address {url!r}", f"write {forms()}")

@@ -14,9 +14,9 @@ from contextlib import suppress
 from heapq import merge
 from pathlib import Path
 
-from kbackup.errors import AlreadyExistsError, NotFoundError
+from kbackup.errors import AlreadyExistsError, NotFoundError, UsageError
 from kbackup.store.base import Address, Buffer, Failed, ObjectInfo, Store, Upload, encryption_of, is_key, view_of
-from kbackup.util.system import check_own, make_own, read_own, write_own
+from kbackup.util.system import check_own, folder_of_all_processes, make_own, read_own, write_own
 
 _SMALL = 64 << 10  # bytes
 _LONGEST_WAIT = 600.0  # s
@@ -139,6 +139,29 @@ class GuardedStore(DelegatingStore):
         self.check()
 
 
+_rates: list[Path] = []
+"""The folder of the limits' files, once this process has found it."""
+
+
+def _rates_folder() -> Path:
+    """Return the folder that all processes of this user share for limits of rates."""
+    try:
+        if _rates:
+            check_own(_rates[0])
+            return _rates[0]
+    except OSError:  # it was cleaned up, or is no longer ours alone
+        _rates.clear()
+    try:
+        _rates.append(folder_of_all_processes("rates"))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(
+            f"limit_rate needs a folder in {tempfile.gettempdir()}: {reason}",
+            "set TMPDIR to a folder that belongs to you or to root",
+        ) from error
+    return _rates[0]
+
+
 class RateLimit:
     """A limit of bytes per second for all processes of this user on this machine that give the same `name`."""
 
@@ -147,10 +170,9 @@ class RateLimit:
 
     def take(self, size: int) -> None:
         """Wait for the turn of `size` bytes: those taken before go first, at `rate`."""
-        folder = Path(tempfile.gettempdir()) / f"kbackup-rates-{os.getuid()}"
-        make_own(folder)
-        path = folder / hashlib.sha256(self.name.encode()).hexdigest()
-        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "r+b") as file:
+        path = _rates_folder() / hashlib.sha256(self.name.encode()).hexdigest()
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, 0o600), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             now, written = time.monotonic(), file.read(8)
             free = struct.unpack("d", written)[0] if len(written) == 8 else now

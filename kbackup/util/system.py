@@ -9,6 +9,7 @@ import os
 import secrets
 import stat
 import subprocess
+import tempfile
 import threading
 import time
 import weakref
@@ -109,10 +110,51 @@ def cache_folder() -> Path | None:
 
 
 def make_own(folder: Path) -> None:
-    """Make `folder` for this user alone. `OSError` where another user can write to it or replace it."""
+    """Make `folder` and its missing parents for this user alone, whatever the umask. `OSError` where another user can
+    write to it or replace it."""
     _check_owners(folder.parent)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    missing = []
+    parent = folder
+    while not parent.exists():
+        missing.append(parent)
+        parent = parent.parent
+    for each in reversed(missing):
+        with suppress(FileExistsError):  # another process was faster
+            each.mkdir(0o700)
+            each.chmod(0o700)  # the umask may have taken rights of ours
     check_own(folder)
+
+
+def folder_of_all_processes(purpose: str) -> Path:
+    """Return a folder below TMPDIR that all processes of this user share for `purpose`; it is made if there is none.
+    `OSError` where no such folder can be made.
+
+    Everybody can make any name there first. So the name has a random part, and is found by its beginning and its
+    owner. Of several, which processes that start together may have made, all take the one with the oldest name.
+    """
+    base = Path(tempfile.gettempdir())
+    prefix = f"kbackup-{purpose}-{os.getuid()}-"
+    found = _own_folders(base, prefix)
+    if found:
+        return found[0]
+    made = base / f"{prefix}{time.time_ns():020}-{secrets.token_hex(8)}"
+    make_own(made)
+    oldest = _own_folders(base, prefix)[0]
+    if oldest != made:
+        made.rmdir()
+    return oldest
+
+
+def _own_folders(base: Path, prefix: str) -> list[Path]:
+    """Return the folders in `base` that only this user can read, whose names begin with `prefix`, by name."""
+    with os.scandir(base) as entries:
+        names = sorted(entry.name for entry in entries if entry.name.startswith(prefix))
+    found = []
+    for name in names:
+        with suppress(OSError):  # another user's, a link, or deleted meanwhile
+            check_own(base / name)
+            found.append(base / name)
+    return found
 
 
 def check_own(folder: Path) -> None:

@@ -75,6 +75,34 @@ def test_a_stranger_gets_the_tasks_of_a_session_without_authentication() -> None
     assert int(files) > 0
 
 
+_LOGGED = """
+import sys
+from kbackup.spark.session import build_session
+
+session = build_session("local[1]", eval(sys.argv[1]), 1)
+session.range(1).count()
+session.stop()
+"""
+
+
+def test_event_logs_hold_no_secrets(tmp_path: Path) -> None:
+    hidden = (
+        *("spark.executorEnv.AZURE_STORAGE_KEY", "spark.executorEnv.ARCHIVE_KEY"),
+        *("spark.yarn.appMasterEnv.AZURE_STORAGE_CONNECTION_STRING", "spark.hadoop.fs.azure.sas.c.a.example.com"),
+    )
+    conf = {name: f"hush-{number}" for number, name in enumerate(hidden)}
+    conf |= {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": tmp_path.as_uri(),
+        "spark.eventLog.compress": "false",
+    }
+    done = run_code(_LOGGED, repr(conf))
+    assert done.returncode == 0, done.stderr
+    events = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"spark.executorEnv.ARCHIVE_KEY" in events
+    assert b"hush-" not in events
+
+
 def ask_for_block(port: int, application: str, block: str) -> bytes:
     """Ask Spark's block manager at `port` for `block` as an executor does, and return the answer."""
 

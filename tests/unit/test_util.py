@@ -7,9 +7,11 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from kbackup.jobs.mirror.filters import compile_patterns
 from kbackup.jobs.restore.plan import target_name
 from kbackup.types import Bytes
 from kbackup.util.linear_regex import LinearRegex
-from kbackup.util.system import BufferPool, attempts, make_own, read_own, write_own
+from kbackup.util.system import BufferPool, attempts, folder_of_all_processes, make_own, read_own, write_own
 from kbackup.util.text import kafka_command, kbackup_command, shell_line
 from kbackup.util.times import duration_text
 
@@ -183,6 +185,53 @@ def test_a_file_is_private_and_read_back(tmp_path: Path) -> None:
         assert read_own(path) == data
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert [*path.parent.iterdir()] == [path], "no unfinished file stays"
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o277])
+def test_missing_parents_are_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        write_own(tmp_path / "cache" / "kbackup" / "seen" / "file", b"1")
+    finally:
+        os.umask(before)
+    folders = [tmp_path / "cache", tmp_path / "cache" / "kbackup", tmp_path / "cache" / "kbackup" / "seen"]
+    assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700] * 3
+
+
+@pytest.fixture
+def shared_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A TMPDIR that everybody can write to."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_processes_of_a_user_find_one_folder(shared_tmp: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(folder_of_all_processes, ["rates"] * 8))
+    first = folder_of_all_processes("rates")
+    assert folder_of_all_processes("rates") == first
+    assert first == min(found)
+    assert first.stat().st_mode & 0o777 == 0o700
+    assert folder_of_all_processes("other") != first
+
+
+def test_what_others_put_there_first_is_passed_over(shared_tmp: Path, tmp_path: Path) -> None:
+    name = f"kbackup-rates-{os.getuid()}"
+    for taken in (name, f"{name}-0"):
+        (shared_tmp / taken).mkdir()
+    (shared_tmp / f"{name}-0").chmod(0o777)
+    (shared_tmp / f"{name}-1").symlink_to(tmp_path)
+    (shared_tmp / f"{name}-2").write_bytes(b"")
+    if os.getuid() == 0:
+        (shared_tmp / f"{name}-3").mkdir(0o700)
+        os.chown(shared_tmp / f"{name}-3", 65534, 65534)
+    found = folder_of_all_processes("rates")
+    assert found.name.startswith(f"{name}-0")
+    assert found.stat().st_uid == os.getuid()
+    assert list(found.iterdir()) == []
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

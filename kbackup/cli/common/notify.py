@@ -20,9 +20,9 @@ import msgspec
 from kbackup import __version__
 from kbackup.cli.common.output import Reporter, json_text
 from kbackup.config import HIDDEN, Config
-from kbackup.config.secrets import without_userinfo
-from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
+from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError, without_credentials
 from kbackup.metrics.registry import counted
+from kbackup.util.plain_http import warn_of_plain_http
 from kbackup.util.system import attempts
 from kbackup.util.text import join_names, printable
 from kbackup.util.times import now
@@ -225,9 +225,10 @@ class Notifier:
 
     def __init__(self, config: Config, command: str) -> None:
         self._webhook = Webhook(config.notify.url, config.notify.headers)
+        warn_of_plain_http("notify.url, itself a secret,", config.notify.url)
         self._body = RequestBody(config.notify.body)
         self._events = frozenset(config.notify.on)
-        self._command, self._archive = command, without_userinfo(config.archive or "")
+        self._command, self._archive = command, without_credentials(config.archive or "")
 
     def run_ended(self, exit_code: int, reporter: Reporter | None, error: KbackupError | None) -> None:
         """Notify of the end of a command, with the report that it printed or would print."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import msgspec
 
-from kbackup.errors import KbackupError
+from kbackup.errors import KbackupError, without_credentials
 from kbackup.util.text import human_count, human_duration, human_size, json_sign, printable, printable_lines, shorten
 from kbackup.util.times import duration_text, ms_of, time_text
 
@@ -416,11 +416,11 @@ class _Stderr(logging.Handler):
 
 class _Formatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
-        record.message = printable(record.message)
+        record.message = printable(without_credentials(record.message))
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's name)
-        return printable_lines(super().formatException(ei))
+        return printable_lines(without_credentials(super().formatException(ei)))
 
 
 def configure_logging(verbose: int = 0) -> None:

@@ -11,6 +11,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -117,6 +119,15 @@ class Destination:
         raise UsageError(
             f"{self.url} is an archive: there is {layout.ARCHIVE}", "export to a destination outside of the archive"
         )
+
+    def check_links(self, tables: Iterable[str]) -> None:
+        """Raise `StoreError` if the folder of a table in a directory is a link: Spark would follow it. `tables` are
+        paths from the destination on, '' for the destination itself."""
+        if kind_of(self.url) is not DIRECTORY:
+            return
+        for table in tables:
+            with suppress(NotFoundError):
+                self.store.stat(f"{table}/_delta_log/0".lstrip("/"))
 
     def claim(self, info: ExportInfo) -> None:
         """Raise `RefusedError` if the destination holds another export."""

@@ -516,12 +516,14 @@ def _write_tables(run: ExportRun) -> list[TableReport]:
     topics = sorted({*additions.topics_after(run.since), *(tp.topic for tp, _ in lacking)})
     export = _DeltaExport(run)
     if run.job.options.one_table:
+        run.destination.check_links([""])
         return export.every({url: None} if topics else {})
     if FOLDER in topics:
         raise RefusedError(
             f"topic {FOLDER} can't have a table of its own: that is where exports keep what they are about",
             f"give --exclude-topic {FOLDER}, or --one-table",
         )
+    run.destination.check_links(topics)
     return export.every({f"{url}/{topic}": topic for topic in topics})
 
 

@@ -250,7 +250,7 @@ def fetch_token(properties: Mapping[str, str], timeout: float) -> tuple[str, Map
             raise LoginError(f"no token: {where.hostname} answered {error.code}") from None
     except (OSError, HTTPException) as error:
         raise LoginError(f"no token: {where.hostname} did not answer: {error}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise LoginError(f"no token: the answer of {where.hostname} holds none") from None
     pairs = (pair.partition("=") for pair in properties.get(_EXTENSIONS, "").split(",") if pair)
     return str(token), {name.strip(): value.strip() for name, _, value in pairs}

@@ -33,7 +33,9 @@ from kbackup import __version__, errors
 from kbackup.errors import KbackupError, StoreError, UsageError
 from kbackup.store.azure import AzureOptions
 from kbackup.store.base import SHORTER, Address, KeyClasses, check_key, key_within, write_once
+from kbackup.store.bucket import STRANGE, strange_answers
 from kbackup.store.parts import Body
+from kbackup.util.plain_http import warn_of_plain_http
 
 _VERSION = "2021-12-02"
 """Of the service's interface: the oldest that has all that is used, for emulators and Azure Stack."""
@@ -83,6 +85,8 @@ def _client_of(account: str, options: AzureOptions) -> _Client:
 
 def _make_client(account: str, options: AzureOptions, env: Mapping[str, str]) -> _Client:
     endpoint, policy, sas = _login(account, options, env)
+    if sas:  # an account's key signs requests and is not sent; tokens of identities take TLS
+        warn_of_plain_http("the SAS token of azure", endpoint)
     session = Session()
     connections = max(_CONNECTIONS, 2 * options.parts_in_flight)
     for scheme in ("http://", "https://"):
@@ -255,7 +259,8 @@ class Container:
         request: Any = HttpRequest(method, url, headers=fields, content=body)  # type: ignore[arg-type]
         _attempts.lost = _attempts.busy = False
         try:
-            answer = client.pipeline.send_request(request, stream=stream)
+            with strange_answers(name, writing=writing):
+                answer = client.pipeline.send_request(request, stream=stream)
             if answer.status_code < 300:
                 return answer
             with suppress(AzureError):
@@ -331,7 +336,7 @@ def from_answer(name: str, answer: HttpResponse, lost: bool) -> KbackupError:
     """Return kbackup's error for an answer about object `name`. `lost`: an earlier attempt of this write may have taken
     effect."""
     code, status, text, detail = answer.headers.get("x-ms-error-code", ""), answer.status_code, answer.reason, ""
-    with suppress(ElementTree.ParseError, AzureError):
+    with suppress(*STRANGE, AzureError):
         document = ElementTree.fromstring(answer.content)  # noqa: S314 (the store is trusted as much as its data)
         text, detail = document.findtext("Message", ""), document.findtext("AuthenticationErrorDetail", "")
     texts = [code or str(status), *(each.partition("\n")[0].rstrip(".") for each in (text, detail) if each)]

@@ -20,9 +20,9 @@ from kbackup.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownErro
 from kbackup.store.azure import MIN_PART, AzureOptions
 from kbackup.store.azure.container import CRC, Container
 from kbackup.store.base import Address, KeyClasses, ObjectInfo, is_key, may_hold_keys, write_once
-from kbackup.store.bucket import ABSENT, BucketStore
+from kbackup.store.bucket import ABSENT, BucketStore, listed_key, listed_object, next_page, strange_answers
 from kbackup.store.parts import Body, PartsUpload
-from kbackup.store.reading import DroppedError, ObjectReading, ReadAnswer
+from kbackup.store.reading import STRANGE_HINT, DroppedError, ObjectReading, ReadAnswer
 
 _DELETES_AT_ONCE = 16
 _PAGE = 5000
@@ -62,7 +62,8 @@ class AzureStore(BucketStore):
             headers |= {"if-none-match": "*"} if etag == ABSENT else {"if-match": f'"{etag}"'}
         headers["content-md5"] = _md5_of(views)
         answer = self._container.send("PUT", key, headers, Body(views, generous=True), writing=True)
-        return _etag_in(answer)
+        with strange_answers(self.describe(key), writing=True):
+            return _etag_in(answer)
 
     def upload(self, key: str) -> AzureUpload:
         return AzureUpload(self, self._container, key)
@@ -71,21 +72,28 @@ class AzureStore(BucketStore):
         # the service's own start is known to its newest interface alone: what lies before is asked for and left out
         after, last = start_after.encode(), b""
         for item in self._in_order(prefix, {}):
-            key = _name_of(item).removeprefix(self._container.prefix)
-            if key.encode() < last:
+            with strange_answers(self.describe()):
+                info = self._listed(prefix, item)
+            if info.key.encode() < last:
                 raise StoreError(
-                    f"{self._container.describe()} lists {key!r} out of order",
+                    f"{self._container.describe()} lists {info.key!r} out of order",
                     "use an account without hierarchical namespace",
                 )
-            last = key.encode()
-            if is_key(key) and last > after:
-                size = int(item.findtext("Properties/Content-Length", "0"))
-                modified = parsedate_to_datetime(item.findtext("Properties/Last-Modified", "")).timestamp()
-                yield ObjectInfo(key, size, item.findtext("Properties/Etag", "").strip('"'), modified)
+            last = info.key.encode()
+            if is_key(info.key) and last > after:
+                yield info
+
+    def _listed(self, prefix: str, item: ElementTree.Element) -> ObjectInfo:
+        key = listed_key(self.describe(), self._container.prefix, prefix, _name_of(item))
+        size = int(item.findtext("Properties/Content-Length", ""))
+        modified = parsedate_to_datetime(item.findtext("Properties/Last-Modified", "")).timestamp()
+        return listed_object(self.describe(), key, size, item.findtext("Properties/Etag", "").strip('"'), modified)
 
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
         for item in self._in_order(prefix, {"delimiter": "/"}):
-            name = _name_of(item).removeprefix(self._container.prefix)[len(prefix) : -1]
+            with strange_answers(self.describe()):
+                key = listed_key(self.describe(), self._container.prefix, prefix, _name_of(item))
+            name = key[len(prefix) : -1]
             if item.tag == "BlobPrefix" and is_key(name):
                 yield name
 
@@ -102,19 +110,29 @@ class AzureStore(BucketStore):
         asked["prefix"] = self._container.prefix + prefix
         while True:
             answer = self._container.send("GET", None, query={k: v for k, v in asked.items() if v})
-            page = ElementTree.fromstring(answer.content)  # noqa: S314 (the store is trusted as much as its data)
+            with strange_answers(self.describe()):
+                page = ElementTree.fromstring(answer.content)  # noqa: S314 (the store is trusted as much as its data)
+            if page.find("Blobs") is None:
+                raise StoreError(f"{self.describe()}: the store answers with no listing", STRANGE_HINT)
             yield from page.iterfind("Blobs/*")
-            asked["marker"] = page.findtext("NextMarker", "")
-            if not asked["marker"]:
+            marker = next_page(self.describe(), page.findtext("NextMarker", ""), asked.get("marker", ""))
+            if not marker:
                 return
+            asked["marker"] = marker
 
     def stat(self, key: str) -> ObjectInfo:
         answer = self._container.send("HEAD", key)
-        modified = parsedate_to_datetime(answer.headers["last-modified"]).timestamp()
-        return ObjectInfo(key, int(answer.headers["content-length"]), _etag_in(answer), modified)
+        with strange_answers(self.describe(key)):
+            size, modified = (
+                int(answer.headers["content-length"]),
+                parsedate_to_datetime(answer.headers["last-modified"]),
+            )
+            return listed_object(self.describe(), key, size, _etag_in(answer), modified.timestamp())
 
     def checksum(self, key: str) -> int | None:
-        return _crc_in(self._container.send("HEAD", key))
+        answer = self._container.send("HEAD", key)
+        with strange_answers(self.describe(key)):
+            return _crc_in(answer)
 
     def _remove(self, key: str) -> None:
         self._container.send("DELETE", key, {"x-ms-delete-snapshots": "include"})
@@ -168,8 +186,9 @@ class AzureReading(ObjectReading):
         answer = self._container.send("GET", self._key, headers, stream=True)
         response: Any = answer
         raw = response.internal_response.raw
-        size, found = int(answer.headers["content-length"]), answer.headers.get("content-range", "")
-        return ReadAnswer(_etag_in(answer), size, found, raw, raw)
+        with strange_answers(self._name):
+            size, found = int(answer.headers["content-length"]), answer.headers.get("content-range", "")
+            return ReadAnswer(_etag_in(answer), size, found, raw, raw)
 
 
 class AzureUpload(PartsUpload):
@@ -215,8 +234,9 @@ class AzureUpload(PartsUpload):
             found = self._container.send("HEAD", self._key)
         except NotFoundError:
             raise unknown from None
-        known = _crc_in(found)
-        if int(found.headers["content-length"]) != size or known not in {None, crc}:
+        with strange_answers(self._name, writing=True):
+            known, found_size = _crc_in(found), int(found.headers["content-length"])
+        if found_size != size or known not in {None, crc}:
             raise AlreadyExistsError(f"{self._name} exists already") from unknown
         if known is None:
             raise unknown

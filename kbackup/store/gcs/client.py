@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import SplitResult, quote, urlencode, urljoin, urlsplit
 
 import google.auth.credentials
 import google.auth.transport.requests
@@ -22,9 +22,11 @@ from requests.exceptions import ChunkedEncodingError, SSLError
 from urllib3.exceptions import HTTPError, NewConnectionError, ProxyError
 
 from kbackup import __version__, errors
-from kbackup.store.base import SHORTER, Address, KeyClasses, address_of_bucket, check_key, key_within
+from kbackup.store.base import PORTS, SHORTER, Address, KeyClasses, address_of_bucket, check_key, key_within
+from kbackup.store.bucket import strange_answers
 from kbackup.store.gcs import GcsOptions
 from kbackup.store.parts import Body
+from kbackup.util.plain_http import warn_of_plain_http
 
 sdk: Any = google.auth  # half of it has types
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
@@ -96,7 +98,7 @@ _PASSING = (requests.ConnectionError, requests.Timeout, ChunkedEncodingError, Cu
 def _is_whole(answer: requests.Response, needs: Sequence[str] | None) -> bool:
     if needs is not None:
         return all(name in answer.headers for name in needs)
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         return isinstance(answer.json(), dict)
     return False
 
@@ -113,6 +115,8 @@ class GcsBucket:
         self._endpoint = (options.endpoint_url or emulator or "https://storage.googleapis.com").rstrip("/")
         of_test = self._endpoint.startswith("http://") if options.endpoint_url else bool(emulator)
         self._anonymous = of_test and not options.credentials_file
+        if not self._anonymous:
+            warn_of_plain_http("the token of gcs", self._endpoint)
         self._seen = False
         self.address: Address = address_of_bucket(self._endpoint, name, self.prefix)
         self.objects = f"/storage/v1/b/{quote(name, safe='')}/o"
@@ -124,6 +128,21 @@ class GcsBucket:
 
     def describe(self, key: str = "") -> str:
         return f"{self._url}{key}".rstrip("/")
+
+    def session_of(self, key: str, location: str) -> str:
+        """Return the address of an upload session that the store names for the object `key`. `StoreError` for one at
+        another server: it would get the login, and the object's bytes."""
+        with strange_answers(self.describe(key)):
+            address = urljoin(f"{self._endpoint}/", location)
+            named, own = urlsplit(address), urlsplit(self._endpoint)
+            same = server_of(named) == server_of(own) and named.username is None
+            of_google = named.scheme == own.scheme == "https" and all(map(_is_of_google, (named, own)))
+        if same or (of_google and named.username is None):
+            return address
+        raise errors.StoreError(
+            f"{self.describe(key)}: the store names an upload session at another server, {named.hostname}",
+            "check gcs.endpoint_url and what is before the store: nothing was sent there",
+        )
 
     def document(self, key: str) -> dict[str, Any]:
         """Return what a new object `key` has besides its bytes."""
@@ -191,8 +210,8 @@ class GcsBucket:
             except (OSError, HTTPError, GoogleAuthError) as failed:  # the errors of requests are OSErrors
                 sent, passing = _judge(failed)
                 lost = lost or sent
+                # without its cause: that has the address of the request, and whoever knows an upload's may finish it
                 error = from_failure(self.describe(key), failed)
-                error.__cause__ = failed
             else:
                 if status < 300 or status in accept:
                     self._seen = True
@@ -209,6 +228,15 @@ class GcsBucket:
             unknown = f"{error.message}, after an attempt without an answer"
             raise errors.OutcomeUnknownError(unknown, error.hint) from error
         raise error
+
+
+def server_of(url: SplitResult) -> tuple[str, str | None, int | None]:
+    return url.scheme, url.hostname, url.port or PORTS.get(url.scheme)
+
+
+def _is_of_google(url: SplitResult) -> bool:
+    """Return whether Google answers there: its hosts name sessions at each other."""
+    return (url.hostname or "").endswith(".googleapis.com") and server_of(url)[2] == PORTS["https"]
 
 
 def _judge(failed: Exception) -> tuple[bool, bool]:
@@ -242,8 +270,8 @@ def from_failure(name: str, failed: Exception) -> errors.KbackupError:
 
 def from_answer(name: str, status: int, text: str, *, of_bucket: bool = False) -> errors.KbackupError:
     """Return kbackup's error for an answer about the object or, with `of_bucket`, the bucket `name`."""
-    with suppress(ValueError, LookupError, TypeError):
-        text = json.loads(text)["error"]["message"]
+    with suppress(ValueError, LookupError, TypeError, RecursionError):
+        text = str(json.loads(text)["error"]["message"])
     text = text.strip().partition("\n")[0].rstrip(".")
     if status == 404 and (of_bucket or "bucket does not exist" in text):
         return errors.UnreachableError(f"{name}: the bucket does not exist", "check its name, or create it")

@@ -17,15 +17,17 @@ from urllib3.exceptions import HTTPError
 
 from kbackup import errors
 from kbackup.store.base import Address, Buffer, KeyClasses, ObjectInfo, is_key, may_hold_keys, view_of
-from kbackup.store.bucket import ABSENT, BucketStore
+from kbackup.store.bucket import ABSENT, BucketStore, listed_key, listed_object, next_page, strange_answers
 from kbackup.store.gcs import PART_UNIT, GcsOptions
 from kbackup.store.gcs.client import CutError, GcsBucket
 from kbackup.store.parts import Body, PartsUpload
-from kbackup.store.reading import DroppedError, ObjectReading, ReadAnswer
+from kbackup.store.reading import STRANGE_HINT, DroppedError, ObjectReading, ReadAnswer
 
 _DELETES_AT_ONCE = 16
 _FIELDS = "name,size,generation,timeCreated,crc32c"
 _CRC = re.compile(r"crc32c=([^,\s]+)")
+_KEPT = re.compile(r"bytes=0-(\d{1,19})", re.ASCII)
+"""What a session answers of the bytes that it has kept; nothing where it has none."""
 _NONE = "0"
 """The version of an object that is not there."""
 _MORE = 308
@@ -73,7 +75,8 @@ class GcsStore(BucketStore):
         kind = {"Content-Type": f"multipart/related; boundary={boundary}"}
         params = {"uploadType": "multipart", "ifGenerationMatch": _NONE if etag == ABSENT else etag or ""}
         answer = bucket.ask(key, "POST", bucket.uploads, params, data=data, headers=kind, writing=True)
-        return str(answer.json()["generation"])
+        with strange_answers(self.describe(key), writing=True):
+            return str(answer.json()["generation"])
 
     def upload(self, key: str) -> _Upload:
         return _Upload(self, self._bucket, key)
@@ -81,15 +84,22 @@ class GcsStore(BucketStore):
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
         first = {"startOffset": self._bucket.prefix + start_after} if start_after else {}
         for page in self._pages(prefix, {"fields": f"nextPageToken,items({_FIELDS})", **first}):
-            for item in page.get("items", ()):
-                key = item["name"].removeprefix(self._bucket.prefix)
-                if is_key(key) and key != start_after:
-                    yield _info(key, item)
+            with strange_answers(self.describe()):
+                infos = [self._listed(prefix, item) for item in page.get("items", ())]
+            for info in infos:
+                if is_key(info.key) and info.key != start_after:
+                    yield info
+
+    def _listed(self, prefix: str, item: dict[str, Any]) -> ObjectInfo:
+        return _info(self.describe(), listed_key(self.describe(), self._bucket.prefix, prefix, item["name"]), item)
 
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
+        own = self._bucket.prefix
         for page in self._pages(prefix, {"fields": "nextPageToken,prefixes", "delimiter": "/"}):
-            for item in page.get("prefixes", ()):
-                name = item.removeprefix(self._bucket.prefix)[len(prefix) : -1]
+            with strange_answers(self.describe()):
+                found = [listed_key(self.describe(), own, prefix, item) for item in page.get("prefixes", ())]
+            for key in found:
+                name = key[len(prefix) : -1]
                 if is_key(name):
                     yield name
 
@@ -98,12 +108,14 @@ class GcsStore(BucketStore):
         while may_hold_keys(prefix):
             page = self._bucket.ask("", "GET", self._bucket.objects, params).json()
             yield page
-            if not page.get("nextPageToken"):
+            token = next_page(self.describe(), str(page.get("nextPageToken") or ""), params.get("pageToken", ""))
+            if not token:
                 return
-            params["pageToken"] = page["nextPageToken"]
+            params["pageToken"] = token
 
     def stat(self, key: str) -> ObjectInfo:
-        return _info(key, _stat(self._bucket, key))
+        with strange_answers(self.describe(key)):
+            return _info(self.describe(), key, _stat(self._bucket, key))
 
     def checksum(self, key: str) -> int | None:
         """Return None: Google keeps a CRC-32C, and a number of ours beside the object would tell nothing of its
@@ -115,9 +127,9 @@ class GcsStore(BucketStore):
         self._bucket.ask(key, "DELETE", self._bucket.path(key), needs=())
 
 
-def _info(key: str, item: dict[str, Any]) -> ObjectInfo:
+def _info(store: str, key: str, item: dict[str, Any]) -> ObjectInfo:
     modified = datetime.fromisoformat(item["timeCreated"]).timestamp()
-    return ObjectInfo(key, int(item["size"]), str(item["generation"]), modified)
+    return listed_object(store, key, int(item["size"]), str(item["generation"]), modified)
 
 
 def _stat(bucket: GcsBucket, key: str) -> dict[str, Any]:
@@ -153,7 +165,8 @@ class _Reading(ObjectReading):
         got = answer.headers
         kept = _CRC.search(got.get("X-Goog-Hash", ""))
         self.crc32c = kept.group(1) if kept else ""
-        size, within = int(got["Content-Length"]), got.get("Content-Range", "")
+        with strange_answers(self._name):
+            size, within = int(got["Content-Length"]), got.get("Content-Range", "")
         return ReadAnswer(got["X-Goog-Generation"], size, within, answer.raw, answer.raw)
 
 
@@ -190,9 +203,11 @@ class _Upload(PartsUpload):
         params = {"uploadType": "resumable", "ifGenerationMatch": _NONE}
         ask = partial(self._bucket.ask, self._key, "POST", self._bucket.uploads, params)
         try:
-            self._session = ask(json=self._document, needs=("Location", "Date")).headers["Location"]
+            answer = ask(json=self._document, needs=("Location", "Date"))
         except errors.PreconditionError as taken:
             self._failed = taken
+        else:
+            self._session = self._bucket.session_of(self._key, answer.headers["Location"])
 
     def _send(self, number: int, body: Body, crc: int) -> str:
         end = self._kept + len(body)
@@ -216,13 +231,13 @@ class _Upload(PartsUpload):
         def send() -> requests.Response:
             nonlocal unsure
             if unsure:  # how much the last attempt left there is not known
-                answer = self._ask_session(f"*/{total}")
+                answer = self._ask_session(f"*/{total}", end)
                 if answer.status_code != _MORE or self._kept >= end:
                     return answer
             at, unsure = self._kept, True
             if at < start:
                 raise errors.StoreError(f"{self._name}: the store lost bytes of the upload", "run the command again")
-            answer = self._ask_session(f"{at}-{end - 1}/{total}", headers, data=body, skip=at - start)
+            answer = self._ask_session(f"{at}-{end - 1}/{total}", end, headers, data=body, skip=at - start)
             if answer.status_code == _MORE:
                 if self._kept <= at:
                     raise CutError("the store kept nothing of a part")
@@ -238,14 +253,23 @@ class _Upload(PartsUpload):
         if crc:
             raise errors.OutcomeUnknownError(f"{self._name}: the store has all bytes, but made no object of them")
 
-    def _ask_session(self, part: str, headers: dict[str, str] | None = None, **more: Any) -> requests.Response:
-        """Send bytes to the session, or ask for its state; note how many bytes of the object it has kept."""
+    def _ask_session(
+        self, part: str, most: int, headers: dict[str, str] | None = None, **more: Any
+    ) -> requests.Response:
+        """Send bytes to the session, or ask for its state; note how many bytes of the object it has kept: `most` at
+        most were sent."""
         headers = {"Content-Range": f"bytes {part}", **(headers or {})}
         answer = self._bucket.once("PUT", self._session, headers=headers, **more)
         if answer.status_code == _MORE:
             if "Date" not in answer.headers:  # it comes after the range
                 raise CutError("the answer was cut")
-            self._kept = int(answer.headers.get("Range", "bytes=0--1").removeprefix("bytes=0-")) + 1
+            kept = _KEPT.fullmatch(answer.headers.get("Range", ""))
+            if kept is None and "Range" in answer.headers:
+                raise errors.StoreError(f"{self._name}: the store tells no number of kept bytes", STRANGE_HINT)
+            self._kept = int(kept[1]) + 1 if kept is not None else 0
+            if self._kept > most:
+                text = f"the store has {self._kept} bytes of the upload, {most} were sent"
+                raise errors.StoreError(f"{self._name}: {text}", STRANGE_HINT)
         return answer
 
     def _check_outcome(self, unknown: errors.OutcomeUnknownError, size: int, crc: int) -> None:
@@ -253,7 +277,9 @@ class _Upload(PartsUpload):
             found = _stat(self._bucket, self._key)
         except errors.NotFoundError:
             raise unknown from None
-        if (int(found["size"]), found["crc32c"]) != (size, _text_of(self._crc32c)):
+        with strange_answers(self._name, writing=True):
+            is_ours = (int(found["size"]), found["crc32c"]) == (size, _text_of(self._crc32c))
+        if not is_ours:
             raise errors.AlreadyExistsError(f"{self._name} exists already") from unknown
 
     def _complete(self, size: int, crc: int) -> None:

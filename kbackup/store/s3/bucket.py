@@ -18,13 +18,16 @@ import boto3
 from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedError
+from botocore.parsers import ResponseParserError
 from botocore.utils import determine_content_length
 
 from kbackup import __version__
 from kbackup.errors import DeniedError, NotFoundError, UnreachableError
 from kbackup.store.base import Address, KeyClasses, address_of_bucket, check_key, key_within, write_once
+from kbackup.store.bucket import STRANGE, strange_answer
 from kbackup.store.s3 import S3Options
 from kbackup.store.s3.errors import from_boto, never_sent, status_of
+from kbackup.util.plain_http import warn_of_plain_http
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -157,6 +160,9 @@ def _make_client(options: S3Options) -> S3Client:
         verify=options.ca_bundle or None,
         config=config,
     )
+    of_environment = "" if options.access_key_id else os.environ.get("AWS_SESSION_TOKEN", "")
+    if options.session_token or of_environment:  # the secret key signs requests and is not sent
+        warn_of_plain_http("the session token of s3", client.meta.endpoint_url)
     if client.meta.endpoint_url.startswith("https:") or options.checksum != "none":
         # TLS, or the body's checksum in a signed header, is enough. A SHA-256 of every body on top took as much
         # CPU as all the rest of an upload (3.3 and 1.8 ms a MiB, pairs in one run), holding Python's lock
@@ -277,6 +283,8 @@ class Bucket:
         except (ClientError, BotoCoreError) as error:
             taken = isinstance(error, ClientError) and status_of(error) == 412
             raise from_boto(name, error, writing and (attempts.lost or (taken and attempts.busy))) from error
+        except (ResponseParserError, *STRANGE) as error:  # the SDK reads the answer, and raises what it comes upon
+            raise strange_answer(name, error, writing=writing) from error
 
     @contextmanager
     def reading(self, key: str) -> Iterator[None]:
@@ -289,7 +297,9 @@ class Bucket:
                 yield
         except DeniedError:
             full = self.full(key)
-            with suppress(ClientError, BotoCoreError):  # the listing is denied as well: the first error stays
+            with suppress(
+                ClientError, BotoCoreError, ResponseParserError
+            ):  # it is denied as well: the first error stays
                 reply = self.client.list_objects_v2(**self.common, Prefix=full, MaxKeys=1)
                 if full not in {entry["Key"] for entry in reply.get("Contents", [])}:
                     raise NotFoundError(f"{self.describe(key)} does not exist") from None

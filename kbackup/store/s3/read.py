@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbackup.store.bucket import strange_answers
 from kbackup.store.reading import AnswerBody, DroppedError, ObjectReading, ReadAnswer
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.errors import DROPPED
@@ -34,7 +35,8 @@ class S3Reading(ObjectReading):
             reply = self._bucket.client.get_object(**args)
         body = reply["Body"]
         stream = getattr(body, "_raw_stream", None)
-        return ReadAnswer(reply["ETag"], reply["ContentLength"], reply.get("ContentRange", ""), body, stream)
+        with strange_answers(self._name):
+            return ReadAnswer(reply["ETag"], reply["ContentLength"], reply.get("ContentRange", ""), body, stream)
 
     def _finish(self, body: AnswerBody) -> None:
         with self._bucket.asking(self._key):

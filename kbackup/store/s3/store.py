@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import DeniedError, NotFoundError, StoreError
 from kbackup.store.base import Address, Failed, KeyClasses, ObjectInfo, is_key, may_hold_keys, write_once
-from kbackup.store.bucket import ABSENT, BucketStore
+from kbackup.store.bucket import ABSENT, BucketStore, listed_key, listed_object, strange_answers
 from kbackup.store.s3 import S3Options
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.read import S3Reading
 from kbackup.store.s3.upload import S3Upload, crc_from, put
 
 if TYPE_CHECKING:
-    from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef, ObjectIdentifierTypeDef
+    from mypy_boto3_s3.type_defs import ErrorTypeDef, HeadObjectOutputTypeDef, ObjectIdentifierTypeDef, ObjectTypeDef
 
 _DELETES_A_REQUEST = 1000
 
@@ -57,15 +57,25 @@ class S3Store(BucketStore):
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
         after: dict[str, Any] = {"StartAfter": self._bucket.prefix + start_after} if start_after else {}
         for page in self._pages(prefix, after):
-            for item in page.get("Contents", ()):
-                key = item["Key"].removeprefix(self._bucket.prefix)
-                if is_key(key):
-                    yield ObjectInfo(key, item["Size"], item["ETag"], item["LastModified"].timestamp())
+            with strange_answers(self.describe()):
+                infos = [self._listed(prefix, item) for item in page.get("Contents", ())]
+            for info in infos:
+                if is_key(info.key):
+                    yield info
+
+    def _listed(self, prefix: str, item: ObjectTypeDef) -> ObjectInfo:
+        key = listed_key(self.describe(), self._bucket.prefix, prefix, item["Key"])
+        return listed_object(self.describe(), key, item["Size"], item["ETag"], item["LastModified"].timestamp())
 
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
         for page in self._pages(prefix, {"Delimiter": "/"}):
-            for item in page.get("CommonPrefixes", ()):
-                name = item["Prefix"].removeprefix(self._bucket.prefix)[len(prefix) : -1]
+            with strange_answers(self.describe()):
+                found = [
+                    listed_key(self.describe(), self._bucket.prefix, prefix, item["Prefix"])
+                    for item in page.get("CommonPrefixes", ())
+                ]
+            for key in found:
+                name = key[len(prefix) : -1]
                 if is_key(name):
                     yield name
 
@@ -84,7 +94,9 @@ class S3Store(BucketStore):
 
     def stat(self, key: str) -> ObjectInfo:
         head = self._head(key)
-        return ObjectInfo(key, head["ContentLength"], head["ETag"], head["LastModified"].timestamp())
+        with strange_answers(self.describe(key)):
+            size, modified = head["ContentLength"], head["LastModified"].timestamp()
+            return listed_object(self.describe(), key, size, head["ETag"], modified)
 
     def checksum(self, key: str) -> int | None:
         if self._bucket.options.checksum == "none":
@@ -92,7 +104,8 @@ class S3Store(BucketStore):
             return None
         head = self._head(key, ChecksumMode="ENABLED")
         text = head.get("ChecksumCRC64NVME") if head.get("ChecksumType") == "FULL_OBJECT" else None
-        return crc_from(text) if text else None
+        with strange_answers(self.describe(key)):
+            return crc_from(text) if text else None
 
     def _head(self, key: str, **more: Any) -> HeadObjectOutputTypeDef:
         full = self._bucket.full(key)
@@ -119,10 +132,12 @@ class S3Store(BucketStore):
                 reply = self._bucket.client.delete_objects(
                     **self._bucket.common, Delete={"Objects": objects, "Quiet": True}
                 )
-            for error in reply.get("Errors", ()):
-                key = error["Key"].removeprefix(self._bucket.prefix)
-                kind = DeniedError if error["Code"] == "AccessDenied" else StoreError
-                message = f"{self._bucket.describe(key)}: {error['Code']}: {error.get('Message', '')}"
-                hint = "check the rights to delete, and whether the object is locked"
-                failed.append(Failed(key, kind(message, hint)))
+            with strange_answers(self.describe()):
+                failed += [self._undeleted(error) for error in reply.get("Errors", ())]
         return failed
+
+    def _undeleted(self, error: ErrorTypeDef) -> Failed:
+        key = listed_key(self.describe(), self._bucket.prefix, "", error["Key"])
+        kind = DeniedError if error["Code"] == "AccessDenied" else StoreError
+        message = f"{self._bucket.describe(key)}: {error['Code']}: {error.get('Message', '')}"
+        return Failed(key, kind(message, "check the rights to delete, and whether the object is locked"))

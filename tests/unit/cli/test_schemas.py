@@ -18,6 +18,7 @@ from kbackup.jobs.schemas.plan import PlannedSchema, SchemaPlan
 from kbackup.jobs.schemas.write import RestoredSchema, SchemaMap, SchemasUndone
 from kbackup.schemas.base import SchemaReference, SchemaVersion
 from kbackup.store import open_store
+from kbackup.util.folders import Folder
 from tests.support.archives import make_archive
 from tests.support.confluent_registry import ConfluentRegistry
 from tests.support.printed import Kbackup
@@ -100,6 +101,24 @@ def test_export(archive: str, kbackup: Kbackup, tmp_path: Path) -> None:
     assert load(Schemas, (to / "schemas.json").read_bytes(), "schemas.json").versions == SECOND
     told = kbackup("schemas", "export", str(to), "-a", archive, "--json", code=2).json
     assert told["error"]["message"] == f"directory {to} is not empty"
+
+
+def test_an_export_follows_no_link_that_takes_a_folders_place(
+    archive: str, kbackup: Kbackup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, elsewhere = tmp_path / "schemas", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    made = Folder.mkdir
+
+    def replaced(folder: Folder, name: str, mode: int) -> None:
+        made(folder, name, mode)
+        (to / name).rmdir()
+        (to / name).symlink_to(elsewhere)
+
+    monkeypatch.setattr(Folder, "mkdir", replaced)
+    told = kbackup("schemas", "export", str(to), "-a", archive, "--json", code=1).json
+    assert "is a symbolic link" in told["error"]["message"]
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_restore_and_undo(archive: str, kbackup: Kbackup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from kbackup.cli import main
 from kbackup.config import HIDDEN, KEYS, Config, ConfigFiles, Setting, SettingOrigin, exposes_secret, load
 from kbackup.config.secrets import is_secret, redact
-from kbackup.errors import UsageError
+from kbackup.errors import KbackupError, UsageError, without_credentials
 
 SECRETS = [
     *("source.sasl.password", "target.sasl.password", "source.ssl.key.password", "source.ssl.key.pem"),
@@ -29,6 +29,16 @@ SECRETS = [
     "spark.conf.spark.hadoop.fs.azure.sas.container.mine.blob.core.windows.net",
     "spark.conf.spark.hadoop.fs.gs.auth.service.account.private.key",
     *("azure.account_key", "azure.sas_token", "azure.connection_string"),
+    *(
+        f"spark.conf.{place}.{name}"
+        for place in ("spark.executorEnv", "spark.yarn.appMasterEnv", "spark.kubernetes.driverEnv")
+        for name in (
+            *("AZURE_STORAGE_KEY", "AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET"),
+            *("KBACKUP_AZURE_ACCOUNT_KEY", "KBACKUP_AZURE_CONNECTION_STRING", "KBACKUP_ENCRYPTION_KEY", "ARCHIVE_KEY"),
+            *("AWS_SECRET_ACCESS_KEY", "KBACKUP_NOTIFY_URL", "KBACKUP_NOTIFY_BODY", "DB_PWD", "GIT_AUTH"),
+            *("KBACKUP_SOURCE_SASL_JAAS_CONFIG", "KBACKUP_SOURCE_SASL_OAUTHBEARER_CONFIG", "BLOB_SAS"),
+        )
+    ),
     *("encryption.key", "ui.token", "notify.url", "notify.headers.Authorization"),
 ]
 JAVA = {"source.ssl.keystore.key", "source.sasl.jaas.config"}
@@ -45,6 +55,9 @@ BESIDE = {
 OPEN = [
     *("source.bootstrap.servers", "source.ssl.key.location", "source.ssl.ca.pem", "source.ssl.certificate.pem"),
     *("source.sasl.oauthbearer.token.endpoint.url", "source.sasl.oauthbearer.client.id", "s3.access_key_id"),
+    *("spark.conf.spark.executorEnv.KBACKUP_KERNEL", "spark.conf.spark.executorEnv.PYTHONSAFEPATH"),
+    *("spark.conf.spark.executorEnv.AWS_WEB_IDENTITY_TOKEN_FILE", "spark.conf.spark.executorEnv.AWS_ACCESS_KEY_ID"),
+    *("spark.conf.spark.hadoop.fs.s3a.aws.credentials.provider", "gcs.credentials_file", "source.sasl.mechanism"),
     *("s3.sse_kms_key_id", "restore.map.password-resets", "restore.map_group.token-service", "backup.topics"),
 ]
 
@@ -142,6 +155,55 @@ def test_redact_goes_into_nested_mappings_and_urls() -> None:
         "table": "abfss://container@mine.dfs.core.windows.net/a",
     }
     assert redact({"map": {"password": "new"}}, "restore") == {"map": {"password": "new"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "https://a.blob.core.windows.net/c?sp=r&sig=hu%2Fsh&se=1",
+            f"https://a.blob.core.windows.net/c?sp=r&sig={HIDDEN}&se=1",
+        ),
+        ("az://a/c/p?sig=hush: 404", f"az://a/c/p?sig={HIDDEN} 404"),
+        ("'url: /x?upload_id=hush (Caused by'", f"'url: /x?upload_id={HIDDEN} (Caused by'"),
+        ("s3://b/p?X-Amz-Signature=hush", f"s3://b/p?X-Amz-Signature={HIDDEN}"),
+        ("AccountName=a;AccountKey=hush==;Endpoint=b", f"AccountName=a;AccountKey={HIDDEN};Endpoint=b"),
+        ("http://registry/?key=hush&token=hush", f"http://registry/?key={HIDDEN}&token={HIDDEN}"),
+        ("configsig=1 design=2 key=3", "configsig=1 design=2 key=3"),
+    ],
+)
+def test_no_text_shows_a_signed_address(text: str, shown: str) -> None:
+    assert without_credentials(text) == shown
+    assert without_credentials(shown) == shown
+    assert KbackupError(text, text).message == KbackupError(text, text).hint == shown
+
+
+@pytest.mark.parametrize("how", [[], ["--json"], ["-v"], ["--debug"]])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://acct.blob.core.windows.net/cont?sp=r&sig=hush",
+        "az://acct/cont/p?sp=r&sig=hush",
+        "az://acct/cont?sp=r&sig=hush",
+        "abfss://cont@acct.dfs.core.windows.net/p?sig=hush",
+        "gs://bucket/p?X-Goog-Signature=hush",
+        "s3://bucket/p?X-Amz-Signature=hush",
+    ],
+)
+def test_an_address_with_a_signature_is_refused_and_not_shown(
+    address: str, how: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["list", address, *how]) == 2
+    out, err = capsys.readouterr()
+    assert "hush" not in out + err
+
+
+@pytest.mark.parametrize("key", ["export.parquet", "export.delta", "restore.state", "archive"])
+def test_config_shows_no_signed_address(key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--set", f"{key}=az://acct/cont/p?sp=r&sig=hush"]) == 0
+    out, err = capsys.readouterr()
+    assert "hush" not in out + err
+    assert f"sig={HIDDEN}" in out
 
 
 @pytest.mark.parametrize("path", ["s3.secret_access_key", "s3.session_token", "source.sasl.password"])

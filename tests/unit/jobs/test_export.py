@@ -23,7 +23,7 @@ from kbackup.archive.segments.parallel import ReadUnit
 from kbackup.archive.segments.rows import to_export_batch
 from kbackup.cli import main
 from kbackup.config.models import Export
-from kbackup.errors import KbackupError, LeaseLostError, RefusedError, UsageError
+from kbackup.errors import KbackupError, LeaseLostError, RefusedError, StoreError, UsageError
 from kbackup.formats.block import slice_block
 from kbackup.formats.stream import scan
 from kbackup.jobs.export import job as module
@@ -183,6 +183,17 @@ def test_a_bucket_as_spark_writes_it_and_a_home_directory(tmp_path: Path, monkey
     monkeypatch.setenv("HOME", str(tmp_path))
     assert Destination.at("s3a://lake/kafka/", {}).url == "s3://lake/kafka"
     assert Destination.at("~/lake", {}).url == f"{tmp_path}/lake"
+
+
+@pytest.mark.parametrize(("table", "link"), [("orders", "orders"), ("orders", "orders/_delta_log"), ("", "_delta_log")])
+def test_a_table_whose_folder_is_a_link_is_refused(tmp_path: Path, table: str, link: str) -> None:
+    lake = tmp_path / "lake"
+    (lake / link).parent.mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    Destination.at(str(lake), {}).check_links([table])
+    (lake / link).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match=f"{link} is a symbolic link"):
+        Destination.at(str(lake), {}).check_links([table])
 
 
 def test_only_an_archive_that_goes_on_from_where_it_was(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from pyspark import SparkContext, accumulators
 
 from kbackup.errors import CorruptError, KbackupError, RefusedError, UnreachableError, UsageError
 from kbackup.spark.delta import DELTA_LOCK, session_conf
-from kbackup.spark.jvm import LIGHT, LOCK, check_jars, command_line, pass_on, spark_home, without_secrets
-from kbackup.spark.session import build_session, silence_ends
+from kbackup.spark.jvm import LIGHT, LOCK, REDACTION, check_jars, command_line, pass_on, spark_home, without_secrets
+from kbackup.spark.session import build_session, session_settings, silence_ends
 from kbackup.spark.tasks import from_spark
 
 SETTINGS = {
@@ -185,9 +185,23 @@ def test_the_jvms_command_line_has_no_secrets() -> None:
         "spark.hadoop.fs.azure.account.key.mine.dfs.core.windows.net": "hush",
         "spark.hadoop.fs.azure.sas.container.mine.blob.core.windows.net": "hush",
         "spark.jars.repositories": "https://hush@repo.example.com/maven",
+        "spark.executorEnv.AZURE_STORAGE_KEY": "hush",
+        "spark.executorEnv.KBACKUP_AZURE_CONNECTION_STRING": "hush",
+        "spark.executorEnv.ARCHIVE_KEY": "hush",
+        "spark.yarn.appMasterEnv.AZURE_STORAGE_CONNECTION_STRING": "hush",
+        "spark.hadoop.our.table": "https://mine.blob.core.windows.net/c?sp=r&sig=hush",
     }
     told = {"spark.app.name": "kbackup", "spark.hadoop.fs.s3a.endpoint": "https://s3.example.com"}
     assert without_secrets(told | hidden) == told
+
+
+def test_spark_hides_in_its_logs_and_pages_what_the_command_line_hides() -> None:
+    """By one expression, which Java's syntax takes as Python's does; a user's own is used instead."""
+    settings = session_settings("local[2]", 1, False, {})
+    assert settings["spark.redaction.regex"] == REDACTION
+    assert without_secrets(settings)["spark.redaction.regex"] == REDACTION
+    own = session_settings("local[2]", 1, False, {"spark.redaction.regex": "mine"})
+    assert own["spark.redaction.regex"] == "mine"
 
 
 def _printed(server: Any, monkeypatch: pytest.MonkeyPatch) -> str:

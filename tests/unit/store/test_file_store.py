@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,8 +28,9 @@ from kbackup.errors import (
     UnreachableError,
 )
 from kbackup.store import file
-from kbackup.store.base import is_key
+from kbackup.store.base import Failed, is_key
 from kbackup.store.file import FileStore
+from kbackup.util.folders import Folder
 
 
 @pytest.fixture
@@ -149,7 +152,7 @@ def test_a_key_is_no_folder_of_another(store: FileStore) -> None:
 
 
 def test_without_links_creates_are_still_exclusive(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_link(*_: object) -> None:
+    def no_link(*_: object, **__: object) -> None:
         raise OSError(errno.EOPNOTSUPP, "no links here")
 
     monkeypatch.setattr(os, "link", no_link)
@@ -187,28 +190,180 @@ def test_writes_survive_pruning_deletes(store: FileStore) -> None:
 
 
 def test_a_folder_pruned_while_another_makes_it_is_no_file(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    make, taken = Path.mkdir, ["dir"]
+    make, taken = os.mkdir, ["dir"]
 
-    def mkdir(path: Path, mode: int) -> None:
-        if path.name in taken:
-            taken.remove(path.name)
-            raise FileExistsError(str(path))  # another's, which goes before anybody looks at it
-        make(path, mode)
+    def mkdir(path: str, mode: int, *, dir_fd: int | None = None) -> None:
+        if path in taken:
+            taken.remove(path)
+            raise FileExistsError(path)  # another's, which goes before anybody looks at it
+        make(path, mode, dir_fd=dir_fd)
 
-    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(os, "mkdir", mkdir)
     store.put("dir/key", b"1")
     assert not taken
     assert store.get("dir/key") == b"1"
 
 
-def test_links_to_files_and_folders_are_followed(store: FileStore, root: Path, tmp_path: Path) -> None:
+# Links within a directory: what they lead to may be another archive.
+
+
+def everything_that_takes_a_key(store: FileStore, key: str) -> dict[str, Callable[[], object]]:
+    """Return every operation on `key`, by its name."""
+
+    def upload() -> None:
+        with store.upload(key) as started:
+            started.write(b"planted")
+            started.commit()
+
+    return {
+        "get": lambda: store.get(key),
+        "get_range": lambda: store.get_range(key, 0, 1),
+        "fill": lambda: list(store.fill(key, 0, memoryview(bytearray(1)))),
+        "stat": lambda: store.stat(key),
+        "checksum": lambda: store.checksum(key),
+        "put": lambda: store.put(key, b"planted"),
+        "put_new": lambda: store.put_new(key, b"planted"),
+        "replace": lambda: store.replace(key, b"planted", "1-1-1"),
+        "upload": upload,
+        "delete": lambda: raise_failures(store.delete([key])),
+    }
+
+
+def raise_failures(failed: list[Failed]) -> None:
+    for each in failed:
+        raise each.error
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder of somebody else."""
+    folder = tmp_path / "elsewhere"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "key").write_bytes(b"22")
+    (folder / "sub" / "key").write_bytes(b"333")
+    return folder
+
+
+OPERATIONS = sorted(everything_that_takes_a_key(FileStore("unused"), "key"))
+LINKED = {"the object": "linked", "its folder": "folder/key", "a folder above": "folder/sub/key"}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("what", LINKED)
+def test_no_operation_follows_a_link(store: FileStore, root: Path, elsewhere: Path, operation: str, what: str) -> None:
     store.put("a", b"1")
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "b").write_bytes(b"22")
-    (root / "dir").symlink_to(tmp_path / "elsewhere")
-    (root / "gone").symlink_to(tmp_path / "nowhere")
-    assert [(info.key, info.size) for info in store.list()] == [("a", 1), ("dir/b", 2)]
-    assert store.get("dir/b") == b"22"
+    (root / "folder").symlink_to(elsewhere)
+    (root / "linked").symlink_to(elsewhere / "key")
+    before = content_of(elsewhere)
+    key = LINKED[what]
+    with pytest.raises(
+        StoreError, match=rf"{key} can't be used: .*/archive/(folder|linked) is a symbolic link"
+    ) as told:
+        everything_that_takes_a_key(store, key)[operation]()
+    assert type(told.value) is StoreError
+    assert content_of(elsewhere) == before
+    assert [path.name for path in (root / ".tmp").iterdir() if path.name != "lock"] == []
+
+
+@pytest.mark.parametrize("target", ["elsewhere", "elsewhere/key", "nowhere"])
+def test_a_listing_names_a_link_where_a_key_could_be(
+    store: FileStore, root: Path, elsewhere: Path, target: str
+) -> None:
+    store.put("a/b", b"1")
+    store.put("z", b"1")
+    (root / "linked").symlink_to(elsewhere.parent / target)
+    for listed in (store.list(), store.list("l"), store.list("linked"), store.list_dirs()):
+        with pytest.raises(StoreError, match="linked is a symbolic link"):
+            list(listed)
+    assert [info.key for info in store.list("a/")] == ["a/b"]
+    assert [info.key for info in store.list("z")] == ["z"]
+
+
+def test_a_listing_below_a_link_names_the_link(store: FileStore, root: Path, elsewhere: Path) -> None:
+    store.put("a", b"1")
+    (root / "linked").symlink_to(elsewhere)
+    for listed in (store.list("linked/"), store.list("linked/sub/"), store.list_dirs("linked/")):
+        with pytest.raises(StoreError, match="linked is a symbolic link"):
+            list(listed)
+
+
+def test_the_hidden_folder_may_be_no_link(store: FileStore, root: Path, elsewhere: Path) -> None:
+    root.mkdir()
+    (root / ".tmp").symlink_to(elsewhere)
+    old = elsewhere / "old.part"
+    old.write_bytes(b"")
+    os.utime(old, (0, 0))
+    before = content_of(elsewhere)
+    writes = ("put", "put_new", "replace", "upload")
+    for operation in writes:
+        with pytest.raises(StoreError, match=r"archive/\.tmp is a symbolic link"):
+            everything_that_takes_a_key(store, "key")[operation]()
+    with pytest.raises(StoreError, match=r"archive/\.tmp is a symbolic link"):
+        store.leave_mark("shared")
+    assert content_of(elsewhere) == before
+
+
+def test_the_root_may_be_a_link(root: Path, tmp_path: Path) -> None:
+    """The user gave it."""
+    (tmp_path / "real").mkdir()
+    root.symlink_to(tmp_path / "real")
+    store = FileStore(root)
+    store.put("a/b", b"1")
+    assert [info.key for info in store.list()] == ["a/b"]
+    assert store.get("a/b") == b"1"
+    assert store.delete(["a/b"]) == []
+    assert list(store.list()) == []
+
+
+def test_a_link_that_takes_a_folders_place_meanwhile_is_not_followed(
+    store: FileStore, root: Path, elsewhere: Path
+) -> None:
+    """Whichever moment the folder is replaced in: no operation ever reads or changes what the link leads to."""
+    before = content_of(elsewhere)
+    stop = threading.Event()
+
+    def swap() -> None:
+        folder, link, away = root / "folder", root / "link", root / "away"
+        link.symlink_to(elsewhere)
+        while not stop.is_set():
+            for here, there in ((folder, away), (link, folder), (folder, link), (away, folder)):
+                with suppress(OSError):  # a write may have made the folder anew
+                    here.rename(there)
+
+    store.put("folder/key", b"1")
+    operations = everything_that_takes_a_key(store, "folder/key")
+    with ThreadPoolExecutor(1) as pool:
+        swapping = pool.submit(swap)
+        until = time.monotonic() + 1.5
+        try:
+            while time.monotonic() < until:
+                for operation in operations.values():
+                    with suppress(KbackupError):
+                        assert operation() != b"22"
+                with suppress(KbackupError):
+                    assert "folder/sub/key" not in [info.key for info in store.list()]
+        finally:
+            stop.set()
+        swapping.result()
+    assert content_of(elsewhere) == before
+
+
+def test_pipes_and_sockets_are_no_objects(store: FileStore, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a pipe would wait for somebody who writes into it."""
+    store.put("a", b"1")
+    os.mkfifo(root / "pipe")
+    monkeypatch.chdir(root)  # the path of a socket is short
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("socket")
+        for key in ("pipe", "socket"):
+            for ask in (store.get, store.stat):
+                with pytest.raises(NotFoundError, match=key):
+                    ask(key)
+    assert [info.key for info in store.list()] == ["a"]
 
 
 def test_names_that_are_no_keys_are_left_out(store: FileStore, root: Path) -> None:
@@ -307,10 +462,18 @@ def test_an_archive_below_a_file(tmp_path: Path) -> None:
 
 
 def test_making_folders_syncs_each_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[Path] = []
-    monkeypatch.setattr(file, "sync_dir", synced.append)
+    synced: list[str] = []
+
+    def sync(folder: Folder) -> None:
+        synced.append(folder.path)
+
+    monkeypatch.setattr(Folder, "sync", sync)
     file.make_dirs(tmp_path / "a" / "b", 0o700)
-    assert synced == [tmp_path, tmp_path / "a"]
+    assert synced == [str(tmp_path), str(tmp_path / "a")]
+    synced.clear()
+    FileStore(tmp_path / "a" / "b").put("c/d/key", b"")
+    folders = [str(tmp_path / "a" / "b" / name) for name in ("", "c", "c/d")]
+    assert [path.rstrip("/") for path in synced if ".tmp" not in path][-3:] == [path.rstrip("/") for path in folders]
 
 
 PARTS = st.text(st.sampled_from("ab-./0é~"), min_size=1, max_size=3)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import secrets
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from kbackup.archive import layout
-from kbackup.store import Store, open_store
+from kbackup.errors import UsageError
+from kbackup.store import Store, open_store, wrappers
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.wrappers import LimitedStore, RateLimit, limit_beside
 
@@ -85,6 +89,27 @@ def test_a_clock_of_another_start_of_the_machine_is_forgotten(monkeypatch: pytes
     limit.take(1)
     monkeypatch.undo()
     assert seconds(lambda: limit.take(1)) < 1
+
+
+def test_a_folder_that_is_cleaned_up_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wrappers, "_rates", [])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    limit = RateLimit(RATE, "name")
+    for _ in range(2):
+        limit.take(1)
+        (folder,) = tmp_path.iterdir()
+        shutil.rmtree(folder)
+
+
+def test_a_tmpdir_of_another_user_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(purpose: str) -> Path:
+        raise PermissionError(errno.EPERM, "another user can write there, or it is a link")
+
+    monkeypatch.setattr(wrappers, "_rates", [])
+    monkeypatch.setattr(wrappers, "folder_of_all_processes", refused)
+    with pytest.raises(UsageError, match=r"limit_rate needs a folder in .*: another user can write there") as told:
+        open_store(str(tmp_path), rate=RATE).put("key", DATA)
+    assert "TMPDIR" in told.value.hint
 
 
 def test_workers_and_clusters_have_the_same_rate(tmp_path: Path) -> None:
