@@ -15,6 +15,7 @@ from functools import partial
 from kbackup.archive import layout
 from kbackup.archive.catalog import operations
 from kbackup.archive.catalog.documents import IsolationLevel
+from kbackup.archive.catalog.labels import check_label
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
@@ -115,9 +116,11 @@ def backup(
     label: str = "",
     registry: RegistryOptions | None = None,
 ) -> BackupReport:
-    """Take one restore point of the cluster and of its schema registry, with `label` (`points.check_label` permits it).
+    """Take one restore point of the cluster and of its schema registry, with `label`.
     Raises a `KbackupError` if no restore point was taken."""
     backup_begins()
+    if label:
+        check_label(label)  # the commit checks it as well; hours of reading would be lost then
     schemas = BackupSchemas(registry or RegistryOptions(), options.schemas)
     schemas.check()
     phases = Phases(listener)
