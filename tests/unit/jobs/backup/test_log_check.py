@@ -309,16 +309,33 @@ def test_far_records_are_read_one_of_each_partition_at_a_time() -> None:
     ]
 
 
-@pytest.mark.parametrize(("log_end", "read"), [(40, False), (39, True)])
-def test_far_records_are_read_of_a_log_that_has_changed(log_end: int, read: bool) -> None:
+@pytest.mark.parametrize(
+    ("log_end", "end", "epoch", "read"),
+    [
+        (12, 12, 5, False),  # nothing new
+        (12, 40, None, True),
+        (12, 40, 4, True),
+        (12, 13, 4, False),
+        (12, 13, None, False),
+        (12, 13, 5, True),
+    ],
+)
+def test_far_records_are_read_of_logs_with_many_new_records_or_a_new_leader(
+    log_end: int, end: int, epoch: int | None, read: bool
+) -> None:
     last = msgspec.structs.replace(LAST, offset=11)
-    remembered = with_partition(head(last), earlier={1: "a", 2: "b", 10: "c"}, log_end=log_end, bytes=12 << 20)
-    live = [LiveTopic("orders", "A", {0: Live(2, 40, 40)})]
+    remembered = with_partition(
+        head(last), earlier={2: "a", 3: "b", 10: "c"}, log_end=log_end, records=12, bytes=12 * 100_000
+    )
+    live = [LiveTopic("orders", "A", {0: Live(0, end, end, epoch)})]
     (each,) = expectations(remembered, live, exact=True)
-    assert dict(each.earlier) == {2: "b", 10: "c"}, "retention took one"
-    remembered = with_partition(remembered, earlier={2: "a", 3: "b", 10: "c"})
-    (each,) = expectations(remembered, live, exact=True)
-    assert each.far == ({2: "a"} if read else {})
+    assert (dict(each.earlier), dict(each.far)) == ({3: "b", 10: "c"}, {2: "a"} if read else {})
+
+
+def test_earlier_records_below_the_log_start_are_not_looked_for() -> None:
+    remembered = with_partition(head(msgspec.structs.replace(LAST, offset=11)), earlier={1: "a", 2: "b", 10: "c"})
+    (each,) = expectations(remembered, [LiveTopic("orders", "A", {0: Live(2, 40, 40)})], exact=True)
+    assert dict(each.earlier) == {2: "b", 10: "c"}
 
 
 def test_an_earlier_record_above_the_log_start_is_missed_without_compaction_alone(
