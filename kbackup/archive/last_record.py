@@ -1,11 +1,17 @@
-"""The last archived records of a partition: what a later run holds against the log to know that it is the same one."""
+"""The archived records of a partition that are remembered: the last ones, and some before them at growing distance.
+
+A later run holds them against the log to know that it is the same one. One record alone proves little: a log that was
+cut and grew again may end with the same record, of a producer that repeats itself.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 from kbackup.archive.models import LastRecord, Manifest
 from kbackup.archive.reader import Archive
@@ -19,6 +25,17 @@ from kbackup.util.system import in_threads
 _DIGITS = 16
 FEW = 4
 """Records of a partition that are remembered: compaction may take the last one, and leave one before it."""
+
+
+OffsetDigest = tuple[int, str]
+"""An archived record by its offset, and its digest as `LastRecord` has it."""
+
+DISTANCES = (1, 2, 4, 8, 16, 32, 64, 512, 4096, 32768)
+"""Distances in offsets before the last record at which one earlier record each is remembered.
+
+They double as long as one fetch usually brings the records: a fetch has 64 KiB or more. Beyond, each record costs a
+fetch of its own, so they grow eightfold. Ten records add about 300 bytes a partition to a manifest.
+"""
 
 
 def digest_of(block: RecordBlock, number: int) -> str:
@@ -35,6 +52,42 @@ def last_of(block: RecordBlock, before: Sequence[LastRecord] = ()) -> tuple[Last
         for n in range(-min(FEW, len(block)), 0)
     )
     return (*before, *few)[-FEW:]
+
+
+def earlier_offsets(end: int) -> tuple[int, ...]:
+    """Return the offsets at which a reader of records below `end` remembers records, in order."""
+    return tuple(end - 1 - distance for distance in reversed(DISTANCES))
+
+
+def records_at(block: RecordBlock, offsets: Sequence[int]) -> list[OffsetDigest]:
+    """Return the records of the block at `offsets`, in order. Where an offset has no record, the one before it counts;
+    offsets that lie outside the block are passed over."""
+    first, last = int(block.offsets[0]), int(block.offsets[-1])
+    within = [offset for offset in offsets if first <= offset <= last]
+    if not within:
+        return []
+    numbers = np.searchsorted(block.offsets, within, side="right") - 1
+    distinct = sorted(set(numbers.tolist()))
+    return [(int(block.offsets[number]), digest_of(block, number)) for number in distinct]
+
+
+def spread(records: Iterable[OffsetDigest], last: int) -> dict[int, str]:
+    """Return those of `records` that a partition with the last offset `last` goes on to remember: digests by offset, in
+    order.
+
+    Between two neighbours of `DISTANCES`, one record is kept. It is the oldest: while it moves on to the next distance,
+    run by run, younger ones follow, so that no distance stays empty for long. Behind the greatest distance it is the
+    youngest, or the same record would be kept until retention deletes it.
+    """
+    kept: dict[int, OffsetDigest] = {}
+    for record in sorted(set(records)):
+        distance = last - record[0]
+        if distance < DISTANCES[0]:
+            continue
+        step = bisect_right(DISTANCES, distance)
+        if step not in kept or step == len(DISTANCES):
+            kept[step] = record
+    return dict(sorted(kept.values()))
 
 
 def with_epoch(record: LastRecord, leader_epoch: int) -> LastRecord:
@@ -72,5 +125,30 @@ def last_records(
         except CorruptError as error:
             return error.message
         return few
+
+    return dict(zip(segments, in_threads(read, segments.values()), strict=True))
+
+
+def earlier_records(
+    store: Store, segments: Mapping[TopicPartition, Sequence[Segment]]
+) -> Mapping[TopicPartition, dict[int, str]]:
+    """Return digests of archived records before the last one of each partition's `segments`, which are in order, by
+    offset at growing distance. What can't be read is left out. Two or three requests a record."""
+
+    def read(own: Sequence[Segment]) -> dict[int, str]:
+        found: list[OffsetDigest] = []
+        last = own[-1].last
+        targets = earlier_offsets(last + 1)
+        for segment in own:
+            ranges = SegmentRanges(store, segment)
+            for target in targets:
+                if not segment.first <= target <= segment.last:
+                    continue
+                try:
+                    for block in ranges.between(target, segment.last + 1, 1):
+                        found.append((int(block.offsets[0]), digest_of(block, 0)))
+                except CorruptError:
+                    continue  # damage is told where the segment itself is read
+        return spread(found, last)
 
     return dict(zip(segments, in_threads(read, segments.values()), strict=True))

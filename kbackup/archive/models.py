@@ -263,7 +263,8 @@ class PartitionState(Member, frozen=True, kw_only=True):
 
     `log_start` and `log_end` are the partition's own at the time of the run. `last` is null if there is no record,
     and where the run did not read the last one itself. `tail` are the few records before `last`, of compacted topics;
-    `epochs` are leader epochs before that of `last`, in order. `held` are ranges of offsets below `end` (exclusive
+    `earlier` has the digests of records at growing distance before `last`, by offset, in order; `epochs` are leader
+    epochs before that of `last`, in order. `held` are ranges of offsets below `end` (exclusive
     ends; rising) of transactions that are not in the restore point: the next one has them.
     """
 
@@ -278,6 +279,7 @@ class PartitionState(Member, frozen=True, kw_only=True):
     tail: tuple[LastRecord, ...] = ()
     epochs: tuple[EpochEnd, ...] = ()
     held: tuple[tuple[int, int], ...] = ()
+    earlier: dict[int, str] = msgspec.field(default_factory=dict)
 
     @property
     def unbroken(self) -> int:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Committed, open_later, open_newest
+from kbackup.archive.catalog.labels import is_label
 from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.identity import REPAIR, checked_document, read_info
@@ -72,13 +73,19 @@ class Archive:
         return self.manifest(self.find_point(name))
 
     def find_point(self, name: str | int) -> Point:
-        """Return the row of a restore point by number, label, or 'latest'; errors as for `restore_point`."""
+        """Return the row of a restore point by number, label, or 'latest'; errors as for `restore_point`.
+
+        A number is never taken for a label, though older versions could write a label that looks like one."""
         state, text = self.state, str(name)
         if state.newest is None:
             raise NoArchiveError(f"archive {self.store.url} has no restore point", "run 'kbackup backup' first")
         if text == "latest":
             return state.newest
-        number = state.labels.get(text, int(text) if _NUMBER.fullmatch(text) else 0)
+        number = 0
+        if _NUMBER.fullmatch(text):
+            number = int(text)
+        elif is_label(text):
+            number = state.labels.get(text, 0)
         found = state.point(number)
         if found is not None:
             return found
@@ -89,7 +96,13 @@ class Archive:
             raise UsageError(
                 f"restore point {number} was let go", f"select another one: the nearest is {names}; see 'kbackup list'"
             )
-        close = difflib.get_close_matches(text, state.labels, 1)
+        if text in state.labels and not is_label(text):
+            raise UsageError(
+                f"there is no restore point {text}; the label {text!r} of restore point {state.labels[text]} can't be "
+                "told from a number or a word of commands",
+                f"select {state.labels[text]}, and give it another label: see 'kbackup label'",
+            )
+        close = difflib.get_close_matches(text, filter(is_label, state.labels), 1)
         other = f"select another one: the newest is {numbers[-1]}; see 'kbackup list'"
         raise UsageError(f"there is no restore point {text}", f"did you mean {close[0]!r}?" if close else other)
 

@@ -187,10 +187,6 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
     for path, origin in frame.loaded.origins.items():
         if path.startswith("follow.") and origin.kind == "flag" and origin.name != "--set":
             raise UsageError(f"{origin.name} needs --follow", "add --follow, or leave it out")
-    if label:
-        from kbackup.jobs.points import check_label
-
-        check_label(label)
     config, reporter, address = frame.config, frame.reporter, frame.archive
     exported: list[ExportReport] = []
 

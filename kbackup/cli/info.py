@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import click
 
+from kbackup.archive.catalog.labels import is_label
 from kbackup.archive.catalog.tables import fetch
 from kbackup.archive.lease import describe, holder
 from kbackup.archive.query.java import is_java_archive
@@ -76,6 +77,12 @@ def list_command(frame: Frame, label: str | None) -> None:
             for p in points
         ],
     )
+    for name, number in state.labels.items():
+        if not is_label(name):
+            reporter.warning(
+                f"label {name!r} of restore point {number} selects nothing: it could also be a number or a word of "
+                "commands; remove it with 'kbackup label --remove', and give another one"
+            )
     if let_go:
         reporter.note(f"{plural(let_go, 'restore point')} expired or lost; see 'kbackup log'")
     if lease is not None:

@@ -74,16 +74,23 @@ def entries(key: Key, value: object, where: str) -> dict[str, object]:
     """Return the entries of a table that was written whole: `a=b,c=d`, or TOML's inline table."""
     if isinstance(value, str):
         try:
-            value = (
-                _toml(value)
-                if value.lstrip().startswith("{")
-                else dict(map(_pair, filter(str.strip, value.split(","))))
-            )
+            value = _toml(value) if value.lstrip().startswith("{") else _entries(key, value)
         except ValueError:
             value = None
     if not isinstance(value, Mapping):
         raise UsageError(f"{where}: {key.path} is not {key.expected}", "write a=b,c=d or a TOML table")
     return dict(flatten(value))
+
+
+def _entries(key: Key, text: str) -> dict[str, str]:
+    """Return the entries of `a=b,c=d`. `ValueError` for others, and for a group's name that may hold the '='."""
+    found: dict[str, str] = {}
+    for item in filter(str.strip, text.split(",")):
+        name, value = _pair(item)
+        if key.path == "restore.map_group" and "=" in value:
+            raise ValueError(item)
+        found[name] = value
+    return found
 
 
 def property_text(path: str, value: object, where: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from kbackup.archive.catalog.commit import Author, commit, list_catalogs
 from kbackup.archive.catalog.documents import Kind
+from kbackup.archive.catalog.labels import check_label
 from kbackup.archive.catalog.operations import label_point, pin_points, release_points
 from kbackup.archive.catalog.state import HistoryRow, State
 from kbackup.archive.catalog.sweep import read_history
@@ -15,10 +15,6 @@ from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import UsageError
 from kbackup.store.base import Store
 from kbackup.util.times import now
-
-_RESERVED = ("latest", "all", "source", "target")
-"""Words that commands take where a restore point can stand."""
-_LABEL = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}\Z")
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ def release(store: Store, name: str) -> PinReport:
 
 def label(store: Store, name: str, label: str) -> LabelReport:
     """Give a restore point (a number, a label, or 'latest') a label; another restore point loses it."""
-    check_label(label)
+    check_label(label)  # before the archive is opened: the restore point may be none either
     archive = open_archive(store)
     number = archive.find_point(name).number
     _commit(archive, lambda state: label_point(state, label, number), "label", f"restore point {number} is {label}")
@@ -72,15 +68,6 @@ def remove_label(store: Store, label: str) -> LabelReport:
     archive = open_archive(store)
     _commit(archive, lambda state: label_point(state, label, None), "label", f"label {label} removed")
     return LabelReport(store.url, label, None, dict(archive.state.labels))
-
-
-def check_label(label: str) -> None:
-    """Raise `UsageError` for a text that can't be a label: a number, or a word of commands such as 'latest'."""
-    if not _LABEL.match(label) or label in _RESERVED:
-        raise UsageError(
-            f"label {label!r} can't be used",
-            "begin with a letter, then use letters, digits, '.', '_' and '-', at most 100",
-        )
 
 
 def _commit(archive: Archive, operation: Callable[[State], State], kind: Kind, summary: str) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import far_numbers
+from kbackup.archive.catalog.labels import is_label
 from kbackup.archive.java import JavaFolder
 from kbackup.archive.models import Loss, Manifest, Metadata, Schemas
 from kbackup.archive.query.browse import Catalogue, catalogue_of, java_catalogue
@@ -320,7 +321,9 @@ class ArchiveCache:
 
     def has_point(self, name: str) -> bool:
         """Return whether the last check read such a restore point. Does not wait for other requests."""
-        return name == "latest" or any(str(p.number) == name or name in p.labels for p in self._points)
+        return name == "latest" or any(
+            str(p.number) == name or (name in p.labels and is_label(name)) for p in self._points
+        )
 
     def snapshot(self, point_name: str = "latest") -> ArchiveSnapshot:
         """Return the archive as of a restore point.

@@ -134,8 +134,10 @@ _WORDS = {
 }
 
 
-def _resource(path: str, data: bytes) -> Iterator[Acl]:
-    """/kafka-acl/Topic/orders, or /kafka-acl-extended/prefixed/Topic/orders."""
+def parse_acls(path: str, data: bytes) -> Iterator[Acl]:
+    """/kafka-acl/Topic/orders, or /kafka-acl-extended/prefixed/Topic/orders. Kafka takes an empty one for no ACL."""
+    if not data:
+        return
     *before, kind, name = path.split("/")
     pattern = "literal" if before[-1] == "kafka-acl" else before[-1]
     for acl in member(path, document(path, data), "acls", list):
@@ -166,7 +168,7 @@ def _word(path: str, field: str, kafkas: str) -> str:
 _ENDPOINT = re.compile(r"(\w[\w.-]*)://\[?([^\]]*?)\]?:(\d{1,5})")
 
 
-def _registration(path: str, data: bytes) -> Iterator[Registration]:
+def parse_registration(path: str, data: bytes) -> Iterator[Registration]:
     broker = document(path, data)
     if not re.fullmatch(r"\d{1,10}", last(path)):
         raise strange(path, "is not named by the id of a broker")
@@ -189,7 +191,7 @@ def _registration(path: str, data: bytes) -> Iterator[Registration]:
     )
 
 
-def _features(path: str, data: bytes) -> Iterator[entities.Feature]:
+def parse_features(path: str, data: bytes) -> Iterator[entities.Feature]:
     features = member(path, document(path, data), "features", dict)
     for name, level in sorted(features.items()):
         number = level.get("max_version_level") if isinstance(level, dict) else level
@@ -198,7 +200,7 @@ def _features(path: str, data: bytes) -> Iterator[entities.Feature]:
         yield entities.Feature(name=name, level=number)
 
 
-def _token(path: str, data: bytes) -> Iterator[DelegationToken]:
+def parse_token(path: str, data: bytes) -> Iterator[DelegationToken]:
     """Its principals are encoded, unlike the principals of ACLs. Before Kafka 3.3 the owner was always the
     requester."""
     token = document(path, data)
@@ -218,7 +220,7 @@ def _token(path: str, data: bytes) -> Iterator[DelegationToken]:
     )
 
 
-def _block_end(path: str, data: bytes) -> Iterator[int]:
+def parse_block_end(path: str, data: bytes) -> Iterator[int]:
     if data:
         yield member(path, document(path, data), "block_end", int) + 1
 
@@ -226,7 +228,7 @@ def _block_end(path: str, data: bytes) -> Iterator[int]:
 # Read the settings below /config: quotas of clients, SCRAM credentials, configs of brokers.
 
 
-_QUOTAS: tuple[tuple[str, int, tuple[Literal["user", "client-id", "ip"], ...]], ...] = (
+QUOTAS: tuple[tuple[str, int, tuple[Literal["user", "client-id", "ip"], ...]], ...] = (
     ("/config/users", 1, ("user",)),
     ("/config/users", 3, ("user", "client-id")),  # /config/users/U/clients/C
     ("/config/clients", 1, ("client-id",)),
@@ -239,7 +241,7 @@ _CREDENTIAL = re.compile(
 )
 
 
-def _credentials(path: str, data: bytes) -> Iterator[entities.ScramUser]:
+def parse_credentials(path: str, data: bytes) -> Iterator[entities.ScramUser]:
     for mechanism, value in configs(path, data).items():
         if not mechanism.startswith(_SCRAM):
             continue
@@ -257,7 +259,7 @@ def _credentials(path: str, data: bytes) -> Iterator[entities.ScramUser]:
         )
 
 
-def _quotas(kinds: Iterable[Literal["user", "client-id", "ip"]], path: str, data: bytes) -> Iterator[ClientQuota]:
+def parse_quotas(kinds: Iterable[Literal["user", "client-id", "ip"]], path: str, data: bytes) -> Iterator[ClientQuota]:
     """Yield the quota of a znode; none if it holds credentials alone."""
     names = path.split("/")[3::2]
     entity = {kind: None if name == _DEFAULT else name_of(path, name) for kind, name in zip(kinds, names, strict=True)}
@@ -275,7 +277,7 @@ def _quotas(kinds: Iterable[Literal["user", "client-id", "ip"]], path: str, data
         yield ClientQuota(entity=entity, quotas=quotas)
 
 
-def _broker_configs(path: str, data: bytes) -> Iterator[BrokerConfig]:
+def parse_broker_configs(path: str, data: bytes) -> Iterator[BrokerConfig]:
     owner = last(path)
     if owner != _DEFAULT and not re.fullmatch(r"\d{1,10}", owner):
         raise strange(path, "is not named by the id of a broker")
@@ -299,10 +301,14 @@ def _topics(collector: Collector) -> tuple[entities.TopicMetadata, ...] | None:
         return None
     set_configs = dict(own)
     paths = [path for path, _ in bodies if last(path) not in leaving]
-    return collector.each("topics", paths, lambda path, data: [_topic(path, data, set_configs.get(last(path), {}))])
+
+    def with_configs(path: str, data: bytes) -> list[entities.TopicMetadata]:
+        return [parse_topic(path, data, set_configs.get(last(path), {}))]
+
+    return collector.each("topics", paths, with_configs)
 
 
-def _topic(path: str, data: bytes, own: dict[str, str]) -> entities.TopicMetadata:
+def parse_topic(path: str, data: bytes, own: dict[str, str]) -> entities.TopicMetadata:
     topic, name = document(path, data), last(path)
     if not _NAME.fullmatch(name):
         raise strange(path, "is not named as a topic can be")
@@ -351,26 +357,26 @@ def parse(tree: Tree) -> Reading:
             "check the chroot at the end of zookeeper.connect",
         )
     collector = Collector(tree)
-    tokens = collector.below("delegation_tokens", "/delegation_token/tokens", _token)
-    brokers = collector.below("broker_configs", "/config/brokers", _broker_configs)
-    block_ends = collector.each("next_producer_id", ["/latest_producer_id_block"], _block_end)
+    tokens = collector.below("delegation_tokens", "/delegation_token/tokens", parse_token)
+    brokers = collector.below("broker_configs", "/config/brokers", parse_broker_configs)
+    block_ends = collector.each("next_producer_id", ["/latest_producer_id_block"], parse_block_end)
     return Reading(
         source="zookeeper",
         cluster_id=member(path, document(path, tree.znodes[path]), "id", str),
         topics=_topics(collector),
         acls=_joined(
-            collector.below("acls", "/kafka-acl", _resource, levels=2),
-            collector.below("acls", "/kafka-acl-extended", _resource, levels=3),
+            collector.below("acls", "/kafka-acl", parse_acls, levels=2),
+            collector.below("acls", "/kafka-acl-extended", parse_acls, levels=3),
         ),
-        scram_users=collector.below("scram_users", "/config/users", _credentials),
+        scram_users=collector.below("scram_users", "/config/users", parse_credentials),
         broker_configs=brokers,
         client_quotas=_joined(
-            *(collector.below("client_quotas", root, partial(_quotas, kinds), n) for root, n, kinds in _QUOTAS)
+            *(collector.below("client_quotas", root, partial(parse_quotas, kinds), n) for root, n, kinds in QUOTAS)
         ),
         delegation_tokens=tokens,
-        features=collector.each("features", ["/feature"], _features),
+        features=collector.each("features", ["/feature"], parse_features),
         # the brokers that are alive: their znodes go with their sessions
-        registrations=collector.below("registrations", "/brokers/ids", _registration),
+        registrations=collector.below("registrations", "/brokers/ids", parse_registration),
         deletions=collector.below("deletions", "/admin/delete_topics", lambda path, _: [last(path)]),
         next_producer_id=next(iter(block_ends), None),
         znodes=collector.each(

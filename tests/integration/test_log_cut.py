@@ -94,6 +94,79 @@ def test_a_disk_that_was_rolled_back(alone: Broker, kbackup: Kbackup, archive: A
     assert kbackup.backup(archive, *source)["losses"] == [], "once told, it is the new history"
 
 
+def roll_back(broker: Broker, copy: Path) -> None:
+    """Give the broker the disk of before, with the leader epochs of before."""
+    data = broker.folder / "node-0" / "data"
+    broker.stop()
+    shutil.rmtree(data)
+    shutil.copytree(copy, data)
+    broker.start()
+
+
+def save_disk(broker: Broker, copy: Path) -> None:
+    broker.stop()
+    shutil.copytree(broker.folder / "node-0" / "data", copy)
+    broker.start()
+
+
+def test_a_log_that_grew_again_to_the_same_last_record(
+    alone: Broker, kbackup: Kbackup, archive: Archive, topic_name: str, tmp_path: Path
+) -> None:
+    """The last records have the same offset, time, key, value and leader epoch in both logs; those before do not."""
+    names = {each: f"{topic_name}-{each}" for each in ("same-end", "longer", "slow", "large", "compacted", "quiet")}
+    large = b"x" * 50_000
+    for each, name in names.items():
+        alone.create_topic(name, config={"cleanup.policy": "compact"} if each == "compacted" else {})
+        topics.produce(alone, name, 0, topics.numbered(100, "before"), key=b"k")
+    save_disk(alone, tmp_path / "copy")
+    source = ["-t", f"/{topic_name}-.*/", "--bootstrap-server", alone.bootstrap]
+    tail = topics.numbered(5, "of both")
+    changed = [each for each in names if each != "quiet"]
+    for each in changed:
+        first = [large if each == "large" else b"first", *topics.numbered(28, "first")]
+        topics.produce(alone, names[each], 0, [*first, *([large] * 5 if each == "large" else tail)], key=b"k")
+        if each == "slow":  # a restore point for each of the last records: none has read the ones that differ
+            kbackup.backup(archive, *source)
+            topics.produce(alone, names[each], 0, topics.numbered(2, "also of both"), key=b"k")
+            kbackup.backup(archive, *source)
+    assert kbackup.backup(archive, *source)["losses"] == []
+    assert kbackup.backup(archive, *source)["losses"] == [], "nothing has changed"
+    newest = open_archive(archive.store).restore_points[-1].number
+    before = {
+        each: archive_records(archive.store, name, open_archive(archive.store).restore_point(newest))
+        for each, name in names.items()
+    }
+
+    roll_back(alone, tmp_path / "copy")
+    for each in changed:
+        second = [large if each == "large" else b"second", *topics.numbered(28, "second")]
+        topics.produce(alone, names[each], 0, [*second, *([large] * 5 if each == "large" else tail)], key=b"k")
+        if each == "slow":
+            topics.produce(alone, names[each], 0, topics.numbered(2, "also of both"), key=b"k")
+        if each == "longer":
+            topics.produce(alone, names[each], 0, topics.numbered(10, "later"), key=b"k")
+    report = kbackup.backup(archive, *source, code=3)
+    assert {loss["topic"] for loss in report["losses"]} == {names[each] for each in changed}
+    assert {loss["kind"] for loss in report["losses"]} == {"truncated"}
+    opened = open_archive(archive.store)
+    for each, name in names.items():
+        assert archive_records(archive.store, name, opened.restore_point(newest)) == before[each]
+        now = archive_records(archive.store, name, opened.restore_point(newest + 1))
+        assert now == read_topic(alone.bootstrap, name)
+    assert kbackup.backup(archive, *source)["losses"] == [], "once told, it is the new history"
+
+
+def test_earlier_records_that_retention_deleted_are_no_cut(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
+) -> None:
+    broker.create_topic(topic_name)
+    grow(broker, topic_name, 100, "before")
+    kbackup.backup(archive, "-t", topic_name)
+    topics.delete_records(broker, topic_name, {0: 90})
+    grow(broker, topic_name, 3, "after")
+    assert kbackup.backup(archive, "-t", topic_name)["losses"] == []
+
+
 def test_a_cut_where_compaction_took_the_last_archived_record(
     alone: Broker, kbackup: Kbackup, archive: Archive, topic_name: str, tmp_path: Path
 ) -> None:

@@ -70,6 +70,8 @@ class FakeZooKeeper(ZooKeeperSession):
                 value = self.znodes[path]
                 data = value if isinstance(value, bytes) else json.dumps(value).encode()
                 answers.znodes[path] = ZnodeData(data, 0, path in self.ephemeral)
+            elif any(other.startswith(f"{path}/") for other in self.znodes):
+                answers.znodes[path] = ZnodeData(b"", 0, False)
         return answers
 
     def delete(self, path: str, version: int) -> bool:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from msgspec.structs import asdict
 
 from kbackup.archive.catalog.documents import OpenRun
+from kbackup.archive.catalog.labels import check_label
 from kbackup.archive.catalog.state import Life, LostRange, Point, State, highest_incarnations
 from kbackup.archive.models import Loss
 from kbackup.errors import LeaseLostError, RefusedError, UsageError
@@ -150,11 +151,13 @@ def release_points(state: State, numbers: Collection[int]) -> State:
 
 
 def label_point(state: State, name: str, number: int | None) -> State:
-    """Give restore point `number` the label `name`, or with None take the label away."""
+    """Give restore point `number` the label `name`, or with None take the label away. `UsageError` for a name that
+    can't be a label; an older version may have written one, so it can be taken away."""
     labels = {other: point for other, point in state.labels.items() if other != name}
     if number is None and name not in state.labels:
         raise UsageError(f"no restore point has label {name!r}", "see 'kbackup list'")
     if number is not None:
+        check_label(name)
         check_listed(state, [number])
         labels[name] = number
     return replace(state, labels=labels) if labels != state.labels else state

@@ -72,7 +72,9 @@ def record_key(key: Key, entry: str = "") -> Callback:
         if entry:
             settings.append(Setting(f"{key.path}.{entry}", value, origin))
         elif key.kind == "table":
-            settings.extend(Setting(f"{key.path}.{name}", text, origin) for name, text in map(_pair, value))
+            for name, text in map(_pair, value):
+                _check_one_sign(f"{key.path}.{name}", text)
+                settings.append(Setting(f"{key.path}.{name}", text, origin))
         else:
             if key.kind == "time":
                 value = zoned(context, parameter, value)
@@ -101,6 +103,16 @@ def _pair(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
+def _check_one_sign(path: str, text: str) -> None:
+    """Refuse a new name of a group with '=' in it: the '=' may as well belong to the old name."""
+    if path.startswith("restore.map_group.") and "=" in text:
+        old = path.removeprefix("restore.map_group.")
+        raise click.BadParameter(
+            f"{old}={text} has two meanings: a group's name may hold '='; write it as TOML, for instance "
+            f'--set \'restore.map_group={{"{old}" = "{text}"}}\''
+        )
+
+
 def store(name: str) -> Callback:
     """Return a callback that sets an attribute of the state, if the flag is given."""
 
@@ -113,7 +125,9 @@ def store(name: str) -> Callback:
 
 def record_settings(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
     origin = SettingOrigin("flag", "--set")
-    context.ensure_object(FlagValues).settings.extend(Setting(*pair, origin) for pair in map(_pair, values))
+    for path, text in map(_pair, values):
+        _check_one_sign(path, text)
+        context.ensure_object(FlagValues).settings.append(Setting(path, text, origin))
 
 
 def hidden_value(*names: str, callback: Callable[..., None], **attributes: Any) -> Callable[[F], F]:
@@ -144,6 +158,7 @@ def _archived_names(kind: str, context: click.Context) -> list[str]:
 
     def read() -> None:
         with suppress(Exception):
+            from kbackup.archive.catalog.labels import is_label
             from kbackup.archive.reader import open_archive
             from kbackup.cli.common.session import cached_archive_store
 
@@ -151,7 +166,10 @@ def _archived_names(kind: str, context: click.Context) -> list[str]:
             if (loaded.config.encryption.key or "").startswith("command:"):
                 return  # it may ask for a password
             archive = open_archive(cached_archive_store(Frame(loaded, Reporter())))
-            names.extend(archive.state.labels if kind in ("labels", "points") else ())
+            if kind == "labels":
+                names.extend(archive.state.labels)
+            elif kind == "points":
+                names.extend(label for label in archive.state.labels if is_label(label))
             names.extend(["latest", *(str(p.number) for p in archive.restore_points)] if kind == "points" else ())
             if (head := archive.head) is not None:
                 names.extend(t.name for t in head.topics if kind == "topics")

@@ -24,10 +24,6 @@ def command(frame: Frame, label: str | None) -> None:
     """
     from kbackup.jobs.migrate.archive import archive_metadata
 
-    if label:
-        from kbackup.jobs.points import check_label
-
-        check_label(label)
     store = archive_store(frame)
     show_connecting(frame, "source")
     with ShownProgress(frame.reporter) as shown:

@@ -15,6 +15,7 @@ from functools import partial
 from kbackup.archive import layout
 from kbackup.archive.catalog import operations
 from kbackup.archive.catalog.documents import IsolationLevel
+from kbackup.archive.catalog.labels import check_label
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
@@ -115,9 +116,11 @@ def backup(
     label: str = "",
     registry: RegistryOptions | None = None,
 ) -> BackupReport:
-    """Take one restore point of the cluster and of its schema registry, with `label` (`points.check_label` permits it).
+    """Take one restore point of the cluster and of its schema registry, with `label`.
     Raises a `KbackupError` if no restore point was taken."""
     backup_begins()
+    if label:
+        check_label(label)  # the commit checks it as well; hours of reading would be lost then
     schemas = BackupSchemas(registry or RegistryOptions(), options.schemas)
     schemas.check()
     phases = Phases(listener)
@@ -302,7 +305,12 @@ def has_news(base: Base, captured: Captured, plan: Plan) -> bool:
 def next_topics(base: Base, captured: Captured, plan: Plan, read: Read) -> tuple[TopicState, ...]:
     """Return the topics of the restore point that is about to be committed."""
     compacted = {t.name for t in captured.settings.topics if is_compacted(t.configs.get("cleanup.policy"))}
-    return planning.next_states(base.run.next_point, plan, read.segments, read.lasts, compacted, read.schemas)
+    before = base.settings.topics if base.settings is not None else ()
+    # Compaction may have taken records of these before it was switched off: one that is missing is no sign of a cut.
+    was_compacted = {t.name for t in before if is_compacted(t.configs.get("cleanup.policy"))} - compacted
+    return planning.next_states(
+        base.run.next_point, plan, read.segments, read.lasts, compacted, read.schemas, read.earlier, was_compacted
+    )
 
 
 def commit(

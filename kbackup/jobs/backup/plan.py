@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kbackup.archive.last_record import FEW
+from kbackup.archive.last_record import FEW, OffsetDigest, spread
 from kbackup.archive.models import (
     EpochEnd,
     Group,
@@ -335,10 +335,13 @@ def next_states(
     lasts: Mapping[TopicPartition, tuple[LastRecord, ...]] = MappingProxyType({}),
     compacted: Collection[str] = (),
     schemas: Iterable[SchemaUse] = (),
+    earlier: Mapping[TopicPartition, Sequence[OffsetDigest]] = MappingProxyType({}),
+    forgetting: Collection[str] = (),
 ) -> tuple[TopicState, ...]:
     """Return the new vector of archived offsets: the captured partitions, and the others unchanged. `lasts` are the
-    last records that this run read; `compacted` are the topics that remember more than one of them. `schemas` are those
-    that the records of `segments` name."""
+    last records that this run read, and `earlier` some before them; `compacted` are the topics that remember more than
+    one of the last ones. `schemas` are those that the records of `segments` name. Topics that are `forgetting` remember
+    no earlier record of the runs before."""
     added: dict[TopicPartition, list[Segment]] = defaultdict(list)
     counted = Counter[str]()
     for segment in segments:
@@ -352,7 +355,9 @@ def next_states(
         few = FEW if topic.name in compacted else 1
         for p in topic.partitions:
             tp = TopicPartition(topic.name, p.partition)
-            yield _partition(p, added[tp], lasts.get(tp, ()), few)
+            state = _partition(p, added[tp], lasts.get(tp, ()), few)
+            before = p.before if topic.name not in forgetting else None
+            yield msgspec.structs.replace(state, earlier=_earlier(state, before, added[tp], earlier.get(tp, ())))
         yield from topic.offline
 
     captured = [
@@ -422,6 +427,26 @@ def _partition(plan: PartitionPlan, added: Sequence[Segment], read: Sequence[Las
         epochs=epochs,
         held=plan.held,
     )
+
+
+def _earlier(
+    state: PartitionState, before: PartitionState | None, added: Sequence[Segment], read: Sequence[OffsetDigest]
+) -> dict[int, str]:
+    """Return the records before the last one that the partition `state` remembers: of the restore point `before`, and
+    those that were `read`."""
+    known = list(read)
+    if before is not None:
+        known += before.earlier.items()
+        if before.last is not None:
+            known.append((before.last.offset, before.last.digest))
+    ends = [segment.last for segment in added]
+    if state.last is not None:
+        ends.append(state.last.offset)
+    elif before is not None and before.last is not None:
+        ends.append(before.last.offset)
+    # The last record of a segment that was taken over is read from the archive by the next run, which needs no
+    # earlier one for it.
+    return spread(known, max(ends)) if ends else {}
 
 
 def says_more(plan: Plan, parent: Manifest | None) -> bool:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import may_salvage
 from kbackup.archive.derived import Files, put_files
-from kbackup.archive.last_record import last_of, with_epoch
+from kbackup.archive.last_record import OffsetDigest, earlier_offsets, last_of, records_at, with_epoch
 from kbackup.archive.models import LastRecord
 from kbackup.archive.run import WritingRun
 from kbackup.archive.segments.salvage import RecordsObject, drop_overlaps, parse_records_object, salvage_segment
@@ -37,10 +37,12 @@ from kbackup.util.system import in_threads
 
 
 class LastRead(NamedTuple):
-    """The last records of a range, as they were read from the source; the last one with its leader epoch."""
+    """The last records of a range, as they were read from the source; the last one with its leader epoch. `earlier`
+    are some before the end of the range, at growing distance."""
 
     tp: TopicPartition
     records: tuple[LastRecord, ...]
+    earlier: tuple[OffsetDigest, ...] = ()
 
 
 class TaskReader(NamedTuple):
@@ -179,18 +181,23 @@ class BackupWork:
         with PartitionWriter(self.store, self.target(offsets.tp, spare)) as writer:
             at: int = offsets.start - 1
             last: tuple[LastRecord, ...] = ()
+            # Chosen by the end that is planned, not by the last record, which is known too late: then the buffers of
+            # the blocks are used again.
+            remembered = earlier_offsets(offsets.end)
+            earlier: list[OffsetDigest] = []
             for block in blocks:
                 first = int(block.offsets[0])
                 if source.gap(offsets.tp, at, first):
                     # a later run that salvages the segment must report the loss as well, or have what was skipped
                     yield from writer.finish()
                 last = last_of(block, last)  # before its buffer is used again
+                earlier += records_at(block, remembered)
                 yield from writer.append(block)
                 at = last[-1].offset
             yield from writer.finish()
         if last:
             epoch = source.reader.epochs.get(offsets.tp, -1)
-            yield LastRead(offsets.tp, (*last[:-1], with_epoch(last[-1], epoch)))
+            yield LastRead(offsets.tp, (*last[:-1], with_epoch(last[-1], epoch)), tuple(earlier))
 
     def _pass_taken(
         self, schemas: SchemaCounter, offsets: OffsetRange, taken: SegmentTakenError, spare: int
@@ -217,13 +224,14 @@ class BackupWork:
 
 @dataclass(frozen=True)
 class Read:
-    """Archived data of a run: segments, records that retention deleted meanwhile, last records by partition, and the
-    schemas that records of the segments name."""
+    """Archived data of a run: segments, records that retention deleted meanwhile, last and some earlier records by
+    partition, and the schemas that records of the segments name."""
 
     segments: Sequence[Segment]
     vanished: Sequence[Vanished] = ()
     lasts: Mapping[TopicPartition, tuple[LastRecord, ...]] = field(default_factory=dict)
     schemas: Sequence[SchemaUse] = ()
+    earlier: Mapping[TopicPartition, Sequence[OffsetDigest]] = field(default_factory=dict)
 
 
 def read_records(
@@ -236,11 +244,15 @@ def read_records(
         results = run_counted(spark, tasks, work, listener, sum(r.end - r.start for task in tasks for r in task))
     kernel.say(r for r in results if isinstance(r, Kernel))
     lasts = sorted((r for r in results if isinstance(r, LastRead)), key=lambda r: r.records[-1].offset)
+    earlier: dict[TopicPartition, list[OffsetDigest]] = defaultdict(list)
+    for each in lasts:  # a large partition is read as several ranges
+        earlier[each.tp] += each.earlier
     return Read(
         [r for r in results if isinstance(r, Segment)],
         [r for r in results if isinstance(r, Vanished)],
         {r.tp: r.records for r in lasts},
         merge(r for r in results if isinstance(r, SchemaUse)),
+        earlier,
     )
 
 

@@ -44,6 +44,7 @@ from kbackup.jobs.compare.report import (
     topics_of,
     totals,
 )
+from kbackup.jobs.newer import NewerRecords, newer_in_source, newer_sentences
 from kbackup.jobs.replay import SchemaRewrite, ahead, read_range
 from kbackup.jobs.restore.plan import UNIT_BYTES, UNIT_PARTITIONS, plan_restore, select_content
 from kbackup.jobs.schemas.records import missing_schemas, rewrite_of
@@ -215,6 +216,13 @@ class ComparePlan:
     notes: list[str] = field(default_factory=list)
     schemas: SchemaRewrite | None = None
     held: dict[TopicPartition, Offsets] = field(default_factory=dict)
+    newer: tuple[NewerRecords, ...] = ()
+
+
+def find_newer(plan: RestorePlan, cluster: Cluster, cluster_id: str, store: Store) -> tuple[NewerRecords, ...]:
+    """Return the topics with records that the restore point lacks, if the cluster is the one that it was taken of."""
+    sources = {topic.source for topic in plan.topics}
+    return newer_in_source(cluster, cluster_id, open_archive_or_folder(store), plan.restore_point, sources)
 
 
 def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster_id: str) -> ComparePlan:
@@ -327,6 +335,7 @@ def verify_against(
     with phases.step("plan"):
         compare_plan = plan_comparison(request, store, state, cluster_id)
         inspect_cluster(compare_plan, cluster, request.against)
+        compare_plan.newer = find_newer(compare_plan.plan, cluster, cluster_id, store)
         if registry is not None:
             archive, is_source = open_archive_or_folder(store), request.against == "source"
             compare_plan.findings += missing_schemas(registry, is_source, archive, compare_plan.plan, state)
@@ -376,6 +385,7 @@ def _report(
     ]
     notes = [
         *compare_plan.notes,
+        *newer_sentences(compare_plan.newer, plan.restore_point),
         *(
             f"topic {name} has the broker's own timestamps (LogAppendTime): they were left out"
             for name in sorted(compare_plan.unstamped)
@@ -401,5 +411,6 @@ def _report(
         findings=tuple(findings),
         notes=tuple(notes),
         seconds=dict(seconds),
+        newer=compare_plan.newer,
         **totals(results),
     )

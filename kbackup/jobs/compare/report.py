@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from kbackup.archive.models import Member
 from kbackup.archive.restores.offset_map import How
 from kbackup.archive.restores.plan import PlannedTopic
+from kbackup.jobs.newer import NewerRecords
 from kbackup.metrics.registry import counted
 
 Against = Literal["target", "source"]
@@ -80,7 +81,8 @@ class GroupOffsetCheck(Member, frozen=True, kw_only=True):
 
 class AgainstReport(Member, frozen=True, kw_only=True):
     """`partitions` differ, or have records after the archive's last one. `findings` describe what is wrong, and `notes`
-    what is worth knowing. `groups` are all offsets that were compared."""
+    what is worth knowing. `groups` are all offsets that were compared. `newer` are topics of the source with records
+    that the restore point lacks, which are not compared."""
 
     against: Against
     cluster_id: str
@@ -100,6 +102,7 @@ class AgainstReport(Member, frozen=True, kw_only=True):
     findings: tuple[str, ...]
     notes: tuple[str, ...]
     seconds: dict[str, float]
+    newer: tuple[NewerRecords, ...] = ()
 
 
 WORDS: dict[Kind, str] = {

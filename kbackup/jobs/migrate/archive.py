@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.labels import check_label
 from kbackup.archive.catalog.operations import add_point, end_run, label_point
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
@@ -71,6 +72,8 @@ def archive_metadata(
     end."""
     if not (sources.kafka.get("bootstrap.servers") or sources.zookeeper or sources.metadata_log):
         raise UsageError("[source] names no cluster", "set bootstrap.servers, zookeeper.connect or metadata.log.dir")
+    if label:
+        check_label(label)  # the commit checks it as well, after all that was read
     phases, started_at = Phases(listener), now()
     with phases.step("read metadata"):
         open_or_create(store)

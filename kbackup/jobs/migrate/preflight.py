@@ -15,11 +15,13 @@ from kbackup.errors import EXIT_LOSS, EXIT_OK, MismatchError
 from kbackup.jobs.migrate.states import NotRead, ProblemError, UnreadError, need, need_all
 from kbackup.jobs.migrate.znodes import MigrationFindings
 from kbackup.util.text import join_names, words_of
+from kbackup.zookeeper.unreadable import MIGRATION
 
 Status = Literal["ok", "warning", "failed", "not looked at"]
 Verdict = Literal["ready", "ready with warnings", "not ready"]
 
 _NAMES_SHOWN = 5  # that a line shows
+_ZNODES_SHOWN = 100  # each is to be mended, so each is named
 _EXIT_CODES: dict[Verdict, int] = {
     "ready": EXIT_OK,
     "ready with warnings": EXIT_LOSS,
@@ -264,6 +266,20 @@ def _reassignments(findings: MigrationFindings) -> str:
             "wait until it is done, or cancel it: kafka-reassign-partitions.sh --cancel",
         )
     return "none is running"
+
+
+@_check("znodes")
+def _znodes(findings: MigrationFindings) -> str:
+    """Kafka's migration can read every znode that it copies."""
+    unreadable = need(need(findings.zookeeper).unreadable)
+    if unreadable:
+        hint = "mend or delete them by ZooKeeper's own shell, when nothing needs what they hold"
+        if any(text.startswith(f"{MIGRATION} ") for text in unreadable):
+            hint += f"; delete {MIGRATION} before the controllers start, unless a migration has begun"
+        raise ProblemError(
+            f"{len(unreadable)} that Kafka's migration can't read: {join_names(unreadable, _ZNODES_SHOWN)}", hint
+        )
+    return "each can be read"
 
 
 # The controllers' properties files: dedicated, with the migration enabled, beside the same ZooKeeper.

@@ -13,12 +13,13 @@ from kbackup.jobs.migrate import readings, states
 from kbackup.jobs.migrate.lag import CATCH_UP, Lag, in_types, is_written_by_kraft, read_lag
 from kbackup.jobs.migrate.preflight import FLAG, is_true
 from kbackup.jobs.migrate.states import NotRead, ProblemError
-from kbackup.jobs.migrate.znodes import CONTROLLER, MIGRATION, Sign, ZnodeContent, read_witness
+from kbackup.jobs.migrate.znodes import Sign, ZnodeContent, read_witness
 from kbackup.kafka.admin.cluster import BrokerAdmin
 from kbackup.metadata.sources import Sources
 from kbackup.store import Store
 from kbackup.util.text import join_names
 from kbackup.zookeeper.session import ZooKeeperSession
+from kbackup.zookeeper.unreadable import CONTROLLER, MIGRATION
 
 # Read the situation of a rollback.
 

@@ -92,12 +92,14 @@ class ControllerZnode:
 class ZnodesWitness:
     """None: the znode is not there. `migration` is the offset in /migration, the last of the metadata log that
     ZooKeeper has, -1 before the copy. `brokers` are the ids of the brokers with a session, `assigned` those that hold
-    replicas, where the copy waits for them."""
+    replicas, where the copy waits for them. `is_migration_empty`: /migration is there without content, which Kafka
+    can't read."""
 
     controller: ControllerZnode | None
     migration: int | None
     brokers: frozenset[int]
     assigned: frozenset[int] = frozenset()
+    is_migration_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,8 @@ def _of_znodes(znodes: ZnodesWitness) -> Claim:
     if controller is not None:
         owner = f"/controller is {'KRaft controller' if is_kraft else 'broker'} {controller.id}"
     offset = "no /migration" if migration is None else f"/migration at offset {migration}"
+    if znodes.is_migration_empty:
+        offset = "an empty /migration"
     states: set[State]
     if migration is None and not is_kraft:
         states = {"zookeeper"} if controller or znodes.brokers else {"zookeeper", "finished", "kraft"}
@@ -313,7 +317,10 @@ def judge(witnesses: Witnesses, earlier: Witnesses | None = None) -> StateReport
 def _waits(state: State, witnesses: Witnesses, is_stalled: bool) -> Iterator[str]:
     if _has_no_leader(witnesses):
         yield "a leader of the controllers' quorum"
-    if state == "pre-migration":
+    znodes = witnesses.znodes
+    if not isinstance(znodes, NotRead) and znodes.is_migration_empty:
+        yield "/migration, which is empty: Kafka can't read it, and waits until it is deleted"
+    elif state == "pre-migration":
         yield from _blocking(witnesses)
     if state == "half rolled back":
         yield "the rest of the rollback"

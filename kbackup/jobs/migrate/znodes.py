@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from kbackup.errors import CorruptError
 from kbackup.jobs.migrate.states import ControllerZnode, NotRead, UnreadError, ZnodesWitness, need
 from kbackup.metadata.entities import is_encrypted
+from kbackup.util.text import join_names
 from kbackup.zookeeper.read import configs, content, document, member
-from kbackup.zookeeper.session import ZooKeeperSession, last
-
-CONTROLLER = "/controller"
-MIGRATION = "/migration"
+from kbackup.zookeeper.session import Tree, ZooKeeperSession, last, read_tree
+from kbackup.zookeeper.unreadable import CONTROLLER, MIGRATION, read_partition_states, unreadable_znodes
 
 Sign = Literal["answers", "stopped", "silent"]
 """The answer of a controller's address: a connection, a refusal, or nothing."""
@@ -58,7 +58,8 @@ class BrokerFindings:
 class ZooKeeperFindings:
     """Findings in ZooKeeper. `alive` are the ids of the brokers with a session, `known` those that partitions and
     configs name. `deletions` are the topics that wait for their deletion. `encrypted`
-    maps the sensitive configs of brokers, such as 'NAME of broker 1', to their encrypted values."""
+    maps the sensitive configs of brokers, such as 'NAME of broker 1', to their encrypted values. `unreadable` are the
+    znodes that Kafka's migration can't read, each a text that begins with its path."""
 
     cluster_id: str
     alive: frozenset[int]
@@ -66,6 +67,7 @@ class ZooKeeperFindings:
     deletions: tuple[str, ...]
     reassigning: tuple[str, ...]
     encrypted: Mapping[str, str] = field(default_factory=dict, repr=False)
+    unreadable: tuple[str, ...] | NotRead = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ class MigrationFindings:
 
 _TOPICS = "/brokers/topics"
 _CONFIGS = "/config/brokers"
+_DELETIONS = "/admin/delete_topics"
 
 
 def read_witness(zookeeper: ZooKeeperSession) -> tuple[ZnodesWitness, tuple[ZnodeContent, ...]]:
@@ -137,7 +140,9 @@ def read_witness(zookeeper: ZooKeeperSession) -> tuple[ZnodesWitness, tuple[Znod
 
 
 def witness_of(znodes: Mapping[str, bytes | str], brokers: frozenset[int]) -> ZnodesWitness:
-    """Return the witness of /controller and /migration, by path, and of the brokers with a session."""
+    """Return the witness of /controller and /migration, by path, and of the brokers with a session.
+
+    An empty /migration is one of Kafka's tool that secures znodes: no migration has begun."""
     controller = migration = None
     if CONTROLLER in znodes:
         data = document(CONTROLLER, znodes[CONTROLLER])
@@ -145,48 +150,90 @@ def witness_of(znodes: Mapping[str, bytes | str], brokers: frozenset[int]) -> Zn
             member(CONTROLLER, data, "brokerid", int),
             member(CONTROLLER, {"kraftControllerEpoch": -1, **data}, "kraftControllerEpoch", int),
         )
-    if MIGRATION in znodes:
+    is_empty = MIGRATION in znodes and not znodes[MIGRATION]
+    if MIGRATION in znodes and not is_empty:
         data = document(MIGRATION, znodes[MIGRATION])
         migration = member(MIGRATION, data, "kraft_metadata_offset", int)
-    return ZnodesWitness(controller, migration, brokers)
+    return ZnodesWitness(controller, migration, brokers, is_migration_empty=is_empty)
 
 
 def read_assigned(zookeeper: ZooKeeperSession) -> frozenset[int]:
     """Read the ids of all brokers that hold replicas."""
-    replicas = (topic.get("partitions", {}).values() for _, topic in _topics(zookeeper))
-    return frozenset(broker for partitions in replicas for brokers in partitions for broker in brokers)
-
-
-def _topics(zookeeper: ZooKeeperSession) -> list[tuple[str, dict[str, Any]]]:
-    """Return name and content of each topic."""
     znodes = zookeeper.get([f"{_TOPICS}/{topic}" for topic in zookeeper.children(_TOPICS)])
-    return [(last(path), document(path, znode.data)) for path, znode in znodes.items()]
+    contents = [_members(path, znode.data) for path, znode in znodes.items()]
+    return frozenset(broker for topic in contents for replicas in _replicas(topic).values() for broker in replicas)
+
+
+def _members(path: str, data: bytes) -> dict[str, Any]:
+    """Return the JSON object in a znode; nothing for one that holds none, which the check of all znodes names."""
+    try:
+        return document(path, data)
+    except CorruptError:
+        return {}
+
+
+def _replicas(topic: Mapping[str, Any], part: str = "partitions") -> dict[str, list[int]]:
+    """Return the replicas by partition in the znode of a topic, as far as they are what they should be."""
+    partitions = topic.get(part)
+    if not isinstance(partitions, dict):
+        return {}
+    found: dict[str, list[int]] = {}
+    for partition, replicas in partitions.items():
+        if isinstance(replicas, list):
+            found[partition] = [replica for replica in replicas if type(replica) is int]
+    return found
 
 
 def read_findings(zookeeper: ZooKeeperSession) -> ZooKeeperFindings:
-    """Read the preflight's findings from ZooKeeper."""
-    identity = zookeeper.get(["/cluster/id"])
+    """Read the preflight's findings from ZooKeeper. Znodes that can't be parsed are findings, too."""
+    tree = read_tree(zookeeper)
+    for root in ("/cluster/id", "/brokers/ids", _TOPICS, _CONFIGS, _DELETIONS):
+        denied = [path for path in tree.denied if path == root or path.startswith(f"{root}/")]
+        zookeeper.get(denied)  # raises that they may not be read
     known, moving = set[int](), []
-    for name, topic in _topics(zookeeper):
-        for partition, replicas in topic.get("partitions", {}).items():
+    for path in tree.below(_TOPICS):
+        topic = _members(path, tree.znodes[path])
+        adding, removing = (_replicas(topic, part) for part in ("adding_replicas", "removing_replicas"))
+        for partition, replicas in _replicas(topic).items():
             known |= set(replicas)
-            if any(topic.get(part, {}).get(partition) for part in ("adding_replicas", "removing_replicas")):
-                moving.append(f"{name}-{partition}")
-    configs_of_brokers = zookeeper.get([f"{_CONFIGS}/{owner}" for owner in zookeeper.children(_CONFIGS)])
-    known |= _ids([last(path) for path in configs_of_brokers])
+            if adding.get(partition) or removing.get(partition):
+                moving.append(f"{last(path)}-{partition}")
+    owners = [last(path) for path in tree.below(_CONFIGS)]
+    identity = _members("/cluster/id", tree.znodes.get("/cluster/id", b""))
     return ZooKeeperFindings(
-        cluster_id=next((str(document(path, znode.data).get("id", "")) for path, znode in identity.items()), ""),
-        alive=_ids(zookeeper.children("/brokers/ids")),
-        known=frozenset(known),
-        deletions=tuple(sorted(zookeeper.children("/admin/delete_topics"))),
+        cluster_id=str(identity.get("id", "")),
+        alive=_ids([last(path) for path in tree.below("/brokers/ids")]),
+        known=frozenset(known) | _ids(owners),
+        deletions=tuple(sorted(last(path) for path in tree.below(_DELETIONS))),
         reassigning=tuple(sorted(moving)),
-        encrypted={
-            f"{name} of {'all brokers' if last(path) == '<default>' else f'broker {last(path)}'}": value
-            for path, znode in sorted(configs_of_brokers.items())
-            for name, value in configs(path, znode.data).items()
-            if is_encrypted(value)
-        },
+        encrypted=_encrypted(tree),
+        unreadable=_unreadable(zookeeper, tree),
     )
+
+
+def _encrypted(tree: Tree) -> dict[str, str]:
+    """Return the encrypted configs of brokers by name and owner."""
+    found: dict[str, str] = {}
+    for path in tree.below(_CONFIGS):
+        owner = "all brokers" if last(path) == "<default>" else f"broker {last(path)}"
+        try:
+            values = configs(path, tree.znodes[path])
+        except CorruptError:
+            continue  # named among the znodes that can't be read
+        for name, value in values.items():
+            if is_encrypted(value):
+                found[f"{name} of {owner}"] = value
+    return found
+
+
+def _unreadable(zookeeper: ZooKeeperSession, tree: Tree) -> tuple[str, ...] | NotRead:
+    found = unreadable_znodes(tree, read_partition_states(zookeeper, tree))
+    if tree.denied and not found:
+        return NotRead(
+            f"ZooKeeper doesn't let this user read {join_names(sorted(tree.denied), 3)}",
+            "set zookeeper.sasl.username and zookeeper.sasl.password to the brokers' login",
+        )
+    return found
 
 
 def _ids(names: Collection[str]) -> frozenset[int]:

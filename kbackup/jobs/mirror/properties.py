@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -146,6 +146,14 @@ def cut(raw: dict[str, str], file: str, references: References) -> Sections:
         )
     if odd := next((alias for alias in clusters if "->" in alias), None):
         raise UsageError(f"{file}: clusters: the alias {odd!r} holds '->'", "choose another alias")
+    for alias in clusters:
+        # Aliases source and target are usual, and nobody is misled: source.consumer.x is of that cluster either way.
+        meant = next((key for key in _FIRST_WORDS if key.startswith(f"{alias}.")), None)
+        if meant is not None:
+            raise UsageError(
+                f"{file}: clusters: the alias {alias!r} is also the first word of {meant}…, a key for all flows",
+                "choose another alias",
+            )
     sections = Sections(file, clusters, references)
     sections.by_cluster = {alias: {} for alias in clusters}
     sections.by_flow = {pair: {} for pair in sections.pairs()}
@@ -513,6 +521,8 @@ def review(sections: Sections) -> tuple[list[str], list[str]]:
 
 
 _KNOWN = (*_KEYS, *FILTER_CLASSES, "clusters", "bootstrap.servers", "security.protocol")
+_FIRST_WORDS = (*_KNOWN, *OWN_KEYS, *ROLES, "ssl.", "sasl.", "client.", "security.")
+"""Keys that stand in a file without an alias, or what they begin with."""
 
 
 def _is_one_letter_off(name: str, other: str) -> bool:
@@ -591,6 +601,22 @@ class MirrorProperties:
         return flows
 
 
+def check_remote_names(flows: Sequence[Flow], file: str) -> None:
+    """Raise `UsageError` where topics of two sources would have the same name in a target: `us.west.x` is the topic
+    `x` of a cluster `us.west`, and `west.x` of a cluster `us`."""
+    for one in flows:
+        for other in flows:
+            if one.target != other.target or one.source == other.source:
+                continue
+            begins = one.policy.format_remote_topic(one.source, "")
+            if begins and other.policy.format_remote_topic(other.source, "").startswith(begins):
+                raise UsageError(
+                    f"{file}: clusters: topics of {one.source} and {other.source} can have one name in {one.target}, "
+                    f"as {other.source!r} begins with {begins!r}",
+                    "choose another alias, or another replication.policy.separator",
+                )
+
+
 def load_flows(
     source: Path | str, archive: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> MirrorProperties:
@@ -624,6 +650,7 @@ def load_flows(
                 )
                 heartbeat_flows.append(only)
             notes += of_clients
+    check_remote_names(flows, file)
     return MirrorProperties(
         sections.clusters,
         without_cycles(flows, [name for reader in readers for name in reader.names("topics")], file),

@@ -15,6 +15,7 @@ from kbackup.archive.segments.table import sum_of
 from kbackup.config.models import Restore
 from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError, NotFoundError, RefusedError
 from kbackup.jobs.groups.job import committed_offsets, restore_groups
+from kbackup.jobs.newer import NewerRecords, newer_in_source, newer_sentences, refused_with
 from kbackup.jobs.restore.plan import (
     check_same_options,
     count_by_tasks,
@@ -89,12 +90,16 @@ def restore(
         if begun.report is not None:
             return begun.report
     with phases.step("plan"):
+        newer: tuple[NewerRecords, ...] = ()
         if begun.plan is None:
-            content = select_content(options, store)
+            archive = open_archive_or_folder(store)
+            content = select_content(options, store, archive)
             if count or options.where:
                 source = readable(store, content.archive_id)
                 content = with_counts(content, lambda ranges: count_by_tasks(ranges, source, spark, listener))
             plan = plan_restore(options, content, cluster_id)
+            sources = {topic.source for topic in plan.topics}
+            newer = newer_in_source(cluster, cluster_id, archive, plan.restore_point, sources)
         else:  # its target was checked when it began
             check_same_archive(begun.plan, store)
             content, plan = None, begun.plan
@@ -105,9 +110,13 @@ def restore(
             existing = set(cluster.topic_names())
             findings = PreflightFindings(create=[t.target for t in plan.topics if t.target not in existing])
         else:
-            findings = check_target(cluster, brokers, plan, with_timestamps(content, records, spark, listener))
+            try:
+                findings = check_target(cluster, brokers, plan, with_timestamps(content, records, spark, listener))
+            except RefusedError as refused:
+                raise refused_with(refused, newer_sentences(newer, plan.restore_point)) from None
             if plan.into_existing:
                 findings.warnings += warn_of_existing(target, cluster, records, plan)
+        findings.warnings += newer_sentences(newer, plan.restore_point)
         settings = compare_settings(store, plan, cluster)
         schemas, registered = None, None
         if begun.plan is not None or options.schemas == "none":
@@ -129,7 +138,7 @@ def restore(
     if dry_run:
         of_schemas = schemas_report(schemas.plan) if schemas is not None else None
         expected = plan, store.url, planned(plan), (), findings.warnings, phases.seconds
-        return make_report(*expected, "planned", settings, (), of_schemas)
+        return make_report(*expected, "planned", settings, (), of_schemas, newer)
     if schemas is not None:
         with phases.step("schemas"):  # before the plan: who resumes it knows the ids
             registered = apply_schemas(schemas.registry, state, plan.restore_id, schemas.plan)
@@ -166,7 +175,7 @@ def restore(
         warnings = [*findings.warnings, *late_warnings(done, sum(r.moved for r in results))]
         of_schemas = schemas_report(registered) if registered is not None else None
         result = plan, store.url, done, groups, warnings, phases.seconds
-        report = make_report(*result, "restored", settings, hidden, of_schemas)
+        report = make_report(*result, "restored", settings, hidden, of_schemas, newer)
         with suppress(AlreadyExistsError):  # another attempt of this restore has just ended
             state.put_new(layout.restore_key(plan.restore_id, layout.REPORT), dump(report))
         return delete_progress(cluster, plan, report)

@@ -15,6 +15,7 @@ from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.table import sum_of
 from kbackup.archive.segments.window import Choice
 from kbackup.jobs.groups.job import GroupResult, not_applied
+from kbackup.jobs.newer import NewerRecords
 from kbackup.jobs.schemas.records import SchemasReport
 from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.metrics.registry import counted
@@ -76,6 +77,8 @@ class RestoreReport(Document, frozen=True, kw_only=True):
     archive_id: str = ""
     """As in the plan; '' if an older version wrote it."""
     schemas: SchemasReport | None = None
+    newer: tuple[NewerRecords, ...] = ()
+    """Topics of the source with records that the restore point lacks, where the target is the source."""
 
 
 def make_report(
@@ -89,6 +92,7 @@ def make_report(
     settings: SettingsReport | None = None,
     hidden: Iterable[TopicPartition] = (),
     schemas: SchemasReport | None = None,
+    newer: tuple[NewerRecords, ...] = (),
 ) -> RestoreReport:
     """Return the report; a dry run has no missing `settings` yet. `hidden` are partitions with records that consumers
     can't see yet."""
@@ -117,6 +121,7 @@ def make_report(
         settings=settings,
         choice=plan.choice,
         schemas=schemas,
+        newer=newer,
     )
 
 

@@ -184,7 +184,7 @@ def test_a_commit_that_finds_itself_is_made_once(others: int, store: FaultyStore
             if not key.startswith(layout.CATALOG):
                 return ""
             for n in range(others):
-                commit(store, open_newest(store, archive.info.id), label(f"other {n}"), AUTHOR)
+                commit(store, open_newest(store, archive.info.id), label(f"other-{n}"), AUTHOR)
             raise AlreadyExistsError(key)
 
     archive, _ = committed(store, 1, None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from kbackup.archive import layout
@@ -133,10 +135,15 @@ def test_logs_that_can_not_tell_are_not_read() -> None:
     assert ranges(head(LAST, LAST), Live(0, 40, 40)) == [OffsetRange("orders", 0, 9, 12)], "one is gone"
 
 
-class Reader:
-    """In place of `RangeReader`."""
+def changed(of: RecordBlock) -> RecordBlock:
+    """Return the block with other bytes in each record."""
+    return replace(of, data=of.data ^ np.uint8(1))
 
-    def __init__(self, logs: dict[TopicPartition, list[range]]) -> None:
+
+class Reader:
+    """In place of `RangeReader`; its logs are blocks, or the offsets of blocks."""
+
+    def __init__(self, logs: Mapping[TopicPartition, Sequence[range | RecordBlock]]) -> None:
         self._logs = logs
         self.epochs = dict.fromkeys(logs, 4)
         self.asked: list[int] = []
@@ -146,8 +153,8 @@ class Reader:
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[TopicPartition, RecordBlock]]:
         self.asked.append(len(ranges))
         for each in ranges:
-            for offsets in self._logs[each.tp]:
-                yield each.tp, block(offsets)
+            for log in self._logs[each.tp]:
+                yield each.tp, block(log) if isinstance(log, range) else log
 
 
 def test_every_log_is_read_once_and_those_that_differ_are_told() -> None:
@@ -159,7 +166,7 @@ def test_every_log_is_read_once_and_those_that_differ_are_told() -> None:
     reader: Any = Reader(logs)
     diverged, unseen = compare(reader, expected, exact=True)
     assert diverged == {tps[3]: 10, tps[700]: 10, tps[702]: 11}
-    assert [each.range.tp for each in unseen] == [tps[701]]
+    assert [(each.tp, each.offsets) for each in unseen] == [(tps[701], (9,))]
     assert reader.asked == [500, 500, 200]
 
 
@@ -230,11 +237,117 @@ def test_segments_of_an_unfinished_run_are_held_against_the_log(monkeypatch: pyt
     assert len(segments) > 3
     store.delete([layout.index_key_of(segments[-1].key)])
     tps = [TopicPartition(TOPIC, p) for p in (0, 1, 3)]
-    reader = Reader({tps[0]: [range(29, 30)], tps[1]: [range(30, 31)], tps[2]: []})
+    reader = Reader({tps[0]: [range(30)], tps[1]: [range(30, 31)], tps[2]: []})
     monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: reader)
     base = base_of(store=store)
     assert log_check.truncated_partitions(source_of(), base, segments) == {tps[1], tps[2], TopicPartition(TOPIC, 2)}
     assert reader.asked == [3]
+
+
+def test_segments_of_an_unfinished_run_whose_last_record_came_again_are_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, tp = MemoryStore(), TopicPartition(TOPIC, 0)
+    segments = write(store, target(0), range(10)) + write(store, target(0), range(10, 30))
+    reader = Reader({tp: [block(range(30))]})
+    monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: reader)
+    assert log_check.truncated_partitions(source_of(), base_of(store=store), segments) == set()
+    reader = Reader({tp: [block(range(5)), changed(block(range(5, 28))), block(range(28, 30))]})
+    assert log_check.truncated_partitions(source_of(), base_of(store=store), segments) == {tp}
+
+
+NEAR = {5: digest_of(block(range(5, 6)), 0), 8: digest_of(block(range(8, 9)), 0)}
+AGAIN = LastRecord(offset=9, leader_epoch=4, digest=digest_of(block(range(9, 10)), 0))
+
+
+def compare_earlier(*blocks: RecordBlock, earlier: dict[int, str] = NEAR) -> tuple[int | None, list[tuple[int, ...]]]:
+    """Hold the last record and `earlier` ones against a log of `blocks`; return the differing and the missing ones."""
+    tp = TopicPartition("orders", 0)
+    each = ExpectedRecords(OffsetRange("orders", 0, min(earlier), 12), (AGAIN,), earlier=earlier)
+    reader: Any = Reader({tp: list(blocks)})
+    diverged, unseen = compare(reader, [each], exact=True)
+    return diverged.get(tp), [each.offsets for each in unseen]
+
+
+def test_an_earlier_record_that_is_another_one_reveals_a_log_that_ends_with_the_same_record() -> None:
+    assert compare_earlier(block(range(5, 10))) == (None, [])
+    assert compare_earlier(block(range(5, 8)), changed(block(range(8, 9))), block(range(9, 10))) == (8, [])
+    assert compare_earlier(changed(block(range(5, 9))), block(range(9, 10))) == (5, []), "the lowest is told"
+
+
+def test_a_log_without_an_earlier_record_lacks_it() -> None:
+    assert compare_earlier(block(range(6, 10))) == (None, [(5,)])
+    assert compare_earlier(block(range(5, 9))) == (None, [(9,)])
+    assert compare_earlier() == (None, [(5, 8, 9)])
+
+
+def test_records_between_the_earlier_ones_are_not_compared() -> None:
+    """Nobody remembers them, so they are none that the archive lacks."""
+    assert compare_earlier(block(range(4, 10)), earlier={5: NEAR[5]}) == (None, [])
+    assert compare_earlier(block(range(5, 10)), block(range(10, 11))) == (10, []), "behind the last one they are"
+
+
+def test_the_records_that_one_fetch_brings_are_read_with_the_last_one() -> None:
+    earlier = {1: "a", 400: "b", 900: "c", 990: "d"}
+    each = ExpectedRecords(OffsetRange("orders", 0, 1000, 1001), (msgspec.structs.replace(LAST, offset=1000),))
+    small = log_check.with_earlier(each, earlier, record_bytes=10)
+    assert (small.range.start, dict(small.far)) == (1, {})
+    usual = log_check.with_earlier(each, earlier, record_bytes=100)
+    assert (usual.range.start, dict(usual.far)) == (400, {1: "a"})
+    large = log_check.with_earlier(each, earlier, record_bytes=1 << 20)
+    assert (large.range.start, dict(large.far)) == (900, {400: "b", 1: "a"}), "two at least"
+
+
+def test_far_records_are_read_one_of_each_partition_at_a_time() -> None:
+    def expect(partition: int, far: dict[int, str]) -> ExpectedRecords:
+        return ExpectedRecords(OffsetRange("orders", partition, 9, 12), (LAST,), far=far)
+
+    passes = list(log_check.far_records([expect(0, {3: "c", 1: "a"}), expect(1, {}), expect(2, {5: "e"})]))
+    assert [[each.range for each in one] for one in passes] == [
+        [OffsetRange("orders", 0, 3, 4), OffsetRange("orders", 2, 5, 6)],
+        [OffsetRange("orders", 0, 1, 2)],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("log_end", "end", "epoch", "read"),
+    [
+        (12, 12, 5, False),  # nothing new
+        (12, 40, None, True),
+        (12, 40, 4, True),
+        (12, 13, 4, False),
+        (12, 13, None, False),
+        (12, 13, 5, True),
+    ],
+)
+def test_far_records_are_read_of_logs_with_many_new_records_or_a_new_leader(
+    log_end: int, end: int, epoch: int | None, read: bool
+) -> None:
+    last = msgspec.structs.replace(LAST, offset=11)
+    remembered = with_partition(
+        head(last), earlier={2: "a", 3: "b", 10: "c"}, log_end=log_end, records=12, bytes=12 * 100_000
+    )
+    live = [LiveTopic("orders", "A", {0: Live(0, end, end, epoch)})]
+    (each,) = expectations(remembered, live, exact=True)
+    assert (dict(each.earlier), dict(each.far)) == ({3: "b", 10: "c"}, {2: "a"} if read else {})
+
+
+def test_earlier_records_below_the_log_start_are_not_looked_for() -> None:
+    remembered = with_partition(head(msgspec.structs.replace(LAST, offset=11)), earlier={1: "a", 2: "b", 10: "c"})
+    (each,) = expectations(remembered, [LiveTopic("orders", "A", {0: Live(2, 40, 40)})], exact=True)
+    assert dict(each.earlier) == {2: "b", 10: "c"}
+
+
+def test_an_earlier_record_above_the_log_start_is_missed_without_compaction_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = [block(range(7, 10))]
+    for policy, start, cut in (("delete", 5, {0: 5}), ("delete", 6, {}), ("compact", 5, {})):
+        monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: Reader({TopicPartition("orders", 0): log}))
+        base = base_of(with_partition(head(AGAIN), earlier=NEAR))
+        live = [LiveTopic("orders", "A", {0: Live(0, 40, 40)})]
+        diverged, warnings = log_check.compare_logs(source_of(Source(policy, {0: start})), base, live)
+        assert ({tp.partition: at for tp, at in diverged.items()}, warnings) == (cut, []), (policy, start)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbackup.archive.last_record import DISTANCES, digest_of, earlier_offsets, records_at, spread
 from kbackup.archive.models import (
     EpochEnd,
     Group,
@@ -39,7 +42,7 @@ from kbackup.jobs.backup.plan import make_plan as plan_of
 from kbackup.jobs.backup.task import make_tasks, without
 from kbackup.jobs.capture import Live, LiveTopic
 from kbackup.types import IncarnationPartition, OffsetRange, TopicPartition
-from tests.support.made_segments import TOPIC, target, write
+from tests.support.made_segments import TOPIC, block, target, write
 from tests.support.memory_store import MemoryStore
 
 
@@ -465,3 +468,66 @@ def test_the_end_of_every_leader_epoch_is_remembered() -> None:
         start = head.topics[0].partitions[0].end
         head, partition = after(head, range(start, start + 1), record(start, epoch))
     assert [e.leader_epoch for e in partition.epochs] == list(range(11, 19)), "the newest ones"
+
+
+def remembered(head: Manifest | None, offsets: range, **more: Any) -> tuple[Manifest, dict[int, str]]:
+    """The restore point after a run that read all of `offsets`, and the earlier records that it remembers."""
+    plan = make_plan(head, [topic(Live(0, offsets.stop, offsets.stop))], [TOPIC])
+    read = [(at, f"{at:016x}") for at in earlier_offsets(offsets.stop) if at in offsets]
+    segments: list[Segment] = write(MemoryStore(), target(0), offsets) if offsets else []
+    lasts = {TP: (record(offsets[-1], 4),)} if offsets else {}
+    states = next_states(2, plan, segments, lasts, earlier={TP: read}, **more)
+    return _with(head or archived(0), states), states[0].partitions[0].earlier
+
+
+def test_earlier_records_at_growing_distance_are_remembered() -> None:
+    head, earlier = remembered(None, range(100))
+    assert list(earlier) == [99 - distance for distance in (64, 32, 16, 8, 4, 2, 1)]
+    head, earlier = remembered(head, range(100, 140))
+    assert list(earlier) == [35, 83, 123, 131, 135, 137, 138]
+    _, again = remembered(head, range(140, 140))
+    assert again == earlier, "nothing new: nothing is forgotten"
+
+
+def test_runs_with_few_records_each_remember_as_far_back() -> None:
+    head: Manifest | None = None
+    for run in range(700):
+        head, earlier = remembered(head, range(run, run + 1))
+        assert len(earlier) <= len(DISTANCES)
+    distances = sorted(699 - offset for offset in earlier)
+    assert distances[0] == 1
+    assert distances[-1] >= 512
+    assert all(far <= 4 * near for near, far in pairwise(distances) if far <= 64)
+
+
+def test_the_farthest_record_is_not_kept_for_ever() -> None:
+    digests = [(at, "d") for at in (10, 900_000, 950_000, 999_000)]
+    assert list(spread(digests, 1_000_000)) == [950_000, 999_000]
+
+
+def test_a_run_that_took_segments_over_keeps_what_earlier_runs_remember() -> None:
+    head, _ = remembered(None, range(100))
+    plan = make_plan(head, [topic(Live(0, 140, 140))], [TOPIC])
+    (state,) = next_states(2, plan, write(MemoryStore(), target(0), range(100, 140)))[0].partitions
+    assert (state.last, list(state.earlier)) == (None, [35, 83])
+
+
+def test_a_topic_whose_compaction_was_switched_off_forgets_earlier_records() -> None:
+    head, _ = remembered(None, range(100))
+    _, earlier = remembered(head, range(100, 103), forgetting={TOPIC})
+    assert list(earlier) == [100, 101]
+
+
+def test_the_records_of_a_block_at_the_offsets_or_right_before_them_are_remembered() -> None:
+    gaps = block([3, 4, 7, 9])
+    found = records_at(gaps, [2, 4, 5, 8, 9, 10])
+    assert found == [(4, digest_of(gaps, 1)), (7, digest_of(gaps, 2)), (9, digest_of(gaps, 3))]
+    assert records_at(gaps, [1, 20]) == []
+
+
+def test_a_partition_of_an_older_archive_remembers_no_earlier_record() -> None:
+    text = b'{"partition":0,"start":0,"end":1,"log_start":0,"log_end":1,"records":1,"bytes":9}'
+    old = msgspec.json.decode(text, type=PartitionState)
+    assert old.earlier == {}
+    new = msgspec.structs.replace(old, earlier={17: "ab", 200: "cd"})
+    assert msgspec.json.decode(msgspec.json.encode(new), type=PartitionState) == new

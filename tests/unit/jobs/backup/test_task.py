@@ -185,6 +185,12 @@ def test_the_last_records_of_each_range_are_told_the_last_one_with_its_epoch(sto
     ]
 
 
+def test_records_at_growing_distance_before_the_end_of_a_range_are_told(store: Store) -> None:
+    told = [r for r in results_of(store, OffsetRange(TOPIC, 0, 10, 50)) if isinstance(r, LastRead)]
+    offsets = [49 - distance for distance in (32, 16, 8, 4, 2, 1)]
+    assert [r.earlier for r in told] == [tuple((n, digest_of(block([n]), 0)) for n in offsets)]
+
+
 def test_salvaged_segments_report_no_last_read(store: Store) -> None:
     run(store, OffsetRange(TOPIC, 0, 30, 60))
     assert not any(isinstance(r, LastRead) for r in results_of(store, OffsetRange(TOPIC, 0, 30, 60)))

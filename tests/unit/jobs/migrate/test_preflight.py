@@ -88,6 +88,13 @@ BROKEN: list[tuple[str, MigrationFindings, str, str]] = [
     ("topics: deletions", zookeeper(deletions=("old",)), "1 wait for deletion: old", "start every broker"),
     ("partitions: reassignments", zookeeper(reassigning=("orders-0",)), "1 running: orders-0", "--cancel"),
     (
+        "znodes",
+        zookeeper(unreadable=("/feature holds no JSON object",)),
+        "1 that Kafka's migration can't read: /f",
+        "mend",
+    ),
+    ("znodes", zookeeper(unreadable=("/migration is empty",)), "read: /migration is empty", "delete /migration before"),
+    (
         "partitions: reassignments",
         replace(brokers(reassigning=("orders-0",)), zookeeper=UNREAD),
         "orders-0",
@@ -336,7 +343,7 @@ NOT_LOOKED_AT = [
     ),
     (
         replace(findings(), zookeeper=UNREAD),
-        {"brokers: alive", "topics: deletions", "cluster id", "controllers: password.encoder.secret"},
+        {"brokers: alive", "topics: deletions", "cluster id", "controllers: password.encoder.secret", "znodes"},
     ),
     (replace(findings(), quorum=UNREAD), {"controllers: quorum addresses"}),
     (
@@ -369,6 +376,7 @@ NOT_LOOKED_AT = [
             "cluster id",
             "partitions: reassignments",
             "controllers: password.encoder.secret",
+            "znodes",
         },
     ),
     (broker_configs({"inter.broker.protocol.version": None}), {"brokers: inter.broker.protocol.version"}),

@@ -131,6 +131,30 @@ def test_alias_with_a_dot_in_it_is_not_its_beginning() -> None:
     assert flow.target_properties == {"bootstrap.servers": "w:1"}
 
 
+@pytest.mark.parametrize("alias", ["topics", "groups", "replication", "sync", "consumer", "ssl", "kbackup"])
+def test_an_alias_that_begins_keys_for_all_flows_is_refused(alias: str) -> None:
+    with pytest.raises(UsageError, match=f"the alias '{alias}' is also the first word of {alias}"):
+        flow_of(f"clusters = {alias}, B\n")
+
+
+def test_aliases_source_and_target_have_the_keys_of_their_clusters() -> None:
+    flow = flow_of(
+        "clusters = source, target\nsource.bootstrap.servers = s:1\ntarget.bootstrap.servers = t:1\n"
+        "source.consumer.client.id = reads\nsource->target.enabled = true\n"
+    )
+    assert flow.source_properties == {"bootstrap.servers": "s:1", "client.id": "reads"}
+
+
+def test_two_sources_whose_topics_could_have_one_name_are_refused() -> None:
+    text = (
+        "clusters = us, us.west, C\nus.bootstrap.servers = u:1\nus.west.bootstrap.servers = w:1\n"
+        "C.bootstrap.servers = c:1\nus->C.enabled = true\nus.west->C.enabled = true\n"
+    )
+    with pytest.raises(UsageError, match=r"topics of us and us\.west can have one name in C"):
+        flow_of(text)
+    assert flow_of(text + "replication.policy.separator = _\n").source == "us"
+
+
 @pytest.mark.parametrize(
     ("reference", "providers"),
     [
