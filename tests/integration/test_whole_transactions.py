@@ -7,17 +7,26 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from kbackup.archive.models import Transactions
 from kbackup.archive.reader import open_archive
+from kbackup.config.models import Backup, Follow
 from kbackup.kafka import transactions
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.admin_protocol.session import UntoldError
+from kbackup.kafka.security import Untold
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
+from tests.support.following import Following
 from tests.support.truth import archive_records, log_ends
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PARTITIONS = 2
 
@@ -246,3 +255,37 @@ def test_the_first_backup_of_a_cluster_without_groups_is_whole(kbackup: Kbackup,
         outcome = kbackup("backup", "--archive", archive.url, *source)
     assert (outcome.code, outcome.document["transactions"]["whole"]) == (0, True), outcome.err
     assert values(archive, "orders", 1) == [[b"1"], [b"1"]]
+
+
+def test_a_restore_point_that_is_not_whole_for_want_of_a_right_ends_with_exit_code_3(
+    kbackup: Kbackup, archive: Archive, topic: str, quick: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick.begin(0, 1, value="quick")
+    quick.commit(7)
+
+    def refuse(cluster: Cluster) -> Any:
+        raise UntoldError(Untold("denied", "not authorized for reading __transaction_state"))
+
+    monkeypatch.setattr(transactions, "_internal_topics", refuse)
+    outcome = kbackup("backup", "--archive", archive.url, "-t", topic)
+    assert (outcome.code, outcome.document["transactions"]["whole"]) == (3, False)
+    assert "set backup.transactions to partition" in outcome.err
+    accepted = kbackup("backup", "--archive", archive.url, "-t", topic, "--transactions", "partition")
+    assert (accepted.code, accepted.document["transactions"]["whole"]) == (0, False)
+
+
+def test_the_report_of_a_follower_has_the_transactions_of_its_last_restore_point(
+    broker: Broker, archive: Archive, spark: SparkSession, topic: str, slow: Application, quick: Application
+) -> None:
+    slow.begin(0, value="slow")
+    quick.begin(0, 1, value="quick")
+    quick.commit(7)
+    options = Backup(topics=(topic,), transaction_wait_seconds=0)
+    with Following(options, Follow(interval_seconds=0.5), broker, archive.store, spark) as following:
+        following.until(lambda: bool(following.commits))
+        assert following.commits[0].transactions is not None
+        assert not following.commits[0].transactions.whole
+        slow.commit(1)
+    assert following.report is not None
+    assert following.report.transactions == Transactions(whole=True)
+    assert values(archive, topic, following.report.restore_point or 0) == [[b"slow", b"quick"], [b"quick"]]
