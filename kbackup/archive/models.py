@@ -354,7 +354,7 @@ class Totals(Member, frozen=True, kw_only=True):
 class HangingTransaction(Member, frozen=True, kw_only=True):
     """A transaction of a partition that did not end while a backup waited. `start` is the offset of its first record
     there; `timestamp` that of its producer's last one, in ms. A producer of -1: it may have ended, but could not be
-    told from others."""
+    told from others, for the reason in `Transactions.why`."""
 
     topic: str
     partition: int

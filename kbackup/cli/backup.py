@@ -126,6 +126,7 @@ def _follow_until_stopped(frame: Frame) -> int:
         stack.enter_context(session.stop_at_signals(stop))
         from kbackup.jobs.backup.follow import Follower  # while the JVM starts
         from kbackup.jobs.backup.schemas import BackupSchemas
+        from kbackup.jobs.backup.transactions import are_in_part
 
         rounds = RoundReporter(frame, health)
         schemas = BackupSchemas(config.schema_registry, config.backup.schemas)
@@ -140,7 +141,8 @@ def _follow_until_stopped(frame: Frame) -> int:
         f"({human_size(report.stored_bytes)} stored); newest {report.restore_point or 'none'}"
     )
     reporter.document(report)
-    return EXIT_LOSS if report.losses and not config.backup.allow_loss else EXIT_OK
+    lost = bool(report.losses) and not config.backup.allow_loss
+    return EXIT_LOSS if lost or are_in_part(report.transactions, config.backup) else EXIT_OK
 
 
 @archive_command(
@@ -167,13 +169,14 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
     """Back up topics, group offsets and settings into one new restore point.
 
     Later backups take the new records. Ends with exit code 3 when records were lost before they could be archived, when
-    a partition has no leader, when transactions did not end in time, when the schema registry can't be read, or when
-    the metadata log of [source] is damaged.
+    a partition has no leader, when transactions may be in part though --transactions is whole, when the schema registry
+    can't be read, or when the metadata log of [source] is damaged.
 
     --delta then writes Delta tables. If that fails, the restore point stays, and the exit code is that of the error.
 
     --follow commits a restore point every --interval, or when a partition has --segment-bytes of new records. It waits
-    while the cluster or the store is down. SIGTERM or Ctrl-C: a last restore point, and exit code 0.
+    while the cluster or the store is down. SIGTERM or Ctrl-C: a last restore point, and exit code 0; 3 if records were
+    lost or if transactions may be in the last restore point in part.
     """
     if follow:
         if label:
@@ -209,8 +212,9 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
             show_export=show_export,
         )
     lost = report.losses or any(each.losses for each in exported)
-    torn = report.transactions is not None and report.transactions.open
-    incomplete = report.damage or report.offline or torn
+    from kbackup.jobs.backup.transactions import are_in_part
+
+    incomplete = report.damage or report.offline or are_in_part(report.transactions, config.backup)
     return EXIT_LOSS if incomplete or (lost and not config.backup.allow_loss) else EXIT_OK
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import struct
 import time
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from confluent_kafka import KafkaError
 
@@ -23,8 +23,10 @@ from kbackup.kafka.admin_protocol.session import UntoldError, ask_leaders, descr
 from kbackup.kafka.groups.admin import OFFSETS_TOPIC
 from kbackup.kafka.groups.calls import CommittedOffset, text
 from kbackup.kafka.metadata_log.codec import Cursor
+from kbackup.kafka.retry import TIMEOUT
 from kbackup.kafka.security import Untold
 from kbackup.types import Offsets, TopicPartition
+from kbackup.util.system import attempts
 
 if TYPE_CHECKING:
     from kbackup.kafka.admin_protocol.connection import LogBatch, LogWindow
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
 STATE = "__transaction_state"
 Ends = Mapping[TopicPartition, int]
 
-_MOST_BYTES = 256 << 20  # of windows, from one broker
+MOST_BYTES = 256 << 20  # of windows, from one broker
 _COUNTS, _COUNT_PAUSE, _COUNTING = 20, 0.005, 5.0  # s: the pause grows, and no count begins after that time
 _WAIT_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # s, between looks at last stable offsets
+_SETTLING = 5.0  # s, for last stable offsets to follow transactions that have ended: replicas get the marker meanwhile
+_ELECTION, _ELECTION_PAUSE = 5.0, 0.3  # s, for leaders of an internal topic that was just created
 _LAG = 1000
 """Offsets of `__consumer_offsets`: a coordinator answers from memory, which may lack the newest that are stable."""
 _READ = 3  # of a topic's operations
@@ -42,15 +46,34 @@ _EPOCHS_RAISED = 2  # the version of transactions in which each raises the epoch
 _NO_LIMIT = 1 << 63
 
 
+CutReason = Literal["open", "not stable", "too large", "not counted", "repeated marker", "unknown marker"]
+"""Why a partition ends at its last stable offset:
+
+- `open`: a transaction did not end in time.
+- `not stable`: no transaction is open, but the last stable offset did not follow in time.
+- `too large`: more than `MOST_BYTES` were to be read to tell the transactions apart.
+- `not counted`: a producer committed to the partition at every count of its markers.
+- `repeated marker`: a commit marker has no records before it. It may be the marker before, written twice, or that of
+  another transaction.
+- `unknown marker`: the commit markers don't fit the entries of the producer's coordinator."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that did not end in time. `start` is the offset of its first record in the partition, `timestamp`
-    that of its newest one, in ms. A producer of -1: it may have ended, but can't be told from others."""
+    """A transaction for which a partition ends at its last stable offset.
+
+    `start` is the offset of its first record in the partition, `timestamp` that of its newest one, in ms. A producer of
+    -1: the transaction may have ended, and then there is nothing to abort."""
 
     tp: TopicPartition
     producer_id: int
     start: int
     timestamp: int
+    reason: CutReason = "open"
+
+
+class OffsetsTopicCreatedError(Exception):
+    """`__consumer_offsets` was created after the cut was begun: it must be begun once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +98,20 @@ class TransactionCut:
     transactional: frozenset[TopicPartition]
 
 
-def begin_cut(cluster: Cluster) -> CutBegun | Untold:
-    """Take the first step, before groups are asked for their positions."""
-    try:
-        _, groups = _internal_topics(cluster)
-    except UntoldError as error:
-        return error.untold
+def begin_cut(cluster: Cluster, *, offsets_topic_exists: bool = False) -> CutBegun | Untold:
+    """Take the first step, before groups are asked for their positions.
+
+    `offsets_topic_exists`: somebody has seen `__consumer_offsets`, so this waits until every broker knows it."""
+    groups: list[TopicPartition] = []
+    for _ in attempts(TIMEOUT, _ELECTION_PAUSE):
+        try:
+            _, groups = _internal_topics(cluster)
+        except UntoldError as error:
+            return error.untold
+        if groups or not offsets_topic_exists:
+            break
+    if offsets_topic_exists and not groups:
+        return Untold("failed", f"{OFFSETS_TOPIC} was created, but its brokers don't list it")
     return CutBegun(cluster, cluster.log_ends(groups, "read_committed"))
 
 
@@ -93,11 +124,11 @@ class CutBegun:
 
     def close(self, stable: Ends, wait: float, given_up: Ends = MappingProxyType({})) -> TransactionCut | Untold:
         """Take the other steps. `stable` are last stable offsets, listed after the groups were asked. Open transactions
-        have `wait` seconds to end, but none where an earlier cut gave up at the same last stable offset."""
+        have `wait` seconds to end, but none where an earlier cut gave up at the same last stable offset.
+
+        Raises `OffsetsTopicCreatedError`."""
         try:
-            coordinators, groups = _internal_topics(self.cluster)
-            if coordinators and groups and not self.groups:
-                return Untold("failed", f"{OFFSETS_TOPIC} was created during the capture")
+            coordinators, _ = _internal_topics(self.cluster)
             if coordinators:
                 return self._close(coordinators, stable, wait, given_up)
         except UntoldError as error:
@@ -113,16 +144,20 @@ class CutBegun:
     ) -> TransactionCut:
         starts = {**stable, **self.groups}
         log = _StateLog(self.cluster, self.cluster.log_ends(coordinators, "read_uncommitted"))
+        self._check_offsets_topic()
         ends = {tp: max(end, starts[tp]) for tp, end in self.cluster.log_ends(starts, "read_uncommitted").items()}
+
         late = _wait(self.cluster, starts, ends, wait, given_up)
         states = _transactional(self.cluster, starts)
-        unended = [
-            OpenTransaction(tp, each.producer_id, each.current_txn_start_offset, each.last_timestamp)
-            for tp in sorted(late & states.keys())
-            for each in states[tp]
-            if 0 <= each.current_txn_start_offset < ends[tp]
-        ]
+        unended = _open_transactions(states, late, ends)
+        # A transaction that ended after the last look of `_wait` is in no list of open ones. Its partition must not be
+        # taken for one that is done, nor for one that is late without a reason: look at it again.
+        late = _look_again(self.cluster, ends, late, {each.tp for each in unended})
+        unended = [each for each in unended if each.tp in late]
+        unexplained = late - {each.tp for each in unended}
+        unended += [OpenTransaction(tp, -1, starts[tp], -1, "not stable") for tp in sorted(unexplained)]
         ends |= {tp: starts[tp] for tp in late}
+
         log.read(log.ends())
         producers = {each.producer_id: tuple(own) for own in log.entries.values() for each in own}
         named = prepared(log.entries.values(), log.positions, log.positions)
@@ -132,7 +167,7 @@ class CutBegun:
         windows = self._read_windows(states, starts, ends, counts)
         held: dict[TopicPartition, Offsets] = {}
         for tp, window in windows.items():
-            cut = cut_window(tp, starts[tp], window, producers, counts)
+            cut = cut_window(tp, starts[tp], window, producers, boundaries_in(tp, window, counts))
             if isinstance(cut, OpenTransaction):
                 unended.append(cut)
                 ends[tp] = starts[tp]
@@ -151,9 +186,19 @@ class CutBegun:
             transactional=frozenset(stable.keys() & states.keys()),
         )
 
+    def _check_offsets_topic(self) -> None:
+        """Raise `OffsetsTopicCreatedError` if groups may have committed positions to a topic that was not looked at.
+
+        This comes after the coordinators' logs were listed: if the topic still doesn't exist then, no transaction that
+        is in has positions of groups."""
+        if not self.groups:
+            _, groups = _internal_topics(self.cluster)
+            if groups:
+                raise OffsetsTopicCreatedError
+
     def _count_markers(self, log: _StateLog, places: Collection[Place]) -> Counts:
         """Count the markers of producers in partitions, until counts tell or there were many (step 5)."""
-        counts: dict[Place, list[tuple[int, int, int]]] = {place: [] for place in places}
+        counts: dict[Place, list[MarkerCount]] = {place: [] for place in places}
         waiting, until = set(places), time.monotonic() + _COUNTING
         for number in range(_COUNTS):
             if not waiting or time.monotonic() > until:
@@ -165,7 +210,7 @@ class CutBegun:
             found = prepared(log.entries.values(), before, after)
             for tp, who in places:
                 if tp in ends:
-                    counts[tp, who].append((ends[tp], *found[tp, who]))
+                    counts[tp, who].append(MarkerCount(ends[tp], *found[tp, who]))
             waiting = {place for place in waiting if found[place][0] < found[place][1]}
         return counts
 
@@ -177,23 +222,39 @@ class CutBegun:
             begins[tp] = max(begins[tp] - _LAG, log_start)
         counted = defaultdict[TopicPartition, int](int)
         for (tp, _), own in counts.items():
-            counted[tp] = max(counted[tp], *(end for end, *_ in own))
+            counted[tp] = max([counted[tp], *(count.end for count in own)])
         ranges = {tp: (at, ends[tp], counted[tp]) for tp, at in begins.items() if at < ends[tp]}
-        return log_windows(self.cluster.connection, ranges, _MOST_BYTES, records=self.groups)
+        return log_windows(self.cluster.connection, ranges, MOST_BYTES, records=self.groups)
 
 
 def _internal_topics(cluster: Cluster) -> list[list[TopicPartition]]:
-    """Return the partitions of both internal topics, none of one that doesn't exist. `UntoldError` if it can't be
-    read."""
-    found, names = [], (STATE, OFFSETS_TOPIC)
-    for topic in sorted(describe_topics(cluster.connection, names).topics, key=lambda t: names.index(t.name)):
-        error = topic.error_code or max((p.error_code for p in topic.partitions), default=0)
-        if not error and _READ not in (topic.authorized_operations or ()):
-            error = KafkaError.TOPIC_AUTHORIZATION_FAILED
-        if error not in (0, KafkaError.UNKNOWN_TOPIC_OR_PART):
-            raise UntoldError(Untold.of(KafkaError(error), f"reading {topic.name}", cluster.connection))
-        found.append([TopicPartition(topic.name, p.partition_index) for p in topic.partitions])
-    return found
+    """Return the partitions of `__transaction_state` and of `__consumer_offsets`, none of one that doesn't exist.
+    `UntoldError` if one can't be read."""
+    refused: dict[str, int] = {}
+    for _ in attempts(_ELECTION, _ELECTION_PAUSE):
+        described = describe_topics(cluster.connection, (STATE, OFFSETS_TOPIC))
+        by_name = {topic.name: topic for topic in described.topics}
+        errors = {name: _error_of(by_name[name]) for name in (STATE, OFFSETS_TOPIC)}
+        refused = {name: code for name, code in errors.items() if code not in (0, KafkaError.UNKNOWN_TOPIC_OR_PART)}
+        if KafkaError.LEADER_NOT_AVAILABLE not in refused.values():
+            break
+    for name, code in refused.items():
+        raise UntoldError(Untold.of(KafkaError(code), f"reading {name}", cluster.connection))
+    return [
+        [TopicPartition(name, each.partition_index) for each in by_name[name].partitions]
+        for name in (STATE, OFFSETS_TOPIC)
+    ]
+
+
+def _error_of(topic: Any) -> int:
+    """Return why an internal topic can't be read, as Kafka's error code; 0 if it can be."""
+    if topic.error_code:
+        return int(topic.error_code)
+    for partition in topic.partitions:
+        if partition.error_code:
+            return int(partition.error_code)
+    may_read = _READ in (topic.authorized_operations or ())
+    return 0 if may_read else int(KafkaError.TOPIC_AUTHORIZATION_FAILED)
 
 
 def _transactional(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[Any]]:
@@ -222,12 +283,42 @@ def _wait(cluster: Cluster, starts: Ends, ends: Ends, wait: float, given_up: End
     return late
 
 
+def _open_transactions(
+    states: Mapping[TopicPartition, Iterable[Any]], late: AbstractSet[TopicPartition], ends: Ends
+) -> list[OpenTransaction]:
+    """Return the transactions that are open in `late` partitions, and began before the partition's end. `states` are
+    producers as `_transactional` returns them."""
+    found: list[OpenTransaction] = []
+    for tp in sorted(late & states.keys()):
+        for each in states[tp]:
+            first = each.current_txn_start_offset  # -1 without an open transaction
+            if 0 <= first < ends[tp]:
+                found.append(OpenTransaction(tp, each.producer_id, first, each.last_timestamp))
+    return found
+
+
+def _look_again(
+    cluster: Cluster, ends: Ends, late: AbstractSet[TopicPartition], explained: AbstractSet[TopicPartition]
+) -> set[TopicPartition]:
+    """Look at last stable offsets until no partition of `late` is late without being `explained` by an open
+    transaction, and return those that still are late. Takes `_SETTLING` seconds at most."""
+    remaining = set(late)
+    if remaining <= explained:
+        return remaining
+    for _ in attempts(_SETTLING, _WAIT_PAUSE):
+        stable = cluster.log_ends(remaining, "read_committed")
+        remaining = {tp for tp in remaining if stable[tp] < ends[tp]}
+        if remaining <= explained:
+            break
+    return remaining
+
+
 # The rule for producers and batches: functions of what was listed and read, which tests run on every state of a model.
 
 
 class Entry(NamedTuple):
     """An entry of `__transaction_state`: a transaction is prepared, with its partitions, or `complete`. `version` is
-    that of the producer's transactions."""
+    that of the producer's transactions; `aborted` tells an abort from a commit."""
 
     coordinator: TopicPartition
     offset: int
@@ -236,6 +327,7 @@ class Entry(NamedTuple):
     version: int
     complete: bool
     partitions: frozenset[TopicPartition] = frozenset()
+    aborted: bool = False
 
 
 Producers = Mapping[int, Sequence[Entry]]
@@ -245,71 +337,141 @@ Place = tuple[TopicPartition, int]
 """A producer in a partition."""
 
 
-Counts = Mapping[Place, Sequence[tuple[int, int, int]]]
-"""Of a producer in a partition: ends, and how many markers below are of transactions that are not in, at least and at
-most."""
+class MarkerCount(NamedTuple):
+    """One count of a producer's commit markers in a partition: of the commits that are not in, at least `surely` and at
+    most `perhaps` have their marker below `end`."""
+
+    end: int
+    surely: int
+    perhaps: int
+
+
+Counts = Mapping[Place, Sequence[MarkerCount]]
 
 
 def prepared(entries: Iterable[Sequence[Entry]], before: Ends, after: Ends) -> defaultdict[Place, tuple[int, int]]:
-    """Return how many transactions that are not in have their marker below an end of a partition, at least and at most.
-    `entries` are those of each transactional id, in logs that ended `before` and `after` the partition did."""
+    """Return how many commits that are not in have their marker below an end of a partition, at least and at most.
+
+    `entries` are those of each transactional id, in logs that ended `before` and `after` the partition did. Aborts are
+    left out: their markers are told from those of commits, and what they end is never read."""
     found: defaultdict[Place, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for own in entries:
-        for n, each in enumerate(own):
-            if each.offset < after[each.coordinator]:
-                complete = any(later.offset < before[later.coordinator] for later in own[n + 1 : n + 2])
-                for place in ((tp, each.producer_id) for tp in each.partitions):
-                    surely, perhaps = found[place]
-                    found[place] = surely + complete, perhaps + 1
+        for number, entry in enumerate(own):
+            if entry.aborted or entry.offset >= after[entry.coordinator]:
+                continue
+            following = own[number + 1 : number + 2]  # which completes the transaction
+            has_all_markers = any(each.offset < before[each.coordinator] for each in following)
+            for tp in entry.partitions:
+                surely, perhaps = found[tp, entry.producer_id]
+                found[tp, entry.producer_id] = surely + has_all_markers, perhaps + 1
     return found
 
 
-def markers_of(producer_id: int, batches: Iterable[LogBatch]) -> list[int] | None:
-    """Return the offsets of a producer's markers; None if one has no records before it, as one that came twice."""
-    markers: list[int] = []
-    empty = False
+class CommitMarker(NamedTuple):
+    """A commit marker of a producer in a partition. `may_repeat`: it follows another one, and nothing of the producer
+    lies between. It may be the same marker, which a coordinator wrote twice, or that of a transaction without
+    records."""
+
+    offset: int
+    may_repeat: bool
+
+
+def commit_markers(producer_id: int, batches: Iterable[LogBatch]) -> list[CommitMarker]:
+    """Return a producer's commit markers, in the order of offsets.
+
+    Markers of aborts are left out. librdkafka writes them without records before, where it aborts a transaction while
+    its records wait to be sent. A coordinator writes all markers of a transaction, repeated ones too, before it
+    prepares the next one: so a commit marker that follows an abort marker is no repeated one."""
+    found: list[CommitMarker] = []
+    follows_commit = False
     for batch in batches:
-        if batch.producer_id == producer_id:
-            if batch.control and empty:
-                return None
-            empty = batch.control
-            markers += [batch.first] if batch.control else []
-    return markers
+        if batch.producer_id != producer_id:
+            continue
+        is_commit = batch.control and not batch.aborted
+        if is_commit:
+            found.append(CommitMarker(batch.first, follows_commit))
+        follows_commit = is_commit
+    return found
 
 
-def bounds_of(markers: Sequence[int], end: int, surely: int, perhaps: int) -> tuple[int, int]:
-    """Return how many markers are of transactions that are in, at least and at most, by one count."""
-    seen = bisect_left(markers, end)
-    return seen - perhaps, seen - surely
+class Boundary(NamedTuple):
+    """Commit markers below offset `first` are of transactions that are in; those from offset `last` on are of
+    transactions that are not. Those between can't be told apart, for the `reason`."""
+
+    first: int
+    last: int
+    reason: CutReason = "not counted"
 
 
-def limit_of(markers: Sequence[int] | None, counts: Iterable[tuple[int, int, int]]) -> int | None:
-    """Return the offset from which on markers are of transactions that are not in; None if it can't be told."""
-    if markers is None:
-        return None
-    bounds = [(0, len(markers)), *(bounds_of(markers, *count) for count in counts)]
-    first, last = max(least for least, _ in bounds), min(most for _, most in bounds)
-    return [*markers, _NO_LIMIT][first] if first == last else None
+ALL_IN = Boundary(_NO_LIMIT, _NO_LIMIT)
+
+
+class Bounds(NamedTuple):
+    """How many commit markers are of transactions that are in: at least, and at most. `exact`: a count left no doubt of
+    how many are not, so that another count would tell no more."""
+
+    least: int
+    most: int
+    exact: bool
+
+
+def bounds_of(markers: Sequence[CommitMarker], count: MarkerCount) -> Bounds:
+    """Return what one count tells of a producer's commit markers in a partition."""
+    seen = sum(marker.offset < count.end for marker in markers)
+    # Each transaction that is not in has a marker of its own. Where none is known to have it below the end, all markers
+    # may be of transactions that are in, and so may later ones: a marker that comes twice, or one without records.
+    most = seen - count.surely if count.surely else _NO_LIMIT
+    # From the newest one back, as many markers may be of transactions that are not in as these are allowed to be. One
+    # that may repeat the marker before it needs no transaction of its own, unless it is the first one that is not in.
+    least = seen
+    transactions = 0
+    while least > 0 and transactions < count.perhaps:
+        least -= 1
+        if not markers[least].may_repeat:
+            transactions += 1
+    return Bounds(least, most, count.surely == count.perhaps)
+
+
+def boundary_of(markers: Sequence[CommitMarker], bounds: Iterable[Bounds]) -> Boundary:
+    """Return where a producer's commit markers in a partition begin to be of transactions that are not in."""
+    least, most, exact = 0, len(markers), False
+    for each in bounds:
+        least, most, exact = max(least, each.least), min(most, each.most), exact or each.exact
+    if least > most:
+        return Boundary(-1, _NO_LIMIT, "unknown marker")
+    offsets = [marker.offset for marker in markers]
+    offsets.append(_NO_LIMIT)
+    return Boundary(offsets[least], offsets[most], "repeated marker" if exact else "not counted")
+
+
+def boundaries_in(tp: TopicPartition, window: LogWindow, counts: Counts) -> dict[int, Boundary]:
+    """Return the boundary of each producer whose markers were counted in a partition."""
+    found: dict[int, Boundary] = {}
+    for producer_id in {batch.producer_id for batch in window.batches}:
+        own = counts.get((tp, producer_id))
+        if own is not None:
+            markers = commit_markers(producer_id, window.batches)
+            found[producer_id] = boundary_of(markers, [bounds_of(markers, count) for count in own])
+    return found
 
 
 def cut_window(
-    tp: TopicPartition, stable: int, window: LogWindow, producers: Producers, counts: Counts
+    tp: TopicPartition, stable: int, window: LogWindow, producers: Producers, boundaries: Mapping[int, Boundary]
 ) -> tuple[int, Offsets] | OpenTransaction:
     """Return where a partition ends, and which offsets below are held: runs of committed batches that are not in, with
-    the markers and aborted batches among them (step 7). Or a transaction that can't be decided."""
-    if not window.complete:  # it was too large
-        return OpenTransaction(tp, -1, stable, -1)
+    the markers and aborted batches among them (step 7). Or a transaction that can't be decided. `boundaries` are by
+    producer id."""
+    if not window.complete:
+        return OpenTransaction(tp, -1, stable, -1, "too large")
     held: list[tuple[int, int]] = []
     joined = False
-    counted = {each.producer_id for each in window.batches if (tp, each.producer_id) in counts}
-    limits = {who: limit_of(markers_of(who, window.batches), counts[tp, who]) for who in counted}
     for batch, marker in _committed(window):
         if not stable <= batch.first < window.end:
             continue
-        limit = limits.get(batch.producer_id, _NO_LIMIT)
-        if limit is None:
-            return OpenTransaction(tp, -1, batch.first, -1)
-        is_in = marker is None or _is_in(marker, producers.get(batch.producer_id), limit)
+        boundary = boundaries.get(batch.producer_id, ALL_IN)
+        if marker is not None and boundary.first <= marker.first < boundary.last:
+            return OpenTransaction(tp, -1, batch.first, -1, boundary.reason)
+        is_in = marker is None or _is_in(marker, producers.get(batch.producer_id), boundary.last)
         if not is_in:
             held.append((held.pop()[0] if joined else batch.first, batch.last + 1))
         joined = not is_in
@@ -349,7 +511,7 @@ def _is_in(marker: LogBatch, entries: Sequence[Entry] | None, limit: int) -> boo
 # Reading the internal topics. Their records are by Kafka's definitions TransactionLogValue and OffsetCommitValue.
 
 _TRANSACTION = struct.Struct(">qhib")
-_PREPARED, _COMPLETED = {2, 3}, {4, 5}
+_PREPARED, _COMPLETED, _ABORTED = {2, 3}, {4, 5}, {3, 5}
 _CLIENT_VERSION = 2  # the tag
 _NEWEST_TRANSACTION, _NEWEST_COMMIT = 1, 4
 _COMMIT_KEYS = {0, 1}
@@ -370,16 +532,25 @@ class _StateLog:
 
     def read(self, ends: Ends) -> None:
         ranges = {tp: (at, ends[tp], 0) for tp, at in self.positions.items() if at < ends[tp]}
-        for tp, window in log_windows(self.cluster.connection, ranges, _MOST_BYTES, records=ranges).items():
+        for tp, window in log_windows(self.cluster.connection, ranges, MOST_BYTES, records=ranges).items():
             for offset, key, value in (record for batch in window.batches for record in batch.records()):
                 if offset != self.positions[tp]:
                     break
                 self.positions[tp] += 1
                 name, entry = entry_of(tp, offset, key, value)
                 if entry is not None:
-                    self.entries[name].append(entry)
+                    self._add(name, entry)
             if self.positions[tp] < ends[tp]:
                 raise UntoldError(Untold("failed", f"{tp} lacks offset {self.positions[tp]}, or is too large"))
+
+    def _add(self, name: str, entry: Entry) -> None:
+        own = self.entries[name]
+        if own and not own[-1].complete and not entry.complete:
+            # The coordinator could not replicate the entry before in time, and has sent no marker by it. The later
+            # entry prepares the transaction, and may even abort what the former one would have committed.
+            own[-1] = entry
+        else:
+            own.append(entry)
 
 
 def entry_of(tp: TopicPartition, offset: int, key: bytes, value: bytes | None) -> tuple[str, Entry | None]:
@@ -403,7 +574,8 @@ def entry_of(tp: TopicPartition, offset: int, key: bytes, value: bytes | None) -
     values.take(16)  # times
     tags = _tags(values) if version else {}
     client = int.from_bytes(tags.get(_CLIENT_VERSION, b""), "big")
-    return name, Entry(tp, offset, producer_id, epoch, client, status in _COMPLETED, frozenset(partitions))
+    complete, aborted = status in _COMPLETED, status in _ABORTED
+    return name, Entry(tp, offset, producer_id, epoch, client, complete, frozenset(partitions), aborted)
 
 
 def _commits(tp: TopicPartition, window: LogWindow, end: int, held: Offsets) -> list[Commit]:

@@ -188,8 +188,9 @@ def backup(
     """Back up a cluster into one new restore point, as `kbackup backup` does, and write the Delta tables of
     `export.delta` where it is set.
 
-    `settings` are keys of the section `backup`, such as `topics=["orders"]`. A report with `losses`, `offline` or
-    `damage` is a backup that ended with exit code 3 on the command line."""
+    `settings` are keys of the section `backup`, such as `topics=["orders"]`. A report with `losses`, `offline`,
+    `damage`, or `transactions` that are not whole though whole ones were asked for, is a backup that ended with exit
+    code 3 on the command line."""
     chosen = configured(config, "backup", settings)
     tables = delta_config(chosen, chosen.export.delta)
     with spark_of(tables, spark) as for_tables, spark_of(chosen, spark) as without_tables, opened(chosen) as store:

@@ -19,6 +19,7 @@ from kbackup.cli.common.session import archive_store, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.jobs.backup.follow import Follower, FollowReport
 from kbackup.jobs.backup.schemas import BackupSchemas
+from kbackup.jobs.backup.transactions import are_in_part
 from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror.dry_run import DryRun, dry_run, dry_run_of_take
 from kbackup.jobs.mirror.flow import Flow
@@ -144,11 +145,14 @@ class ApplyRoundReporter(RoundReporter):
 
 
 def show_reports(frame: Frame, reports: Mapping[str, FollowReport | ApplyReport]) -> bool:
-    """Print the totals of each half. Return whether anything was lost or refused."""
+    """Print the totals of each half. Return whether anything was lost or refused, or whether the last restore point of
+    a source may have transactions in part."""
     is_loss = False
     for name, report in reports.items():
         if isinstance(report, FollowReport):
-            is_loss = is_loss or (bool(report.losses) and not frame.config.backup.allow_loss)
+            options = frame.config.backup
+            is_lost = bool(report.losses) and not options.allow_loss
+            is_loss = is_loss or is_lost or are_in_part(report.transactions, options)
             summary = f"{plural(report.restore_points, 'restore point')}; newest {report.restore_point or 'none'}"
         else:
             is_loss = is_loss or report.is_loss
@@ -267,8 +271,8 @@ def command(
     The take half backs a source up into its archive. The apply half writes to a target, exactly once. Without --take
     and --apply, both run. `kbackup.archive` in FILE, or --archive, names the archives: `s3://bucket/{source}`.
 
-    Ends with exit code 3 when records were lost, a source topic was recreated, or the target refused a topic, a config
-    or an ACL.
+    Ends with exit code 3 when records were lost, a source topic was recreated, the target refused a topic, a config or
+    an ACL, or if transactions may be in the last restore point of a source in part.
     """
     if take and apply:
         raise UsageError("--take and --apply exclude each other", "give neither to run both halves")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from kbackup.archive.lease import HeldLease
+from kbackup.archive.models import Transactions
 from kbackup.archive.query.selection import Selections
 from kbackup.archive.run import open_or_create
 from kbackup.config.models import Backup, Follow
@@ -48,7 +49,8 @@ class Watcher(Protocol):
 
 @dataclass
 class FollowReport:
-    """Report of a follower from start to end. `restore_point` is the archive's newest; `losses` counts by kind."""
+    """Report of a follower from start to end. `restore_point` is the archive's newest; `losses` counts by kind;
+    `transactions` is what the follower's last restore point says of them, null if it made none."""
 
     archive: str
     restore_point: int | None = None
@@ -59,6 +61,7 @@ class FollowReport:
     bytes: int = 0
     stored_bytes: int = 0
     losses: dict[str, int] = field(default_factory=dict)
+    transactions: Transactions | None = None
     seconds: float = 0.0
 
     def add(self, report: BackupReport) -> None:
@@ -67,6 +70,7 @@ class FollowReport:
         self.records += report.totals.records
         self.bytes += report.totals.bytes
         self.stored_bytes += report.totals.stored_bytes
+        self.transactions = report.transactions
         for loss in report.losses:
             self.losses[loss.kind] = self.losses.get(loss.kind, 0) + 1
 

@@ -48,6 +48,7 @@ from kbackup.jobs.capture import Base, LiveTopic, SourceCluster, connect, settin
 from kbackup.jobs.metadata import with_sources
 from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.kafka.client import Properties, on_the_way
+from kbackup.kafka.transactions import OffsetsTopicCreatedError
 from kbackup.metrics.registry import LOSSES, Phases, ProgressListener, counted
 from kbackup.schemas.base import RegistryOptions
 from kbackup.spark.tasks import Spark
@@ -191,16 +192,27 @@ def capture_cluster(
     cluster = source.cluster
     with phases.step("discover"):
         topics, existing = capture.discover(cluster, selections.topics, base.head, later, offline)
-    with phases.step("capture groups"):
-        begun = transactions.begin(source)
-        # before the end offsets, so that no group points past what is archived
-        groups = capture.groups(cluster, selections.groups, set(topics), base.groups, later)
-    ends = capture_logs(source, base, topics, begun, groups, selections, phases)
+
+    def begin_with_groups(offsets_topic_exists: bool) -> tuple[Begun, Groups]:
+        with phases.step("capture groups"):
+            begun = transactions.begin(source, offsets_topic_exists=offsets_topic_exists)
+            # before the end offsets, so that no group points past what is archived
+            asked = capture.groups(cluster, selections.groups, set(topics), base.groups, later)
+        return begun, asked
+
+    begun, asked = begin_with_groups(offsets_topic_exists=False)
+    try:
+        ends = capture_logs(source, base, topics, begun, asked, selections, phases)
+    except OffsetsTopicCreatedError:
+        # A cluster that never had a group has no such topic, until somebody asks for a group's coordinator: most often
+        # this very capture. What was begun did not look at the topic, so groups and logs are captured once more.
+        begun, asked = begin_with_groups(offsets_topic_exists=True)
+        ends = capture_logs(source, base, topics, begun, asked, selections, phases)
     with phases.step("resolve ranges"):
-        reading = capture.read_brokers(cluster, topics, source.id, [group.group for group in groups.groups])
+        reading = capture.read_brokers(cluster, topics, source.id, [group.group for group in asked.groups])
         merged = with_sources(reading, source.brokers, source.sources)
     settings = as_archived(merged.metadata, base.archive.info)  # which is what the next run compares with
-    return Captured(started_at, ends, existing, settings, begun, groups, merged.warnings, merged.damage)
+    return Captured(started_at, ends, existing, settings, begun, asked, merged.warnings, merged.damage)
 
 
 def capture_logs(
@@ -212,7 +224,8 @@ def capture_logs(
     selections: Selections,
     phases: Phases,
 ) -> WholeEnds:
-    """Capture where the logs end, and the groups as of there: `asked` and the transactions since."""
+    """Capture where the logs end, and the groups as of there: `asked` and the transactions since.
+    `OffsetsTopicCreatedError` as in `CutBegun.close`."""
     with phases.step("resolve ranges"):
         live = capture.live_topics(source.cluster, topics, source.isolation_level)
     with phases.step("end transactions"):
@@ -224,14 +237,17 @@ def capture_ends(
     source: SourceCluster, base: Base, selections: Selections, phases: Phases, captured: Captured
 ) -> Captured | None:
     """Capture the ends of the logs anew, with the groups and settings of an earlier capture. None if topics or
-    partitions have come or gone since: then all is captured anew."""
+    partitions have come or gone since, `__consumer_offsets` included: then all is captured anew."""
     started_at, offline = now(), {TopicPartition(t.name, p) for t in captured.topics for p in t.offline}
     with phases.step("discover"):
         topics, existing = capture.discover(source.cluster, selections.topics, base.head, True, offline)
     before = {t.name: (t.id, {*t.partitions, *t.offline}) for t in captured.topics}
     if {t.name: (t.id, {*t.partitions}) for t in topics.values()} != before:
         return None
-    ends = capture_logs(source, base, topics, captured.begun, captured.asked, selections, phases)
+    try:
+        ends = capture_logs(source, base, topics, captured.begun, captured.asked, selections, phases)
+    except OffsetsTopicCreatedError:
+        return None
     return replace(captured, started_at=started_at, ends=ends, existing=existing)
 
 

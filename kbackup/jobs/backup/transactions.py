@@ -5,20 +5,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from kbackup.archive.models import Group, Groups, HangingTransaction, Transactions, abort_command
 from kbackup.archive.query.content import with_offsets
+from kbackup.config.models import Backup
 from kbackup.jobs.capture import ABSENT, LiveTopic, SourceCluster, offline_partitions
 from kbackup.jobs.groups.job import as_stored
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.kafka.security import Untold
-from kbackup.kafka.transactions import Commit, CutBegun, TransactionCut, begin_cut
+from kbackup.kafka.transactions import (
+    MOST_BYTES,
+    STATE,
+    Commit,
+    CutBegun,
+    CutReason,
+    OpenTransaction,
+    TransactionCut,
+    begin_cut,
+)
 from kbackup.types import TopicPartition
-from kbackup.util.text import human_duration, join_names, plural
+from kbackup.util.text import human_duration, human_size, join_names, plural
 
 Begun = CutBegun | Untold | str
 """Or the reason why partitions end by position, as they are asked to."""
@@ -38,13 +48,20 @@ class WholeEnds:
     written: Collection[TopicPartition] = field(default_factory=frozenset)
 
 
-def begin(source: SourceCluster) -> Begun:
-    """Begin before groups are asked for."""
+def begin(source: SourceCluster, *, offsets_topic_exists: bool = False) -> Begun:
+    """Begin before groups are asked for. `offsets_topic_exists` as in `begin_cut`."""
     if source.whole_within is None:
         return "backup.transactions is partition"
     if source.isolation_level != "read_committed":
         return f"records are read with {source.isolation_level}"
-    return begin_cut(source.cluster)
+    return begin_cut(source.cluster, offsets_topic_exists=offsets_topic_exists)
+
+
+def are_in_part(transactions: Transactions | None, options: Backup) -> bool:
+    """Return whether a restore point may have transactions in part though `options` ask for whole ones. None: there is
+    no restore point."""
+    are_asked_for = options.transactions == "whole" and options.isolation_level == "read_committed"
+    return are_asked_for and transactions is not None and not transactions.whole
 
 
 def whole_ends(
@@ -57,7 +74,7 @@ def whole_ends(
 ) -> WholeEnds:
     """Return the ends for `topics`, of which the last stable offsets were listed after `groups` were asked for.
     `selected` tells groups that are captured; `given_up` are the last stable offsets at which earlier restore points
-    stopped waiting, and gets those of this one."""
+    stopped waiting, and gets those of this one. `OffsetsTopicCreatedError` if all must begin once more."""
     if not isinstance(begun, CutBegun):
         return _by_position(topics, groups, begun)
     stable = {TopicPartition(t.name, p): live.end for t in topics for p, live in t.partitions.items()}
@@ -90,9 +107,13 @@ def whole_ends(
 
 def _by_position(topics: Sequence[LiveTopic], groups: Groups, reason: Untold | str) -> WholeEnds:
     """Return the ends as they are. A reason in words is what the user asked for, which is no warning."""
-    why = reason if isinstance(reason, str) else reason.why
-    transactions = Transactions(whole=False, why=f"{_BY_POSITION}: {why}")
-    return WholeEnds(topics, groups, transactions, () if isinstance(reason, str) else _warnings(transactions))
+    if isinstance(reason, str):
+        return WholeEnds(topics, groups, Transactions(whole=False, why=f"{_BY_POSITION}: {reason}"))
+    transactions = Transactions(whole=False, why=f"{_BY_POSITION}: {reason.why}")
+    warnings = list(_warnings(transactions))
+    if reason.reason != "failed":  # and so the next backup will have it no better
+        warnings.append("where a cluster can't have whole transactions, set backup.transactions to partition")
+    return WholeEnds(topics, groups, transactions, tuple(warnings))
 
 
 def _warnings(transactions: Transactions) -> tuple[str, ...]:
@@ -108,24 +129,44 @@ def _warnings(transactions: Transactions) -> tuple[str, ...]:
     )
 
 
+_REASONS: Mapping[CutReason, str] = {
+    "not stable": "transactions had ended, but the last stable offset did not follow (see whether replicas are behind)",
+    "too large": f"more than {human_size(MOST_BYTES)} were written since the oldest open transaction began",
+    "not counted": "producers commit all the time, and their markers could not be counted",
+    "repeated marker": "a commit has a marker without records, which may have been written twice",
+    "unknown marker": f"the markers of commits don't fit {STATE}",
+}
+"""Why transactions of a partition can't be told apart, but for those that are open."""
+
+
 def _transactions(cut: TransactionCut, wait: float, topics: Sequence[LiveTopic], unread: Sequence[str]) -> Transactions:
     reasons: list[str] = []
-    named = [each for each in cut.open if each.producer_id >= 0]
-    if named:
-        names = join_names(sorted({str(each.tp) for each in named}), _NAMED)
-        many = plural(len(named), "transaction")
-        reasons.append(f"{many} did not end within {human_duration(wait)}, in {names}: {_BY_POSITION} there")
-    if much := sorted({str(each.tp) for each in cut.open if each.producer_id < 0}):
-        reasons.append(f"too much was written meanwhile to tell transactions apart in {join_names(much, _NAMED)}")
+    by_reason: dict[CutReason, list[OpenTransaction]] = {}
+    for each in cut.open:
+        by_reason.setdefault(each.reason, []).append(each)
+    for reason, transactions in sorted(by_reason.items()):
+        partitions = sorted({str(each.tp) for each in transactions})
+        names = join_names(partitions, _NAMED)
+        if reason == "open":
+            many = plural(len(transactions), "transaction")
+            reasons.append(f"{many} did not end within {human_duration(wait)}, in {names}: {_BY_POSITION} there")
+        else:
+            reasons.append(f"{_REASONS[reason]}, in {names}: {_BY_POSITION} there")
     if offline := offline_partitions(topics):
         reasons.append(f"partitions without a leader: {join_names(offline, _NAMED)}")
     if unread:
         reasons.append(f"groups that commit in transactions and can't be read: {join_names(unread, _NAMED)}")
-    still = tuple(
-        HangingTransaction(**e.tp._asdict(), producer_id=e.producer_id, start=e.start, timestamp=e.timestamp)
-        for e in cut.open
-    )
-    return Transactions(whole=not reasons, why="; ".join(reasons), open=still)
+    still = [
+        HangingTransaction(
+            topic=each.tp.topic,
+            partition=each.tp.partition,
+            producer_id=each.producer_id,
+            start=each.start,
+            timestamp=each.timestamp,
+        )
+        for each in cut.open
+    ]
+    return Transactions(whole=not reasons, why="; ".join(reasons), open=tuple(still))
 
 
 def replayed(source: SourceCluster, groups: Groups, commits: Iterable[Commit]) -> Groups:

@@ -53,6 +53,7 @@ class Soak:
         self.name, self.config = self.folder.name, self.folder / "kbackup.toml"
         self.store = FileStore(self.folder / "archive")
         servers = f'"bootstrap.servers" = "{self.broker.bootstrap}"'
+        transactions, wait = self.options.transactions, self.options.wait
         self.config.write_text(f"""
             archive = "{self.store.url}"
             metadata_cache = false
@@ -60,7 +61,9 @@ class Soak:
             source = {{ {servers} }}
             target = {{ {servers} }}
             follow = {{ interval_seconds = 0.5, max_age_seconds = 5 }}
-            backup = {{ topics = ["/{self.name}-.*/"], transactions = "{self.options.transactions}" }}
+            backup.topics = ["/{self.name}-.*/"]
+            backup.transactions = "{transactions}"
+            backup.transaction_wait_seconds = {wait}
             """)
 
     def run(self) -> list[Verdict]:
@@ -164,6 +167,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--producers", type=int, default=12, help="processes that write transactions (12)")
     add("--rate", type=int, default=400, help="records a second that each application copies (400)")
     add("--restores", type=int, default=5, help="restore points that are also restored (5)")
+    add("--wait", type=float, default=60, help="seconds that open transactions get to end (60)")
     add("--transactions", choices=("whole", "partition"), default="whole", help="what backups promise (whole)")
     return parser.parse_args(arguments)
 

@@ -15,15 +15,17 @@ import pytest
 
 from kbackup import cli
 from kbackup.archive import layout
+from kbackup.archive.models import Transactions
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.offset_map import FlowMapPartName, OffsetMap
 from kbackup.cli import main
 from kbackup.cli.backup import RoundReporter
 from kbackup.cli.common.frame import FlagValues, Frame, load_config
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.mirror.run import ApplyRoundReporter, Building
+from kbackup.cli.mirror.run import ApplyRoundReporter, Building, show_reports
 from kbackup.config.load import Setting, SettingOrigin
 from kbackup.errors import UnreachableError
+from kbackup.jobs.backup.follow import FollowReport
 from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror import positions
@@ -87,6 +89,14 @@ def test_translate_refuses_one_archive_of_two_sources(tmp_path: Path, capsys: py
 @pytest.fixture
 def frame() -> Frame:
     return Frame(load_config(FlagValues()), Reporter())
+
+
+def test_a_mirror_whose_last_restore_point_has_transactions_in_part_ends_with_a_loss(frame: Frame) -> None:
+    in_part = FollowReport("file:///a", transactions=Transactions(whole=False, why="a transaction did not end"))
+    whole = FollowReport("file:///a", transactions=Transactions(whole=True))
+    assert show_reports(frame, {"take A": in_part})
+    assert not show_reports(frame, {"take A": whole})
+    assert not show_reports(frame, {"take A": FollowReport("file:///a")}), "it made no restore point"
 
 
 def test_refusals_are_told_once(frame: Frame, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from kbackup.archive.models import Groups, HangingTransaction, Transactions
+from kbackup.config.models import Backup
 from kbackup.jobs.backup import transactions
-from kbackup.jobs.backup.transactions import WholeEnds, begin, replayed, whole_ends
+from kbackup.jobs.backup.transactions import WholeEnds, are_in_part, begin, replayed, whole_ends
 from kbackup.jobs.capture import ABSENT, Live, LiveTopic, SourceCluster
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.kafka.security import Untold
-from kbackup.kafka.transactions import Commit, CutBegun, OpenTransaction, TransactionCut
+from kbackup.kafka.transactions import Commit, CutBegun, CutReason, OpenTransaction, TransactionCut
 from kbackup.metadata.sources import Sources
 from kbackup.types import TopicPartition
 from tests.support.archives import group_at
@@ -86,7 +87,7 @@ def test_positions_are_replayed_in_order() -> None:
     ("begun", "why", "warned"),
     [
         ("backup.transactions is partition", "backup.transactions is partition", 0),
-        (Untold("denied", "no right"), "no right", 1),
+        (Untold("denied", "no right"), "no right", 2),
         (Begun(Untold("failed", "no answer")), "no answer", 1),
     ],
 )
@@ -94,13 +95,14 @@ def test_partitions_end_by_themselves_where_nothing_else_is_possible(begun: Any,
     ends = ends_of(begun)
     assert (ends.topics, ends.groups, ends.transactions.whole) == (TOPICS, BEFORE, False)
     assert ends.transactions.why == f"each partition ends at its own last stable offset: {why}"
-    assert [why in warning for warning in ends.warnings] == [True] * warned
+    assert len(ends.warnings) == warned
+    assert all(why in warning for warning in ends.warnings[:1])
 
 
 def test_what_did_not_end_is_named_with_its_command_and_not_waited_for_again() -> None:
     open_ = (
         *(OpenTransaction(ORDERS, 7, 3, 1_000), OpenTransaction(OFFSETS, 7, 4, 1_000)),
-        OpenTransaction(OTHER, -1, 8, -1),
+        OpenTransaction(OTHER, -1, 8, -1, "too large"),
     )
     given_up = {OTHER: 1}
     ends = ends_of(Begun(TransactionCut({ORDERS: 9, OTHER: 8}, {}, [], open_, frozenset())), given_up)
@@ -111,14 +113,54 @@ def test_what_did_not_end_is_named_with_its_command_and_not_waited_for_again() -
     assert ends.transactions.why.startswith(
         "2 transactions did not end within 1m00s, in __consumer_offsets-7, orders-0"
     )
-    assert ends.transactions.why.endswith("too much was written meanwhile to tell transactions apart in orders-1")
+    assert (
+        "more than 256.0 MiB were written since the oldest open transaction began, in orders-1" in ends.transactions.why
+    )
     assert "abort --topic orders --partition 0 --start-offset 3" in ends.warnings[1]
     assert [each.producer_id for each in ends.transactions.open] == [7, 7, -1], "each ends a backup with exit code 3"
     assert len(ends.warnings) == 3, "nothing is to be aborted where it may have ended"
 
 
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("not stable", "the last stable offset did not follow"),
+        ("too large", "more than 256.0 MiB were written"),
+        ("not counted", "their markers could not be counted"),
+        ("repeated marker", "may have been written twice"),
+        ("unknown marker", "don't fit __transaction_state"),
+    ],
+)
+def test_each_partition_is_named_with_its_own_reason(reason: CutReason, words: str) -> None:
+    open_ = (OpenTransaction(ORDERS, -1, 3, -1, reason), OpenTransaction(OTHER, 7, 8, 1_000))
+    ends = ends_of(Begun(TransactionCut({ORDERS: 9, OTHER: 8}, {}, [], open_, frozenset())))
+    reasons = ends.transactions.why.split("; ")
+    (own,) = [each for each in reasons if words in each]
+    (other,) = [each for each in reasons if "did not end" in each]
+    assert "in orders-0: each partition ends at its own last stable offset there" in own
+    assert "in orders-1: each partition ends at its own last stable offset there" in other
+
+
+@pytest.mark.parametrize(
+    ("untold", "hint"),
+    [(Untold("denied", "no right"), True), (Untold("not supported", "too old"), True), (Untold("failed", "?"), False)],
+)
+def test_a_cluster_that_allows_no_whole_transactions_is_told_from_one_that_fails(untold: Untold, hint: bool) -> None:
+    warnings = ends_of(untold).warnings
+    assert any("set backup.transactions to partition" in warning for warning in warnings) == hint
+
+
+def test_transactions_are_in_part_only_where_whole_ones_were_asked_for() -> None:
+    in_part, whole = Transactions(whole=False, why="?"), Transactions(whole=True)
+    assert are_in_part(in_part, Backup())
+    assert not are_in_part(whole, Backup())
+    assert not are_in_part(None, Backup()), "there is no restore point"
+    assert not are_in_part(in_part, Backup(transactions="partition"))
+    assert not are_in_part(in_part, Backup(isolation_level="read_uncommitted"))
+
+
 def test_whole_transactions_are_of_committed_records_and_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "begin_cut", lambda cluster: "begun")
+    monkeypatch.setattr(transactions, "begin_cut", lambda cluster, offsets_topic_exists: "begun")
     assert begin(source_of()) == "begun"
     assert begin(source_of(whole_within=None)) == "backup.transactions is partition"
     assert begin(source_of(isolation_level="read_uncommitted")) == "records are read with read_uncommitted"

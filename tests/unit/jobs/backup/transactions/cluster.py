@@ -16,10 +16,14 @@ FENCED, HANGING, RESENT = "FENCED", "HANGING", "RESENT"
 class Transaction(NamedTuple):
     """Writes a batch to each partition of `writes`, in any order, then ends: COMMIT; RESENT, a commit whose markers
     come twice, as from a coordinator that is restarted; ABORT; FENCED, which is an abort that raises the epoch and may
-    come after any write, and puts its marker also where nothing was written; or HANGING, which is none of them."""
+    come after any write, and puts its marker also where nothing was written; or HANGING, which is none of them.
+
+    `named` are partitions that belong to it without a record: its end puts a marker there, too. librdkafka leaves them
+    where it aborts before its records were sent."""
 
     writes: tuple[int, ...]
     end: str = COMMIT
+    named: tuple[int, ...] = ()
 
 
 class Producer(NamedTuple):
@@ -42,13 +46,14 @@ class Batch(NamedTuple):
 
 class Event(NamedTuple):
     """One entry of a coordinator's log, `__transaction_state`. `number` is not in real entries. `partitions` are those
-    that get a marker; an entry of a complete transaction has none."""
+    that get a marker; an entry of a complete transaction has none. `aborted`: it is PrepareAbort or CompleteAbort."""
 
     kind: str
     epoch: int
     version: int
     number: int
     partitions: tuple[int, ...] = ()
+    aborted: bool = False
 
 
 class At(NamedTuple):
@@ -91,11 +96,12 @@ def steps_of(cluster: Cluster, programs: Sequence[Producer]) -> Iterator[tuple[s
     for who, (program, at) in enumerate(zip(programs, cluster.producers, strict=True)):
         if at.number == len(program.transactions):
             continue
-        writes, end = program.transactions[at.number]
+        writes, end, named = program.transactions[at.number]
+        aborted = end not in (COMMIT, RESENT)
         # as Kafka 4.3 does it: a coordinator fences with version 2, whatever the producer has
         version = 2 if end == FENCED or (program.upgraded and at.number) else program.version
         raised = at.epoch + (version == 2)  # the epoch of its markers
-        marked = tuple(sorted({*writes}))
+        marked = tuple(sorted({*writes, *named}))
         if at.marks is None:
             for n, to in enumerate(at.left):
                 if to not in at.left[:n]:
@@ -105,11 +111,11 @@ def steps_of(cluster: Cluster, programs: Sequence[Producer]) -> Iterator[tuple[s
                         _moved(moved, who, at._replace(left=_without(at.left, to))),
                     )
             if end != HANGING and (not at.left or (end == FENCED and at.left != writes)):
-                moved = _log(cluster, who, Event(PREPARE, raised, version, at.number, marked))
+                moved = _log(cluster, who, Event(PREPARE, raised, version, at.number, marked, aborted))
                 then = at._replace(left=(), marks=marked * (1 + (end == RESENT)))
                 yield f"coordinator of {who} prepares", _moved(moved, who, then)
         elif at.marks:
-            mark = Batch(COMMIT if end in (COMMIT, RESENT) else ABORT, who, raised, at.number)
+            mark = Batch(ABORT if aborted else COMMIT, who, raised, at.number)
             for to in sorted({*at.marks}):
                 moved = _append(cluster, to, mark)
                 yield (
@@ -118,7 +124,7 @@ def steps_of(cluster: Cluster, programs: Sequence[Producer]) -> Iterator[tuple[s
                 )
         else:
             number, following = at.number + 1, program.transactions[at.number + 1 :]
-            moved = _log(cluster, who, Event(COMPLETE, raised, version, at.number))
+            moved = _log(cluster, who, Event(COMPLETE, raised, version, at.number, aborted=aborted))
             then = At(number, following[0].writes if following else (), raised + (end == FENCED))
             yield f"coordinator of {who} completes", _moved(moved, who, then)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tests.unit.jobs.backup.transactions.cluster import (
+    COMMIT,
     COMPLETE,
     DATA,
     GIVEN_UP,
@@ -28,8 +29,17 @@ Ends = tuple[int, ...]
 Position = tuple[int, int] | None
 
 
-Bounds = tuple[tuple[tuple[int, int], ...], ...]
-"""By partition and producer; without a count, `()`."""
+class Bound(NamedTuple):
+    """How many commit markers of a producer in a partition are of transactions that are in: at least, and at most.
+    `exact`: a count told how many are not, so that another one would tell no more."""
+
+    least: int = 0
+    most: int = _MANY
+    exact: bool = False
+
+
+Bounds = tuple[tuple[Hashable, ...], ...]
+"""By partition and producer; without a count, `()`. `Whole` has a `Bound` for each."""
 
 
 class Count(NamedTuple):
@@ -42,8 +52,9 @@ class Count(NamedTuple):
 
 class Known(NamedTuple):
     """What the backup knows: last stable offsets `stable`, group positions `base`, where coordinators' logs ended
-    `before`, the `ends` of partitions, and a count of markers that goes on, `counted`. `bounds` are how many markers of
-    each producer in each partition are of transactions that are in: at least, and at most."""
+    `before`, the `ends` of partitions, and a count of markers that goes on, `counted`. `bounds` are what earlier counts
+    told. Once the wait gave up, `late` has for each partition whether its last stable offset had not reached its end,
+    and `explained` whether an open transaction was found there."""
 
     phase: str = "stable"
     stable: Ends = ()
@@ -52,6 +63,8 @@ class Known(NamedTuple):
     ends: Ends = ()
     counted: Count = Count()
     bounds: Bounds = ()
+    late: tuple[bool, ...] = ()
+    explained: tuple[bool, ...] = ()
 
 
 class UndecidedError(Exception):
@@ -66,8 +79,12 @@ class Whole(Backup):
     """The rule of README.md. Wrong variants leave something out (a False), or do one thing otherwise: `group_positions`
     is `tail`, which is right, or `before` or `after`; `epochs_alone` has producers of version 1 told by epochs as well;
     `own_epochs` looks at the epochs of records in place of those of their markers; `counts_once` takes a transaction
-    that is prepared for one with all its markers; `twice` counts markers that came twice; `all_in` takes every producer
-    for one that has prepared nothing meanwhile.
+    that is prepared for one with all its markers; `twice` counts markers that may have come twice, and `skips_repeated`
+    none of them; `all_in` takes every producer for one that has prepared nothing meanwhile.
+
+    With `gives_up`, the wait may end at any time. Then open transactions are looked for in late partitions. Those
+    that have none are looked at again, but for the wrong variant `late_is_done`: it ends them at their last stable
+    offset.
 
     With `others`, producers that are not in the model hold last stable offsets back as far as they like, and have
     markers counted that need not be."""
@@ -81,6 +98,9 @@ class Whole(Backup):
     own_epochs: bool = False
     counts_once: bool = False
     twice: bool = False
+    skips_repeated: bool = False
+    gives_up: bool = False
+    late_is_done: bool = False
     all_in: bool = False
     group_positions: str = "tail"
 
@@ -108,8 +128,53 @@ class Whole(Backup):
         elif known.phase == "wait":
             if not self.waits or all(cluster.stable(n) >= end for n, end in enumerate(known.ends)):
                 yield from self._decide(known, cluster, seen)
+            if self.gives_up:
+                yield "gives up waiting", known._replace(phase="look", late=(), explained=())
+        elif known.phase == "look":
+            yield from self._look(known, cluster)
+        elif known.phase == "explain":
+            yield from self._explain(known, cluster)
+        elif known.phase == "look again":
+            yield from self._look_again(known, cluster)
         else:
             yield from self._count(known, cluster, seen)
+
+    def _look(self, known: Known, cluster: Cluster) -> Iterator[Step]:
+        """Take the last look of the wait at one partition. Transactions of `others` may hold it back as well."""
+        partition = len(known.late)
+        own = cluster.stable(partition) < known.ends[partition]
+        for late in sorted({own, own or self.others}):
+            then = known._replace(late=(*known.late, late))
+            if len(then.late) == len(known.ends):
+                then = then._replace(phase="explain" if any(then.late) else "wait")
+            yield f"sees partition {partition} {'late' if late else 'in time'}", then
+
+    def _explain(self, known: Known, cluster: Cluster) -> Iterator[Step]:
+        """Look for an open transaction in one partition. One of `others` may still be open, or have ended."""
+        partition = len(known.explained)
+        own = cluster.stable(partition) < known.ends[partition]
+        for is_open in sorted({own, own or self.others}):
+            then = known._replace(explained=(*known.explained, is_open and known.late[partition]))
+            name = f"finds {'an' if is_open else 'no'} open transaction in partition {partition}"
+            if len(then.explained) < len(known.ends):
+                yield name, then
+            elif then.explained == then.late:
+                yield f"{name}, and names what is open", GIVEN_UP
+            elif not self.late_is_done:
+                yield name, then._replace(phase="look again")
+            elif any(then.explained):
+                yield f"{name}, and names what is open", GIVEN_UP
+            else:
+                ends = [s if late else e for s, e, late in zip(then.stable, then.ends, then.late, strict=True)]
+                yield name, then._replace(phase="wait", ends=tuple(ends))
+
+    def _look_again(self, known: Known, cluster: Cluster) -> Iterator[Step]:
+        """Look at late partitions again, until each of them is in time or was explained."""
+        late = [was and cluster.stable(n) < known.ends[n] for n, was in enumerate(known.late)]
+        if not any(late):
+            yield "sees every partition in time", known._replace(phase="wait", late=(), explained=())
+        elif all(explained for is_late, explained in zip(late, known.explained, strict=True) if is_late):
+            yield "names what is open", GIVEN_UP
 
     def _decide(self, known: Known, cluster: Cluster, seen: Ends) -> Iterator[Step]:
         again = False
@@ -137,14 +202,43 @@ class Whole(Backup):
             then = known._replace(phase="wait", counted=Count(), bounds=bounds)
             yield f"lists the coordinators again: {seen}", then
 
-    def _bounds(self, known: Known, count: Count, cluster: Cluster, partition: int, who: int) -> tuple[int, int]:
-        markers, _ = _markers(cluster.logs[partition], known.stable[partition], who)
-        seen = sum(n < count.ends[partition] for n in markers)
+    def _bounds(self, known: Known, count: Count, cluster: Cluster, partition: int, who: int) -> Hashable:
+        """Return what is known after a count: of each boundary between markers that are in and those that are not,
+        whether the count allows it."""
+        markers = self._commit_markers(cluster.logs[partition], known.stable[partition], who)
+        seen = [marker for marker in markers if marker.offset < count.ends[partition]]
         events = cluster.events[who]
-        named = [n for n in range(known.before[who], count.after[who]) if partition in events[n].partitions]
+        named = [
+            n
+            for n in range(known.before[who], count.after[who])
+            if partition in events[n].partitions and not events[n].aborted
+        ]
         surely = sum(n + 1 < count.before[who] or self.counts_once for n in named)
-        least, most = known.bounds[partition][who] if known.bounds else (0, _MANY)
-        return max(least, seen - len(named)), min(most, seen - surely)
+        allowed = []
+        for boundary in range(len(seen) + 1):
+            outside = seen[boundary:]
+            # the first one stands for a transaction; each other one that may repeat the one before may not
+            fewest = len(outside[:1]) + sum(not marker.may_repeat for marker in outside[1:])
+            if fewest <= len(named) and surely <= len(outside):
+                allowed.append(boundary)
+        before = self._bound(known, partition, who)
+        least = max(before.least, min(allowed, default=0))
+        # without one that surely is not in, markers that come later may be in as well
+        most = min(before.most, max(allowed, default=_MANY) if surely else _MANY)
+        return Bound(least, most, before.exact or surely == len(named))
+
+    def _bound(self, known: Known, partition: int, who: int) -> Bound:
+        bound = known.bounds[partition][who] if known.bounds else Bound()
+        assert isinstance(bound, Bound)
+        return bound
+
+    def _commit_markers(self, log: Log, stable: int, who: int) -> list[Marker]:
+        markers = commit_markers(log, stable, who)
+        if self.twice:
+            return [marker._replace(may_repeat=False) for marker in markers]
+        if self.skips_repeated:
+            return [marker for marker in markers if not marker.may_repeat]
+        return markers
 
     def _list_stable(self, known: Known, cluster: Cluster) -> Iterator[Step]:
         partition = len(known.stable)
@@ -202,29 +296,34 @@ class Whole(Backup):
         if first.version == 2 or self.epochs_alone:
             # the markers of a transaction of version 2 have a higher epoch than those before
             return bool(marks) and log[marks[0]].epoch < first.epoch + (first.kind == COMPLETE)
-        if not any(partition in event.partitions for event in since):
+        if not any(partition in event.partitions and not event.aborted for event in since):
             return True
-        if not committed(log, offset):
+        if batch.kind != DATA or not committed(log, offset):
             return False  # nobody reads it
-        markers, twice = _markers(log, known.stable[partition], batch.producer)
-        if twice and not self.twice:
-            raise UndecidedError(never=True)
-        least, most = known.bounds[partition][batch.producer] if known.bounds else (0, _MANY)
-        if least < min(most, len(markers)):
-            raise UndecidedError(never=False)
-        return markers.index(marks[0]) < least
+        markers = self._commit_markers(log, known.stable[partition], batch.producer)
+        number = [marker.offset for marker in markers].index(marks[0])
+        bound = self._bound(known, partition, batch.producer)
+        if bound.least <= number < bound.most:
+            raise UndecidedError(never=bound.exact)
+        return number < bound.least
 
 
-def _markers(log: Log, stable: int, who: int) -> tuple[list[int], bool]:
-    """Return the markers of a producer from an offset on, and whether one may have come twice: without records."""
-    markers: list[int] = []
-    empty = twice = False
-    for n, batch in enumerate(log[stable:], stable):
-        if batch.producer == who:
-            twice = twice or (batch.kind != DATA and empty)
-            empty = batch.kind != DATA
-            markers += [n] if empty else []
-    return markers, twice
+class Marker(NamedTuple):
+    """A commit marker. `may_repeat`: it follows another one of its producer, without a batch of it between."""
+
+    offset: int
+    may_repeat: bool
+
+
+def commit_markers(log: Log, stable: int, who: int) -> list[Marker]:
+    """Return the commit markers of a producer from offset `stable` on."""
+    own = [n for n in range(stable, len(log)) if log[n].producer == who]
+    found = []
+    for place, offset in enumerate(own):
+        if log[offset].kind == COMMIT:
+            follows_commit = place > 0 and log[own[place - 1]].kind == COMMIT
+            found.append(Marker(offset, follows_commit))
+    return found
 
 
 class Window(NamedTuple):
