@@ -218,7 +218,7 @@ def test_a_topic_that_is_deleted_meanwhile_fails_alone(odd: Odd, monkeypatch: py
 def test_a_drill_compares_what_the_target_takes(odd: Odd) -> None:
     names = [f"--topic={odd.topic(name)}" for name in ("plain", "small")]
     limit = "--topic-config=max.message.bytes=3000"
-    report = odd.kbackup.run("drill", odd.archive.url, "--on-source", *names, limit, code=1)
+    report = odd.kbackup.run("drill", odd.archive.url, "--on-source", *names, limit, code=3)
     assert report["result"] == "failed"
     assert f"topic {odd.topic('small')} is not restored" in report["findings"][0]
     assert (report["comparison"]["records"], report["comparison"]["same"]) == (200, 200)
