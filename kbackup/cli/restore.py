@@ -80,7 +80,8 @@ def command(
 
     ARCHIVE may be a folder of the Java tool kafka-backup. To resume an interrupted restore, repeat its --restore-id.
 
-    Ends with exit code 3 when a group or a setting could not be set, or when records of the restore point are lost.
+    Ends with exit code 3 when the target refuses a topic (the others are restored), when a group or a setting could
+    not be set, or when records of the restore point are lost. A dry run tells by the same code.
     """
     if guide:
         from kbackup.cli.guide import run_guide
@@ -173,11 +174,18 @@ def _show_report(report: RestoreReport, warnings: list[str], reporter: Reporter)
     if any(missing.startswith("loss: ") for missing in report.missing):
         reporter.note("the archive lacks these records; to see in which restore points: kbackup list")
     applied = sum(g.status == "applied" for g in report.groups)
+    failed = {topic.source for topic in report.failed}
+    state = f"is not done, {plural(len(failed), 'topic')} failed" if failed else "is done"
     reporter.line(
-        f"restore {report.restore_id} is done: {plural(report.records, 'record')}, {human_size(report.bytes)}, "
-        f"{plural(len(report.topics), 'topic')}, {plural(applied, 'group')}; "
+        f"restore {report.restore_id} {state}: {plural(report.records, 'record')}, {human_size(report.bytes)}, "
+        f"{plural(len(report.topics) - len(failed), 'topic')}, {plural(applied, 'group')}; "
         f"{human_duration(sum(report.seconds.values()))}"
     )
+    if failed:
+        reporter.note(
+            f"to go on: mend what is named above and run the same line again with --restore-id {report.restore_id}; or "
+            f"leave topics out: {' '.join(f'--exclude-topic {name}' for name in sorted(failed))}"
+        )
     if applied:
         reporter.note(f"to undo the groups: kbackup groups undo --restore-id {report.restore_id}")
     if report.schemas is not None:

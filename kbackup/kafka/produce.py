@@ -12,7 +12,7 @@ import numpy as np
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
-from kbackup.errors import ClusterError, FencedError
+from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.kafka import kernel
 from kbackup.kafka.client import READS_ALONE, Connection, Properties
 from kbackup.kafka.groups.calls import GroupCalls
@@ -45,6 +45,21 @@ TUNING: dict[str, Any] = {
     "message.max.bytes": 1_000_000_000,  # librdkafka's bound; the preflight checks the topic's own
     "compression.type": "lz4",
 }
+
+
+_COMPRESSED_ANEW = 64
+"""A broker that compresses a topic's batches by another codec may make them larger, by less than 1/64."""
+
+
+def batch_size_for(properties: Properties, message_limit: int | None) -> int:
+    """Return the `batch.size` by which a whole batch is no larger than `message_limit` bytes, the least
+    max.message.bytes of the topics to come (None: no topic has less than a batch). A record that is larger alone still
+    goes out, in a batch of its own."""
+    wanted = int(str(properties.get("batch.size", TUNING["batch.size"])), 0)
+    if message_limit is None:
+        return wanted
+    room = message_limit - message_limit // _COMPRESSED_ANEW
+    return max(1, min(wanted, room))
 
 
 def queue_kbytes(batch_size: int, largest: int) -> int:
@@ -105,6 +120,40 @@ def record_offsets(
     raise connection.silent(f"did not give back {tp} from offset {start} to {end} in {timeout:.0f} s")
 
 
+class RefusedTopicError(ClusterError):
+    """The cluster takes no more records of `topic`, and trying again would not change that. Other topics are not
+    concerned. Nothing of the open transaction is committed."""
+
+    def __init__(self, topic: str, message: str, hint: str) -> None:
+        super().__init__(message, hint)
+        self.topic = topic
+
+
+_REFUSES_TOPIC = {
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
+"""Answers to a record, or to its partition's first place in a transaction, that concern its topic alone."""
+
+_REFUSAL_HINTS = {
+    KafkaError.INVALID_RECORD: (
+        "compare its timestamp with the topic's bounds (message.timestamp.after.max.ms, "
+        "message.timestamp.before.max.ms), and check that it has a key if the topic is compacted"
+    ),
+    KafkaError.MSG_SIZE_TOO_LARGE: "raise max.message.bytes of the topic",
+    KafkaError.RECORD_LIST_TOO_LARGE: "raise max.message.bytes or segment.bytes of the topic",
+}
+_REFUSAL_HINTS[KafkaError.INVALID_TIMESTAMP] = _REFUSAL_HINTS[KafkaError.INVALID_RECORD]
+
 FENCED_RESTORE = ("another restore with the same id has taken over", "let that one finish; this one wrote nothing more")
 
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
@@ -123,7 +172,9 @@ class BlockProducer:
 
     `largest` is the size of the largest record to come, in bytes: the queue has room for two of them. `fenced` is the
     message and the hint for the case that another producer with the same id has taken over. `outlet` is
-    `kernel.message_outlet` for a producer that only starts.
+    `kernel.message_outlet` for a producer that only starts. `message_limit` is the least max.message.bytes of the
+    topics to come, None where none is smaller than a batch. `compression` is the codec, unless the properties name
+    one.
     """
 
     def __init__(
@@ -134,12 +185,17 @@ class BlockProducer:
         largest: int = 0,
         fenced: tuple[str, str] = FENCED_RESTORE,
         outlet: Callable[[Connection, Mapping[str, Any], str], Outlet] = kernel.outlet,
+        message_limit: int | None = None,
+        compression: str | None = None,
     ) -> None:
         self._fenced = fenced
-        self._connection = Connection(properties, "target")
+        batch_size = batch_size_for(properties, message_limit)
+        # the properties win over `extra`, and a batch that the topic refuses helps nobody
+        self._connection = Connection({**properties, "batch.size": str(batch_size)}, "target")
         self._transactional = transactional_id is not None
         extra: dict[str, Any] = {**TUNING, "allow.auto.create.topics": False}
-        batch_size = int(str(properties.get("batch.size", TUNING["batch.size"])), 0)
+        if compression is not None:
+            extra["compression.type"] = compression
         extra["queue.buffering.max.kbytes"] = queue_kbytes(batch_size, largest)
         if self._transactional:
             extra |= TRANSACTIONAL | {"transactional.id": transactional_id}
@@ -269,7 +325,7 @@ class BlockProducer:
         if lost is not None:
             raise self._undelivered(lost)
 
-    def _undelivered(self, lost: Undelivered) -> Exception:
+    def _undelivered(self, lost: Undelivered) -> KbackupError:
         """Return the error that failed the transaction, where the record's error only follows from it.
 
         A failed transaction drops its queued records; the next transaction call reports the cause. Beginning a
@@ -282,9 +338,13 @@ class BlockProducer:
             except KafkaException as raised:
                 if raised.args[0].code() != KafkaError._STATE:
                     error = raised.args[0]
-        return self._failed(error, f"delivering the record of {lost.tp} from source offset {lost.source}")
+        failed = self._failed(error, f"delivering the record of {lost.tp} from source offset {lost.source}")
+        if lost.error.code() in _REFUSES_TOPIC and not isinstance(failed, FencedError):
+            hint = _REFUSAL_HINTS.get(lost.error.code(), failed.hint)
+            return RefusedTopicError(lost.tp.topic, failed.message, hint)
+        return failed
 
-    def _failed(self, error: KafkaError, doing: str) -> Exception:
+    def _failed(self, error: KafkaError, doing: str) -> KbackupError:
         last = self._connection.last
         if error.code() in _FENCED or (last is not None and last.code() in _FENCED):
             took = time.monotonic() - self._began
@@ -294,12 +354,6 @@ class BlockProducer:
                 f"{self._connection.address} aborted a transaction that was open for {took:.0f} s, longer than "
                 f"transaction.timeout.ms ({TRANSACTION_SECONDS:.0f} s); nothing of it is committed",
                 _RETRY_HINT,
-            )
-        if error.code() == KafkaError.INVALID_RECORD:
-            return ClusterError(
-                f"{self._connection.address} failed {doing}: {error.str()}",
-                "compare its timestamp with the topic's bounds (message.timestamp.after.max.ms, "
-                "message.timestamp.before.max.ms), and check that it has a key if the topic is compacted",
             )
         return self._connection.error(error, doing)
 

@@ -16,7 +16,7 @@ from kbackup.errors import ClusterError, FencedError, UnreachableError
 from kbackup.kafka import produce
 from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.kernel_protocol import UNKNOWN, CommittedProgress, Runs
-from kbackup.kafka.produce import TUNING, BlockProducer
+from kbackup.kafka.produce import TUNING, BlockProducer, RefusedTopicError
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Choose
@@ -346,3 +346,34 @@ def test_offsets_that_the_broker_does_not_report_are_not_guessed(
         rival.flush()
     rival.close()
     producer.close()
+
+
+def test_batches_fit_a_topic_with_a_small_limit(way: str, broker: Broker, topic_name: str) -> None:
+    """The records are random, so that compression makes no batch smaller."""
+    limit = 20_000
+    broker.create_topic(topic_name, config={"max.message.bytes": str(limit)})
+    records = [Plain(b"k", random.Random(n).randbytes(4000)) for n in range(50)]
+    tp = TopicPartition(topic_name, 0)
+    with closing(BlockProducer(broker.client(), topic_name, "kbackup-restore-small", message_limit=limit)) as producer:
+        producer.start([tp])
+        producer.send(tp, block_of(records))
+        producer.flush()
+        producer.commit({tp: CommittedProgress(50, "")})
+    assert len(held(broker, topic_name)[tp]) == 50
+
+
+@pytest.mark.parametrize("refused", ["compacted", "small", "absent"])
+def test_a_topic_that_takes_no_record_is_named(refused: str, way: str, broker: Broker, topic_name: str) -> None:
+    configs = {"compacted": {"cleanup.policy": "compact"}, "small": {"max.message.bytes": "1000"}}
+    broker.create_topic(topic_name)
+    if refused in configs:
+        broker.create_topic(f"{topic_name}-bad", config=configs[refused])
+    good, bad = TopicPartition(topic_name, 0), TopicPartition(f"{topic_name}-bad", 0)
+    with closing(producer_of(broker, topic_name)) as producer:
+        producer.start([good, bad])
+        producer.send(good, block_of([Plain(b"k", b"v")] * 10))
+        producer.send(bad, block_of([Plain(None, random.Random(1).randbytes(5000))]))
+        with pytest.raises(RefusedTopicError) as raised:
+            producer.flush()
+    assert raised.value.topic == bad.topic
+    assert not held(broker, topic_name)[good]

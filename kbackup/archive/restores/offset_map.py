@@ -7,7 +7,7 @@ import io
 import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from types import MappingProxyType
@@ -339,25 +339,45 @@ def _sum(data: bytes) -> bytes:
     return b"sha256:" + hashlib.sha256(data).hexdigest().encode()
 
 
+class CollectedMap(NamedTuple):
+    """The map of a restore as a file, and what the restore needs to know of it."""
+
+    data: bytes
+    known: WrittenMap
+
+
+def collect_map(
+    restore_id: str,
+    parts: Iterable[MapPart],
+    wanted: Mapping[TopicPartition, Int64Array] = MappingProxyType({}),
+    left_out: Container[str] = (),
+) -> CollectedMap:
+    """Put a map together from parts in order. `wanted` are source offsets to be mapped. Topics of the target that are
+    `left_out` are counted, but not in the map. Memory holds the file, and of the runs `_ROWS` at once."""
+    records, cut, near = Counter[str](), NOTHING, defaultdict[TopicPartition, list[Runs]](list)
+    file = _MapFile(layout.restore_key(restore_id, layout.OFFSETS), SCHEMA)
+    for part in parts:
+        cut = cut.plus(part.cut)
+        kept: dict[TopicPartition, Runs] = {}
+        for tp, runs in by_partition(part.runs):
+            records[tp.topic] += int(runs[2].sum())
+            if tp.topic not in left_out:
+                kept[tp] = runs
+                near[tp].append(around(runs, wanted.get(tp, _EMPTY)))
+        file.write(runs_table(kept) if left_out else part.runs)
+    return CollectedMap(file.data(), WrittenMap(records, cut, joined(near)))
+
+
 def write_map(
     store: Store,
     restore_id: str,
     parts: Iterable[MapPart],
     wanted: Mapping[TopicPartition, Int64Array] = MappingProxyType({}),
 ) -> WrittenMap:
-    """Write offsets.parquet from parts in order. `wanted` are source offsets
-    to be mapped. Memory holds the written file, and of the runs `_ROWS` at once."""
-    records, cut, near = Counter[str](), NOTHING, defaultdict[TopicPartition, list[Runs]](list)
-    key = layout.restore_key(restore_id, layout.OFFSETS)
-    file = _MapFile(key, SCHEMA)
-    for part in parts:
-        file.write(part.runs)
-        cut = cut.plus(part.cut)
-        for tp, runs in by_partition(part.runs):
-            records[tp.topic] += int(runs[2].sum())
-            near[tp].append(around(runs, wanted.get(tp, _EMPTY)))
-    store.put(key, file.data())
-    return WrittenMap(records, cut, joined(near))
+    """Write offsets.parquet from parts in order (`collect_map`)."""
+    collected = collect_map(restore_id, parts, wanted)
+    store.put(layout.restore_key(restore_id, layout.OFFSETS), collected.data)
+    return collected.known
 
 
 def around(runs: Runs, offsets: Int64Array) -> Runs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -19,7 +19,7 @@ from kbackup.archive.query.java import JAVA, open_archive_or_folder
 from kbackup.archive.restores.offset_map import decode
 from kbackup.archive.segments.table import SCHEMA, Segment, Segments, column_of, decode_table, in_columns
 from kbackup.archive.segments.window import Choice, Window
-from kbackup.errors import NotFoundError, RefusedError, UsageError
+from kbackup.errors import CorruptError, NotFoundError, RefusedError, UsageError
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
@@ -27,7 +27,8 @@ from kbackup.types import TopicPartition
 class PlannedTopic(Member, frozen=True, kw_only=True):
     """`source` of `incarnation`, as of restore point `as_of`, goes to `target`. `bytes` are those of the
     documented records files. Where a window was asked for, `records` is at most so many unless it is `exact`, and
-    `bytes` are those of the segments to read unless the records were counted."""
+    `bytes` are those of the segments to read unless the records were counted. `created`: the topic was missing on the
+    target when the restore began, so that the restore makes it, and may change its configs."""
 
     source: str
     incarnation: int
@@ -39,6 +40,7 @@ class PlannedTopic(Member, frozen=True, kw_only=True):
     configs: dict[str, str]
     replication_factor: int
     exact: bool = False
+    created: bool = False
 
 
 class UnitRange(Member, frozen=True, kw_only=True):
@@ -167,6 +169,23 @@ def _with_parts(
     return replace(plan, units=tuple(tuple(map(change, unit)) for unit in plan.units), segments=table)
 
 
+def without_topics(plan: RestorePlan, sources: Container[str]) -> RestorePlan:
+    """Return a plan without some topics, by their names in the source: also without their records, and the offsets that
+    groups have in them."""
+    units = [tuple(part for part in unit if part.topic not in sources) for unit in plan.units]
+    groups: list[PlannedGroup] = []
+    for group in plan.groups:
+        offsets = tuple(offset for offset in group.offsets if offset.topic not in sources)
+        if offsets:
+            groups.append(replace(group, offsets=offsets))
+    return replace(
+        plan,
+        topics=tuple(topic for topic in plan.topics if topic.source not in sources),
+        units=tuple(unit for unit in units if unit),
+        groups=tuple(groups),
+    )
+
+
 def check_same_archive(plan: RestorePlan, store: Store) -> None:
     """Raise `RefusedError` if a restore was begun from another archive."""
     archive = open_archive_or_folder(store)
@@ -192,8 +211,25 @@ def begun_restore(state: Store, restore_id: str) -> RestorePlan | None:
         return None
 
 
+class _ReportExcerpt(msgspec.Struct):
+    """The member of restores/<id>/report.json that says what the plan has and the restore left out."""
+
+    excluded: tuple[str, ...] = ()
+
+
+def _excluded(state: Store, restore_id: str) -> tuple[str, ...]:
+    """Return the topics, by their names in the source, that a finished restore has left out of its plan."""
+    key = layout.restore_key(restore_id, layout.REPORT)
+    try:
+        return msgspec.json.decode(state.get(key), type=_ReportExcerpt).excluded
+    except NotFoundError:
+        return ()
+    except msgspec.DecodeError as error:
+        raise CorruptError(f"file {key}: {error}", "take it from a bucket version or another copy") from error
+
+
 def finished_restore(state: Store, restore_id: str) -> tuple[RestorePlan, pa.Table]:
-    """Return a restore's plan and its whole offset map."""
+    """Return a restore's plan, without the topics that it left out in the end, and its whole offset map."""
     plan = begun_restore(state, restore_id)
     if plan is None:
         raise UsageError(
@@ -201,9 +237,14 @@ def finished_restore(state: Store, restore_id: str) -> tuple[RestorePlan, pa.Tab
         )
     map_key = layout.restore_key(restore_id, layout.OFFSETS)
     try:
-        return plan, decode(state.get(map_key), map_key)
+        offsets = decode(state.get(map_key), map_key)
     except NotFoundError as error:
         raise RefusedError(
             f"restore {restore_id} is not finished: it has no offset map yet",
-            f"resume it with kbackup restore --restore-id {restore_id}",
+            f"run the same kbackup restore … --restore-id {restore_id} again; topics that failed can be left out with "
+            "--exclude-topic",
         ) from error
+    excluded = _excluded(state, restore_id)
+    if excluded:
+        plan = without_topics(with_segments(state, plan), excluded)
+    return plan, offsets

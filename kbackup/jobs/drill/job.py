@@ -28,7 +28,7 @@ from kbackup.jobs.compare.report import AgainstReport
 from kbackup.jobs.drill.report import DrillError, DrillReport, Result
 from kbackup.jobs.restore.job import restore
 from kbackup.jobs.restore.plan import select_content
-from kbackup.jobs.restore.report import RestoreReport
+from kbackup.jobs.restore.report import NotRestoredTopic, RestoreReport
 from kbackup.jobs.schemas.records import unreadable_records
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
@@ -200,6 +200,7 @@ class DrillRun:
     plan: RestorePlan | None = None
     point: Manifest | None = None
     restored: RestoreReport | None = None
+    refused: tuple[NotRestoredTopic, ...] = ()
     comparison: AgainstReport | None = None
     warnings: list[str] = field(default_factory=list)
     damaged: tuple[int, ...] = ()
@@ -234,8 +235,15 @@ class DrillRun:
             self.scratch = scratch
 
     def restore(self) -> None:
-        ends = self._options(), self.target, self.store, self.state
-        self.restored = restore(*ends, self.spark, self.listener, show_plan=self._begin)
+        options = self._options()
+        ends = self.target, self.store, self.state, self.spark, self.listener
+        self.restored = restore(options, *ends, show_plan=self._begin)
+        self.refused = self.restored.failed
+        if self.refused:
+            # the restore ends without these topics, so that the others can be compared
+            left_out = {topic.source for topic in self.refused}
+            exclude = (*options.exclude_topics, *sorted(left_out))
+            self.restored = restore(msgspec.structs.replace(options, exclude_topics=exclude), *ends)
         self.phases.seconds |= {f"restore: {name}": s for name, s in self.restored.seconds.items()}
         self.warnings += self.restored.warnings
 
@@ -285,7 +293,8 @@ class DrillRun:
     def report(self, error: KbackupError | None) -> DrillReport:
         missing = self.restored.missing if self.restored is not None else ()
         # the drill deletes its groups: the command that would set a group has nothing to set
-        findings = [message.partition(", then: kbackup ")[0] for message in missing]
+        findings = [topic.sentence for topic in self.refused]
+        findings += [message.partition(", then: kbackup ")[0] for message in missing]
         if self.comparison is not None:
             findings += self.comparison.findings
             if not self.comparison.records:

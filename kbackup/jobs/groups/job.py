@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -144,10 +144,18 @@ def committed_offsets(plan: RestorePlan) -> dict[TopicPartition, Int64Array]:
 
 
 def restore_groups(
-    cluster: Cluster, state: Store, plan: RestorePlan, runs: Mapping[TopicPartition, Runs]
+    cluster: Cluster, state: Store, plan: RestorePlan, runs: Mapping[TopicPartition, Runs], failed: Container[str] = ()
 ) -> tuple[GroupResult, ...]:
-    """Set the groups of a restore, by the runs of its offset map; captured before."""
-    plans = _plan_by_map(cluster, plan, plan.groups, runs, {})
+    """Set the groups of a restore, by the runs of its offset map; captured before. In topics that `failed` (by their
+    names on the target) no offset is set: nobody knows the place of the records that are to come."""
+    targets = {topic.source: topic.target for topic in plan.topics}
+    unusable: dict[TopicPartition, str] = {}
+    for group in plan.groups:
+        for offset in group.offsets:
+            target = targets[offset.topic]
+            if target in failed:
+                unusable[TopicPartition(target, offset.partition)] = f"topic {offset.topic} is not restored"
+    plans = _plan_by_map(cluster, plan, plan.groups, runs, unusable)
     captures = Captures(state, plan.restore_id)
     return set_groups(cluster, captures, "restore", plan.target_cluster_id, plans)[0]
 

@@ -140,8 +140,9 @@ def plan_groups(
                     metadata=o.metadata,
                 )
             )
+        reasons = tuple(dict.fromkeys(skipped))  # one reason may hold for each partition of a topic
         return GroupPlan(
-            source=group.source, group=group.target, type=group.type, offsets=tuple(offsets), skipped=tuple(skipped)
+            source=group.source, group=group.target, type=group.type, offsets=tuple(offsets), skipped=reasons
         )
 
     return tuple(map(planned, groups))

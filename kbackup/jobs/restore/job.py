@@ -2,38 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+import msgspec
 
 from kbackup.archive import layout
 from kbackup.archive.models import dump, load
 from kbackup.archive.query.java import open_archive_or_folder, readable
-from kbackup.archive.restores.offset_map import MappedUnit, Runs, in_order, write_map
-from kbackup.archive.restores.plan import RestorePlan, check_same_archive, check_same_target, with_segments, write_plan
+from kbackup.archive.restores.offset_map import MappedUnit, Runs, collect_map, in_order
+from kbackup.archive.restores.plan import (
+    PlannedTopic,
+    RestorePlan,
+    check_same_archive,
+    check_same_target,
+    with_segments,
+    without_topics,
+    write_plan,
+)
 from kbackup.archive.segments.table import sum_of
 from kbackup.config.models import Restore
-from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError, NotFoundError, RefusedError
+from kbackup.errors import AlreadyExistsError, ClusterError, CorruptError, KbackupError, NotFoundError, RefusedError
 from kbackup.jobs.groups.job import committed_offsets, restore_groups
 from kbackup.jobs.newer import NewerRecords, newer_in_source, newer_sentences, refused_with
+from kbackup.jobs.restore.demands import find_unfit
 from kbackup.jobs.restore.plan import (
     check_same_options,
     count_by_tasks,
+    excluded_targets,
     plan_restore,
+    resumed_plan,
     select_content,
+    timed_ranges,
     with_counts,
-    with_timestamps,
 )
 from kbackup.jobs.restore.preflight import (
     PreflightFindings,
+    TargetCheck,
     check_segments,
     check_still_there,
     check_target,
+    hold_back_unfit,
+    missing_rights_problem,
+    rights_to_write,
     topic_to_create,
     warn_of_existing,
     warn_of_members,
 )
 from kbackup.jobs.restore.report import (
+    NotRestoredTopic,
     Restored,
     RestoreReport,
     late_warnings,
@@ -42,7 +60,7 @@ from kbackup.jobs.restore.report import (
     restored,
     with_warning,
 )
-from kbackup.jobs.restore.task import RestoreWork, side_by_side
+from kbackup.jobs.restore.task import FailedTopic, RestoreWork, numbered_units, side_by_side
 from kbackup.jobs.schemas.plan import SchemaPlan
 from kbackup.jobs.schemas.records import plan_record_schemas, resumed_schemas, rewrite_of, schemas_report
 from kbackup.jobs.schemas.write import apply_schemas
@@ -106,17 +124,18 @@ def restore(
         records = readable(store, plan.archive_id)
     with phases.step("preflight"):
         check_segments(records, [part.segments for unit in plan.units for part in unit])
-        if content is None:
-            existing = set(cluster.topic_names())
-            findings = PreflightFindings(create=[t.target for t in plan.topics if t.target not in existing])
-        else:
-            try:
-                findings = check_target(cluster, brokers, plan, with_timestamps(content, records, spark, listener))
-            except RefusedError as refused:
-                raise refused_with(refused, newer_sentences(newer, plan.restore_point)) from None
+        excluded = excluded_targets(plan, options) if begun.plan is not None else {}
+        check = TargetCheck(cluster, brokers, target, plan, options.topic_config, resumed=begun.plan is not None)
+        try:
+            findings = check_plan(check, excluded, records, spark, listener)
+        except RefusedError as refusal:
+            raise refused_with(refusal, newer_sentences(newer, plan.restore_point)) from None
+        findings.warnings += newer_sentences(newer, plan.restore_point)
+        if content is not None:
+            findings.warnings += content.warnings
             if plan.into_existing:
                 findings.warnings += warn_of_existing(target, cluster, records, plan)
-        findings.warnings += newer_sentences(newer, plan.restore_point)
+        not_restored = [*held_back_topics(plan, findings)]
         settings = compare_settings(store, plan, cluster)
         schemas, registered = None, None
         if begun.plan is not None or options.schemas == "none":
@@ -126,9 +145,12 @@ def restore(
             archive = open_archive_or_folder(store)
             schemas = plan_record_schemas(asked, options.subject_prefix, target_registry, archive, plan, state)
             findings.warnings += schemas.warnings if schemas is not None else ()
+        shown = without_topics(plan, {*excluded.values(), *(topic.source for topic in not_restored)})
+        shown_warnings = [*findings.warnings]
         if dry_run:
-            findings.warnings += warn_of_members(cluster, plan.groups)
-        show_plan(plan, findings.warnings)
+            findings.warnings += warn_of_members(cluster, shown.groups)
+            shown_warnings = [*(topic.sentence for topic in not_restored), *findings.warnings]
+        show_plan(shown, shown_warnings)
         if settings is not None:
             show_settings(settings)
         if schemas is not None:
@@ -137,18 +159,22 @@ def restore(
             try_transactions(plan, target)
     if dry_run:
         of_schemas = schemas_report(schemas.plan) if schemas is not None else None
-        expected = plan, store.url, planned(plan), (), findings.warnings, phases.seconds
-        return make_report(*expected, "planned", settings, (), of_schemas, newer)
+        expected = shown, store.url, planned(shown), (), findings.warnings, phases.seconds
+        return make_report(*expected, "planned", settings, (), of_schemas, newer, not_restored)
     if schemas is not None:
         with phases.step("schemas"):  # before the plan: who resumes it knows the ids
             registered = apply_schemas(schemas.registry, state, plan.restore_id, schemas.plan)
     if begun.plan is None:
+        plan = as_created(plan, findings)
         begin(state, plan)
     with phases.step("create topics"):
         # before there is what an ACL is to guard
         settings = apply_settings(cluster, SettingsCaptures(state, plan.restore_id), cluster_id, settings)
-        create_topics(cluster, plan, findings.create)
+        due = [topic for topic in plan.topics if topic.target not in {*excluded, *findings.held_back}]
+        failed = create_topics(cluster, as_created(plan, findings), due, findings)
+        not_restored += not_restored_topics(plan, failed)
     with phases.step("run"):
+        left_out = frozenset({*excluded, *(topic.target for topic in not_restored)})
         work = RestoreWork(
             target=target,
             store=records,
@@ -158,31 +184,92 @@ def restore(
             transactions=plan.transactions,
             transaction_bytes=plan.transaction_bytes,
             schemas=rewrite_of(registered),
+            left_out=left_out,
+            limits=findings.limits,
         )
-        far = on_the_way(cluster.round_trip(plan.topics[0].target)) if plan.units else 1
-        tasks = side_by_side(plan.units, far, spark().sparkContext.defaultParallelism if far > 1 else 1)
-        results = run_counted(spark, tasks, work, listener, plan.records)
+        units = numbered_units(plan, left_out)
+        far = on_the_way(cluster.round_trip(plan.topics[0].target)) if units else 1
+        tasks = side_by_side(units, far, spark().sparkContext.defaultParallelism if far > 1 else 1)
+        results = run_counted(spark, tasks, work, listener, shown.records)
         kernel.say(r.kernel for r in results)
+        refused = {failure.target: failure for result in results for failure in result.failed}
+        not_restored += not_restored_topics(plan, refused.values())
+        check_any_restored(plan, excluded, not_restored)
     with phases.step("offset map"):
-        units = [MappedUnit(r.number, [part.tp for part in plan.units[r.number]], r.parts) for r in results]
-        offset_map = write_map(state, plan.restore_id, in_order(state, plan.restore_id, units), committed_offsets(plan))
-        done = restored(plan, offset_map, [r.cut for r in results])
-        check_complete(plan, done)
+        mapped = [MappedUnit(r.number, [part.tp for part in plan.units[r.number]], r.parts) for r in results]
+        left_out = frozenset({*excluded, *(topic.target for topic in not_restored)})
+        parts = in_order(state, plan.restore_id, mapped)
+        collected = collect_map(plan.restore_id, parts, committed_offsets(plan), left_out)
+        if not not_restored:  # a map that lacks topics would be taken for a finished restore's
+            state.put(layout.restore_key(plan.restore_id, layout.OFFSETS), collected.data)
+        offset_map = collected.known
+        done = restored(plan, offset_map, [r.cut for r in results], left_out)
+        check_complete(plan, done, left_out)
         hidden = wait_visible(cluster, offset_map.runs)
     with phases.step("groups"):
-        groups = restore_groups(cluster, state, plan, offset_map.runs)
+        wanted = without_topics(plan, excluded.values())
+        groups = restore_groups(cluster, state, wanted, offset_map.runs, {topic.target for topic in not_restored})
     with phases.step("report"):
         warnings = [*findings.warnings, *late_warnings(done, sum(r.moved for r in results))]
         of_schemas = schemas_report(registered) if registered is not None else None
+        status: Literal["incomplete", "restored"] = "incomplete" if not_restored else "restored"
         result = plan, store.url, done, groups, warnings, phases.seconds
-        report = make_report(*result, "restored", settings, hidden, of_schemas, newer)
+        ends = newer, not_restored, sorted(excluded.values())
+        report = make_report(*result, status, settings, hidden, of_schemas, *ends)
+        if not_restored:
+            return report  # the same restore goes on with them
         with suppress(AlreadyExistsError):  # another attempt of this restore has just ended
             state.put_new(layout.restore_key(plan.restore_id, layout.REPORT), dump(report))
         return delete_progress(cluster, plan, report)
 
 
+def check_plan(
+    check: TargetCheck, excluded: Container[str], records: Store, spark: Spark, listener: ProgressListener
+) -> PreflightFindings:
+    """Check the target, and the archived records that the table of segments can't vouch for. Raise `RefusedError` with
+    every problem where the restore can't begin, or none of its topics can be restored."""
+    due = [part for unit in check.plan.units for part in unit if part.target not in excluded]
+    ranges = timed_ranges(due, records, spark, listener)
+    findings = check_target(check, ranges, excluded)
+    hold_back_unfit(findings, check, find_unfit(ranges, findings.demands, records, spark, listener))
+    findings.raise_problems()
+    findings.raise_unless_any(t.target for t in check.plan.topics if t.target not in excluded)
+    return findings
+
+
+def held_back_topics(plan: RestorePlan, findings: PreflightFindings) -> Iterator[NotRestoredTopic]:
+    """Yield each problem of the topics that the preflight holds back."""
+    for topic in plan.topics:
+        for reason, hint in findings.held_back.get(topic.target, ()):
+            yield NotRestoredTopic(source=topic.source, target=topic.target, reason=reason, hint=hint)
+
+
+def not_restored_topics(plan: RestorePlan, failed: Iterable[FailedTopic]) -> list[NotRestoredTopic]:
+    """Return failed topics with their names in the source, in order of these."""
+    sources = {topic.target: topic.source for topic in plan.topics}
+    topics = [
+        NotRestoredTopic(source=sources[each.target], target=each.target, reason=each.reason, hint=each.hint)
+        for each in failed
+    ]
+    return sorted(topics, key=lambda topic: topic.source)
+
+
+def as_created(plan: RestorePlan, findings: PreflightFindings) -> RestorePlan:
+    """Return the plan with the configs that missing topics are created with, and a note that the restore creates
+    them."""
+    topics: list[PlannedTopic] = []
+    for topic in plan.topics:
+        if topic.target in findings.create:
+            configs = findings.configs[topic.target]
+            topics.append(msgspec.structs.replace(topic, configs=configs, created=True))
+        else:
+            topics.append(topic)
+    return msgspec.structs.replace(plan, topics=tuple(topics))
+
+
 class Begun(NamedTuple):
-    """What is known of the restore of this id: its plan if it was begun, its report if it was finished."""
+    """An earlier run under the same restore id. `plan` is set once that run had written its plan, `report` once it had
+    finished; both are None if the id is new."""
 
     plan: RestorePlan | None = None
     report: RestoreReport | None = None
@@ -199,15 +286,17 @@ def find_begun(options: Restore, state: Store, cluster: Cluster, cluster_id: str
         return Begun()
     check_same_target(plan, cluster_id)
     report = finished_report(state, plan)
+    check_same_options(plan, options)
     if report is not None:
-        check_same_options(plan, options)
-        check_still_there(cluster, state, plan)
+        check_still_there(cluster, state, without_topics(plan, report.excluded))
     elif not plan.transactions:
         raise RefusedError(
             f"restore {plan.restore_id} was begun without transactions: nobody knows how far it came",
             "delete its target topics and begin another one",
         )
-    return Begun(plan if report is not None else with_segments(state, plan), report)
+    if report is not None:
+        return Begun(plan, report)
+    return Begun(resumed_plan(with_segments(state, plan), options))
 
 
 def finished_report(state: Store, plan: RestorePlan) -> RestoreReport | None:
@@ -234,15 +323,33 @@ def try_transactions(plan: RestorePlan, target: Properties) -> None:
             producer.start([plan.units[0][0].tp])
 
 
-def create_topics(cluster: Cluster, plan: RestorePlan, names: Collection[str]) -> None:
-    """Create topics of the plan, and wait until they can be written to. Raises the error of the first one that the
-    target refuses, when the others are there."""
-    due = [topic_to_create(topic) for topic in plan.topics if topic.target in names]
-    refused = cluster.topic_admin.create(due)
-    refused |= cluster.topic_admin.wait_visible({t.name: t.partitions for t in due if t.name not in refused})
-    for error in refused.values():
-        more = f"; {plural(len(refused) - 1, 'more topic')} failed likewise" if len(refused) > 1 else ""
-        raise type(error)(f"{error.message}{more}", error.hint)
+def create_topics(
+    cluster: Cluster, plan: RestorePlan, topics: Sequence[PlannedTopic], findings: PreflightFindings
+) -> list[FailedTopic]:
+    """Create those of the `topics` that are missing, and wait until they can be written to; mend the configs of those
+    that an earlier run has made. Return the topics that the target refuses, and those that our user may not write
+    to."""
+    wanted = {topic.target for topic in topics}
+    missing = [topic_to_create(t) for t in plan.topics if t.target in wanted and t.target in findings.create]
+    refused = cluster.topic_admin.create(missing)
+    made = {topic.name: topic.partitions for topic in missing if topic.name not in refused}
+    refused |= cluster.topic_admin.wait_visible(made)
+    changes = {target: configs for target, configs in findings.alter.items() if target in wanted}
+    if changes:
+        refused |= cluster.topic_admin.alter_configs(changes)
+    failed = [FailedTopic(target, error.message, error.hint) for target, error in refused.items()]
+    denied = cluster.missing_rights(made.keys() - refused.keys(), rights_to_write(plan.transactions))
+    return failed + [FailedTopic(target, *missing_rights_problem(target, rights)) for target, rights in denied.items()]
+
+
+def check_any_restored(plan: RestorePlan, excluded: Container[str], not_restored: Sequence[NotRestoredTopic]) -> None:
+    """Raise `ClusterError` if the target refused every topic: then nothing is done."""
+    due = {topic.target for topic in plan.topics if topic.target not in excluded}
+    if not not_restored or due - {topic.target for topic in not_restored}:
+        return
+    first = not_restored[0]
+    more = f"; {plural(len(due) - 1, 'more topic')} failed likewise" if len(due) > 1 else ""
+    raise ClusterError(f"{first.reason}{more}", first.hint)
 
 
 def begin(state: Store, plan: RestorePlan) -> None:
@@ -255,14 +362,16 @@ def begin(state: Store, plan: RestorePlan) -> None:
         ) from error
 
 
-def check_complete(plan: RestorePlan, done: Restored) -> None:
+def check_complete(plan: RestorePlan, done: Restored, left_out: Container[str] = ()) -> None:
     """Every record of the plan, by the archive's own word, and every one that a window selected, by the tasks' count,
-    has its place in the map, by the broker's."""
+    has its place in the map, by the broker's. Of topics that are `left_out`, only windows are counted."""
     whole = [p for unit in plan.units for p in unit if p.window is None]
-    expected = sum(sum_of(p.segments, "count") for p in whole) + done.cut.records
-    if done.records != expected:
+    expected = sum(sum_of(p.segments, "count") for p in whole if p.target not in left_out) + done.cut.records
+    partly = {p.target for p in whole if p.target in left_out}
+    mapped = done.records - sum(done.topics[target] for target in partly)
+    if mapped != expected:
         raise KbackupError(
-            f"restore {plan.restore_id} has {done.records} records in its offset map, {expected} were to be restored",
+            f"restore {plan.restore_id} has {mapped} records in its offset map, {expected} were to be restored",
             "keep the target's topics and report this defect: the topics hold the records of the offset map",
         )
 

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
@@ -87,7 +88,8 @@ def check_names(names: Mapping[str, str]) -> None:
 
 
 def plan_topic(topic: ArchivedTopic, target: str, configs: Mapping[str, str], replication: int | None) -> PlannedTopic:
-    """Plan a topic. `configs` and `replication` replace the archived ones; -1 stands for the broker's default."""
+    """Plan a topic. `configs` and `replication` replace the archived ones; -1 stands for the broker's default, and an
+    empty value takes a config away."""
     archived = topic.replication_factor if topic.replication_factor is not None else -1
     return PlannedTopic(
         source=topic.name,
@@ -98,13 +100,22 @@ def plan_topic(topic: ArchivedTopic, target: str, configs: Mapping[str, str], re
         records=sum(p.records for p in topic.partitions),
         bytes=sum(p.bytes for p in topic.partitions),
         exact=all(p.exact for p in topic.partitions),
-        configs={**(topic.configs or {}), **configs},
+        configs=with_given(topic.configs or {}, configs),
         replication_factor=replication if replication is not None else archived,
     )
 
 
-def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitRange, ...], ...]:
-    """Return partitions with records, big ones alone, small ones sharing a producer; the biggest first."""
+def with_given(configs: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the configs of a topic with those that were `given` by option, without the ones given as empty."""
+    kept = {name: value for name, value in configs.items() if name not in given}
+    return kept | {name: value for name, value in given.items() if value}
+
+
+def make_units(
+    content: Content, names: Mapping[str, str], transactions: bool = True
+) -> tuple[tuple[UnitRange, ...], ...]:
+    """Return partitions with records, big ones alone, small ones sharing a producer; the biggest first. Without
+    `transactions`, only partitions of one topic share: where a topic fails, nobody knows how far the others came."""
     parts = [
         UnitRange(topic=t.name, partition=p.partition, target=names[t.name], segments=p.segments, window=p.window)
         for t in content.topics
@@ -114,7 +125,8 @@ def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitRa
     sizes = {part.tp: sum_of(part.segments, "bytes") for part in parts}
     # neighbours share: the map keeps fewer of them
     parts.sort(key=lambda part: (sizes[part.tp] >= UNIT_BYTES, part.tp))
-    units = pack(parts, lambda part: sizes[part.tp], UNIT_BYTES, UNIT_PARTITIONS)
+    packed = [parts] if transactions else [[*same] for _, same in groupby(parts, lambda part: part.target)]
+    units = [unit for some in packed for unit in pack(some, lambda part: sizes[part.tp], UNIT_BYTES, UNIT_PARTITIONS)]
     return tuple(sorted(units, key=lambda unit: -sum(sizes[part.tp] for part in unit)))
 
 
@@ -144,15 +156,21 @@ class ReadTimes:
             yield replace(segment, min_timestamp=low, max_timestamp=high)
 
 
-def with_timestamps(content: Content, store: Store, spark: Spark, listener: ProgressListener) -> Content:
-    """`content` with the timestamps of all its segments. Segments without are read, by tasks."""
-    unknown = [s for t in content.topics for p in t.partitions for s in untimed(p.segments)]
+def timed_ranges(
+    ranges: Iterable[UnitRange], store: Store, spark: Spark, listener: ProgressListener
+) -> list[UnitRange]:
+    """Return ranges with the timestamps of all their segments. Segments without are read, by tasks."""
+    every = list(ranges)
+    unknown = [segment for range_ in every for segment in untimed(range_.segments)]
     if not unknown:
-        return content
+        return every
     tasks = pack(unknown, lambda s: s.bytes, _TASK_BYTES, len(unknown))
     results = run_counted(spark, tasks, ReadTimes(store), listener, sum(s.count for s in unknown))
     timed = {segment.key: segment for segment in results}
-    return _with_partitions(content, lambda _, p: replace(p, segments=tuple(timed.get(s.key, s) for s in p.segments)))
+    return [
+        msgspec.structs.replace(range_, segments=tuple(timed.get(s.key, s) for s in range_.segments))
+        for range_ in every
+    ]
 
 
 def _with_partitions(content: Content, change: Callable[[str, ArchivedPartition], ArchivedPartition]) -> Content:
@@ -365,7 +383,7 @@ def plan_restore(options: Restore, content: Content, cluster_id: str) -> Restore
         )
     selection = None if options.no_groups else Selection.of(options.groups, options.exclude_groups)
     check_groups(content, names, selection, options.map_group)
-    units = make_units(content, names)
+    units = make_units(content, names, options.transactions)
     return RestorePlan(
         restore_id=options.restore_id or f"{now()[:10]}-{uuid.uuid4().hex[:8]}",
         archive_id=content.archive_id,
@@ -393,11 +411,16 @@ def plan_restore(options: Restore, content: Content, cluster_id: str) -> Restore
     )
 
 
-# A restore that was begun goes on with the options that decided its plan.
+# A restore that was begun goes on with the options that decided its plan. Options that mend the target, so that it
+# takes what it refused before, may be others each time.
 
 
 _FREE = ("restore_id", "state", "transactions", "transaction_bytes")
 """Keys of `[restore]` that do not decide what is restored."""
+_MENDING = ("topic_config", "replication_factor")
+"""Keys that decide how topics are created, not which records go where."""
+_LEAVING_OUT = ("exclude_topics",)
+"""Keys to which a resumed restore may add: what they name is no longer restored."""
 _ORDERED = ("map_regex",)
 
 
@@ -413,7 +436,8 @@ def given_options(options: Restore) -> dict[str, Any]:
 
 
 def check_same_options(plan: RestorePlan, options: Restore) -> None:
-    """Raise `MismatchError` if `plan` was made for other options; older versions did not write them down."""
+    """Raise `MismatchError` if `plan` was made for other options; older versions did not write them down. Options that
+    mend the target may be others, and more may be left out."""
     if plan.options is None:
         return
     given, unset = given_options(options), given_options(Restore())
@@ -422,7 +446,11 @@ def check_same_options(plan: RestorePlan, options: Restore) -> None:
         RENAMED.get(f"restore.{name}", name).removeprefix("restore."): value
         for name, value in plan.options.items()
     }
-    different = [name for name in given if before.get(name) != given[name]]
+    different: list[str] = []
+    for name, value in given.items():
+        leaves_out_more = name in _LEAVING_OUT and set(value) >= set(before.get(name) or ())
+        if name not in _MENDING and not leaves_out_more and before.get(name) != value:
+            different.append(name)
     if different:
 
         def text(value: object) -> str:
@@ -430,6 +458,28 @@ def check_same_options(plan: RestorePlan, options: Restore) -> None:
 
         changes = "; ".join(f"{n} was {text(before.get(n))}, now {text(given[n])}" for n in different)
         raise MismatchError(
-            f"restore {plan.restore_id} was done with other options: {changes}",
+            f"restore {plan.restore_id} was begun with other options: {changes}",
             "give the same options as then, or another --restore-id",
         )
+
+
+def resumed_plan(plan: RestorePlan, options: Restore) -> RestorePlan:
+    """Return the plan of a restore that was begun, with the configs and the replication factor that are asked for now:
+    for topics that are still to be created."""
+    factor = options.replication_factor
+    topics = tuple(
+        msgspec.structs.replace(
+            topic,
+            configs=with_given(topic.configs, options.topic_config),
+            replication_factor=topic.replication_factor if factor is None else factor,
+        )
+        for topic in plan.topics
+    )
+    return msgspec.structs.replace(plan, topics=topics)
+
+
+def excluded_targets(plan: RestorePlan, options: Restore) -> dict[str, str]:
+    """Return the topics of the plan, by their names on the target, that a resumed restore is to leave out, each with
+    its name in the source."""
+    selection = Selection.of((), options.exclude_topics)
+    return {topic.target: topic.source for topic in plan.topics if not selection.matches(topic.source)}

@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
+from msgspec import structs
 
 from kbackup.archive import layout
-from kbackup.archive.query.content import ArchivedTopic, Content
+from kbackup.archive.query.content import span
 from kbackup.archive.restores.offset_map import runs_by_partition
 from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan, UnitRange, finished_restore
-from kbackup.archive.segments.table import Segment, Segments, bounds, due_in_order, rows_of, unpaired
+from kbackup.archive.segments.table import Segment, Segments, bounds, due_in_order, rows_of, sum_of, unpaired
 from kbackup.errors import KbackupError, MismatchError, RefusedError
 from kbackup.formats.record import Row, rows
 from kbackup.jobs.replay import SILENCE, read_range
+from kbackup.jobs.restore.configs import settle_configs, whole_number
+from kbackup.jobs.restore.demands import Demands, TimeLimit, UnfitRecords, codecs_of
 from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
+from kbackup.metadata.entities import INTERNAL_TOPICS
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, TopicPartition
 from kbackup.util.system import in_threads
 from kbackup.util.text import kafka_command, plural
 
-_BATCH_OVERHEAD = 100  # bytes that a record batch of one record takes beside the record
 _DAY = 86_400_000
 _RETENTION = (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000))
-_NO_LIMIT = (1 << 63) - 1
+NO_LIMIT = (1 << 63) - 1
+_BATCH_LIMITS = {"max.message.bytes": 1_048_588, "segment.bytes": 1 << 30}
+"""Configs that bound a batch, with Kafka's defaults. A batch that is larger than a log segment is refused as well."""
+_ROOM = 4096  # bytes that max.message.bytes should have above a record's size
+_HEAD = 100  # offsets at the beginning of a log
 _LOG_CONFIGS = (
     *("retention.ms", "retention.bytes", "cleanup.policy", "message.timestamp.type"),
     *(f"message.timestamp.{limit}.max.ms" for limit in ("before", "after", "difference")),
@@ -40,57 +47,182 @@ _LOG_CONFIGS = (
 
 @dataclass
 class PreflightFindings:
-    """`problems` forbid the restore, each with its hint; `warnings` are shown with the plan. `create` are the
-    topics to make."""
+    """What was found before the first record. `problems` forbid the whole restore, `held_back` (by the topic's name on
+    the target) what concerns one topic alone; each problem has its hint. `warnings` are shown with the plan.
+
+    `create` are the topics to make and `configs` what each is made with, `alter` the configs to set on topics that an
+    earlier run of this restore has made. `demands` are those of the topics whose records are to be examined, and
+    `limits` how many bytes a batch of each topic may have.
+    """
 
     problems: list[tuple[str, str]] = field(default_factory=list)
+    held_back: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     create: list[str] = field(default_factory=list)
+    configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    alter: dict[str, dict[str, str]] = field(default_factory=dict)
+    demands: dict[str, Demands] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)
 
     def refuse(self, problem: str, hint: str) -> None:
         self.problems.append((problem, hint))
 
+    def hold_back(self, topic: PlannedTopic, problem: str, hint: str) -> None:
+        self.held_back.setdefault(topic.target, []).append((problem, hint))
+
     def raise_problems(self) -> None:
-        if not self.problems:
-            return
-        listed = "".join(f"\n  - {problem} ({hint})" for problem, hint in self.problems)
+        """Raise `RefusedError` with every problem if one of them forbids the restore."""
+        if self.problems:
+            self._raise()
+
+    def raise_unless_any(self, targets: Iterable[str]) -> None:
+        """Raise `RefusedError` with every problem if none of the topics can be restored."""
+        if self.held_back and not set(targets) - self.held_back.keys():
+            self._raise()
+
+    def _raise(self) -> None:
+        every = [*self.problems, *chain.from_iterable(self.held_back.values())]
+        listed = "".join(f"\n  - {problem} ({hint})" for problem, hint in every)
         raise RefusedError(
             f"the restore can't begin, nothing was written:{listed}", "fix these problems and run the restore again"
         )
 
 
-def check_target(cluster: Cluster, brokers: int, plan: RestorePlan, content: Content) -> PreflightFindings:
-    """Check existing topics, sizes, timestamps, retention, replication, and whether the broker would create what is
-    missing. Raise `RefusedError` with every problem."""
+@dataclass(frozen=True)
+class TargetCheck:
+    """What is checked against the target: a `plan`, and the topic configs that were `given` by option. `resumed`: an
+    earlier run has begun the plan, so that its topics hold records of ours."""
+
+    cluster: Cluster
+    brokers: int
+    properties: Properties
+    plan: RestorePlan
+    given: Mapping[str, str]
+    resumed: bool = False
+
+
+def check_target(check: TargetCheck, ranges: Iterable[UnitRange], left_out: Container[str] = ()) -> PreflightFindings:
+    """Check existing topics and our rights to them, sizes, timestamps, retention, replication, and whether the broker
+    would create what is missing. `ranges` are those of the plan, with their timestamps. Topics that are `left_out` (by
+    their names on the target) are not looked at."""
     findings = PreflightFindings()
-    existing = cluster.topics(set(cluster.topic_names()) & {t.target for t in plan.topics})
+    cluster, plan = check.cluster, check.plan
+    every = [topic for topic in plan.topics if topic.target not in left_out]
+    topics = [topic for topic in every if not _is_kafkas_own(findings, topic)]
+    existing = cluster.topics(set(cluster.topic_names()) & {t.target for t in topics})
     defaults = cluster.broker_configs()
-    archived = {t.name: t for t in content.topics}
     partitions = [TopicPartition(t.name, p) for t in existing.values() for p in t.partitions]
     ends, starts = cluster.log_ends(partitions, "read_uncommitted"), cluster.log_starts(partitions)
     held = {tp.topic for tp in partitions if ends[tp] > starts[tp]}
+    empty: set[str] = set()
+    if not plan.into_existing and not check.resumed:
+        empty = only_aborted(check, held, starts, ends)
+        findings.warnings += [f"target topic {t} holds aborted records only: it counts as empty" for t in sorted(empty)]
     own_configs = cluster.all_topic_configs(existing)
-    missing = [topic_to_create(topic) for topic in plan.topics if topic.target not in existing]
-    refused = cluster.topic_admin.create(missing, dry_run=True)
-    for topic in plan.topics:
+    denied = cluster.missing_rights(existing, rights_to_write(plan.transactions))
+    settled = settle_configs(
+        cluster.topic_admin, [topic_to_create(t) for t in topics if t.target not in existing], check.given
+    )
+    findings.warnings += settled.notes
+    ranges_by_target: defaultdict[str, list[UnitRange]] = defaultdict(list)
+    for range_ in ranges:
+        ranges_by_target[range_.target].append(range_)
+    for topic in topics:
         there = existing.get(topic.target)
         if there is not None:
-            holds = topic.target in held and not plan.into_existing
+            holds = topic.target in held - empty and not plan.into_existing and not check.resumed
             _check_existing(findings, topic, cluster, len(there.partitions), holds)
-            configs = own_configs[topic.target]
+            _check_rights(findings, topic, denied.get(topic.target, ()))
+            configs = _configs_of_existing(findings, check, topic, own_configs[topic.target])
         else:
             findings.create.append(topic.target)
-            _check_creation(findings, topic, brokers, refused.get(topic.target))
-            configs = effective_configs(topic.configs, defaults)
-        _check_sizes(findings, topic, archived[topic.source], configs)
-        _check_times(findings, topic, archived[topic.source], configs)
-    findings.warnings += content.warnings
-    findings.raise_problems()
+            findings.configs[topic.target] = settled.configs[topic.target]
+            as_made = structs.replace(topic, configs=settled.configs[topic.target])
+            _check_creation(findings, as_made, check.brokers, settled.refused.get(topic.target))
+            configs = effective_configs(as_made.configs, defaults)
+        limit = min(whole_number(configs, name, most) for name, most in _BATCH_LIMITS.items())
+        findings.limits[topic.target] = limit
+        if topic.target not in held or not check.resumed:  # what is begun was examined when it began
+            findings.demands[topic.target] = _demands(check, configs, limit)
+        mend = Mending(cluster, topic, there is not None and not topic.created)
+        _check_retention(findings, mend, ranges_by_target[topic.target], configs)
     return findings
+
+
+_KAFKAS_OWN = (*INTERNAL_TOPICS, "__cluster_metadata")
+
+
+def _is_kafkas_own(findings: PreflightFindings, topic: PlannedTopic) -> bool:
+    """Hold back a topic that no client may write to."""
+    if topic.target not in _KAFKAS_OWN:
+        return False
+    findings.hold_back(
+        topic,
+        f"topic {topic.target} is Kafka's own: brokers take no records for it from clients",
+        f"leave it out with --exclude-topic {topic.source}, or give it another name with "
+        f"--map {topic.source}={topic.source.strip('_')}-restored",
+    )
+    return True
 
 
 def topic_to_create(topic: PlannedTopic) -> TopicToCreate:
     return TopicToCreate(topic.target, topic.partitions, topic.replication_factor, topic.configs)
+
+
+@dataclass(frozen=True)
+class Mending:
+    """How a config of a topic is changed. `foreign`: the topic was there before the restore, which leaves its configs
+    alone."""
+
+    cluster: Cluster
+    topic: PlannedTopic
+    foreign: bool
+
+    def hint(self, name: str, value: object) -> str:
+        if not self.foreign:
+            return f"give --topic-config {name}={value}"
+        servers = self.cluster.connection.properties["bootstrap.servers"]
+        words = ("--alter", "--entity-type", "topics", "--entity-name", self.topic.target)
+        return f"run: {kafka_command('kafka-configs', servers, *words, '--add-config', f'{name}={value}')}"
+
+
+def only_aborted(
+    check: TargetCheck, held: Collection[str], starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> set[str]:
+    """Return the topics of `held`, whose logs are not empty, that hold no record that was ever committed: an attempt
+    that was given up leaves such logs. Where a transaction is open, or a record may still become visible, a topic is
+    not among them.
+
+    Whose records were aborted does not matter: no consumer that reads committed records gets one, now or later.
+    """
+    partitions = [tp for tp in starts if tp.topic in held and ends[tp] > starts[tp]]
+    if not partitions:
+        return set()
+    stable = check.cluster.log_ends(partitions, "read_committed")
+    open_ = {tp.topic for tp in partitions if stable[tp] < ends[tp]}
+    candidates = set(held) - open_
+    heads = [
+        OffsetRange(*tp, starts[tp], min(stable[tp], starts[tp] + _HEAD)) for tp in partitions if tp.topic in candidates
+    ]
+    candidates -= set(_with_records(check, heads))  # most topics hold a record there, and one reader finds it
+    empty: set[str] = set()
+    for name in sorted(candidates):
+        whole = [OffsetRange(*tp, starts[tp], stable[tp]) for tp in partitions if tp.topic == name]
+        if next(_with_records(check, whole), None) is None:
+            empty.add(name)
+    return empty
+
+
+def _with_records(check: TargetCheck, ranges: Sequence[OffsetRange]) -> Iterator[str]:
+    """Yield the topics of ranges that hold a committed record, some of them more than once."""
+    if not ranges:
+        return
+    group = layout.reader_group("verify", check.plan.restore_id)
+    reader = RangeReader(check.properties, "read_committed", group, SILENCE, len(ranges), role="target")
+    with closing(reader):
+        for tp, block in reader.read(ranges):
+            if len(block):
+                yield tp.topic
 
 
 def _check_existing(
@@ -98,7 +230,8 @@ def _check_existing(
 ) -> None:
     """`partitions` is their number in the target; `in_the_way`: they have records."""
     if partitions < topic.partitions:
-        findings.refuse(
+        findings.hold_back(
+            topic,
             f"target topic {topic.target} has {partitions} partitions, the archive {topic.partitions}",
             f"map it to another name (--map {topic.source}={topic.source}-restored), or add partitions: "
             + _topics_command(cluster, topic, "--alter", "--partitions", str(topic.partitions)),
@@ -121,25 +254,61 @@ def _topics_command(cluster: Cluster, topic: PlannedTopic, action: str, *options
     return kafka_command("kafka-topics", servers, action, "--topic", topic.target, *options)
 
 
+def rights_to_write(transactions: bool) -> tuple[str, ...]:
+    """Return the rights that a restore needs on its topics: to commit progress in a transaction takes Read as well."""
+    return ("WRITE", "READ") if transactions else ("WRITE",)
+
+
+def _check_rights(findings: PreflightFindings, topic: PlannedTopic, missing: Sequence[str]) -> None:
+    if missing:
+        findings.hold_back(topic, *missing_rights_problem(topic.target, missing))
+
+
+def missing_rights_problem(target: str, missing: Sequence[str]) -> tuple[str, str]:
+    """Return the problem of a topic that our user lacks rights on, and the hint."""
+    rights = " and ".join(right.capitalize() for right in missing)
+    return f"our user lacks {rights} on target topic {target}", "give its user that right: security.md has the list"
+
+
+def _configs_of_existing(
+    findings: PreflightFindings, check: TargetCheck, topic: PlannedTopic, configs: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Return the configs that an existing topic will have. Those of a topic that this restore has made are changed as
+    options say; those of another topic are not, and a warning tells of it."""
+    different = {name: value for name, value in check.given.items() if value and configs.get(name) != value}
+    if not different:
+        return configs
+    if topic.created:
+        findings.alter[topic.target] = different
+        return {**configs, **different}
+    named = ", ".join(f"{name}={value}" for name, value in different.items())
+    findings.warnings.append(
+        f"target topic {topic.target} exists: --topic-config does not change it, and {named} is not set"
+    )
+    return configs
+
+
 def _check_creation(
     findings: PreflightFindings, topic: PlannedTopic, brokers: int, refused: KbackupError | None
 ) -> None:
     """`refused` is what the target says to the creation of the topic."""
-    in_sync = int(topic.configs.get("min.insync.replicas", "1"))
+    in_sync = whole_number(topic.configs, "min.insync.replicas", 1)
     if topic.replication_factor > brokers:
-        findings.refuse(
+        findings.hold_back(
+            topic,
             f"topic {topic.target} wants replication factor {topic.replication_factor}, "
             f"the target has {plural(brokers, 'broker')}",
             f"give --replication-factor {brokers} or less",
         )
     elif in_sync > topic.replication_factor > 0:
-        findings.refuse(
+        findings.hold_back(
+            topic,
             f"topic {topic.target} wants min.insync.replicas={in_sync} with replication factor "
             f"{topic.replication_factor}: it would take no record",
             f"give --topic-config min.insync.replicas={topic.replication_factor}",
         )
     elif refused is not None:
-        findings.refuse(f"topic {topic.target} can't be created: {refused.message}", refused.hint)
+        findings.hold_back(topic, f"topic {topic.target} can't be created: {refused.message}", refused.hint)
 
 
 def effective_configs(configs: Mapping[str, str], broker: Mapping[str, str]) -> dict[str, str]:
@@ -152,59 +321,110 @@ def effective_configs(configs: Mapping[str, str], broker: Mapping[str, str]) -> 
     return effective | dict(configs)
 
 
-def _check_sizes(
-    findings: PreflightFindings, topic: PlannedTopic, archived: ArchivedTopic, configs: Mapping[str, str]
+def _check_retention(
+    findings: PreflightFindings, mend: Mending, ranges: Sequence[UnitRange], configs: Mapping[str, str]
 ) -> None:
-    largest = max((bounds(p.segments, "largest", "largest")[1] or 0 for p in archived.partitions), default=0)
-    limit = int(configs.get("max.message.bytes", "1048588"))
-    if largest + _BATCH_OVERHEAD > limit:
-        findings.refuse(
-            f"topic {topic.target} takes records of up to {limit} bytes, the archive has one of {largest}",
-            f"give --topic-config max.message.bytes={largest + 4096}",
-        )
-    keep = int(configs.get("retention.bytes", "-1"))
-    most = max((p.bytes for p in archived.partitions), default=0)
-    if 0 <= keep < most and "delete" in configs.get("cleanup.policy", "delete"):
+    """Warn where the target would delete restored records at once, or give them another time."""
+    topic = mend.topic
+    deletes = "delete" in configs.get("cleanup.policy", "delete")
+    keep_bytes = whole_number(configs, "retention.bytes", -1)
+    most = max((sum_of(range_.segments, "bytes") for range_ in ranges), default=0)
+    if deletes and 0 <= keep_bytes < most:
         findings.warnings.append(
-            f"topic {topic.target} keeps {keep} bytes a partition, less than the {most} to be restored: "
-            "old records will be deleted again; give --topic-config retention.bytes=-1"
+            f"topic {topic.target} keeps {keep_bytes} bytes a partition, less than the {most} to be restored: "
+            f"old records will be deleted again; {mend.hint('retention.bytes', -1)}"
         )
-
-
-def _check_times(
-    findings: PreflightFindings, topic: PlannedTopic, archived: ArchivedTopic, configs: Mapping[str, str]
-) -> None:
     if configs.get("message.timestamp.type", "CreateTime") == "LogAppendTime":
         findings.warnings.append(
             f"topic {topic.target} has message.timestamp.type=LogAppendTime: restored records will carry "
-            "the time of the restore; give --topic-config message.timestamp.type=CreateTime to keep theirs"
+            f"the time of the restore; {mend.hint('message.timestamp.type', 'CreateTime')} to keep theirs"
         )
         return
-    low, high = archived.timestamps
-    if low is None or high is None:
+    low, _ = span(_timestamps(range_) for range_ in ranges)
+    if low is None:
         return
-    now = int(time.time() * 1000)
-    keep = int(configs.get("retention.ms", "-1"))
-    if 0 <= keep < now - low and "delete" in configs.get("cleanup.policy", "delete"):
+    age = int(time.time() * 1000) - low
+    keep = whole_number(configs, "retention.ms", -1)
+    if deletes and 0 <= keep < age:
         findings.warnings.append(
             f"topic {topic.target} keeps records for {keep / _DAY:.1f} days, the oldest to be restored is "
-            f"{(now - low) / _DAY:.1f} days old: it may be deleted again at once; give --topic-config retention.ms=-1"
+            f"{age / _DAY:.1f} days old: it may be deleted again at once; {mend.hint('retention.ms', -1)}"
         )
-    for side, off, words in (("after", high - now, "ahead"), ("before", now - low, "old")):
-        limit, name = time_limit(configs, side)
-        if off > limit:
-            findings.refuse(
-                f"topic {topic.target} refuses timestamps more than {limit} ms {words}, the archive has {off} ms",
-                f"give --topic-config {name}={_NO_LIMIT}",
-            )
+
+
+def _timestamps(range_: UnitRange) -> tuple[int | None, int | None]:
+    """Return the bounds on the timestamps of the records to be restored."""
+    low, high = bounds(range_.segments, "min_timestamp", "max_timestamp")
+    return (low, high) if range_.window is None else range_.window.clip(low, high)
+
+
+def _demands(check: TargetCheck, configs: Mapping[str, str], limit: int) -> Demands:
+    """Return what a topic with these configs demands of records."""
+    codecs = codecs_of(check.properties, configs.get("compression.type", "producer"))
+    has_key = "compact" in configs.get("cleanup.policy", "delete")
+    if configs.get("message.timestamp.type", "CreateTime") == "LogAppendTime":
+        return Demands(has_key, limit, codecs)
+    now = int(time.time() * 1000)
+    before, after = (TimeLimit(*time_limit(configs, side)) for side in ("before", "after"))
+    return Demands(
+        has_key,
+        limit,
+        codecs,
+        now,
+        before=before if before.ms != NO_LIMIT else None,
+        after=after if after.ms != NO_LIMIT else None,
+    )
+
+
+def hold_back_unfit(
+    findings: PreflightFindings, check: TargetCheck, unfit: Mapping[str, Sequence[UnfitRecords]]
+) -> None:
+    """Hold back the topics that would refuse records of theirs; `unfit` is by the topic's name on the target."""
+    for topic in check.plan.topics:
+        foreign = topic.target not in findings.create and not topic.created
+        mend = Mending(check.cluster, topic, foreign)
+        for records in unfit.get(topic.target, ()):
+            findings.hold_back(topic, *_unfit_problem(mend, records, findings.demands[topic.target]))
+
+
+def _unfit_problem(mend: Mending, unfit: UnfitRecords, demands: Demands) -> tuple[str, str]:
+    """Return what a topic has against some of its records, and what helps."""
+    target = mend.topic.target
+    place = f"{unfit.source.topic}:{unfit.source.partition}:{unfit.first}"
+    which, leave_out = f"record {place}", f"leave it out with --skip {place}"
+    if unfit.records > 1:
+        which = f"{unfit.records:,} records, the first is {place}"
+        leave_out = f"leave them out, the first with --skip {place}"
+    if unfit.kind == "no key":
+        return (
+            f"topic {target} is compacted and takes no record without a key, which the archive has ({which})",
+            f"{mend.hint('cleanup.policy', 'delete')}, or {leave_out}",
+        )
+    if unfit.kind == "too large":
+        enough = unfit.worst + _ROOM
+        mended = mend.hint("max.message.bytes", enough)
+        return (
+            f"topic {target} takes records of up to {demands.limit} bytes, the archive has one of {unfit.worst} that "
+            f"compression makes no smaller than that ({which})",
+            f"{mended}, or {leave_out}",
+        )
+    if unfit.kind == "too late":
+        bound, off, words = demands.after, unfit.worst - demands.now, "ahead"
+    else:
+        bound, off, words = demands.before, demands.now - unfit.worst, "old"
+    assert bound is not None  # noqa: S101 (without a bound, no timestamp is unfit)
+    return (
+        f"topic {target} refuses timestamps more than {bound.ms} ms {words}, the archive has {off} ms ({which})",
+        f"{mend.hint(bound.config, NO_LIMIT)}, or {leave_out}",
+    )
 
 
 def time_limit(configs: Mapping[str, str], side: str) -> tuple[int, str]:
     """Return by how much (ms) a timestamp may differ from the broker's clock, and the name of that config. `side` is
     before or after. Brokers before 3.6 know one limit for both, which later ones take as a default."""
     own, both = f"message.timestamp.{side}.max.ms", "message.timestamp.difference.max.ms"
-    limit = int(configs.get(own, _NO_LIMIT))
-    if limit != _NO_LIMIT or both not in configs:
+    limit = int(configs.get(own, NO_LIMIT))
+    if limit != NO_LIMIT or both not in configs:
         return limit, own
     return int(configs[both]), own if own in configs else both
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
@@ -40,10 +40,12 @@ def planned(plan: RestorePlan) -> Restored:
     return Restored({t.target: t.records for t in plan.topics}, plan.bytes)
 
 
-def restored(plan: RestorePlan, written: WrittenMap, cuts: Iterable[Cut]) -> Restored:
-    """Return the restored counts, by the offset map and what windows selected after its last parts (`cuts`)."""
+def restored(plan: RestorePlan, written: WrittenMap, cuts: Iterable[Cut], left_out: Container[str] = ()) -> Restored:
+    """Return the restored counts, by the offset map and what windows selected after its last parts (`cuts`). The bytes
+    of topics that are `left_out` (by their names on the target) don't count."""
     cut = reduce(Cut.plus, cuts, written.cut)
-    size = sum(sum_of(p.segments, "bytes") for unit in plan.units for p in unit if p.window is None)
+    whole = [part for unit in plan.units for part in unit if part.window is None and part.target not in left_out]
+    size = sum(sum_of(part.segments, "bytes") for part in whole)
     return Restored({t.target: written.records.get(t.target, 0) for t in plan.topics}, size + cut.bytes, cut)
 
 
@@ -54,12 +56,27 @@ class RestoredTopic(Member, frozen=True, kw_only=True):
     records: int
 
 
+class NotRestoredTopic(Member, frozen=True, kw_only=True):
+    """A topic that the target refuses, wholly or from some record on: why, and what helps."""
+
+    source: str
+    target: str
+    reason: str
+    hint: str
+
+    @property
+    def sentence(self) -> str:
+        return f"topic {self.source} is not restored: {self.reason}; {self.hint}"
+
+
 class RestoreReport(Document, frozen=True, kw_only=True):
     """restores/<id>/report.json: the results of a finished restore. `status` 'planned' is never written (a dry
-    run's: where a window was given, its counts are upper bounds)."""
+    run's: where a window was given, its counts are upper bounds), nor is 'incomplete': topics in `failed` are not
+    restored, and the same restore goes on with them. `excluded` are topics of the plan, by their names in the source,
+    that a later run was told to leave out."""
 
     format: Literal["kbackup-restore-report"] = "kbackup-restore-report"
-    status: Literal["planned", "restored"]
+    status: Literal["planned", "restored", "incomplete"]
     restore_id: str
     archive: str
     restore_point: int
@@ -79,6 +96,8 @@ class RestoreReport(Document, frozen=True, kw_only=True):
     schemas: SchemasReport | None = None
     newer: tuple[NewerRecords, ...] = ()
     """Topics of the source with records that the restore point lacks, where the target is the source."""
+    failed: tuple[NotRestoredTopic, ...] = ()
+    excluded: tuple[str, ...] = ()
 
 
 def make_report(
@@ -88,18 +107,20 @@ def make_report(
     groups: tuple[GroupResult, ...],
     warnings: Sequence[str],
     seconds: dict[str, float],
-    status: Literal["planned", "restored"],
+    status: Literal["planned", "restored", "incomplete"],
     settings: SettingsReport | None = None,
     hidden: Iterable[TopicPartition] = (),
     schemas: SchemasReport | None = None,
     newer: tuple[NewerRecords, ...] = (),
+    failed: Sequence[NotRestoredTopic] = (),
+    excluded: Sequence[str] = (),
 ) -> RestoreReport:
     """Return the report; a dry run has no missing `settings` yet. `hidden` are partitions with records that consumers
-    can't see yet."""
+    can't see yet. `failed` are topics that are not restored, `excluded` those to be left out."""
     unseen = (
         f"consumers can't see all of {tp} yet: a transaction is open there, see troubleshooting.md" for tp in hidden
     )
-    unset = settings.missing if settings is not None and status == "restored" else ()
+    unset = settings.missing if settings is not None and status != "planned" else ()
     refused = schemas.not_set if schemas is not None else ()
     return RestoreReport(
         status=status,
@@ -111,17 +132,27 @@ def make_report(
         topics=tuple(
             RestoredTopic(source=t.source, target=t.target, partitions=t.partitions, records=done.topics[t.target])
             for t in plan.topics
+            if t.source not in excluded
         ),
         records=done.records,
         bytes=done.bytes,
         groups=groups,
         warnings=(*(plan.choice.left_out if plan.choice is not None else ()), *plan.group_warnings, *warnings),
-        missing=(*plan.damaged, *unseen, *not_applied(groups, "--restore-id", plan.restore_id), *unset, *refused),
+        missing=(
+            *plan.damaged,
+            *dict.fromkeys(topic.sentence for topic in failed),
+            *unseen,
+            *not_applied(groups, "--restore-id", plan.restore_id),
+            *unset,
+            *refused,
+        ),
         seconds=dict(seconds),
         settings=settings,
         choice=plan.choice,
         schemas=schemas,
         newer=newer,
+        failed=tuple(failed),
+        excluded=tuple(excluded),
     )
 
 

@@ -3,51 +3,69 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from kbackup.archive.restores.offset_map import (
     Cut,
     MapPartName,
     begun_map_parts,
+    by_partition,
     committed_names,
+    read_map_parts,
     runs_table,
     write_map_part,
 )
-from kbackup.archive.restores.plan import UnitRange
-from kbackup.errors import ClusterError
+from kbackup.archive.restores.plan import RestorePlan, UnitRange
+from kbackup.errors import ClusterError, FencedError, KbackupError, NotFoundError, UnreachableError
 from kbackup.jobs.replay import ReachedOffset, SchemaRewrite, UnitRun, first_committed
+from kbackup.jobs.restore.demands import BATCH_OVERHEAD, LARGE_CODEC
+from kbackup.jobs.restore.preflight import missing_rights_problem, rights_to_write
+from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import Kernel, selected_kernel
 from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
-from kbackup.kafka.produce import BlockProducer
+from kbackup.kafka.produce import BlockProducer, RefusedTopicError
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+
+_RESTORE_APART = "leave it out of this restore with --exclude-topic, and restore it with another --restore-id"
 
 Unit = tuple[int, tuple[UnitRange, ...]]
 """The number of a unit, and its ranges."""
 
 
+class FailedTopic(NamedTuple):
+    """A topic, by its name on the target, that took no more records; why, and what helps."""
+
+    target: str
+    reason: str
+    hint: str
+
+
 @dataclass(frozen=True, slots=True)
 class UnitResult:
     """`parts` are those of its offset map, in order; `cut` is what windows selected after the last one. `moved` counts
-    records whose timestamp 0 became 1."""
+    records whose timestamp 0 became 1. `failed` are topics of the unit that the target refused."""
 
     number: int
     parts: tuple[MapPartName, ...]
     cut: Cut
     moved: int
     kernel: Kernel
+    failed: tuple[FailedTopic, ...] = ()
 
 
 @dataclass(frozen=True)
 class RestoreWork:
     """The settings of every unit. `state` stores the offset map, `store` has the segments, `groups` of the target the
-    progress."""
+    progress. Topics of the target that are `left_out` get no records. `limits` is how many bytes a batch of each topic
+    may have."""
 
     target: Properties = field(repr=False)
     store: Store
@@ -57,6 +75,8 @@ class RestoreWork:
     transactions: bool
     transaction_bytes: int
     schemas: SchemaRewrite | None = None
+    left_out: frozenset[str] = frozenset()
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     def group_of(self, number: int) -> str:
         return self.groups[number % len(self.groups)]
@@ -66,31 +86,120 @@ class RestoreWork:
             yield from threads.map(partial(self.run, progress=progress), task)
 
     def run(self, unit: Unit, progress: ProgressSender) -> UnitResult:
+        """Restore a unit. A topic that the target refuses is given up, and the others of the unit go on: each attempt
+        begins where the transactions of the one before ended."""
+        failed: dict[str, FailedTopic] = {}
+        moved = 0
+        while True:
+            given_up = self.left_out | failed.keys()
+            with closing(self._producer(unit, given_up)) as producer:
+                try:
+                    parts, cut = self._attempt(unit, given_up, producer, progress)
+                except FencedError:
+                    raise
+                except (ClusterError, UnreachableError) as error:
+                    unusable = self._refused_by(error, unit, given_up)
+                    if not unusable or not self._can_go_on(unit):
+                        raise
+                    failed |= unusable
+                    moved += producer.moved
+                    continue
+            every_moved = moved + producer.moved
+            return UnitResult(unit[0], parts, cut, every_moved, selected_kernel(), tuple(failed.values()))
+
+    def _refused_by(self, error: KbackupError, unit: Unit, given_up: Container[str]) -> dict[str, FailedTopic]:
+        """Return the topics of a unit because of which it failed; none if the error concerns no topic alone.
+
+        An error of a transaction, or of its progress, does not name its topic: the cluster is asked which ones are gone
+        or closed to us.
+        """
+        if isinstance(error, RefusedTopicError):
+            return {error.topic: FailedTopic(error.topic, error.message, error.hint)}
+        _, ranges = unit
+        due = {range_.target for range_ in ranges if range_.target not in given_up}
+        try:
+            cluster = Cluster(self.target, "target")
+            there = cluster.topics(due)
+            denied = cluster.missing_rights(there, rights_to_write(self.transactions))
+        except KbackupError:
+            return {}  # the cluster itself is the trouble, as the error says
+        gone = {
+            target: FailedTopic(target, f"target topic {target} was deleted during the restore", _RESTORE_APART)
+            for target in due - there.keys()
+        }
+        closed = {
+            target: FailedTopic(target, *missing_rights_problem(target, rights)) for target, rights in denied.items()
+        }
+        return gone | closed
+
+    def _can_go_on(self, unit: Unit) -> bool:
+        """Return whether the other topics of a unit can go on after one of them failed. Without transactions nobody
+        knows how far they came; a unit then has one topic alone."""
+        _, ranges = unit
+        return self.transactions or len({range_.target for range_ in ranges}) == 1
+
+    def _producer(self, unit: Unit, given_up: Container[str]) -> BlockProducer:
         number, ranges = unit
         txid = f"kbackup-{self.restore_id}-{number}" if self.transactions else None
-        largest = max((s.largest for each in ranges for s in each.segments), default=0)
-        with closing(BlockProducer(self.target, txid, self.group_of(number), largest)) as producer:
-            ledger = _UnitLedger(self, number, producer.start([p.tp for p in ranges]))
-            ends = self.store, ranges, producer, ledger, progress, self.transaction_bytes, ledger.start
-            run = UnitRun(*ends, self.schemas)
-            run.run()
-        return UnitResult(number, ledger.parts(), run.counted, producer.moved, selected_kernel())
+        due = [range_ for range_ in ranges if range_.target not in given_up]
+        largest = {each.target: 0 for each in due}
+        for each in due:
+            sizes = [segment.largest for segment in each.segments]
+            largest[each.target] = max([largest[each.target], *sizes])
+        limits = {target: self.limits[target] for target in largest if target in self.limits}
+        # a record that is too large for its topic as it is was found to fit when this codec packs it
+        needs_packing = any(size + BATCH_OVERHEAD > limits.get(target, size * 2) for target, size in largest.items())
+        return BlockProducer(
+            self.target,
+            txid,
+            self.group_of(number),
+            max(largest.values(), default=0),
+            message_limit=min(limits.values(), default=None),
+            compression=LARGE_CODEC if needs_packing else None,
+        )
+
+    def _attempt(
+        self, unit: Unit, given_up: Container[str], producer: BlockProducer, progress: ProgressSender
+    ) -> tuple[tuple[MapPartName, ...], Cut]:
+        """Produce what is left of the unit's topics that are not `given_up`. Return the parts of its offset map, and
+        what windows selected after the last one."""
+        number, ranges = unit
+        due = [range_ for range_ in ranges if range_.target not in given_up]
+        # the progress of all its partitions, since the newest part of the map may be named by one that is given up
+        partitions = [part.tp for part in ranges]
+        ledger = _UnitLedger(self, number, partitions, producer.start(partitions), given_up)
+        ends = self.store, due, producer, ledger, progress, self.transaction_bytes, ledger.start
+        run = UnitRun(*ends, self.schemas)
+        run.run()
+        return ledger.parts(), run.counted
 
 
-def side_by_side(units: Iterable[tuple[UnitRange, ...]], most: int, cores: int) -> list[tuple[Unit, ...]]:
+def side_by_side(units: Sequence[Unit], most: int, cores: int) -> list[tuple[Unit, ...]]:
     """Return tasks of up to `most` units, as a producer has one batch of a partition on its way. No core is idle."""
-    numbered = list(enumerate(units))
-    size = max(1, min(most, len(numbered) // cores))
-    return [tuple(numbered[at : at + size]) for at in range(0, len(numbered), size)]
+    size = max(1, min(most, len(units) // cores))
+    return [tuple(units[at : at + size]) for at in range(0, len(units), size)]
+
+
+def numbered_units(plan: RestorePlan, left_out: Container[str]) -> list[Unit]:
+    """Return the units of a plan, each with its number, without those that have nothing but topics that are
+    `left_out`."""
+    units: list[Unit] = []
+    for number, ranges in enumerate(plan.units):
+        if any(range_.target not in left_out for range_ in ranges):
+            units.append((number, ranges))
+    return units
 
 
 @dataclass
 class _UnitLedger:
-    """The map and the progress of one attempt at a unit. `progress` is what the attempts before it committed."""
+    """The map and the progress of one attempt at a unit. `progress` is what the attempts before it committed. Of topics
+    that are `given_up` no progress is committed: they may be gone from the target."""
 
     work: RestoreWork
     number: int
+    partitions: Sequence[TopicPartition]
     progress: Mapping[TopicPartition, CommittedProgress]
+    given_up: Container[str] = ()
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
     map_parts: int = 0
     """Committed by this attempt."""
@@ -98,7 +207,9 @@ class _UnitLedger:
     def __post_init__(self) -> None:
         self.transactions = self.work.transactions
         self.reached = {tp: p.next for tp, p in self.progress.items()}
-        self.began_from = _last_part(self.number, self.progress)
+        before = partial(committed_names, self.work.state, self.work.restore_id, self.number)
+        self.began_from = _last_part(self.number, self.progress, before)
+        self._check_same_logs(before)
         if self.transactions and not self.progress:
             # brokers expire the progress of an empty group: a record may be committed all the same
             work, number, group = self.work, self.number, self.work.group_of(self.number)
@@ -112,6 +223,22 @@ class _UnitLedger:
                     "begin another restore, with another --restore-id and into topics made anew",
                 )
 
+    def _check_same_logs(self, before: Callable[[MapPartName], Sequence[MapPartName]]) -> None:
+        """Raise `RefusedTopicError` for a topic that was deleted after an earlier attempt had written to it. Brokers
+        delete its progress as well: its records would come once more, and be in the offset map twice."""
+        unknown = {tp for tp in self.partitions if tp not in self.progress and tp.topic not in self.given_up}
+        if self.began_from is None or not unknown:
+            return
+        names = before(self.began_from)
+        for part in read_map_parts(self.work.state, self.work.restore_id, [(self.number, names)]):
+            for tp, _ in by_partition(part.runs):
+                if tp in unknown:
+                    raise RefusedTopicError(
+                        tp.topic,
+                        f"target topic {tp.topic} was made anew after this restore wrote to it",
+                        _RESTORE_APART,
+                    )
+
     def start(self, range_: UnitRange) -> int:
         return self.reached.get(range_.tp, 0)
 
@@ -123,7 +250,8 @@ class _UnitLedger:
         self.reached |= {tp: each.next for tp, each in reached.items()}
         table = runs_table({tp: (r.source, r.target, r.count) for tp, r in runs.items()})
         write_map_part(work.state, work.restore_id, self.number, name, table, self.began_from, cut)
-        return {tp: CommittedProgress(at, str(name)) for tp, at in self.reached.items()}
+        kept = {tp: at for tp, at in self.reached.items() if tp.topic not in self.given_up}
+        return {tp: CommittedProgress(at, str(name)) for tp, at in kept.items()}
 
     def committed(self) -> None:
         self.map_parts += 1
@@ -134,16 +262,32 @@ class _UnitLedger:
         return (*earlier, *(MapPartName(self.attempt, n) for n in range(self.map_parts)))
 
 
-def _last_part(unit: int, progress: Mapping[TopicPartition, CommittedProgress]) -> MapPartName | None:
-    """Return the newest map part, which all progress was committed with; None without progress. Without it, neither the
-    offset map nor the count of a window would have the records before it."""
-    names = {MapPartName.parse(p.note) for p in progress.values()}
+def _last_part(
+    unit: int,
+    progress: Mapping[TopicPartition, CommittedProgress],
+    before: Callable[[MapPartName], Sequence[MapPartName]],
+) -> MapPartName | None:
+    """Return the newest map part that progress was committed with; None without progress. Without it, neither the
+    offset map nor the count of a window would have the records before it.
+
+    As a rule all progress names that part. The progress of a topic that was given up names an older one, which
+    `before` returns: the parts up to a given one, in order."""
+    names = {MapPartName.parse(each.note) for each in progress.values()}
+    known = {name for name in names if name is not None}
     if not names:
         return None
-    name = names.pop()
-    if names or name is None:
-        raise ClusterError(
-            f"the progress of unit {unit} on the target names no part of its offset map",
-            "begin another restore, into new topics: another program has committed to the unit's group",
-        )
-    return name
+    if len(known) == len(names):
+        for name in known:
+            if len(known) == 1 or known <= set(_parts_up_to(name, before)):
+                return name
+    raise ClusterError(
+        f"the progress of unit {unit} on the target names no part of its offset map",
+        "begin another restore, into new topics: another program has committed to the unit's group",
+    )
+
+
+def _parts_up_to(name: MapPartName, before: Callable[[MapPartName], Sequence[MapPartName]]) -> Sequence[MapPartName]:
+    try:
+        return before(name)
+    except NotFoundError:
+        return ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewPartitions
 
-from kbackup.errors import KbackupError
+from kbackup.errors import ClusterError, KbackupError
 from kbackup.kafka.admin_protocol.session import admin_session
 from kbackup.kafka.client import Connection, Properties, admin_properties
 from kbackup.kafka.groups.admin import GroupAdmin
@@ -170,6 +170,14 @@ class TopicToCreate:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
+class RefusedConfigError(ClusterError):
+    """The brokers don't know a config of a topic, or don't take its value. `reason` is in their own words."""
+
+    def __init__(self, message: str, hint: str, reason: str) -> None:
+        super().__init__(message, hint)
+        self.reason = reason
+
+
 class TopicAdmin:
     """Changes many topics at once. Each method maps the topics that the brokers refused to the error, and raises where
     no broker answers."""
@@ -246,7 +254,9 @@ class TopicAdmin:
             explained = self.connection.error(error, f"{doing} {name}")
             if error.code() < 0:  # an error of the client library's own: no broker answered
                 raise explained
-            if error.code() != harmless:
+            if error.code() == KafkaError.INVALID_CONFIG:
+                errors[name] = RefusedConfigError(explained.message, explained.hint, error.str())
+            elif error.code() != harmless:
                 errors[name] = explained
         return errors
 
@@ -333,6 +343,23 @@ class Cluster:
                 offline=tuple(p.id for p in partitions if p.leader is None or p.leader.id < 0),
             )
         return topics
+
+    def missing_rights(self, names: Iterable[str], rights: Collection[str]) -> dict[str, list[str]]:
+        """Return, by topic, those of the `rights` that our user lacks, such as WRITE. Topics that lack none are left
+        out, and those of which the brokers don't tell."""
+
+        def request(batch: list[str]) -> Mapping[Any, Future[Any]]:
+            topics = TopicCollection(batch)
+            return self._admin.describe_topics(topics, include_authorized_operations=True, request_timeout=TIMEOUT)
+
+        answers, _ = _ask(names, request, _DESCRIBE_NOT_READY, self._refresh)
+        missing: dict[str, list[str]] = {}
+        for name, described in answers.items():
+            granted = {right.name for right in described.authorized_operations or ()}
+            lacking = [right for right in rights if right not in granted] if granted else []
+            if lacking:
+                missing[name] = lacking
+        return missing
 
     def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the configs set on each topic itself, without sensitive values."""

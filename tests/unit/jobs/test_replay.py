@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -28,6 +29,7 @@ from kbackup.jobs.restore import task as restore_task
 from kbackup.jobs.restore.task import RestoreWork, UnitResult, side_by_side
 from kbackup.kafka.client import on_the_way
 from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
+from kbackup.kafka.produce import RefusedTopicError
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
@@ -106,7 +108,7 @@ class Target:
 def producer(monkeypatch: pytest.MonkeyPatch) -> Target:
     made = Target()
 
-    def start(_target: object, _id: str, group: str, _largest: int) -> Target:
+    def start(_target: object, _id: str, group: str, _largest: int, **_: object) -> Target:
         made.group = group
         return made
 
@@ -171,6 +173,78 @@ def test_nothing_is_open_while_a_window_passes_over_a_large_segment(
     rest = list(read_range(store, large, reached, check_first=1))
     assert [n for piece in rest if piece.block for n in piece.block.offsets.tolist()] == [290, 291]
     assert min(piece.next for piece in rest) >= reached
+
+
+class PickyTarget:
+    """A cluster that refuses a topic, and keeps what each attempt commits: source offsets by topic, and progress."""
+
+    def __init__(self, refused: str) -> None:
+        self.refused = refused
+        self.committed: dict[str, list[int]] = {}
+        self.progress: dict[TopicPartition, CommittedProgress] = {}
+        self.moved = 0
+        self._queued: dict[TopicPartition, list[int]] = {}
+
+    def start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedProgress]:
+        self._queued = {}
+        return {tp: self.progress[tp] for tp in partitions if tp in self.progress}
+
+    def send(self, tp: TopicPartition, block: RecordBlock) -> None:
+        if tp.topic == self.refused:
+            raise RefusedTopicError(tp.topic, f"no more of {tp.topic}", "mend it")
+        self._queued.setdefault(tp, []).extend(block.offsets.tolist())
+
+    def flush(self) -> dict[TopicPartition, Runs]:
+        queued = {tp: np.array(offsets) for tp, offsets in self._queued.items()}
+        return {tp: Runs(offsets, offsets, np.ones(len(offsets), np.int64)) for tp, offsets in queued.items()}
+
+    def commit(self, progress: Mapping[TopicPartition, CommittedProgress]) -> None:
+        for tp, offsets in self._queued.items():
+            self.committed.setdefault(tp.topic, []).extend(offsets)
+        self.progress |= progress
+        self._queued = {}
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("transaction_bytes", [1, 1 << 30])
+def test_a_topic_that_is_refused_does_not_stop_the_others_of_its_unit(
+    store: Store, monkeypatch: pytest.MonkeyPatch, transaction_bytes: int
+) -> None:
+    picky = PickyTarget("bad")
+    monkeypatch.setattr(restore_task, "BlockProducer", lambda *_, **__: picky)
+    segments = write(store, target(threshold=1 << 20), range(50))
+    names = ("first", "bad", "last")
+    unit = tuple(UnitRange(topic="orders", partition=0, target=name, segments=tuple(segments)) for name in names)
+    monkeypatch.setattr(restore_task, "first_committed", lambda *_: None)
+    work = RestoreWork({}, store, store, "r", ("g",), True, transaction_bytes)
+    (result,) = work([(3, unit)], ProgressSender(None, 0))
+    assert [(each.target, each.reason) for each in result.failed] == [("bad", "no more of bad")]
+    assert picky.committed == {"first": [*range(50)], "last": [*range(50)]}
+    in_map = [row for part in parts_of(store, result) for row in part.runs.to_pylist()]
+    assert Counter(row["topic"] for row in in_map) == {"first": 50, "last": 50}  # a row for each record
+
+    picky.refused = ""
+    (again,) = work([(3, unit)], ProgressSender(None, 0))
+    assert again.failed == ()
+    assert picky.committed == {name: [*range(50)] for name in names}
+
+
+def test_a_topic_that_was_made_anew_after_it_was_written_to_is_given_up(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers deleted its progress with it, and its records are in the map already."""
+    picky = PickyTarget("")
+    monkeypatch.setattr(restore_task, "BlockProducer", lambda *_, **__: picky)
+    segments = write(store, target(threshold=1 << 20), range(50))
+    unit = tuple(UnitRange(topic="orders", partition=0, target=n, segments=tuple(segments)) for n in ("a", "b"))
+    monkeypatch.setattr(restore_task, "first_committed", lambda *_: None)
+    work = RestoreWork({}, store, store, "r", ("g",), True, 1 << 30)
+    list(work([(3, unit)], ProgressSender(None, 0)))
+    del picky.progress[TopicPartition("a", 0)]
+    (result,) = work([(3, unit)], ProgressSender(None, 0))
+    assert [each.reason for each in result.failed] == ["target topic a was made anew after this restore wrote to it"]
+    assert picky.committed == {name: [*range(50)] for name in ("a", "b")}
 
 
 def parts_of(store: Store, result: UnitResult) -> list[MapPart]:
@@ -248,6 +322,6 @@ def test_a_pause_is_not_kept_waiting(store: Store, small_then_large: tuple[Segme
     ],
 )
 def test_units_of_a_far_target_run_side_by_side(units: int, round_trip: float, cores: int, sizes: list[int]) -> None:
-    tasks = side_by_side([()] * units, on_the_way(round_trip), cores)
+    tasks = side_by_side([(number, ()) for number in range(units)], on_the_way(round_trip), cores)
     assert list(map(len, tasks)) == sizes
     assert [number for task in tasks for number, _ in task] == list(range(units))

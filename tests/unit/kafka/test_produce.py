@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kbackup.errors import ClusterError, FencedError
 from kbackup.kafka import kernel, kernel_protocol, produce
 from kbackup.kafka.kernel_protocol import CommittedProgress, NotProvenError, Runs, join, resolve, runs_of
-from kbackup.kafka.produce import TUNING, BlockProducer, queue_kbytes
+from kbackup.kafka.produce import TUNING, BlockProducer, batch_size_for, queue_kbytes
 from kbackup.types import Int64Array, TopicPartition
 from tests.support.mock_cluster import mock_cluster
 from tests.support.plain_records import Plain, block_of
@@ -82,7 +82,22 @@ def test_a_transaction_that_ran_out_is_not_another_producers(
     assert expected in raised.value.message
 
 
-# The size of a producer's queue.
+# The sizes of a producer's batches and queue.
+
+
+@pytest.mark.parametrize(
+    ("given", "limit", "expected"),
+    [
+        ({}, None, 1 << 20),
+        ({}, 8 << 20, 1 << 20),
+        ({}, 128_000, 126_000),
+        ({"batch.size": "5000"}, 128_000, 5000),
+        ({"batch.size": "500000"}, 128_000, 126_000),
+        ({}, 0, 1),
+    ],
+)
+def test_a_batch_is_no_larger_than_the_topics_take(given: dict[str, str], limit: int | None, expected: int) -> None:
+    assert batch_size_for(given, limit) == expected
 
 
 @pytest.mark.parametrize("batch_size", [1 << 20, 4 << 20, 700, 5000])

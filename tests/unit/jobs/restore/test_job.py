@@ -23,15 +23,36 @@ from kbackup.archive.restores.plan import PlannedGroup, RestorePlan, with_segmen
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Choice, Window
 from kbackup.config.models import Restore
-from kbackup.errors import AlreadyExistsError, ClusterError, CorruptError, KbackupError, MismatchError, RefusedError
+from kbackup.errors import (
+    AlreadyExistsError,
+    ClusterError,
+    CorruptError,
+    KbackupError,
+    MismatchError,
+    NotFoundError,
+    RefusedError,
+)
 from kbackup.jobs.groups.job import offset_maps
 from kbackup.jobs.groups.plan import map_groups
 from kbackup.jobs.restore import job as restore_job
-from kbackup.jobs.restore.job import check_complete, create_topics, restore, wait_visible
+from kbackup.jobs.restore.job import (
+    check_any_restored,
+    check_complete,
+    create_topics,
+    not_restored_topics,
+    restore,
+    wait_visible,
+)
 from kbackup.jobs.restore.plan import check_same_options, given_options, make_units, plan_topic
-from kbackup.jobs.restore.preflight import check_segments, check_still_there, effective_configs, time_limit
+from kbackup.jobs.restore.preflight import (
+    PreflightFindings,
+    check_segments,
+    check_still_there,
+    effective_configs,
+    time_limit,
+)
 from kbackup.jobs.restore.report import late_warnings, make_report, planned, restored
-from kbackup.jobs.restore.task import _last_part
+from kbackup.jobs.restore.task import FailedTopic, _last_part
 from kbackup.kafka.admin.cluster import Cluster, Topic, TopicToCreate
 from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.metrics.registry import Silent
@@ -52,12 +73,13 @@ def test_each_step_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
         def phase(self, name: str) -> None:
             events.append(name)
 
-    cluster = SimpleNamespace(connect=lambda: ("c", 1), topic_names=lambda: {"copy"})
+    cluster = SimpleNamespace(connect=lambda: ("c", 1))
+    monkeypatch.setattr(restore_job, "check_target", lambda *_: PreflightFindings())
     monkeypatch.setattr(restore_job, "Cluster", lambda *_: cluster)
     monkeypatch.setattr(restore_job, "compare_settings", lambda *_: None)
     monkeypatch.setattr(restore_job, "warn_of_members", lambda *_: ["group g has members"])
     report = restore(
-        Restore(restore_id="r"),
+        msgspec.structs.replace(ASKED, restore_id="r"),
         {},
         store,
         store,
@@ -235,13 +257,28 @@ def test_progress_that_names_no_part_of_the_map_is_refused(notes: list[str]) -> 
     """The restore would continue from there, without the records before it in its map and count."""
     progress = {TopicPartition("o", p): CommittedProgress(5, note) for p, note in enumerate(notes)}
     with pytest.raises(ClusterError, match="progress of unit 7 on the target names no part of its offset map"):
-        _last_part(7, progress)
+        _last_part(7, progress, no_parts)
+
+
+def no_parts(name: MapPartName) -> list[MapPartName]:
+    raise NotFoundError(f"part {name} is missing")
 
 
 def test_progress_names_the_last_part() -> None:
-    assert _last_part(7, {}) is None
+    assert _last_part(7, {}, no_parts) is None
     progress = {TopicPartition("o", p): CommittedProgress(5, "abc-3") for p in range(3)}
-    assert _last_part(7, progress) == MapPartName("abc", 3)
+    assert _last_part(7, progress, no_parts) == MapPartName("abc", 3)
+
+
+def test_progress_of_a_topic_that_was_given_up_names_an_older_part() -> None:
+    notes = {"given-up": "abc-0", "orders": "def-1", "clicks": "def-1"}
+    progress = {TopicPartition(topic, 0): CommittedProgress(5, note) for topic, note in notes.items()}
+    known = [MapPartName("abc", 0), MapPartName("def", 0), MapPartName("def", 1)]
+
+    def parts_up_to(name: MapPartName) -> list[MapPartName]:
+        return known[: known.index(name) + 1]
+
+    assert _last_part(7, progress, parts_up_to) == MapPartName("def", 1)
 
 
 PLACE = TopicPartition("copy", 1)
@@ -259,9 +296,10 @@ def plan(options: Restore | None = ASKED) -> RestorePlan:
         {},
         {"topics": ("a", "b")},
         {"state": "elsewhere", "restore_id": "r", "transactions": False, "transaction_bytes": 5},
+        {"topic_config": {"cleanup.policy": "delete"}, "replication_factor": 1, "exclude_topics": ("c",)},
     ],
 )
-def test_equal_options_are_accepted(same: dict[str, Any]) -> None:
+def test_equal_options_and_those_that_mend_the_target_are_accepted(same: dict[str, Any]) -> None:
     check_same_options(plan(), msgspec.structs.replace(ASKED, **same))
 
 
@@ -270,12 +308,13 @@ def test_equal_options_are_accepted(same: dict[str, Any]) -> None:
     [
         ({"topics": ("a",)}, r'topics was \["a","b"\], now \["a"\]'),
         ({"map_regex": ("a=b", "^=x.")}, "map_regex was"),
-        ({"topic_config": {}}, r'topic_config was \{"x":"1"\}, now unset'),
+        ({"skip": ("a:0:1",)}, r'skip was unset, now \["a:0:1"\]'),
+        ({"into_existing": True}, "into_existing was unset, now true"),
         ({"no_groups": True, "to_time": "2h ago"}, 'to_time was unset, now "2h ago"; no_groups was unset, now true'),
     ],
 )
 def test_other_options_are_refused_by_their_names(other: dict[str, Any], message: str) -> None:
-    with pytest.raises(MismatchError, match=f"restore r was done with other options: {message}"):
+    with pytest.raises(MismatchError, match=f"restore r was begun with other options: {message}"):
         check_same_options(plan(), msgspec.structs.replace(ASKED, **other))
 
 
@@ -379,25 +418,77 @@ def test_a_new_topic_keeps_records_as_long_as_its_broker_says(defaults: dict[str
     assert effective_configs({"retention.ms": "1"}, defaults)["retention.ms"] == "1"
 
 
-@pytest.mark.parametrize(("refused", "more"), [(["b"], ""), (["b", "c"], "; 1 more topic failed likewise")])
-def test_an_error_names_the_topic_when_the_others_are_there(refused: list[str], more: str) -> None:
-    awaited: dict[str, int] = {}
+def test_what_is_left_out_may_grow_and_not_shrink() -> None:
+    begun = plan(msgspec.structs.replace(ASKED, exclude_topics=("c",)))
+    check_same_options(begun, msgspec.structs.replace(ASKED, exclude_topics=("d", "c")))
+    with pytest.raises(MismatchError, match=r'exclude_topics was \["c"\], now \["d"\]'):
+        check_same_options(begun, msgspec.structs.replace(ASKED, exclude_topics=("d",)))
 
-    class Topics:
-        def create(self, topics: Iterable[TopicToCreate]) -> dict[str, KbackupError]:
-            assert [topic.name for topic in topics] == ["a", "b", "c"]
-            return {name: ClusterError(f"failed creating topic {name}", "mend it") for name in refused}
 
-        def wait_visible(self, totals: dict[str, int]) -> dict[str, KbackupError]:
-            awaited.update(totals)
-            return {}
+class FakeTopics:
+    """Brokers that refuse to create some topics and to alter others, and give us no right on a third kind."""
 
-    planned = restore_plan(topics=tuple(planned_topic(name, name) for name in "abcd"))
-    cluster = cast(Cluster, SimpleNamespace(topic_admin=Topics()))
+    def __init__(self, refused: Iterable[str] = (), unaltered: Iterable[str] = (), denied: Iterable[str] = ()) -> None:
+        self._refused, self._unaltered, self._denied = set(refused), set(unaltered), set(denied)
+        self.awaited: dict[str, int] = {}
+
+    def create(self, topics: Iterable[TopicToCreate]) -> dict[str, KbackupError]:
+        names = {topic.name for topic in topics}
+        return {name: ClusterError(f"failed creating topic {name}", "mend it") for name in names & self._refused}
+
+    def wait_visible(self, totals: dict[str, int]) -> dict[str, KbackupError]:
+        self.awaited |= totals
+        return {}
+
+    def alter_configs(self, changes: dict[str, dict[str, str]]) -> dict[str, KbackupError]:
+        return {name: ClusterError(f"failed altering {name}", "mend it") for name in changes.keys() & self._unaltered}
+
+    def missing_rights(self, names: Iterable[str], rights: Iterable[str]) -> dict[str, list[str]]:
+        return {name: [*rights] for name in set(names) & self._denied}
+
+
+def test_topics_that_can_not_be_written_to_are_named_and_the_others_are_created() -> None:
+    topics = FakeTopics(refused="b", unaltered="d", denied="c")
+    cluster = cast(Cluster, SimpleNamespace(topic_admin=topics, missing_rights=topics.missing_rights))
+    begun = restore_plan(topics=tuple(planned_topic(name, name) for name in "abcde"))
+    findings = PreflightFindings(create=["a", "b", "c", "e"], alter={"d": {"cleanup.policy": "delete"}})
+    failed = create_topics(cluster, begun, begun.topics[:4], findings)
+    assert {each.target: each.reason for each in failed} == {
+        "b": "failed creating topic b",
+        "c": "our user lacks Write and Read on target topic c",
+        "d": "failed altering d",
+    }
+    assert topics.awaited == {"a": 2, "c": 2}
+
+
+@pytest.mark.parametrize(("excluded", "more"), [((), "; 1 more topic failed likewise"), (("b",), "")])
+def test_nothing_is_done_where_every_topic_is_refused(excluded: tuple[str, ...], more: str) -> None:
+    begun = restore_plan(topics=(planned_topic("a", "a"), planned_topic("b", "b")))
+    failed = [FailedTopic(name, f"no to {name}", "mend it") for name in "ab"]
+    check_any_restored(begun, (), not_restored_topics(begun, failed[:1]))
     with pytest.raises(ClusterError) as raised:
-        create_topics(cluster, planned, "abc")
-    assert (raised.value.message, raised.value.hint) == (f"failed creating topic b{more}", "mend it")
-    assert awaited == {name: 2 for name in "abc" if name not in refused}
+        check_any_restored(begun, excluded, not_restored_topics(begun, failed))
+    assert (raised.value.message, raised.value.hint) == (f"no to a{more}", "mend it")
+
+
+def test_records_of_a_topic_that_failed_are_not_missed_in_the_map() -> None:
+    plan = plan_of(content())
+    done = restored(plan, WrittenMap({"o": 200, "p": 7}, Cut(), {}), [], {"p"})
+    check_complete(plan, done, {"p"})
+    with pytest.raises(KbackupError, match="r has 200 records in its offset map, 400 were to be restored"):
+        check_complete(plan, restored(plan, WrittenMap({"o": 200}, Cut(), {}), []))
+
+
+def test_a_report_names_what_failed_and_what_was_left_out() -> None:
+    plan = plan_of(content())
+    done = restored(plan, WrittenMap({"o": 200, "p": 7}, Cut(), {}), [], {"p"})
+    (failed,) = not_restored_topics(plan, [FailedTopic("p", "it has no room", "make room")])
+    report = make_report(plan, "here", done, (), [], {}, "incomplete", failed=[failed])
+    assert report.missing == ("topic pay is not restored: it has no room; make room",)
+    assert {t.source: t.records for t in report.topics} == {"orders": 200, "pay": 7}
+    assert [t.source for t in make_report(plan, "", done, (), [], {}, "restored", excluded=["pay"]).topics] == [
+        "orders"
+    ]
 
 
 def test_folders_of_topics_are_listed_side_by_side() -> None:

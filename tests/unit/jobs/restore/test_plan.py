@@ -19,7 +19,7 @@ from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.run import open_or_create
-from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.table import Segment, bounds
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.config.models import Restore
 from kbackup.errors import MismatchError, RefusedError, UsageError
@@ -31,14 +31,16 @@ from kbackup.jobs.restore.plan import (
     check_names,
     check_same_options,
     count_range,
+    excluded_targets,
     make_units,
     plan_restore,
     plan_topic,
     progress_groups,
+    resumed_plan,
     select_content,
     target_name,
+    timed_ranges,
     with_counts,
-    with_timestamps,
 )
 from kbackup.jobs.restore.report import make_report, planned
 from kbackup.metrics.registry import Silent
@@ -298,12 +300,15 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_unknown_timestamps_are_read_once(tasks: list[Any]) -> None:
     store = FileStore(ROOT / "archive")
     content = java_content(store, sorted({p.topic for p in PARTITIONS}))
-    timed = with_timestamps(content, store, lambda: None, Silent())  # type: ignore[arg-type, return-value] # unused
-    found = {(t.name, p.partition): p.timestamps for t in timed.topics for p in t.partitions}
+    ranges = [part for unit in make_units(content, {t.name: t.name for t in content.topics}) for part in unit]
+    timed = timed_ranges(ranges, store, lambda: None, Silent())  # type: ignore[arg-type, return-value] # unused
+    found = {(part.topic, part.partition): bounds(part.segments, "min_timestamp", "max_timestamp") for part in timed}
     truth = {(p.topic, p.number): [r.timestamp for r in p.truth() if r.timestamp is not None] for p in PARTITIONS}
-    assert found == {place: (min(stamps, default=None), max(stamps, default=None)) for place, stamps in truth.items()}
+    known = {place: (min(stamps, default=None), max(stamps, default=None)) for place, stamps in truth.items()}
+    assert found == {place: known[place] for place in found}
+    assert any(low is not None for low, _ in found.values())
     assert len(tasks) == 1, "small segments share a task"
-    again = with_timestamps(timed, store, lambda: None, Silent())  # type: ignore[arg-type, return-value] # unused
+    again = timed_ranges(timed, store, lambda: None, Silent())  # type: ignore[arg-type, return-value] # unused
     assert (again, len(tasks)) == (timed, 1)
 
 
@@ -372,3 +377,27 @@ def test_a_restore_of_before_has_the_same_options_as_now() -> None:
     check_same_options(before, Restore(topics=("a",)))
     with pytest.raises(MismatchError, match="skip was unset, now"):
         check_same_options(before, Restore(topics=("a",), skip=("a:0:1",)))
+
+
+def test_a_config_that_is_given_as_empty_is_taken_away() -> None:
+    archived = ArchivedTopic("a", 1, 1, "present", (), {"retention.ms": "5", "segment.bytes": "1"}, 1)
+    planned = plan_topic(archived, "a", {"segment.bytes": "", "cleanup.policy": "compact"}, None)
+    assert planned.configs == {"retention.ms": "5", "cleanup.policy": "compact"}
+
+
+def test_without_transactions_a_unit_has_one_topic_alone() -> None:
+    """Where a topic fails, nobody would know how far the others of its unit came."""
+    small = content({"a": [1, 1], "b": [1, 1]})
+    names = {"a": "a", "b": "b"}
+    assert [{part.topic for part in unit} for unit in make_units(small, names)] == [{"a", "b"}]
+    alone = [{part.topic for part in unit} for unit in make_units(small, names, transactions=False)]
+    assert alone == [{"a"}, {"b"}]
+
+
+def test_a_resumed_plan_has_the_configs_that_are_given_now() -> None:
+    plan = plan_restore(Restore(topic_config={"retention.ms": "5"}), content({"a": [1]}), "c")
+    options = Restore(topic_config={"retention.ms": "", "cleanup.policy": "delete"}, replication_factor=2)
+    (topic,) = resumed_plan(plan, options).topics
+    assert (topic.configs, topic.replication_factor) == ({"cleanup.policy": "delete"}, 2)
+    assert excluded_targets(plan, Restore(exclude_topics=("/a+/",))) == {"a": "a"}
+    assert excluded_targets(plan, Restore(exclude_topics=("b",))) == {}

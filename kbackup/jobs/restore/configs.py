@@ -1,0 +1,135 @@
+"""Configs of created topics that the target takes: an archive may be of a broker that knew others."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kbackup.errors import KbackupError, UsageError
+from kbackup.kafka.admin.cluster import RefusedConfigError, TopicAdmin, TopicToCreate
+from kbackup.util.text import join_names
+
+Config = tuple[str, str]
+"""The name of a config, and its value."""
+
+REPLACED = {
+    "message.timestamp.difference.max.ms": ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+}
+"""Configs that Kafka 4 no longer knows, with those that stand for the same since Kafka 3.6."""
+
+_AT_LEAST = re.compile(r"must be at least (\d+)")
+_NAMED = 3  # topics that a note names
+
+
+@dataclass
+class SettledConfigs:
+    """The configs that each topic is created with, by its name on the target. `refused` are the topics that can't be
+    created with them either. `notes` tell what differs from the archive."""
+
+    configs: dict[str, dict[str, str]]
+    refused: dict[str, KbackupError]
+    notes: list[str] = field(default_factory=list)
+
+
+def settle_configs(admin: TopicAdmin, topics: Sequence[TopicToCreate], given: Mapping[str, str]) -> SettledConfigs:
+    """Ask the target which configs it takes for new topics, and leave out, replace or raise the archived ones that it
+    refuses. Nothing is created. `given` are those that the user asked for: `UsageError` if the target refuses one."""
+    settled = SettledConfigs({topic.name: dict(topic.configs) for topic in topics}, {})
+    settled.refused = admin.create(topics, dry_run=True)
+    odd = [topic for topic in topics if isinstance(settled.refused.get(topic.name), RefusedConfigError)]
+    if not odd:
+        return settled
+    reasons = refused_configs(admin, odd)
+    for (name, value), reason in reasons.items():
+        if given.get(name) == value:
+            raise UsageError(f"--topic-config {name}={value}: the target refuses it: {reason}", _hint(name))
+    concerned: defaultdict[Config, list[str]] = defaultdict(list)
+    for topic in odd:
+        for config in topic.configs.items():
+            if config in reasons:
+                concerned[config].append(topic.name)
+    changed: set[str] = set()
+    for config, names in concerned.items():
+        substitutes = _substitutes(config, reasons[config])
+        for topic_name in names:
+            configs = settled.configs[topic_name]
+            del configs[config[0]]
+            for name, value in substitutes.items():
+                configs.setdefault(name, value)
+        changed.update(names)
+        settled.notes.append(_note(config, names, substitutes, reasons[config]))
+    again = [replace(topic, configs=settled.configs[topic.name]) for topic in odd if topic.name in changed]
+    for topic in again:
+        del settled.refused[topic.name]
+    settled.refused |= admin.create(again, dry_run=True)
+    return settled
+
+
+def refused_configs(admin: TopicAdmin, topics: Iterable[TopicToCreate]) -> dict[Config, str]:
+    """Return the configs of `topics` that the target refuses, each with its reason.
+
+    A broker names only the first config that it refuses, in words that differ from release to release. So each one is
+    asked for alone: a round asks every topic for one that no answer is known of.
+    """
+    reasons: dict[Config, str] = {}
+    accepted: set[Config] = set()
+    waiting = list(topics)
+    while waiting:
+        asked: dict[str, Config] = {}
+        round_: set[Config] = set()
+        for topic in waiting:
+            unknown = [c for c in topic.configs.items() if c not in reasons and c not in accepted and c not in round_]
+            if unknown:
+                asked[topic.name] = unknown[0]
+                round_.add(unknown[0])
+        waiting = [topic for topic in waiting if topic.name in asked]
+        alone = [replace(topic, configs=dict([asked[topic.name]])) for topic in waiting]
+        answers = admin.create(alone, dry_run=True)
+        for name, config in asked.items():
+            error = answers.get(name)
+            if isinstance(error, RefusedConfigError):
+                reasons[config] = error.reason
+            else:
+                accepted.add(config)
+    return reasons
+
+
+def _substitutes(config: Config, reason: str) -> dict[str, str]:
+    """Return the configs that stand for a refused one as nearly as the target allows; none where it has no such."""
+    name, value = config
+    if name in REPLACED:
+        return dict.fromkeys(REPLACED[name], value)
+    least = _AT_LEAST.search(reason)
+    if least is not None and value.isdecimal() and int(value) < int(least[1]):
+        return {name: least[1]}
+    return {}
+
+
+def _note(config: Config, topics: Sequence[str], substitutes: Mapping[str, str], reason: str) -> str:
+    what = f"{config[0]}={config[1]} of {join_names(topics, _NAMED)}: the target refuses it ({reason})"
+    if not substitutes:
+        return f"{what}; it is left out"
+    instead = ", ".join(f"{name}={value}" for name, value in substitutes.items())
+    return f"{what}; set instead: {instead}"
+
+
+def _hint(name: str) -> str:
+    """Return what to give for a config, where its name tells."""
+    if name.endswith(".ms"):
+        return "give whole milliseconds, such as 604800000 for 7 days, or leave the config out"
+    if name.endswith(".bytes"):
+        return "give whole bytes, such as 1073741824 for 1 GiB, or leave the config out"
+    return "see Kafka's documentation of topic configs for names and values"
+
+
+def whole_number(configs: Mapping[str, str], name: str, otherwise: int) -> int:
+    """Return the value of a config as a number; `UsageError` for one that is none."""
+    value = configs.get(name)
+    if value is None:
+        return otherwise
+    try:
+        return int(value)
+    except ValueError as error:
+        raise UsageError(f"--topic-config {name}={value}: the value must be a whole number", _hint(name)) from error
