@@ -94,8 +94,8 @@ class Applied:
 
     `positions` has all remote partitions of the flow, not only those of this round. `runs` are what the round added to
     the offset map (`offset_map.MAP_SCHEMA`), `partitions` the counts of partitions with new records. `recreated` are
-    the new incarnations that were noticed, `held_back` all of those that wait. `refused` says by remote topic why the
-    target has no room for its records: they wait.
+    the new incarnations that were noticed, `held_back` all of those that wait. `refused` says by remote topic why its
+    records wait: the target refuses them or has no room for them, or they can't be read.
     """
 
     point: int
@@ -400,6 +400,13 @@ class Pending:
 
     ranges: dict[TopicPartition, list[UnitRange]] = field(default_factory=dict)
     held_back: tuple[Recreated, ...] = ()
+
+    def without(self, remotes: Collection[str]) -> Pending:
+        """Return the same without the ranges of some remote topics."""
+        if not remotes:
+            return self
+        ranges = {tp: of_partition for tp, of_partition in self.ranges.items() if tp.topic not in remotes}
+        return Pending(ranges, self.held_back)
 
 
 def find_pending(

@@ -239,6 +239,12 @@ class Rounds:
             "group offsets": flow.sync_group_offsets,
         }
 
+    @property
+    def is_due(self) -> bool:
+        """Return whether a round has something to do without a new restore point: a duty, or a topic that is held back
+        and to be tried again."""
+        return not self.timetable.seconds_idle(self.clocks, ALIVE.seconds) or bool(self.applier.held.due)
+
     def plan(self, archive: Archive, point: Manifest) -> MirrorTopicPlan:
         """Return the topics of a restore point that the flow selects, also those that it does not know yet."""
         existing = self.cluster.topic_names() if any(t.state == "deleted" for t in point.topics) else ()
@@ -255,15 +261,17 @@ class Rounds:
         topics = tuple(topic for topic in plan.topics if topic.source in self._known)
         looked = self._make(topics)
         made = looked or TopicsReport((), {}, {})
+        changed = {*made.created, *made.grown}
         served = tuple(topic for topic in topics if topic.remote not in made.refused)
         refused: dict[str, Mapping[str, str] | Iterable[str]] = {}
         configured: tuple[str, ...] = ()
         if self._is_due("configs"):
             configs = sync_configs(flow, served, self.cluster)
             configured, refused["configs"] = tuple(configs.changed), configs.refused
+            changed |= configs.changed.keys()
             self.timetable.done("configs")
         schemas = self.schemas.register(archive, point, served)
-        applied = self.applier.apply(archive, point, served, looked, schemas)
+        applied = self.applier.apply(archive, point, served, looked, schemas, changed)
         syncs = emit_offset_syncs(flow, self.internal, served, applied.positions, self.applier.map)
         checkpoints, offsets = self._positions(archive, point, served, applied, refused)
         created: tuple[str, ...] = ()
@@ -501,7 +509,7 @@ class ApplyHalf:
             if newest is not None and newest.number > self._point:
                 self._looked = True
                 return
-            if not self.timetable.seconds_idle(rounds.clocks, ALIVE.seconds):
+            if rounds.is_due:
                 return
             keeper.settle()
             if self.timetable.is_due(SIGN_OF_LIFE, ALIVE):

@@ -32,6 +32,7 @@ from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.mirror import apply
 from kbackup.jobs.mirror import apply as applier_module
 from kbackup.jobs.mirror.apply import Applier, ApplySession, pending
+from kbackup.jobs.mirror.apply.held import HeldTopics, RoundRefusals
 from kbackup.jobs.mirror.apply.pending import (
     Applied,
     Noted,
@@ -43,7 +44,7 @@ from kbackup.jobs.mirror.apply.pending import (
     find_recreated,
     reported_positions,
 )
-from kbackup.jobs.mirror.apply.slots import OpenSlot, SlotResult, SlotWork
+from kbackup.jobs.mirror.apply.slots import OpenSlot, SlotRefresh, SlotResult, SlotWork
 from kbackup.jobs.mirror.flow import AppliedPosition, FlowStatus, RemoteTopic, write_status
 from kbackup.jobs.mirror.halves.take import MirrorSource
 from kbackup.jobs.mirror.settings import TopicsReport
@@ -117,11 +118,12 @@ def test_the_map_gets_what_was_committed_before_the_others_were_fenced(
     parts = two_parts(store)
     session = make_session(store, {SLOT: parts[0]} if known else {})
     applier = make_applier(store)
-    monkeypatch.setattr(applier._slots, "refresh", lambda *_: noted(15, parts[1]))
+    monkeypatch.setattr(applier._slots, "refresh", lambda *_: [SlotRefresh(noted(15, parts[1]), ())])
     work = SlotWork({}, store, store, ("A", "B"), 1, 1)
-    assert sources(applier._refresh(session, work, [])) == [0, 10][known:]
+    refusals = RoundRefusals(HeldTopics(), {})
+    assert sources(applier._refresh(session, work, [], refusals)) == [0, 10][known:]
     assert session.map.slot(SLOT).head == parts[1]
-    assert applier._refresh(session, work, []) == []
+    assert applier._refresh(session, work, [], refusals) == []
 
 
 def unit(partition: int) -> UnitRange:
@@ -530,7 +532,7 @@ def test_losses_of_a_failed_round_are_reported_by_the_next(reborn: Archive, monk
     status, flow = MemoryStore(), flow_of()
     note = PositionNote(2, FlowMapPartName(1, "a"), 2)
     topic = Topic(ORDERS.remote, "id", False, (0, 1), 1)
-    cluster = SimpleNamespace(connect=lambda: ("id", None), topics=lambda _: {ORDERS.remote: topic})
+    cluster = SimpleNamespace(connect=lambda: ("id", None), described_topics=lambda _: ({ORDERS.remote: topic}, {}))
     monkeypatch.setattr(apply, "Cluster", lambda *_: cluster)
     monkeypatch.setattr(apply, "read_positions", lambda *_: {ZERO: Noted(AppliedPosition(2, 4), note)})
     monkeypatch.setattr(apply, "heads_of", lambda *_: {})
