@@ -105,6 +105,7 @@ class ApplyRoundReporter(RoundReporter):
     def __init__(self, frame: Frame, health: Health | None) -> None:
         super().__init__(frame, health)
         self._refused: dict[str, frozenset[str]] = {}
+        self._held_back: frozenset[str] = frozenset()
 
     def _count_success(self) -> None:
         """Do nothing: flows have the metric `kbackup_mirror_last_round_timestamp_seconds`."""
@@ -136,6 +137,11 @@ class ApplyRoundReporter(RoundReporter):
             for text in sorted(refused - self._refused.get(subject, frozenset())):
                 self._reporter.warning(f"{name}: {text}")
             self._refused[subject] = refused
+        if "topics" in report.refused:
+            held_back = frozenset(report.refused["topics"])
+            for topic in sorted(self._held_back - held_back):
+                self._reporter.note(f"{name}: topic {topic} is no longer held back")
+            self._held_back = held_back
         if applied.records:
             self._reporter.note(
                 f"{name}: restore point {report.restore_point} applied, {plural(applied.records, 'record')}, "

@@ -100,6 +100,21 @@ def test_refusals_are_told_once(frame: Frame, capsys: pytest.CaptureFixture[str]
     assert counts == [1, 0, 0, 0, 1]
 
 
+def test_topics_are_told_when_they_begin_and_when_they_cease_to_be_held_back(
+    frame: Frame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter = ApplyRoundReporter(frame, None)
+    lines: list[str] = []
+    for refused in ({"A.orders": "too large"}, {"A.orders": "too large"}, dict[str, str]()):
+        reporter.applied(flow_of(), RoundReport("A->B", 1, (), (), Applied(1), refused={"topics": refused}))
+        lines.append(capsys.readouterr().err.strip())
+    assert lines == [
+        "warning: flow A->B: topics: A.orders: too large",
+        "",
+        "flow A->B: topic A.orders is no longer held back",
+    ]
+
+
 def last_success() -> float | None:
     return counted.snapshot().values.get(("kbackup_last_success_timestamp_seconds", ()))
 
@@ -226,6 +241,7 @@ def test_for_machines(archive: Archive, capsys: pytest.CaptureFixture[str]) -> N
         "applied": [10, 12, 0],
         "records_behind": 24,
         "held_back": "",
+        "held_since": "",
     }
 
 

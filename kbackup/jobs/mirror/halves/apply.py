@@ -473,7 +473,7 @@ class ApplyHalf:
         totals.is_loss = totals.is_loss or report.is_loss
         keeper.applied(point, plan, report)
         self._point = point.number
-        held_back = sum(1 for topic in keeper.status.topics if topic.held_back)
+        held_back = [topic.remote for topic in keeper.status.topics if topic.held_back]
         metering.round_applied(self.flow, self._positions, applied, held_back, report.topics)
         self._positions = applied.positions
         self.watcher.applied(self.flow, report)
