@@ -403,6 +403,14 @@ class Cluster:
             topic: entries[config].value if config in entries else None for topic, entries in self._topic_entries(names)
         }
 
+    def readable_config(self, names: Iterable[str], config: str) -> dict[str, str]:
+        """Return the value of a config, which may be a default, of each topic whose configs can be read."""
+        values: dict[str, str] = {}
+        for topic, entries in self._readable_topic_entries(names)[0]:
+            if config in entries and entries[config].value is not None:
+                values[topic] = entries[config].value
+        return values
+
     def _topic_entries(self, names: Iterable[str]) -> list[tuple[str, Any]]:
         entries, unread = self._readable_topic_entries(names)
         for error in unread.values():

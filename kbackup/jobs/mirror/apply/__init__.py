@@ -180,6 +180,8 @@ class Applier:
             added += self._refresh(session, work, topics, refusals)
         pending = pending.without(refusals.left_out)
         if pending.ranges:
+            # a limit that was lowered since is found out by a refusal, and the trial asks again
+            session.read_limits({tp.topic for tp in pending.ranges}, again=refusals.on_trial)
             with Phases(self.listener).step("apply"):
                 tasks = session.tasks(topics, ranges=pending.ranges, apart=refusals.on_trial)
                 added += self._produce(session, work, tasks, pending, refusals)
@@ -318,6 +320,8 @@ class ApplySession:
     """Positions that were read back, and are not in the target yet."""
     topic_ids: dict[str, str] = field(default_factory=dict)
     """By remote topic, the id that the target gave it when it was last looked at."""
+    message_limits: dict[str, int] = field(default_factory=dict)
+    """By remote topic, its max.message.bytes as it was when the topic was last looked at."""
     hidden: frozenset[str] = frozenset()
     """Remote topics that the target does not show to this user."""
     status: FlowStatus | None = None
@@ -341,6 +345,7 @@ class ApplySession:
         of a topic that the target does not show. `apart` are the remote topics to commit in transactions of their
         own."""
         ranges, begins, slots = ranges or {}, begins or {}, self.flow.slots
+        limits = self.message_limits
         due = {slot_of(tp, slots) for tp in (ranges or begins or self.noted)}
         by_slot: dict[int, list[TopicPartition]] = {}
         partitions = {tp for topic in topics for tp in topic.remote_partitions} | {*ranges, *begins, *self.noted}
@@ -357,6 +362,7 @@ class ApplySession:
                 {tp: begins[tp] for tp in partitions if tp in begins},
                 {tp.topic: self.topic_ids[tp.topic] for tp in partitions if tp.topic in self.topic_ids},
                 frozenset(apart),
+                min((limits[topic] for topic in {tp.topic for tp in partitions} & limits.keys()), default=None),
             )
             for slot, partitions in by_slot.items()
             if slot in due
@@ -414,6 +420,13 @@ class ApplySession:
         if self.refreshed is None or time.monotonic() - self.refreshed >= REFRESH:
             return True
         return any(tp.topic not in left_out for tp in self.uncommitted)
+
+    def read_limits(self, remotes: Collection[str], again: Collection[str]) -> None:
+        """Ask for the max.message.bytes of remote topics that are not known, or are to be asked `again`."""
+        due = [remote for remote in remotes if remote in again or remote not in self.message_limits]
+        if due:
+            limits = self.cluster.readable_config(due, "max.message.bytes")
+            self.message_limits |= {remote: int(limit) for remote, limit in limits.items()}
 
     def recover(self, target: Properties, topics: Sequence[RemoteTopic]) -> None:
         """Read positions back that the target has forgotten, of topics that come for the first time."""

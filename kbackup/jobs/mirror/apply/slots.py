@@ -33,7 +33,7 @@ from kbackup.jobs.replay import ReachedOffset, SchemaRewrite, UnitRun
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import Kernel, selected_kernel
 from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
-from kbackup.kafka.produce import BlockProducer, RefusedTopicError
+from kbackup.kafka.produce import TUNING, BlockProducer, RefusedTopicError
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -45,6 +45,11 @@ R = TypeVar("R")
 
 _THREADS = 8  # slots that a small round works on at a time
 _ROOM = 16 << 20  # bytes of a record that every producer's queue has room for
+
+_ANY_LIMIT = int(str(TUNING["batch.size"]))
+"""A limit of messages from this many bytes on does not make batches smaller."""
+
+_BATCH_OVERHEAD = 100  # bytes that a record batch of one record takes beside the record
 
 _UNREADABLE = (CorruptError, NotFoundError, RefusedError)
 """Errors of reading a topic's records from the archive that concern this topic alone: damaged or missing segments, and
@@ -64,7 +69,8 @@ class SlotTask:
     """Work for one slot. `ranges` are in order of partition and incarnation. `partitions` are all of the slot, those
     without work too; `expected` are those whose position must be there. `head` is the last part of the slot's map that
     is known to be committed. `topic_ids` has the ids of the remote topics: positions of other ones don't count. `apart`
-    are the remote topics that were held back before: they go in transactions of their own, after the others."""
+    are the remote topics that were held back before: they go in transactions of their own, after the others.
+    `message_limit` is the least max.message.bytes of the remote topics; None where none is known."""
 
     slot: int
     ranges: tuple[UnitRange, ...]
@@ -75,11 +81,18 @@ class SlotTask:
     """Positions at which partitions begin that have none."""
     topic_ids: Mapping[str, str]
     apart: frozenset[str] = frozenset()
+    message_limit: int | None = None
 
     @property
     def largest(self) -> int:
         """The size of the largest record, in bytes."""
         return max((s.largest for each in self.ranges for s in each.segments), default=0)
+
+    @property
+    def compression(self) -> str | None:
+        """The codec to pack records by: the tightest one if a record has no room uncompressed; None: any."""
+        fits = self.message_limit is None or self.largest + _BATCH_OVERHEAD <= self.message_limit
+        return None if fits else "zstd"
 
 
 class SlotResult(NamedTuple):
@@ -166,13 +179,25 @@ def progress_of(noted: Mapping[TopicPartition, Noted]) -> dict[TopicPartition, C
 @dataclass
 class OpenSlot:
     """A slot whose producer this process has. `largest` is the size of the largest record that it has room for, and
-    `partitions` are those whose positions it read after it had fenced every other producer of the slot."""
+    `partitions` are those whose positions it read after it had fenced every other producer of the slot. Its batches
+    are no larger than `message_limit`, and packed by `compression`."""
 
     producer: BlockProducer
     ledger: SlotLedger
     largest: int
     partitions: frozenset[TopicPartition]
+    message_limit: int | None = None
+    compression: str | None = None
     _is_closed: bool = False
+
+    def serves(self, task: SlotTask) -> bool:
+        """Return whether the producer can do a task."""
+        has_room = task.largest <= max(self.largest, _ROOM)
+        knows_positions = self.partitions.issuperset(task.partitions)
+        own_limit = _ANY_LIMIT if self.message_limit is None else self.message_limit
+        limit = _ANY_LIMIT if task.message_limit is None else task.message_limit
+        packs_tightly = task.compression in (None, self.compression)
+        return has_room and knows_positions and own_limit <= limit and packs_tightly
 
     def close(self) -> None:
         """Close the producer, once: what is not committed is discarded. An error of closing is logged, as the next
@@ -211,7 +236,8 @@ class SlotWork:
             f"another process applies the flow {source}->{target} now",
             "let one apply half of a flow run; this one wrote nothing more",
         )
-        producer = BlockProducer(self.target, txid, group, task.largest, fenced)
+        limit, codec = task.message_limit, task.compression
+        producer = BlockProducer(self.target, txid, group, task.largest, fenced, message_limit=limit, compression=codec)
         try:
             every = {tp: Noted.of(tp, progress) for tp, progress in producer.start(task.partitions).items()}
         except BaseException:
@@ -226,7 +252,7 @@ class SlotWork:
             )
         heads = [n.note.map_part for n in every.values()] + ([task.head] if task.head else [])
         ledger = SlotLedger(self.state, folder(source, target, task.slot), noted, max(heads, default=None))
-        return OpenSlot(producer, ledger, task.largest, frozenset(task.partitions))
+        return OpenSlot(producer, ledger, task.largest, frozenset(task.partitions), limit, codec)
 
     def begin_again(self, slot: OpenSlot, task: SlotTask) -> None:
         """Give a slot a new producer, after its transaction was refused. What was committed before holds: the new one
@@ -236,6 +262,7 @@ class SlotWork:
         anew.ledger.map_parts = slot.ledger.map_parts
         slot.producer, slot.ledger, slot._is_closed = anew.producer, anew.ledger, False
         slot.largest, slot.partitions = anew.largest, anew.partitions
+        slot.message_limit, slot.compression = anew.message_limit, anew.compression
 
     def run(self, slot: OpenSlot, task: SlotTask, progress: ProgressSender) -> SlotResult:
         """Commit everything that is left of a task, but for the topics that are refused."""
@@ -283,14 +310,17 @@ class SlotWork:
             group = waiting.pop(0)
             try:
                 do(group)
-            except RefusedTopicError as error:
+            except KbackupError as error:
+                is_named = isinstance(error, RefusedTopicError) and error.topic in group
+                if not is_named and error is not slot.producer.unnamed_refusal:
+                    raise
                 self.begin_again(slot, task)
-                culprit = group[0] if len(group) == 1 else error.topic
-                others = [topic for topic in group if topic != culprit]
-                if culprit not in group:
+                if not is_named and len(group) > 1:
                     waiting = [[topic] for topic in group] + waiting
                     continue
+                culprit = error.topic if isinstance(error, RefusedTopicError) else group[0]
                 refused.append(RefusedTopic(culprit, reason_of(error)))
+                others = [topic for topic in group if topic != culprit]
                 if others:
                     waiting.insert(0, others)
         return tuple(refused)
@@ -358,7 +388,7 @@ class OpenSlots:
     def _slot(self, work: SlotWork, task: SlotTask) -> OpenSlot:
         slot = self._open.get(task.slot)
         if slot is not None:
-            if task.largest <= max(slot.largest, _ROOM) and slot.partitions.issuperset(task.partitions):
+            if slot.serves(task):
                 return slot
             self._open.pop(task.slot).close()
         slot = self._open[task.slot] = work.begin(task)
