@@ -16,7 +16,7 @@ from kbackup.archive.models import Manifest, dump
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.offset_map import DOCUMENT, MAP_SCHEMA, SLOTS, FlowMap, FlowState, read_flow, slot_of
 from kbackup.archive.restores.plan import UnitRange
-from kbackup.errors import AlreadyExistsError, MismatchError
+from kbackup.errors import AlreadyExistsError
 from kbackup.jobs.mirror.apply.held import HeldTopics, RoundRefusals, reason_of
 from kbackup.jobs.mirror.apply.pending import (
     Applied,
@@ -25,6 +25,7 @@ from kbackup.jobs.mirror.apply.pending import (
     PartitionApplied,
     Pending,
     Recovery,
+    check_origin,
     find_lost,
     find_pending,
     find_recreated,
@@ -473,7 +474,9 @@ def open_session(flow: Flow, target: Properties, state: Store, archive: Archive)
     cluster = Cluster(target, "target")
     cluster_id, _ = cluster.connect()
     names = (flow.source, flow.target)
+    noted = read_positions(cluster, *names)
     begun = read_flow(state, *names)
+    check_origin(flow, begun, archive.info.id, cluster_id, noted, state)
     if begun is None:
         begun = FlowState(
             source=flow.source,
@@ -487,18 +490,7 @@ def open_session(flow: Flow, target: Properties, state: Store, archive: Archive)
             state.put_new(layout.mirror_key(*names, DOCUMENT), dump(begun))
         except AlreadyExistsError:
             begun = read_flow(state, *names) or begun
-    if begun.archive_id != archive.info.id:
-        raise MismatchError(
-            f"flow {flow.name} was begun from archive {begun.archive_id}; {archive.store.url} is archive "
-            f"{archive.info.id}",
-            "name the archive that it was begun from, or give the source another alias",
-        )
-    if begun.target_cluster_id != cluster_id:
-        raise MismatchError(
-            f"flow {flow.name} was begun onto cluster {begun.target_cluster_id}; the target is cluster {cluster_id}",
-            "give the new target another alias",
-        )
-    noted = read_positions(cluster, *names)
+            check_origin(flow, begun, archive.info.id, cluster_id, noted, state)
     flow_map = FlowMap(state, *names, begun.slots, heads_of(noted, begun.slots))
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(flow_map.slot, range(begun.slots)))

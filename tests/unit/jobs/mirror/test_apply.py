@@ -539,6 +539,7 @@ def test_losses_of_a_failed_round_are_reported_by_the_next(reborn: Archive, monk
     monkeypatch.setattr(apply, "Recovery", lambda *_: SimpleNamespace(positions=lambda *_: {}))
     monkeypatch.setattr(Applier, "_refresh", lambda *_: [])
     write_status(status, status_of(reborn, {ZERO: AppliedPosition(1, 10)}))
+    write_part(status, 1, None, 0, 0, 10)
     gone = loss(10, 15)
     monkeypatch.setattr(type(reborn.state.losses), "dicts", lambda _: [gone])
     with Applier(flow, {}, status, lambda: pytest.fail("Spark"), Silent()) as own:
