@@ -160,6 +160,7 @@ FENCED_RESTORE = ("another restore with the same id has taken over", "let that o
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _TIMEOUT = 300.0  # s, for one transaction call
 _RETRY_HINT = "run the command again if the retries of the task fail too"
+_FLUSH_SLICE = 1.0  # s, of a flush, between two looks whether a record was refused
 _LAST_WORDS = 1.0  # s; the delivery report of an earlier record says why no more records are accepted
 _READ_BACK = 60.0  # s
 
@@ -202,7 +203,10 @@ class BlockProducer:
         extra: dict[str, Any] = {**TUNING, "allow.auto.create.topics": False}
         if compression is not None:
             extra["compression.type"] = compression
-        extra["queue.buffering.max.kbytes"] = queue_kbytes(batch_size, largest)
+        kbytes = queue_kbytes(batch_size, largest)
+        self.room = (kbytes << 10) // 2
+        """The size of the largest record that the queue has room for twice, in bytes."""
+        extra["queue.buffering.max.kbytes"] = kbytes
         if self._transactional:
             extra |= TRANSACTIONAL | {"transactional.id": transactional_id}
         self._group = progress_group
@@ -265,8 +269,12 @@ class BlockProducer:
 
     def flush(self) -> dict[TopicPartition, Runs]:
         """Wait until every record is delivered; return the target offsets by partition."""
+        until = time.monotonic() + _TIMEOUT
         with self._errors("delivering records"):
-            undelivered = self._outlet.flush(_TIMEOUT)
+            while undelivered := self._outlet.flush(_FLUSH_SLICE):
+                # after a refusal, what is still queued of its partition stays so until the transaction is given up
+                if self._outlet.lost() is not None or time.monotonic() >= until:
+                    break
         self._check()
         if undelivered:
             raise ClusterError(

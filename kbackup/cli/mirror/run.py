@@ -51,13 +51,15 @@ def show_dry_runs(frame: Frame, properties: MirrorProperties, flows: Iterable[Fl
         if apply:
             target = Cluster(flow.client("target"), "target")
             target.connect()
-            runs.append(dry_run(flow, store, target, pairs if flow.source_properties is not None else ()))
+            heartbeats = pairs if flow.source_properties is not None else ()
+            runs.append(dry_run(flow, store, state_store(frame, store), target, heartbeats))
         else:
             runs.append(dry_run_of_take(flow, store, pairs))
         frame.reporter.warning(*runs[-1].warnings)
         _show(runs[-1], frame.reporter)
+        frame.reporter.warning(*(f"flow {flow.name} would end: {problem}" for problem in runs[-1].problems))
     frame.reporter.document({"flows": runs})
-    return EXIT_OK
+    return EXIT_LOSS if any(run.held_back or run.problems for run in runs) else EXIT_OK
 
 
 def _show(run: DryRun, reporter: Reporter) -> None:
@@ -75,6 +77,7 @@ def _show(run: DryRun, reporter: Reporter) -> None:
     ]
     for head, rows in (
         (columns("internal topic, cluster 4, half 3, state"), internal),
+        (columns("held back, why alarming prose"), list(run.held_back.items())),
         (columns("not mirrored, why prose"), [(s.topic, s.reason) for s in run.skipped]),
         (columns("remote topic, config, becomes"), configs),
     ):
@@ -94,6 +97,8 @@ _STATES = {None: "not asked", True: "is there", False: "is created"}
 def _change(run: DryRun, remote: str) -> str:
     if run.created is None or run.grown is None:
         return _STATES[None]
+    if remote in run.held_back:
+        return "is held back"
     if remote in run.created:
         return _STATES[False]
     return "gets partitions" if remote in run.grown else _STATES[True]
@@ -274,7 +279,7 @@ def command(
     and --apply, both run. `kbackup.archive` in FILE, or --archive, names the archives: `s3://bucket/{source}`.
 
     Ends with exit code 3 when records were lost, a source topic was recreated, or the target refused a topic, a config
-    or an ACL.
+    or an ACL; with --dry-run, when a round would hold a topic back or end.
     """
     if take and apply:
         raise UsageError("--take and --apply exclude each other", "give neither to run both halves")

@@ -44,7 +44,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _THREADS = 8  # slots that a small round works on at a time
-_ROOM = 16 << 20  # bytes of a record that every producer's queue has room for
 
 _ANY_LIMIT = int(str(TUNING["batch.size"]))
 """A limit of messages from this many bytes on does not make batches smaller."""
@@ -178,13 +177,11 @@ def progress_of(noted: Mapping[TopicPartition, Noted]) -> dict[TopicPartition, C
 
 @dataclass
 class OpenSlot:
-    """A slot whose producer this process has. `largest` is the size of the largest record that it has room for, and
-    `partitions` are those whose positions it read after it had fenced every other producer of the slot. Its batches
-    are no larger than `message_limit`, and packed by `compression`."""
+    """A slot whose producer this process has. `partitions` are those whose positions it read after it had fenced every
+    other producer of the slot. Its batches are no larger than `message_limit`, and packed by `compression`."""
 
     producer: BlockProducer
     ledger: SlotLedger
-    largest: int
     partitions: frozenset[TopicPartition]
     message_limit: int | None = None
     compression: str | None = None
@@ -192,7 +189,7 @@ class OpenSlot:
 
     def serves(self, task: SlotTask) -> bool:
         """Return whether the producer can do a task."""
-        has_room = task.largest <= max(self.largest, _ROOM)
+        has_room = task.largest <= self.producer.room
         knows_positions = self.partitions.issuperset(task.partitions)
         own_limit = _ANY_LIMIT if self.message_limit is None else self.message_limit
         limit = _ANY_LIMIT if task.message_limit is None else task.message_limit
@@ -252,7 +249,7 @@ class SlotWork:
             )
         heads = [n.note.map_part for n in every.values()] + ([task.head] if task.head else [])
         ledger = SlotLedger(self.state, folder(source, target, task.slot), noted, max(heads, default=None))
-        return OpenSlot(producer, ledger, task.largest, frozenset(task.partitions), limit, codec)
+        return OpenSlot(producer, ledger, frozenset(task.partitions), limit, codec)
 
     def begin_again(self, slot: OpenSlot, task: SlotTask) -> None:
         """Give a slot a new producer, after its transaction was refused. What was committed before holds: the new one
@@ -261,8 +258,7 @@ class SlotWork:
         anew = self.begin(task)
         anew.ledger.map_parts = slot.ledger.map_parts
         slot.producer, slot.ledger, slot._is_closed = anew.producer, anew.ledger, False
-        slot.largest, slot.partitions = anew.largest, anew.partitions
-        slot.message_limit, slot.compression = anew.message_limit, anew.compression
+        slot.partitions, slot.message_limit, slot.compression = anew.partitions, anew.message_limit, anew.compression
 
     def run(self, slot: OpenSlot, task: SlotTask, progress: ProgressSender) -> SlotResult:
         """Commit everything that is left of a task, but for the topics that are refused."""

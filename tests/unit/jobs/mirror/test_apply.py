@@ -186,7 +186,7 @@ class Closing:
 
 def open_slots(applier: Applier, producers: Sequence[Closing]) -> None:
     for number, producer in enumerate(producers):
-        applier._slots._open[number] = OpenSlot(cast(Any, producer), cast(Any, None), 0, frozenset())
+        applier._slots._open[number] = OpenSlot(cast(Any, producer), cast(Any, None), frozenset())
 
 
 def test_why_a_round_ended_outlives_the_closing_of_its_producers(

@@ -49,6 +49,7 @@ class Producer:
 
     target: Target
     unnamed_refusal: ClusterError | None = None
+    room: int = 1 << 20
     _sent: dict[TopicPartition, list[int]] = field(default_factory=dict)
     _is_closed: bool = False
 
@@ -212,13 +213,22 @@ def test_positions_are_refreshed_without_those_of_a_refused_topic(store: MemoryS
 
 
 def test_a_producer_is_replaced_where_a_topic_takes_smaller_batches() -> None:
-    slot = OpenSlot(Producer(Target()), None, 0, frozenset(EVERY))  # type: ignore[arg-type]
+    slot = OpenSlot(Producer(Target()), None, frozenset(EVERY))  # type: ignore[arg-type]
     assert slot.serves(task_of([]))
     smaller = SlotTask(0, (), EVERY, (), None, {}, {}, message_limit=100_000)
     assert not slot.serves(smaller)
     slot.message_limit = 100_000
     assert slot.serves(smaller)
     assert slot.serves(task_of([])), "small batches serve a large limit"
+
+
+def test_a_producer_is_replaced_where_its_queue_has_no_room_for_a_record(store: MemoryStore) -> None:
+    """It began with a task without records, as a refresh of positions is."""
+    slot = OpenSlot(Producer(Target(), room=100), None, frozenset(EVERY))  # type: ignore[arg-type]
+    task = task_of([range_of(store, ORDERS)])
+    assert slot.serves(task)
+    slot.producer.room = task.largest - 1
+    assert not slot.serves(task)
 
 
 # When a topic that is held back is tried again.
