@@ -248,7 +248,7 @@ def test_a_topic_without_rights_waits_alone_until_they_are_given(
         answer.result(30)
     for topic in (good, bad):
         produce(source, topic, 3, [b"later"])
-    set_config(source, bad, "retention.ms", "777600000")
+    set_config(source, bad, "retention.bytes", "100000000")
     mirror(file, "--once", code=3)
     assert values(guarded, mirror.remote("A", good)) == values(source, good)
     status = status_of(f"{file.with_suffix('')}/{mirror.named('A')}")
