@@ -42,7 +42,15 @@ if TYPE_CHECKING:
     from kbackup.spark.session import SparkSession
 
 
-def show_dry_runs(frame: Frame, properties: MirrorProperties, flows: Iterable[Flow], *, take: bool, apply: bool) -> int:
+def show_dry_runs(
+    frame: Frame,
+    properties: MirrorProperties,
+    flows: Iterable[Flow],
+    spark: Callable[[], SparkSession],
+    *,
+    take: bool,
+    apply: bool,
+) -> int:
     """Show what a round of each flow would do, in the halves that are selected: `take`, `apply` or both."""
     runs: list[DryRun] = []
     for flow in flows:
@@ -52,7 +60,7 @@ def show_dry_runs(frame: Frame, properties: MirrorProperties, flows: Iterable[Fl
             target = Cluster(flow.client("target"), "target")
             target.connect()
             heartbeats = pairs if flow.source_properties is not None else ()
-            runs.append(dry_run(flow, store, state_store(frame, store), target, heartbeats))
+            runs.append(dry_run(flow, store, state_store(frame, store), target, heartbeats, spark))
         else:
             runs.append(dry_run_of_take(flow, store, pairs))
         frame.reporter.warning(*runs[-1].warnings)
@@ -288,7 +296,8 @@ def command(
     frame.reporter.note(*properties.notes)
     frame.reporter.warning(*properties.warnings)
     if dry_run:
-        return show_dry_runs(frame, properties, flows, take=not apply, apply=not take)
+        with spark_session(frame.config, reporter=frame.reporter) as spark:
+            return show_dry_runs(frame, properties, flows, spark, take=not apply, apply=not take)
     with ExitStack() as stack:
         stop = stack.enter_context(closing(Stop()))
         spark = stack.enter_context(spark_session(frame.config, reporter=frame.reporter))

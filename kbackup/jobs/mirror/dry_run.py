@@ -6,11 +6,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.offset_map import read_flow
 from kbackup.errors import NoArchiveError
 from kbackup.jobs.mirror.apply.pending import check_origin, read_positions
-from kbackup.jobs.mirror.flow import Flow, RemoteTopic, read_flow_status
+from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic, read_flow_status
+from kbackup.jobs.mirror.forecast import Forecast
 from kbackup.jobs.mirror.internal import InternalNames, InternalTopic, InternalTopics, refused_internal_topics
 from kbackup.jobs.mirror.settings import ConfigsReport, sync_acls, sync_configs, sync_topics
 from kbackup.jobs.mirror.topics import (
@@ -24,7 +26,9 @@ from kbackup.jobs.mirror.topics import (
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.metadata.entities import Acl
+from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
+from kbackup.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +63,24 @@ class DryRun:
     warnings: tuple[str, ...] = ()
 
 
-def dry_run(flow: Flow, store: Store, state: Store, target: Cluster, heartbeats: Iterable[Flow]) -> DryRun:
+def dry_run(
+    flow: Flow, store: Store, state: Store, target: Cluster, heartbeats: Iterable[Flow], spark: Spark
+) -> DryRun:
     """Plan a round of the flow, and ask the target what the round would ask. `state` is where the flow keeps its state.
+    `spark` is called where many records must be read to know whether the target takes them.
     `heartbeats` are the pairs of clusters whose heartbeats the take half writes to the flow's source. `NoArchiveError`
     if the archive has no restore point and the source can't be reached, `MismatchError` if the flow was begun from
     another archive or onto another cluster."""
     seen = _source_of(flow, store)
-    if seen.archive is not None:
-        _check_flow(flow, seen.archive, state, target)
     existing = {*target.topic_names()}
     plan = plan_topics(flow, seen.topics, existing)
     made = sync_topics(flow, plan.topics, target, dry_run=True)
+    held_back = dict(made.refused)
+    if seen.archive is not None and seen.point is not None:
+        positions = _applied_positions(flow, seen.archive, state, target)
+        forecast = Forecast(flow, seen.archive, seen.point, target, positions, spark)
+        served = [topic for topic in plan.topics if topic.remote not in made.refused]
+        held_back |= forecast.refusals(served, existing)
     there = [topic for topic in plan.topics if topic.remote in existing]
     configs = ConfigsReport({}, {})
     if flow.sync_topic_configs.enabled:
@@ -85,12 +96,12 @@ def dry_run(flow: Flow, store: Store, state: Store, target: Cluster, heartbeats:
         *internal.warnings,
         *factor_warnings(flow.target, target.connect()[1], [*new, *own]),
         *(f"configs of {remote} would be refused: {why}" for remote, why in configs.refused.items()),
-        *_held_back_before(flow, state, made.refused),
+        *_held_back_before(flow, state, held_back),
     ]
     return DryRun(
         flow=flow.name,
         archive=store.url,
-        restore_point=seen.restore_point,
+        restore_point=seen.point.number if seen.point is not None else None,
         topics=plan.topics,
         skipped=plan.skipped,
         internal=_internal(flow, internal.names, heartbeats, target),
@@ -98,17 +109,20 @@ def dry_run(flow: Flow, store: Store, state: Store, target: Cluster, heartbeats:
         grown=made.grown,
         configs=configs.changed,
         acls=rules.created,
-        held_back=made.refused,
+        held_back=held_back,
         problems=refused_internal_topics(target, own),
         warnings=tuple(warnings),
     )
 
 
-def _check_flow(flow: Flow, archive: Archive, state: Store, target: Cluster) -> None:
-    """Raise `MismatchError` if a round would refuse the archive or the target."""
+def _applied_positions(
+    flow: Flow, archive: Archive, state: Store, target: Cluster
+) -> Mapping[TopicPartition, AppliedPosition]:
+    """Return how far the flow is. `MismatchError` if a round would refuse the archive or the target."""
     names = (flow.source, flow.target)
     positions = read_positions(target, *names)
     check_origin(flow, read_flow(state, *names), archive.info.id, target.connect()[0], positions, state)
+    return {tp: noted.position for tp, noted in positions.items()}
 
 
 def _held_back_before(flow: Flow, state: Store, known: Collection[str]) -> list[str]:
@@ -169,7 +183,7 @@ class _Seen:
     they are now."""
 
     archive: Archive | None
-    restore_point: int | None
+    point: Manifest | None
     topics: list[SourceTopic]
     acls: tuple[Acl, ...] | None
 
@@ -186,7 +200,7 @@ def _source_of(flow: Flow, store: Store) -> _Seen:
             ) from error
         return _Seen(None, None, topics_of_cluster(_connected(flow.source_properties)), None)
     metadata = archive.metadata(point)
-    return _Seen(archive, point.number, topics_of_point(point, metadata), metadata.acls)
+    return _Seen(archive, point, topics_of_point(point, metadata), metadata.acls)
 
 
 def _connected(properties: Properties) -> Cluster:

@@ -37,8 +37,8 @@ def sync_configs(
     changed: dict[str, dict[str, str | None]] = {}
     present, unread = cluster.readable_topic_configs({*known} & {*cluster.topic_names()})
     for remote, current in present.items():
-        due = _replicated_configs(flow, known[remote])
-        changes: dict[str, str | None] = {name: None for name in _replicated_configs(flow, current) if name not in due}
+        due = replicated_configs(flow, known[remote])
+        changes: dict[str, str | None] = {name: None for name in replicated_configs(flow, current) if name not in due}
         changes |= {name: value for name, value in due.items() if current.get(name) != value}
         if changes:
             changed[remote] = changes
@@ -47,7 +47,7 @@ def sync_configs(
     return ConfigsReport({remote: c for remote, c in changed.items() if remote not in refused}, refused)
 
 
-def _replicated_configs(flow: Flow, configs: Mapping[str, str]) -> dict[str, str]:
+def replicated_configs(flow: Flow, configs: Mapping[str, str]) -> dict[str, str]:
     """Return the configs of a source's topic that its remote topic gets too."""
     return {name: value for name, value in configs.items() if not flow.excluded_configs(name)}
 
@@ -127,7 +127,7 @@ def sync_topics(flow: Flow, topics: Sequence[RemoteTopic], cluster: Cluster, *, 
         if topic.remote in existing and len(existing[topic.remote].partitions) < topic.partitions
     }
     due = (
-        TopicToCreate(name, t.partitions, flow.replication_factor, _replicated_configs(flow, t.configs or {}))
+        TopicToCreate(name, t.partitions, flow.replication_factor, replicated_configs(flow, t.configs or {}))
         for name, t in new.items()
     )
     refused: dict[str, KbackupError] = {}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -29,7 +29,7 @@ from scripts.dev.kafka import Broker
 from tests.integration.mirror.conftest import Mirror
 from tests.integration.mirror.test_following import running
 from tests.integration.mirror.test_topologies import topics_of, values
-from tests.integration.topics import produce
+from tests.integration.topics import produce, wait_until
 from tests.support.truth import read_topic
 
 PARTITIONS = 20
@@ -104,7 +104,15 @@ class Flow:
         set_config(self.source, self.bad, *self.refusal.later)
         consumer = Consumer(self.source.client(**{"group.id": self.token}))
         read = [TopicPartition(topic, 0, 2) for topic in (self.good, self.bad)]
-        consumer.commit(offsets=read, asynchronous=False)
+
+        def is_committed() -> bool:
+            try:
+                consumer.commit(offsets=read, asynchronous=False)
+            except KafkaException:  # the coordinator is not ready yet
+                return False
+            return True
+
+        wait_until(is_committed)
         consumer.close()
 
     def produce_bad(self, partition: int) -> None:
@@ -148,6 +156,9 @@ def status_of(archive: str) -> FlowOverview:
 def test_a_refused_topic_waits_alone_and_catches_up_without_a_repetition(flow: Flow) -> None:
     mirror = flow.mirror
     file = mirror.file(f"A->B.enabled = true\ntopics = {flow.good}, {flow.bad}\n{SYNC}", "A", "B")
+    mirror(file, "--once", "--take")
+    (planned,) = mirror(file, "--dry-run", code=3)["flows"]
+    assert list(planned["held_back"]) == [mirror.remote("A", flow.bad)], "the dry run tells it before"
     mirror(file, "--once", code=3)
     assert flow.is_equal(flow.good)
     third = read_topic(flow.target.bootstrap, mirror.remote("A", flow.good))[0][2]
@@ -163,6 +174,8 @@ def test_a_refused_topic_waits_alone_and_catches_up_without_a_repetition(flow: F
     produce(flow.source, flow.good, 7, [b"later"])
     flow.mend()
     flow.produce_bad(5)
+    mirror(file, "--once", "--take")
+    assert mirror(file, "--dry-run")["flows"][0]["held_back"] == {}
     mirror(file, "--once")
     assert flow.is_equal(flow.good)
     assert flow.is_equal(flow.bad), "neither a loss nor a repetition"
@@ -188,6 +201,19 @@ def test_a_mirror_that_runs_tries_a_refused_topic_again_by_itself(flow: Flow) ->
     assert "retr" not in process.told, "no round failed"
     assert flow.is_equal(flow.good)
     assert flow.is_equal(flow.bad)
+
+
+def test_a_dry_run_refuses_a_target_that_was_rebuilt(mirror: Mirror) -> None:
+    name = f"r-{secrets.token_hex(4)}"
+    mirror.brokers["A"].create_topic(name, 1)
+    produce(mirror.brokers["A"], name, 0, [b"1"])
+    file = mirror.file(f"A->B.enabled = true\ntopics = {name}\n", "A", "B")
+    mirror(file, "--once")
+    before, rebuilt = mirror.brokers["B"].bootstrap, mirror.brokers["C"].bootstrap
+    file.write_text(file.read_text().replace(before, rebuilt))
+    for arguments in (["--dry-run"], ["--once"]):
+        error = mirror(file, *arguments, code=10)["error"]
+        assert "was begun onto cluster" in error["message"]
 
 
 # A topic that the mirror may not write.
