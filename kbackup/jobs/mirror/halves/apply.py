@@ -34,7 +34,7 @@ from kbackup.jobs.mirror.flow import (
 )
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics, emit_checkpoints, emit_offset_syncs
 from kbackup.jobs.mirror.positions import sync_group_offsets
-from kbackup.jobs.mirror.schemas import MirrorSchemas
+from kbackup.jobs.mirror.schemas import MirrorSchemas, TopicSchemas
 from kbackup.jobs.mirror.settings import TopicsReport, sync_acls, sync_configs, sync_topics
 from kbackup.jobs.mirror.status import (
     after_error,
@@ -224,6 +224,7 @@ class Rounds:
     _made: tuple[tuple[str, int], ...] | None = None
 
     def __post_init__(self) -> None:
+        self.topic_schemas = TopicSchemas(self.schemas)
         self.timetable.forget("topics", "groups")
 
     @property
@@ -270,8 +271,8 @@ class Rounds:
             configured, refused["configs"] = tuple(configs.changed), configs.refused
             changed |= configs.changed.keys()
             self.timetable.done("configs")
-        schemas = self.schemas.register(archive, point, served)
-        applied = self.applier.apply(archive, point, served, looked, schemas, changed)
+        schemas, withheld = self.topic_schemas.register(archive, point, served)
+        applied = self.applier.apply(archive, point, served, looked, schemas, changed, withheld)
         syncs = emit_offset_syncs(flow, self.internal, served, applied.positions, self.applier.map)
         checkpoints, offsets = self._positions(archive, point, served, applied, refused)
         created: tuple[str, ...] = ()

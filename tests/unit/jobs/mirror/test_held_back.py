@@ -16,6 +16,8 @@ from kbackup.jobs.mirror.apply import slots
 from kbackup.jobs.mirror.apply.held import HeldTopics, RefusedTopic, RoundRefusals, reason_of
 from kbackup.jobs.mirror.apply.pending import Pending
 from kbackup.jobs.mirror.apply.slots import OpenSlot, OpenSlots, SlotResult, SlotTask, SlotWork
+from kbackup.jobs.mirror.flow import RemoteTopic
+from kbackup.jobs.mirror.schemas import AwaitedSchemasError, TopicSchemas
 from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.kafka.produce import RefusedTopicError
 from kbackup.spark.tasks import ProgressSender
@@ -310,3 +312,40 @@ def test_left_out_topics_have_no_ranges(store: MemoryStore) -> None:
 def test_a_reason_has_the_same_words_in_each_attempt() -> None:
     reasons = {reason_of(ClusterError(f"denied (after {ms} ms)", "allow it")) for ms in (3, 140)}
     assert reasons == {"denied; allow it"}
+
+
+# Topics whose schemas can't be had.
+
+
+@dataclass
+class Registry:
+    """Schemas of a flow; `lacking` are the source's topics that name one which nobody knows."""
+
+    lacking: set[str]
+    asked: list[tuple[str, ...]] = field(default_factory=list)
+
+    def register(self, archive: object, point: object, topics: Sequence[RemoteTopic]) -> str:
+        names = tuple(topic.source for topic in topics)
+        self.asked.append(names)
+        missing = self.lacking.intersection(names)
+        if missing:
+            raise AwaitedSchemasError(f"no schema for {sorted(missing)[0]}", "register it")
+        return f"ids of {', '.join(names)}"
+
+
+def test_a_topic_waits_alone_for_its_schemas_and_is_asked_for_again_later() -> None:
+    clock, registry = Hands(), Registry({"clicks"})
+    schemas = TopicSchemas(registry, clock)  # type: ignore[arg-type]
+    topics = [RemoteTopic(name, f"A.{name}", 1) for name in ("clicks", "events", "orders")]
+
+    def register() -> tuple[object, dict[str, str]]:
+        return schemas.register(None, None, topics)  # type: ignore[arg-type]
+
+    expected = "ids of events, orders", {"A.clicks": "no schema for clicks; register it"}
+    assert register() == expected
+    registry.asked = []
+    assert register() == expected
+    assert registry.asked == [("events", "orders")], "the registry is not asked about it in each round"
+    registry.lacking = set()
+    clock.at = 61
+    assert register() == ("ids of clicks, events, orders", {})
