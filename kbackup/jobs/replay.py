@@ -17,7 +17,7 @@ from kbackup.archive.restores.offset_map import NOTHING, Cut, by_partition
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments.read import read_segment, read_small
 from kbackup.archive.segments.table import Segment
-from kbackup.errors import RefusedError
+from kbackup.errors import KbackupError, RefusedError
 from kbackup.formats.block import slice_block
 from kbackup.formats.schema_ids import Part, UnmappedSchemaError, make_map, rewrite
 from kbackup.jobs.decoding import select_where
@@ -282,7 +282,8 @@ def together(
 @dataclass
 class UnitRun:
     """`start` is the source offset from which a range is read, None if all of it is done. `pending` is how many bytes
-    were read since the last commit, `counted` what windows selected of them."""
+    were read since the last commit, `counted` what windows selected of them. `unread` is the range whose records can't
+    be read, where that ended the run."""
 
     store: Store
     ranges: Sequence[UnitRange]
@@ -296,6 +297,7 @@ class UnitRun:
     sent: bool = False
     counted: Cut = NOTHING
     reached: dict[TopicPartition, ReachedOffset] = field(default_factory=dict)
+    unread: UnitRange | None = None
 
     def __post_init__(self) -> None:
         self._limit, self._large = limit_beside(self.store), LARGE_SEGMENT
@@ -316,8 +318,12 @@ class UnitRun:
             start = self.start(range_)
             if start is None:
                 continue
-            for step in read_range(self.store, range_, start, check_first, self.schemas):
-                yield range_, step
+            try:
+                for step in read_range(self.store, range_, start, check_first, self.schemas):
+                    yield range_, step
+            except KbackupError:
+                self.unread = range_
+                raise
 
     def _take(self, range_: UnitRange, step: ReadStep) -> None:
         before = self.reached.get(range_.tp)

@@ -142,7 +142,8 @@ _REFUSES_TOPIC = {
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 }
-"""Answers to a record, or to its partition's first place in a transaction, that concern its topic alone."""
+"""Answers to a record, to its partition's first place in a transaction, or to its progress, that concern its topic
+alone."""
 
 _REFUSAL_HINTS = {
     KafkaError.INVALID_RECORD: (
@@ -159,6 +160,7 @@ FENCED_RESTORE = ("another restore with the same id has taken over", "let that o
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _TIMEOUT = 300.0  # s, for one transaction call
 _RETRY_HINT = "run the command again if the retries of the task fail too"
+_FLUSH_SLICE = 1.0  # s, of a flush, between two looks whether a record was refused
 _LAST_WORDS = 1.0  # s; the delivery report of an earlier record says why no more records are accepted
 _READ_BACK = 60.0  # s
 
@@ -175,7 +177,12 @@ class BlockProducer:
     `kernel.message_outlet` for a producer that only starts. `message_limit` is the least max.message.bytes of the
     topics to come, None where none is smaller than a batch. `compression` is the codec, unless the properties name
     one.
+
+    `unnamed_refusal` is the error of a transaction that was refused because of one topic, where the cluster does not
+    say which one: whoever has several in it finds out by transactions with one topic each.
     """
+
+    unnamed_refusal: KbackupError | None = None
 
     def __init__(
         self,
@@ -196,7 +203,10 @@ class BlockProducer:
         extra: dict[str, Any] = {**TUNING, "allow.auto.create.topics": False}
         if compression is not None:
             extra["compression.type"] = compression
-        extra["queue.buffering.max.kbytes"] = queue_kbytes(batch_size, largest)
+        kbytes = queue_kbytes(batch_size, largest)
+        self.room = (kbytes << 10) // 2
+        """The size of the largest record that the queue has room for twice, in bytes."""
+        extra["queue.buffering.max.kbytes"] = kbytes
         if self._transactional:
             extra |= TRANSACTIONAL | {"transactional.id": transactional_id}
         self._group = progress_group
@@ -259,8 +269,12 @@ class BlockProducer:
 
     def flush(self) -> dict[TopicPartition, Runs]:
         """Wait until every record is delivered; return the target offsets by partition."""
+        until = time.monotonic() + _TIMEOUT
         with self._errors("delivering records"):
-            undelivered = self._outlet.flush(_TIMEOUT)
+            while undelivered := self._outlet.flush(_FLUSH_SLICE):
+                # after a refusal, what is still queued of its partition stays so until the transaction is given up
+                if self._outlet.lost() is not None or time.monotonic() >= until:
+                    break
         self._check()
         if undelivered:
             raise ClusterError(
@@ -328,23 +342,31 @@ class BlockProducer:
     def _undelivered(self, lost: Undelivered) -> KbackupError:
         """Return the error that failed the transaction, where the record's error only follows from it.
 
-        A failed transaction drops its queued records; the next transaction call reports the cause. Beginning a
-        transaction within another has no other effect.
+        A failed transaction drops its queued records; the next transaction call reports the cause, which may be a
+        record of another topic. Beginning a transaction within another has no other effect.
         """
-        error = lost.error
+        error, topic = lost.error, lost.tp.topic
+        doing = f"delivering the record of {lost.tp} from source offset {lost.source}"
         if self._open and error.code() in CAUSED_BY_ANOTHER:
             try:
                 self._outlet.begin()
             except KafkaException as raised:
                 if raised.args[0].code() != KafkaError._STATE:
-                    error = raised.args[0]
-        failed = self._failed(error, f"delivering the record of {lost.tp} from source offset {lost.source}")
-        if lost.error.code() in _REFUSES_TOPIC and not isinstance(failed, FencedError):
-            hint = _REFUSAL_HINTS.get(lost.error.code(), failed.hint)
-            return RefusedTopicError(lost.tp.topic, failed.message, hint)
+                    error, topic, doing = raised.args[0], "", "delivering records"
+        return self._failed(error, doing, topic)
+
+    def _failed(self, error: KafkaError, doing: str, topic: str = "") -> KbackupError:
+        """Return the error to raise; `topic` is the one that it is about, if it is about one topic and that is
+        known."""
+        failed = self._explained(error, doing)
+        if error.code() not in _REFUSES_TOPIC or isinstance(failed, FencedError):
+            return failed
+        if topic:
+            return RefusedTopicError(topic, failed.message, _REFUSAL_HINTS.get(error.code(), failed.hint))
+        self.unnamed_refusal = failed
         return failed
 
-    def _failed(self, error: KafkaError, doing: str) -> KbackupError:
+    def _explained(self, error: KafkaError, doing: str) -> KbackupError:
         last = self._connection.last
         if error.code() in _FENCED or (last is not None and last.code() in _FENCED):
             took = time.monotonic() - self._began

@@ -104,6 +104,9 @@ METRICS: dict[str, Metric] = {
         "counter", "Losses, recreated topics and deleted remote topics that a flow met.", (*_FLOW, "kind")
     ),
     "kbackup_mirror_held_back_topics": Metric("gauge", "Topics whose records are held back.", _FLOW),
+    "kbackup_mirror_topic_held_back": Metric(
+        "gauge", "1 for a remote topic whose records are held back; absent for the others.", (*_FLOW, "topic")
+    ),
 }
 """Every metric there is; `infra/docs/metrics.md` lists them."""
 

@@ -43,7 +43,15 @@ if TYPE_CHECKING:
     from kbackup.spark.session import SparkSession
 
 
-def show_dry_runs(frame: Frame, properties: MirrorProperties, flows: Iterable[Flow], *, take: bool, apply: bool) -> int:
+def show_dry_runs(
+    frame: Frame,
+    properties: MirrorProperties,
+    flows: Iterable[Flow],
+    spark: Callable[[], SparkSession],
+    *,
+    take: bool,
+    apply: bool,
+) -> int:
     """Show what a round of each flow would do, in the halves that are selected: `take`, `apply` or both."""
     runs: list[DryRun] = []
     for flow in flows:
@@ -52,13 +60,15 @@ def show_dry_runs(frame: Frame, properties: MirrorProperties, flows: Iterable[Fl
         if apply:
             target = Cluster(flow.client("target"), "target")
             target.connect()
-            runs.append(dry_run(flow, store, target, pairs if flow.source_properties is not None else ()))
+            heartbeats = pairs if flow.source_properties is not None else ()
+            runs.append(dry_run(flow, store, state_store(frame, store), target, heartbeats, spark))
         else:
             runs.append(dry_run_of_take(flow, store, pairs))
         frame.reporter.warning(*runs[-1].warnings)
         _show(runs[-1], frame.reporter)
+        frame.reporter.warning(*(f"flow {flow.name} would end: {problem}" for problem in runs[-1].problems))
     frame.reporter.document({"flows": runs})
-    return EXIT_OK
+    return EXIT_LOSS if any(run.held_back or run.problems for run in runs) else EXIT_OK
 
 
 def _show(run: DryRun, reporter: Reporter) -> None:
@@ -76,6 +86,7 @@ def _show(run: DryRun, reporter: Reporter) -> None:
     ]
     for head, rows in (
         (columns("internal topic, cluster 4, half 3, state"), internal),
+        (columns("held back, why alarming prose"), list(run.held_back.items())),
         (columns("not mirrored, why prose"), [(s.topic, s.reason) for s in run.skipped]),
         (columns("remote topic, config, becomes"), configs),
     ):
@@ -95,6 +106,8 @@ _STATES = {None: "not asked", True: "is there", False: "is created"}
 def _change(run: DryRun, remote: str) -> str:
     if run.created is None or run.grown is None:
         return _STATES[None]
+    if remote in run.held_back:
+        return "is held back"
     if remote in run.created:
         return _STATES[False]
     return "gets partitions" if remote in run.grown else _STATES[True]
@@ -106,6 +119,7 @@ class ApplyRoundReporter(RoundReporter):
     def __init__(self, frame: Frame, health: Health | None) -> None:
         super().__init__(frame, health)
         self._refused: dict[str, frozenset[str]] = {}
+        self._held_back: frozenset[str] = frozenset()
 
     def _count_success(self) -> None:
         """Do nothing: flows have the metric `kbackup_mirror_last_round_timestamp_seconds`."""
@@ -137,6 +151,11 @@ class ApplyRoundReporter(RoundReporter):
             for text in sorted(refused - self._refused.get(subject, frozenset())):
                 self._reporter.warning(f"{name}: {text}")
             self._refused[subject] = refused
+        if "topics" in report.refused:
+            held_back = frozenset(report.refused["topics"])
+            for topic in sorted(self._held_back - held_back):
+                self._reporter.note(f"{name}: topic {topic} is no longer held back")
+            self._held_back = held_back
         if applied.records:
             self._reporter.note(
                 f"{name}: restore point {report.restore_point} applied, {plural(applied.records, 'record')}, "
@@ -272,7 +291,8 @@ def command(
     and --apply, both run. `kbackup.archive` in FILE, or --archive, names the archives: `s3://bucket/{source}`.
 
     Ends with exit code 3 when records were lost, a source topic was recreated, the target refused a topic, a config or
-    an ACL, or if transactions may be in the last restore point of a source in part.
+    an ACL, or if transactions may be in the last restore point of a source in part; with --dry-run, when a round
+    would hold a topic back or end.
     """
     if take and apply:
         raise UsageError("--take and --apply exclude each other", "give neither to run both halves")
@@ -281,7 +301,8 @@ def command(
     frame.reporter.note(*properties.notes)
     frame.reporter.warning(*properties.warnings)
     if dry_run:
-        return show_dry_runs(frame, properties, flows, take=not apply, apply=not take)
+        with spark_session(frame.config, reporter=frame.reporter) as spark:
+            return show_dry_runs(frame, properties, flows, spark, take=not apply, apply=not take)
     with ExitStack() as stack:
         stop = stack.enter_context(closing(Stop()))
         spark = stack.enter_context(spark_session(frame.config, reporter=frame.reporter))

@@ -17,7 +17,7 @@ from kbackup.store import open_store
 from kbackup.util.text import human_duration, human_size, plural
 
 if TYPE_CHECKING:
-    from kbackup.jobs.mirror.status import FlowOverview
+    from kbackup.jobs.mirror.status import FlowOverview, MirroredTopic
 
 _INCIDENTS = 5  # number of the newest to show
 
@@ -67,6 +67,13 @@ def command(frame: Frame, names: tuple[str, ...], partitions: bool) -> None:
     reporter.document({"archive": store.url, "flows": flows})
 
 
+def _held_back(topic: MirroredTopic) -> str | None:
+    """Return why a topic is held back, and since when; None if it is not."""
+    if not topic.held_back:
+        return None
+    return f"since {topic.held_since}: {topic.held_back}" if topic.held_since else topic.held_back
+
+
 def _show(flow: FlowOverview, reporter: Reporter) -> None:
     records = "-" if flow.records_behind is None else plural(flow.records_behind, "record")
     rate = f"{plural(flow.round_records, 'record')} ({human_size(flow.round_bytes)})"
@@ -82,7 +89,7 @@ def _show(flow: FlowOverview, reporter: Reporter) -> None:
     )
     reporter.table(
         columns("topic, remote topic 3, partitions 2, records behind, held back 4 alarming prose"),
-        [(t.topic, t.remote, len(t.applied), t.records_behind, t.held_back or None) for t in flow.topics],
+        [(t.topic, t.remote, len(t.applied), t.records_behind, _held_back(t)) for t in flow.topics],
     )
     reporter.warning(*(f"{incident.at}: {incident.message}" for incident in flow.incidents[-_INCIDENTS:]))
     reporter.warning(*(f"{refusal.subject}: {refusal.reason}" for refusal in flow.refusals))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from kbackup.archive.reader import open_archive
+from kbackup.archive.models import Manifest
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.restores.offset_map import read_flow
 from kbackup.errors import NoArchiveError
-from kbackup.jobs.mirror.flow import Flow, RemoteTopic
-from kbackup.jobs.mirror.internal import InternalNames, InternalTopic, InternalTopics
-from kbackup.jobs.mirror.settings import sync_acls, sync_configs, sync_topics
+from kbackup.jobs.mirror.apply.pending import check_origin, read_positions
+from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic, read_flow_status
+from kbackup.jobs.mirror.forecast import Forecast
+from kbackup.jobs.mirror.internal import InternalNames, InternalTopic, InternalTopics, refused_internal_topics
+from kbackup.jobs.mirror.settings import ConfigsReport, sync_acls, sync_configs, sync_topics
 from kbackup.jobs.mirror.topics import (
     SkippedTopic,
     SourceTopic,
@@ -22,7 +26,9 @@ from kbackup.jobs.mirror.topics import (
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.metadata.entities import Acl
+from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
+from kbackup.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,8 @@ class PlannedInternalTopic:
 @dataclass(frozen=True)
 class DryRun:
     """The plan of a round. `restore_point` is the one that was read; None if the source was read itself. `created`,
-    `grown`, `configs` and `acls` are the changes of the target; None if the target was not read."""
+    `grown`, `configs` and `acls` are the changes of the target; None if the target was not read. `held_back` says by
+    remote topic why the round would hold its records back, `problems` what would end it."""
 
     flow: str
     archive: str
@@ -51,36 +58,82 @@ class DryRun:
     grown: Mapping[str, int] | None = None
     configs: Mapping[str, Mapping[str, str | None]] | None = None
     acls: tuple[str, ...] | None = None
+    held_back: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
-def dry_run(flow: Flow, store: Store, target: Cluster, heartbeats: Iterable[Flow]) -> DryRun:
-    """Plan a round of the flow. `heartbeats` are the pairs of clusters whose heartbeats the take
-    half writes to the flow's source. `NoArchiveError` if the archive has no restore point and the source can't
-    be reached."""
-    point, topics, acls = _source_of(flow, store)
-    plan = plan_topics(flow, topics, target.topic_names())
-    made = sync_topics(flow, plan.topics, target, dry_run=True)
-    there = [topic for topic in plan.topics if topic.remote not in made.created]
-    configs = sync_configs(flow, there, target, dry_run=True).changed if flow.sync_topic_configs.enabled else {}
-    rules = sync_acls(flow, acls if flow.sync_topic_acls.enabled else None, replicated(flow), target, dry_run=True)
-    internal = InternalTopics(flow, target)
+def dry_run(
+    flow: Flow, store: Store, state: Store, target: Cluster, heartbeats: Iterable[Flow], spark: Spark
+) -> DryRun:
+    """Plan a round of the flow, and ask the target what the round would ask. `state` is where the flow keeps its state.
+    `spark` is called where many records must be read to know whether the target takes them.
+    `heartbeats` are the pairs of clusters whose heartbeats the take half writes to the flow's source. `NoArchiveError`
+    if the archive has no restore point and the source can't be reached, `MismatchError` if the flow was begun from
+    another archive or onto another cluster."""
+    seen = _source_of(flow, store)
     existing = {*target.topic_names()}
-    created = [InternalTopic(name, flow.replication_factor) for name in made.created]
-    created += [t for t in internal.names.written() if not t.in_source and t.name not in existing]
+    plan = plan_topics(flow, seen.topics, existing)
+    made = sync_topics(flow, plan.topics, target, dry_run=True)
+    held_back = dict(made.refused)
+    if seen.archive is not None and seen.point is not None:
+        positions = _applied_positions(flow, seen.archive, state, target)
+        forecast = Forecast(flow, seen.archive, seen.point, target, positions, spark)
+        served = [topic for topic in plan.topics if topic.remote not in made.refused]
+        held_back |= forecast.refusals(served, existing)
+    there = [topic for topic in plan.topics if topic.remote in existing]
+    configs = ConfigsReport({}, {})
+    if flow.sync_topic_configs.enabled:
+        configs = sync_configs(flow, there, target, dry_run=True)
+    acls = seen.acls if flow.sync_topic_acls.enabled else None
+    rules = sync_acls(flow, acls, replicated(flow), target, dry_run=True)
+    internal = InternalTopics(flow, target)
+    own = [topic for topic in internal.names.written() if not topic.in_source and topic.name not in existing]
+    new = [
+        InternalTopic(topic.remote, flow.replication_factor) for topic in plan.topics if topic.remote not in existing
+    ]
+    warnings = [
+        *internal.warnings,
+        *factor_warnings(flow.target, target.connect()[1], [*new, *own]),
+        *(f"configs of {remote} would be refused: {why}" for remote, why in configs.refused.items()),
+        *_held_back_before(flow, state, held_back),
+    ]
     return DryRun(
         flow=flow.name,
         archive=store.url,
-        restore_point=point,
+        restore_point=seen.point.number if seen.point is not None else None,
         topics=plan.topics,
         skipped=plan.skipped,
         internal=_internal(flow, internal.names, heartbeats, target),
         created=made.created,
         grown=made.grown,
-        configs=configs,
+        configs=configs.changed,
         acls=rules.created,
-        warnings=(*internal.warnings, *factor_warnings(flow.target, target.connect()[1], created)),
+        held_back=held_back,
+        problems=refused_internal_topics(target, own),
+        warnings=tuple(warnings),
     )
+
+
+def _applied_positions(
+    flow: Flow, archive: Archive, state: Store, target: Cluster
+) -> Mapping[TopicPartition, AppliedPosition]:
+    """Return how far the flow is. `MismatchError` if a round would refuse the archive or the target."""
+    names = (flow.source, flow.target)
+    positions = read_positions(target, *names)
+    check_origin(flow, read_flow(state, *names), archive.info.id, target.connect()[0], positions, state)
+    return {tp: noted.position for tp, noted in positions.items()}
+
+
+def _held_back_before(flow: Flow, state: Store, known: Collection[str]) -> list[str]:
+    """Return a warning for each topic that the flow's last round held back, unless its reason is `known` anyway."""
+    status = read_flow_status(state, flow.source, flow.target)
+    topics = status.topics if status is not None else ()
+    return [
+        f"topic {topic.remote} was held back in the last round: {topic.held_back}"
+        for topic in topics
+        if topic.held_back and topic.remote not in known
+    ]
 
 
 def factor_warnings(cluster: str, brokers: int, topics: Iterable[InternalTopic]) -> list[str]:
@@ -124,8 +177,19 @@ def _internal(
     )
 
 
-def _source_of(flow: Flow, store: Store) -> tuple[int | None, list[SourceTopic], tuple[Acl, ...] | None]:
-    """Return (restore point, topics, ACLs), from the archive, else from the source."""
+@dataclass(frozen=True)
+class _Seen:
+    """The topics and ACLs of the source, as its archive has them; where that has no restore point (`archive` None), as
+    they are now."""
+
+    archive: Archive | None
+    point: Manifest | None
+    topics: list[SourceTopic]
+    acls: tuple[Acl, ...] | None
+
+
+def _source_of(flow: Flow, store: Store) -> _Seen:
+    """Return what a round would mirror, from the archive, else from the source."""
     try:
         archive = open_archive(store)
         point = archive.restore_point("latest")
@@ -134,9 +198,9 @@ def _source_of(flow: Flow, store: Store) -> tuple[int | None, list[SourceTopic],
             raise NoArchiveError(
                 error.message, f"set {flow.source}.bootstrap.servers to plan from the source, or back it up first"
             ) from error
-        return None, topics_of_cluster(_connected(flow.source_properties)), None
+        return _Seen(None, None, topics_of_cluster(_connected(flow.source_properties)), None)
     metadata = archive.metadata(point)
-    return point.number, topics_of_point(point, metadata), metadata.acls
+    return _Seen(archive, point, topics_of_point(point, metadata), metadata.acls)
 
 
 def _connected(properties: Properties) -> Cluster:

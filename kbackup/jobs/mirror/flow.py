@@ -205,13 +205,15 @@ class TopicStatus(Member, frozen=True, kw_only=True):
     """A topic that the flow selects. `applied` has the applied position of each partition of `incarnation`, by
     partition number: the next source offset to apply. `incarnation` is -1 if no record is applied yet.
 
-    `held_back` is the reason why the topic's records wait; empty if they don't."""
+    `held_back` is the reason why the topic's records wait; empty if they don't. `held_since` is when they began to
+    wait; empty as well where an older kbackup wrote it."""
 
     source: TopicName
     remote: TopicName
     incarnation: int
     applied: tuple[int, ...]
     held_back: str = ""
+    held_since: str = ""
 
 
 class Refusal(Member, frozen=True, kw_only=True):

@@ -220,20 +220,34 @@ class InternalTopics:
 
 def _create(cluster: Cluster, topics: list[InternalTopic]) -> None:
     present = cluster.topics({topic.name for topic in topics})
+    for error in _ask_to_create(cluster, [topic for topic in topics if topic.name not in present]):
+        raise error
+
+
+def refused_internal_topics(cluster: Cluster, topics: Sequence[InternalTopic]) -> tuple[str, ...]:
+    """Return why a cluster would not create internal topics that are missing there, in words."""
+    return tuple(str(error) for error in _ask_to_create(cluster, topics, dry_run=True))
+
+
+def _ask_to_create(cluster: Cluster, topics: Sequence[InternalTopic], *, dry_run: bool = False) -> list[KbackupError]:
+    """Create internal topics; `dry_run`: the cluster only checks whether it would. Return why some are refused."""
     compact = {"cleanup.policy": "compact"}
-    due = [TopicToCreate(t.name, 1, t.replication_factor, compact) for t in topics if t.name not in present]
-    refused = cluster.topic_admin.create(due, exist_ok=True)
-    for topic in topics:
-        if error := refused.get(topic.name):
-            if not isinstance(error, ClusterError):
-                raise error
-            hint = f"set {topic.factor_key} to less than {topic.replication_factor} where there are fewer brokers"
-            if "collides" in error.message:
-                hint = (
-                    f"delete the topic that it collides with, which differs from {topic.name} in '.' and '_' only, or "
-                    "set another replication.policy.separator"
-                )
-            raise ClusterError(error.message, hint) from error
+    due = [TopicToCreate(topic.name, 1, topic.replication_factor, compact) for topic in topics]
+    refused = cluster.topic_admin.create(due, exist_ok=True, dry_run=dry_run)
+    return [_explained(topic, refused[topic.name]) for topic in topics if topic.name in refused]
+
+
+def _explained(topic: InternalTopic, error: KbackupError) -> KbackupError:
+    """Return the refusal of an internal topic with a hint of what to set in the properties file."""
+    if not isinstance(error, ClusterError):
+        return error
+    hint = f"set {topic.factor_key} to less than {topic.replication_factor} where there are fewer brokers"
+    if "collides" in error.message:
+        hint = (
+            f"delete the topic that it collides with, which differs from {topic.name} in '.' and '_' only, or "
+            "set another replication.policy.separator"
+        )
+    return ClusterError(error.message, hint)
 
 
 _TIMEOUT = 10.0  # s; an older heartbeat is of no use

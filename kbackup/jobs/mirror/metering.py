@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from kbackup.jobs.mirror.apply.pending import Applied
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
@@ -13,6 +13,7 @@ from kbackup.types import TopicPartition
 
 _BY_PARTITION = [name for name, metric in METRICS.items() if metric.labels[2:] == ("topic", "partition")]
 _BY_GROUP = "kbackup_mirror_checkpoint_latency_seconds"
+_HELD_BACK = "kbackup_mirror_topic_held_back"
 INCIDENTS = ("lost", "recreated", "deleted")
 
 
@@ -41,12 +42,12 @@ def round_applied(
     flow: Flow,
     before: Mapping[TopicPartition, AppliedPosition],
     applied: Applied,
-    held_back: int,
+    held_back: Collection[str],
     topics: Iterable[RemoteTopic] = (),
 ) -> None:
     """Count a round that ended well now. Its lag: `lag_now`.
 
-    `before` are the applied positions that the round began with; `held_back` is the number of topics that wait. Of
+    `before` are the applied positions that the round began with; `held_back` are the remote topics that wait. Of
     partitions that are neither of `topics` nor among the applied ones, no metrics remain."""
     at = time.time()
     for tp, part in applied.partitions.items():
@@ -65,7 +66,10 @@ def round_applied(
         _add(flow, "incidents_total", len(incidents), kind)
     _add(flow, "rounds_total", 1, "applied")
     _put(flow, "restore_point", applied.point)
-    _put(flow, "held_back_topics", held_back)
+    _put(flow, "held_back_topics", len(held_back))
+    for remote in held_back:
+        _put(flow, "topic_held_back", 1, remote)
+    counted.retain([_HELD_BACK], (flow.source, flow.target), {(remote,) for remote in held_back})
     _put(flow, "last_round_timestamp_seconds", at)
 
 

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from kbackup.archive.query.content import captured_groups
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.offset_map import FlowMap, OffsetMap, open_map, slot_of
+from kbackup.archive.restores.offset_map import FlowMap, OffsetMap, open_map, read_flow, slot_of
 from kbackup.errors import ClusterError, RefusedError, UsageError, suggest_name
-from kbackup.jobs.mirror.apply.pending import Recovery, heads_of, read_positions
+from kbackup.jobs.mirror.apply.pending import Recovery, check_origin, heads_of, read_positions
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow
 from kbackup.jobs.mirror.topics import reason_to_skip
 from kbackup.kafka.admin.cluster import Cluster
@@ -172,6 +172,10 @@ def sync_group_offsets(checkpoints: Iterable[Checkpoint], cluster: Cluster) -> G
     return GroupSync({group: len(due[group]) for group, why in refused.items() if not why}, held_back)
 
 
+class UnknownGroupError(UsageError):
+    """A flow knows no position of a group. Another flow may."""
+
+
 @dataclass(frozen=True, slots=True)
 class Translated:
     """Positions of a group in one partition. `committed` is the group's offset in the source as of the restore point,
@@ -200,7 +204,8 @@ class Translation:
 
 def translate_group(flow: Flow, group: str, archive: Archive, state: Store, cluster: Cluster) -> Translation:
     """Translate the positions of a group as of the newest restore point. `state` is where the flow keeps its state,
-    `cluster` the target's. `UsageError` for a group of which neither the archive nor the target knows a position."""
+    `cluster` the target's. `UnknownGroupError` for a group of which neither the archive nor the target knows a
+    position."""
     point = archive.head
     if point is None:
         raise RefusedError(f"the archive of {flow.source} has no restore point", "run kbackup mirror first")
@@ -217,8 +222,8 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
         checkpoints = {c.tp: c.offset for c in records if c.group == group}
     if not committed and not checkpoints:
         hint = suggest_name(group, groups, "'kbackup groups show' lists the groups of an archive")
-        raise UsageError(f"flow {flow.name} knows no position of group {group}", hint)
-    flow_map, positions, doubt = _applied(flow, committed, state, cluster)
+        raise UnknownGroupError(f"flow {flow.name} knows no position of group {group}", hint)
+    flow_map, positions, doubt = _applied(flow, archive.info.id, committed, state, cluster)
     incarnations = {s.name: s.incarnation for s in point.topics}
     translate = exact_translation(remote, incarnations, positions, flow_map)
     exact = {tp: translate(TopicPartition(o.topic, o.partition), o.offset) for tp, o in committed.items()}
@@ -240,13 +245,14 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
 
 
 def _applied(
-    flow: Flow, partitions: Iterable[TopicPartition], state: Store, cluster: Cluster
+    flow: Flow, archive_id: str, partitions: Iterable[TopicPartition], state: Store, cluster: Cluster
 ) -> tuple[FlowMap, Mapping[TopicPartition, AppliedPosition], str]:
     """Return a flow's offset map, its applied positions, and why positions that the target has expired were not read
     back: those of `partitions` are read back from the offset map, where the target's log agrees."""
     names = (flow.source, flow.target)
     doubt = "the target holds other records than the map says"
     noted = read_positions(cluster, *names)
+    check_origin(flow, read_flow(state, *names), archive_id, cluster.connect()[0], noted, state)
     flow_map = open_map(state, *names)
     if flow_map.slots:
         flow_map.heads = heads_of(noted, flow_map.slots)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from kbackup.archive.models import DocumentRef, Manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.schemas import ids_in_use
 from kbackup.errors import ClusterError
+from kbackup.jobs.mirror.apply.held import reason_of
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.replay import SchemaRewrite
 from kbackup.jobs.schemas.plan import SchemaPlan, open_registry, prepare_schemas
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     from kbackup.kafka.schema_registry import SchemaRegistry
 
 
+class AwaitedSchemasError(ClusterError):
+    """Records wait for their schemas: the archive or the target's registry has not what they name."""
+
+
 @dataclass
 class MirrorSchemas:
     """Registers the schemas of one flow, by `kbackup.schemas`, and remembers what the last round needed."""
@@ -34,8 +40,8 @@ class MirrorSchemas:
     _rewrite: SchemaRewrite | None = None
 
     def register(self, archive: Archive, point: Manifest, topics: Sequence[RemoteTopic]) -> SchemaRewrite | None:
-        """Return the new ids of the records of a restore point; None if they keep theirs. `ClusterError` while a record
-        names a schema that the restore point lacks: a later one may have it."""
+        """Return the new ids of the records of a restore point; None if they keep theirs. `AwaitedSchemasError` while a
+        record names a schema that the restore point lacks: a later one may have it."""
         if self.flow.schemas == "none":
             return None
         sources = {topic.source for topic in topics}
@@ -56,8 +62,8 @@ class MirrorSchemas:
         self._known = needed
         return self._rewrite
 
-    def _waits(self, why: Sequence[str]) -> ClusterError:
-        return ClusterError(
+    def _waits(self, why: Sequence[str]) -> AwaitedSchemasError:
+        return AwaitedSchemasError(
             f"the records of {self.flow.name} wait for their schemas: {join_names(why, 5, '; ')}",
             "see 'kbackup schemas show', and register what is missing; kbackup.schemas = none copies the ids",
         )
@@ -73,3 +79,47 @@ class MirrorSchemas:
             if done is None or not lost_since(registry, done.places):
                 return noted
         raise AssertionError  # there is always another one
+
+
+_PAUSE = 60.0  # s, before the registry is asked again about topics whose schemas were missing
+
+
+@dataclass
+class TopicSchemas:
+    """Finds the topics whose schemas can't be had, so that they wait alone. `now` is a clock in seconds."""
+
+    schemas: MirrorSchemas
+    now: Callable[[], float] = time.monotonic
+    _withheld: dict[str, str] = field(default_factory=dict)
+    _asked: float = 0.0
+
+    def register(
+        self, archive: Archive, point: Manifest, topics: Sequence[RemoteTopic]
+    ) -> tuple[SchemaRewrite | None, dict[str, str]]:
+        """Return the new ids of the records of a restore point (None if they keep theirs), and why by remote topic,
+        where a topic waits for its schemas."""
+        if self._withheld and self.now() - self._asked >= _PAUSE:
+            self._withheld = {}
+        try:
+            return self._register_others(archive, point, topics), dict(self._withheld)
+        except AwaitedSchemasError:
+            self._withheld = self._find_waiting(archive, point, topics)
+            self._asked = self.now()
+        return self._register_others(archive, point, topics), dict(self._withheld)
+
+    def _register_others(
+        self, archive: Archive, point: Manifest, topics: Sequence[RemoteTopic]
+    ) -> SchemaRewrite | None:
+        others = [topic for topic in topics if topic.remote not in self._withheld]
+        return self.schemas.register(archive, point, others)
+
+    def _find_waiting(self, archive: Archive, point: Manifest, topics: Sequence[RemoteTopic]) -> dict[str, str]:
+        """Ask for the schemas of each topic alone. Those that are there are registered by that, as they are later by
+        all topics together."""
+        waiting: dict[str, str] = {}
+        for topic in topics:
+            try:
+                self.schemas.register(archive, point, [topic])
+            except AwaitedSchemasError as error:
+                waiting[topic.remote] = reason_of(error)
+        return waiting

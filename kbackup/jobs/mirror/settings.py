@@ -31,21 +31,23 @@ def sync_configs(
     flow: Flow, topics: Sequence[RemoteTopic], cluster: Cluster, *, dry_run: bool = False
 ) -> ConfigsReport:
     """Give remote topics the source's dynamic configs; a config that the source does not set goes back to the target's
-    default. Configs that the flow excludes stay as they are."""
+    default. Configs that the flow excludes stay as they are. `dry_run`: the target only checks whether it would take
+    the changes."""
     known = {topic.remote: topic.configs for topic in topics if topic.configs is not None}
     changed: dict[str, dict[str, str | None]] = {}
-    for remote, current in cluster.topic_configs({*known} & {*cluster.topic_names()}).items():
-        due = _replicated_configs(flow, known[remote])
-        changes: dict[str, str | None] = {name: None for name in _replicated_configs(flow, current) if name not in due}
+    present, unread = cluster.readable_topic_configs({*known} & {*cluster.topic_names()})
+    for remote, current in present.items():
+        due = replicated_configs(flow, known[remote])
+        changes: dict[str, str | None] = {name: None for name in replicated_configs(flow, current) if name not in due}
         changes |= {name: value for name, value in due.items() if current.get(name) != value}
         if changes:
             changed[remote] = changes
-    errors = {} if dry_run else cluster.topic_admin.alter_configs(changed)
-    refused = {remote: error.message for remote, error in errors.items()}
+    errors = cluster.topic_admin.alter_configs(changed, dry_run=dry_run)
+    refused = {remote: error.message for remote, error in {**unread, **errors}.items()}
     return ConfigsReport({remote: c for remote, c in changed.items() if remote not in refused}, refused)
 
 
-def _replicated_configs(flow: Flow, configs: Mapping[str, str]) -> dict[str, str]:
+def replicated_configs(flow: Flow, configs: Mapping[str, str]) -> dict[str, str]:
     """Return the configs of a source's topic that its remote topic gets too."""
     return {name: value for name, value in configs.items() if not flow.excluded_configs(name)}
 
@@ -115,7 +117,7 @@ class TopicsReport:
 
 def sync_topics(flow: Flow, topics: Sequence[RemoteTopic], cluster: Cluster, *, dry_run: bool = False) -> TopicsReport:
     """Create the remote topics that the target lacks, with the source's configs and number of partitions, and add
-    partitions to those that have fewer. `dry_run`: report the changes, and make none."""
+    partitions to those that have fewer. `dry_run`: the target only checks whether it would make the changes."""
     # a name that is too long for Kafka would fail the request as a whole
     existing = cluster.topics({topic.remote for topic in topics} & {*cluster.topic_names()})
     new = {topic.remote: topic for topic in topics if topic.remote not in existing}
@@ -124,14 +126,16 @@ def sync_topics(flow: Flow, topics: Sequence[RemoteTopic], cluster: Cluster, *, 
         for topic in topics
         if topic.remote in existing and len(existing[topic.remote].partitions) < topic.partitions
     }
+    due = (
+        TopicToCreate(name, t.partitions, flow.replication_factor, replicated_configs(flow, t.configs or {}))
+        for name, t in new.items()
+    )
     refused: dict[str, KbackupError] = {}
+    refused |= cluster.topic_admin.create(due, exist_ok=True, dry_run=dry_run)
+    refused |= cluster.topic_admin.add_partitions(growing, dry_run=dry_run)
+    # a topic that exists, but that the target does not show to this user, counts as created so far
+    refused |= cluster.described_topics(new.keys() - refused.keys())[1]
     if not dry_run:
-        due = (
-            TopicToCreate(name, t.partitions, flow.replication_factor, _replicated_configs(flow, t.configs or {}))
-            for name, t in new.items()
-        )
-        refused |= cluster.topic_admin.create(due, exist_ok=True)
-        refused |= cluster.topic_admin.add_partitions(growing)
         totals = {remote: topic.partitions for remote, topic in new.items()} | growing
         refused |= cluster.topic_admin.wait_visible({name: n for name, n in totals.items() if name not in refused})
     return TopicsReport(

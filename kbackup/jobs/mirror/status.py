@@ -161,6 +161,14 @@ def after_round(
         Incident(at=at, topic=r.topic, partition=r.partition, start=r.start, end=r.end, message=r.message)
         for r in applied.too_late
     )
+    known = {topic.remote: topic for topic in before.topics}
+    reported: list[TopicStatus] = []
+    for topic in topics:
+        now_held, was = held_back.get(topic.remote, ""), known.get(topic.remote)
+        since = ""
+        if now_held:
+            since = was.held_since or at if was is not None and was.held_back else at
+        reported.append(_topic(topic, applied.positions, now_held, since))
     if applied.records or applied.point > before.restore_point:
         before = _replace(
             before,
@@ -177,7 +185,7 @@ def after_round(
         rounds=before.rounds + 1,
         records=before.records + applied.records,
         bytes=before.bytes + applied.bytes,
-        topics=tuple(_topic(topic, applied.positions, held_back.get(topic.remote, "")) for topic in topics),
+        topics=tuple(reported),
         incidents=(*before.incidents, *incidents)[-_INCIDENTS:],
         refusals=tuple(refusals),
         error="",
@@ -206,7 +214,9 @@ def _replace(status: FlowStatus, **fields: object) -> FlowStatus:
     return msgspec.structs.replace(status, **fields)
 
 
-def _topic(topic: RemoteTopic, positions: Mapping[TopicPartition, AppliedPosition], held_back: str) -> TopicStatus:
+def _topic(
+    topic: RemoteTopic, positions: Mapping[TopicPartition, AppliedPosition], held_back: str, held_since: str = ""
+) -> TopicStatus:
     known = [positions.get(TopicPartition(topic.remote, p)) for p in range(topic.partitions)]
     incarnation = max((position.incarnation for position in known if position is not None), default=-1)
     return TopicStatus(
@@ -215,6 +225,7 @@ def _topic(topic: RemoteTopic, positions: Mapping[TopicPartition, AppliedPositio
         incarnation=incarnation,
         applied=tuple(p.next if p is not None and p.incarnation == incarnation else 0 for p in known),
         held_back=held_back,
+        held_since=held_since,
     )
 
 
@@ -235,7 +246,8 @@ def flow_holds(store: Store, archive_id: str, grace: timedelta) -> list[Hold]:
 
 @dataclass(frozen=True)
 class MirroredTopic:
-    """`applied` are the applied positions of `incarnation` by partition: the next source offset to apply."""
+    """`applied` are the applied positions of `incarnation` by partition: the next source offset to apply. `held_since`
+    is when the topic's records began to wait, if they do."""
 
     topic: str
     remote: str
@@ -243,6 +255,7 @@ class MirroredTopic:
     applied: tuple[int, ...]
     records_behind: int
     held_back: str
+    held_since: str
 
 
 @dataclass(frozen=True)
@@ -300,7 +313,9 @@ def flows_of(archive: Archive, state: Store, at: datetime | None = None) -> list
             seconds_behind=lag.seconds,
             silent_seconds=max(0.0, round(silent, 3)),
             topics=tuple(
-                MirroredTopic(t.source, t.remote, t.incarnation, t.applied, lag.topics[t.remote], t.held_back)
+                MirroredTopic(
+                    t.source, t.remote, t.incarnation, t.applied, lag.topics[t.remote], t.held_back, t.held_since
+                )
                 for t in status.topics
             ),
         )

@@ -217,17 +217,22 @@ class TopicAdmin:
                 break
         return {name: self.connection.silent(f"does not show the new partitions of topic {name}") for name in missing}
 
-    def add_partitions(self, totals: Mapping[str, int]) -> dict[str, KbackupError]:
-        """Raise each topic's number of partitions to the total given."""
+    def add_partitions(self, totals: Mapping[str, int], *, dry_run: bool = False) -> dict[str, KbackupError]:
+        """Raise each topic's number of partitions to the total given. `dry_run`: the brokers only check whether they
+        would."""
 
         def request(names: list[str]) -> Mapping[str, Future[Any]]:
             new = [NewPartitions(name, totals[name]) for name in names]
-            return self._admin.create_partitions(new, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
+            timeouts = {"operation_timeout": TIMEOUT, "request_timeout": TIMEOUT}
+            return self._admin.create_partitions(new, **timeouts, validate_only=dry_run)
 
         return self._refused("adding partitions to topic", totals, request, lambda name: totals[name])
 
-    def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> dict[str, KbackupError]:
-        """Set configs of topics; None removes one, so that the default of the brokers holds."""
+    def alter_configs(
+        self, changes: Mapping[str, Mapping[str, str | None]], *, dry_run: bool = False
+    ) -> dict[str, KbackupError]:
+        """Set configs of topics; None removes one, so that the default of the brokers holds. `dry_run`: the brokers
+        only check whether they would."""
 
         def request(names: list[str]) -> Mapping[Any, Future[Any]]:
             resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
@@ -235,7 +240,7 @@ class TopicAdmin:
                 for config, value in changes[resource.name].items():
                     operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
                     resource.add_incremental_config(ConfigEntry(config, value, incremental_operation=operation))
-            return self._admin.incremental_alter_configs(resources, request_timeout=TIMEOUT)
+            return self._admin.incremental_alter_configs(resources, request_timeout=TIMEOUT, validate_only=dry_run)
 
         return self._refused("setting configs of topic", changes, request, lambda name: len(changes[name]))
 
@@ -321,15 +326,26 @@ class Cluster:
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
         """Descriptions of `names` (default: all that may be seen); a topic that is not there is left out."""
+        topics, refused = self.described_topics(self.topic_names() if names is None else names)
+        for error in refused.values():
+            raise error
+        return topics
+
+    def described_topics(self, names: Iterable[str]) -> tuple[dict[str, Topic], dict[str, KbackupError]]:
+        """Return the descriptions of `names`, and the error of each topic that the brokers don't describe to us; a
+        topic that is not there is in neither."""
 
         def request(batch: list[str]) -> Mapping[Any, Future[Any]]:
             return self._admin.describe_topics(TopicCollection(batch), request_timeout=TIMEOUT)
 
-        names = self.topic_names() if names is None else names
         answers, refused = _ask(names, request, _DESCRIBE_NOT_READY, self._refresh)
+        errors: dict[str, KbackupError] = {}
         for name, error in refused.items():
+            explained = self.connection.error(error, f"describing topic {name}")
+            if error.code() < 0:  # an error of the client library's own: no broker answered
+                raise explained
             if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise self.connection.error(error, f"describing topic {name}")
+                errors[name] = explained
         topics = {}
         for name, described in sorted(answers.items()):
             partitions = sorted(described.partitions, key=lambda p: p.id)
@@ -342,7 +358,7 @@ class Cluster:
                 replicas=tuple(tuple(node.id for node in p.replicas) for p in partitions),
                 offline=tuple(p.id for p in partitions if p.leader is None or p.leader.id < 0),
             )
-        return topics
+        return topics, errors
 
     def missing_rights(self, names: Iterable[str], rights: Collection[str]) -> dict[str, list[str]]:
         """Return, by topic, those of the `rights` that our user lacks, such as WRITE. Topics that lack none are left
@@ -363,14 +379,23 @@ class Cluster:
 
     def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the configs set on each topic itself, without sensitive values."""
-        return {
-            topic: {
+        configs, unread = self.readable_topic_configs(names)
+        for error in unread.values():
+            raise error
+        return configs
+
+    def readable_topic_configs(self, names: Iterable[str]) -> tuple[dict[str, dict[str, str]], dict[str, KbackupError]]:
+        """Return the configs set on each topic itself, without sensitive values, and the error of each topic whose
+        configs can't be read."""
+        entries_of, unread = self._readable_topic_entries(names)
+        configs: dict[str, dict[str, str]] = {}
+        for topic, entries in entries_of:
+            configs[topic] = {
                 entry.name: entry.value
                 for entry in sorted(entries.values(), key=lambda e: e.name)
                 if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value and entry.value is not None
             }
-            for topic, entries in self._topic_entries(names)
-        }
+        return configs, unread
 
     def one_config(self, names: Iterable[str], config: str) -> dict[str, str | None]:
         """Return each topic's value of a config, which may be a default; None if brokers don't know it."""
@@ -378,15 +403,34 @@ class Cluster:
             topic: entries[config].value if config in entries else None for topic, entries in self._topic_entries(names)
         }
 
+    def readable_config(self, names: Iterable[str], config: str) -> dict[str, str]:
+        """Return the value of a config, which may be a default, of each topic whose configs can be read."""
+        values: dict[str, str] = {}
+        for topic, entries in self._readable_topic_entries(names)[0]:
+            if config in entries and entries[config].value is not None:
+                values[topic] = entries[config].value
+        return values
+
     def _topic_entries(self, names: Iterable[str]) -> list[tuple[str, Any]]:
+        entries, unread = self._readable_topic_entries(names)
+        for error in unread.values():
+            raise error
+        return entries
+
+    def _readable_topic_entries(self, names: Iterable[str]) -> tuple[list[tuple[str, Any]], dict[str, KbackupError]]:
+        """Return the config entries of each topic, and the error of each topic whose configs can't be read."""
+
         def request(batch: list[str]) -> Mapping[Any, Future[Any]]:
             resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in batch]
             return self._admin.describe_configs(resources, request_timeout=TIMEOUT)
 
         answers, refused = _ask(names, request, LEADER_NOT_READY, self._refresh)
+        errors: dict[str, KbackupError] = {}
         for name, error in refused.items():
-            raise self.connection.error(error, f"reading configs of topic {name}")
-        return sorted(answers.items(), key=lambda answer: answer[0])
+            errors[name] = self.connection.error(error, f"reading configs of topic {name}")
+            if error.code() < 0:  # an error of the client library's own: no broker answered
+                raise errors[name]
+        return sorted(answers.items(), key=lambda answer: answer[0]), errors
 
     def all_topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return every config of each topic, defaults included."""

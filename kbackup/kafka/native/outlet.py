@@ -204,9 +204,9 @@ class KernelOutlet:
 
 def words_of(reason: bytes) -> str:
     """Return the broker's reason, '' if none can be read. librdkafka frees the reason of a single record once it has
-    queued the report, so other bytes may be in its place by now."""
+    queued the report, so other bytes may be in its place by now: what is no sentence is none of the broker's."""
     found = text(reason.split(b"\0", 1)[0])
-    return found if found.isascii() and found.isprintable() else ""
+    return found if found.isascii() and found.isprintable() and " " in found else ""
 
 
 def _raise_damage(block: RecordBlock, record: int) -> None:

@@ -42,6 +42,7 @@ from kbackup.store import open_store
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive
 from tests.support.flow_maps import CLUSTERS, flow_of, map_of
+from tests.support.made_segments import committed, state
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,21 @@ def test_refusals_are_told_once(frame: Frame, capsys: pytest.CaptureFixture[str]
         reporter.applied(flow_of(), RoundReport("A->B", 1, (), (), Applied(1), refused=refused))
         counts.append(capsys.readouterr().err.count("flow A->B: acls: "))
     assert counts == [1, 0, 0, 0, 1]
+
+
+def test_topics_are_told_when_they_begin_and_when_they_cease_to_be_held_back(
+    frame: Frame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter = ApplyRoundReporter(frame, None)
+    lines: list[str] = []
+    for refused in ({"A.orders": "too large"}, {"A.orders": "too large"}, dict[str, str]()):
+        reporter.applied(flow_of(), RoundReport("A->B", 1, (), (), Applied(1), refused={"topics": refused}))
+        lines.append(capsys.readouterr().err.strip())
+    assert lines == [
+        "warning: flow A->B: topics: A.orders: too large",
+        "",
+        "flow A->B: topic A.orders is no longer held back",
+    ]
 
 
 def last_success() -> float | None:
@@ -236,6 +252,7 @@ def test_for_machines(archive: Archive, capsys: pytest.CaptureFixture[str]) -> N
         "applied": [10, 12, 0],
         "records_behind": 24,
         "held_back": "",
+        "held_since": "",
     }
 
 
@@ -275,6 +292,9 @@ CHECKPOINTS = [
 ]
 
 
+MAP_PART = "map/0000/0000000001-a.parquet"
+
+
 class Map:
     slots = 0
 
@@ -291,13 +311,18 @@ class Target:
         assert properties["bootstrap.servers"] == "b:9092"
         self.connection = SimpleNamespace(properties=properties)
 
+    def connect(self) -> tuple[str, int]:
+        return "cluster of B", 1
+
     def topics(self, names: Iterable[str]) -> dict[str, object]:
         return {} if self.empty else dict.fromkeys(names, object())
 
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    make_archive(open_store(str(tmp_path / "A")))
+    store = open_store(str(tmp_path / "A"))
+    make_archive(store)
+    store.put(layout.mirror_key("A", "B", MAP_PART), b"")
     position = Noted(AppliedPosition(1, 40), PositionNote(1, FlowMapPartName(1, "a"), 2))
     monkeypatch.setattr(admin, "Cluster", Target)
     monkeypatch.setattr(positions, "read_positions", lambda *flow: {REMOTE: position})
@@ -368,6 +393,47 @@ def test_an_archive_that_went_back_is_refused(
     error = translate(capsys, file, "billing", code=10)["error"]
     assert f"this machine has seen catalog {newest}" in error["message"]
     assert translate(capsys, file, "billing", "--accept-rollback")
+
+
+def test_another_archive_with_the_same_aliases_is_named_as_such(file: Path, capsys: Said, tmp_path: Path) -> None:
+    """It has never seen the records of which the target holds positions."""
+    open_store(str(tmp_path / "A")).delete([layout.mirror_key("A", "B", MAP_PART)])
+    error = translate(capsys, file, "billing", code=10)["error"]
+    assert "another archive with the same aliases" in error["message"]
+    assert "bucket version" not in error["hint"]
+
+
+@pytest.fixture
+def two_flows(file: Path, tmp_path: Path) -> Path:
+    """The flow of A, and one of C, which has other groups."""
+    committed(open_store(str(tmp_path / "C")), 1, None, topics=[state((0, 0, 0), number=1)])
+    file.write_text(file.read_text().replace("clusters = A, B", "clusters = A, B, C") + "C->B.enabled = true\n")
+    return file
+
+
+def test_a_group_is_found_in_the_flow_that_knows_it(
+    two_flows: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(positions, "read_records", lambda *topic: iter(CHECKPOINTS if "A" in topic[2] else ()))
+    shown = translate(capsys, two_flows, "billing")["flows"]
+    assert [flow["flow"] for flow in shown] == ["A->B"]
+
+
+def test_a_group_that_no_flow_knows_is_refused_with_all_flows(
+    two_flows: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(positions, "read_records", lambda *topic: iter(()))
+    error = translate(capsys, two_flows, "nobody", code=2)["error"]
+    assert "asked were A->B, C->B" in error["message"]
+
+
+def test_a_flow_that_was_not_asked_is_told_beside_the_one_that_knows_the_group(file: Path, capsys: Said) -> None:
+    """The archive of C is not there yet."""
+    file.write_text(file.read_text().replace("clusters = A, B", "clusters = A, B, C") + "C->B.enabled = true\n")
+    assert cli.main(["mirror", "translate", str(file), "billing", "--json"]) == 0
+    said = capsys.readouterr()
+    assert [flow["flow"] for flow in json.loads(said.out)["flows"]] == ["A->B"]
+    assert f"{file.parent}/C" in said.err
 
 
 def test_another_archive_is_refused(file: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:

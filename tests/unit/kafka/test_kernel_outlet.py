@@ -268,6 +268,7 @@ def test_an_index_of_uneven_columns(outlet: Any) -> None:
         (b"\0Timestamp", ""),
         (b"-\xf0\x9cl\xe9\x07\0", ""),
         (b"-@\x7f\0", ""),
+        (b"I\0", ""),
     ],
 )
 def test_a_reason_that_was_freed_is_not_told(memory: bytes, words: str) -> None:

@@ -11,10 +11,10 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.errors import ClusterError, FencedError
+from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.kafka import kernel, kernel_protocol, produce
-from kbackup.kafka.kernel_protocol import CommittedProgress, NotProvenError, Runs, join, resolve, runs_of
-from kbackup.kafka.produce import TUNING, BlockProducer, batch_size_for, queue_kbytes
+from kbackup.kafka.kernel_protocol import CommittedProgress, NotProvenError, Runs, Undelivered, join, resolve, runs_of
+from kbackup.kafka.produce import TUNING, BlockProducer, RefusedTopicError, batch_size_for, queue_kbytes
 from kbackup.types import Int64Array, TopicPartition
 from tests.support.mock_cluster import mock_cluster
 from tests.support.plain_records import Plain, block_of
@@ -80,6 +80,62 @@ def test_a_transaction_that_ran_out_is_not_another_producers(
     assert isinstance(raised.value, FencedError) is fenced
     expected = "another one" if fenced else "open for 301 s, longer than transaction.timeout.ms (300 s)"
     assert expected in raised.value.message
+
+
+# A refusal that is about one topic. The others of the transaction can go on without it.
+
+
+class Refusing:
+    """An outlet that could not deliver a record. `cause` is what the transaction failed by, if another one knows."""
+
+    def __init__(self, lost: Undelivered, cause: int | None = None) -> None:
+        self._lost, self._cause = lost, cause
+
+    def begin(self) -> None:
+        if self._cause is not None:
+            raise KafkaException(KafkaError(self._cause))
+
+    def flush(self, timeout: float) -> int:
+        return 0
+
+    def lost(self) -> Undelivered:
+        return self._lost
+
+
+def failed_flush(outlet: Any) -> tuple[BlockProducer, KbackupError]:
+    """Return a producer whose records the `outlet` could not deliver, and the error that it raises."""
+    producer = BlockProducer({"bootstrap.servers": "nowhere:1"}, "id", "group", outlet=lambda *_: outlet)
+    producer._open = True
+    with pytest.raises(KbackupError) as raised:
+        producer.flush()
+    return producer, raised.value
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError.INVALID_RECORD, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.TOPIC_AUTHORIZATION_FAILED]
+)
+def test_a_refused_record_names_the_topic_that_refuses_it(code: int) -> None:
+    producer, error = failed_flush(Refusing(Undelivered(KafkaError(code), TP, 7)))
+    assert isinstance(error, RefusedTopicError)
+    assert error.topic == "orders"
+    assert "orders-0 from source offset 7" in error.message
+    assert producer.unnamed_refusal is None
+
+
+def test_a_refusal_that_took_other_records_with_it_names_no_topic() -> None:
+    """The record whose report came first may be of a topic that nothing is wrong with."""
+    purged = Undelivered(KafkaError(KafkaError._PURGE_QUEUE), TP, 7)
+    producer, error = failed_flush(Refusing(purged, cause=KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    assert not isinstance(error, RefusedTopicError)
+    assert producer.unnamed_refusal is error
+    assert "orders" not in error.message
+
+
+@pytest.mark.parametrize("code", [KafkaError._MSG_TIMED_OUT, KafkaError._FENCED, KafkaError.GROUP_AUTHORIZATION_FAILED])
+def test_an_error_of_the_whole_cluster_is_no_refusal_of_a_topic(code: int) -> None:
+    producer, error = failed_flush(Refusing(Undelivered(KafkaError(code), TP, 7)))
+    assert not isinstance(error, RefusedTopicError)
+    assert producer.unnamed_refusal is None
 
 
 # The sizes of a producer's batches and queue.

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -15,7 +16,8 @@ from kbackup.archive.models import Manifest, dump
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.offset_map import DOCUMENT, MAP_SCHEMA, SLOTS, FlowMap, FlowState, read_flow, slot_of
 from kbackup.archive.restores.plan import UnitRange
-from kbackup.errors import AlreadyExistsError, MismatchError
+from kbackup.errors import AlreadyExistsError
+from kbackup.jobs.mirror.apply.held import HeldTopics, RoundRefusals, reason_of
 from kbackup.jobs.mirror.apply.pending import (
     Applied,
     DeletedRemote,
@@ -23,6 +25,7 @@ from kbackup.jobs.mirror.apply.pending import (
     PartitionApplied,
     Pending,
     Recovery,
+    check_origin,
     find_lost,
     find_pending,
     find_recreated,
@@ -71,6 +74,7 @@ class Applier:
     spark: Spark
     listener: ProgressListener
     transaction_bytes: int = TRANSACTION_BYTES
+    held: HeldTopics = field(default_factory=HeldTopics)
     _session: ApplySession | None = None
     _slots: OpenSlots = field(default_factory=OpenSlots)
 
@@ -93,19 +97,36 @@ class Applier:
         topics: Sequence[RemoteTopic],
         made: TopicsReport | None = None,
         schemas: SchemaRewrite | None = None,
+        changed: Collection[str] = (),
+        withheld: Mapping[str, str] = MappingProxyType({}),
     ) -> Applied:
         """Commit every record of `topics` up to `point` that the target does not have, with the ids that `schemas`
         gives. The remote topics exist. `made` is what the round did to create them; None: it did not look at them, and
-        only those with new records are looked at.
+        only those with new records are looked at. `changed` are remote topics of which the round changed something:
+        held back ones are tried again at once. `withheld` says by remote topic why its records are not to be applied
+        in this round.
 
-        After an error that may be over in a while (`jobs.follow.RETRIED`), call it again. `FencedError`: another
+        A topic that the target refuses, or that can't be read, is held back (`Applied.refused`), and tried again after
+        a pause; the others go on.
+
+        After an error that may be over in a while (`jobs.common.RETRIED`), call it again. `FencedError`: another
         process applies this flow now."""
         try:
-            self._session = self._session or open_session(self.flow, self.target, self.state, archive)
-            return self._apply(self._session, archive, point, topics, made, schemas)
+            if self._session is None:
+                self._session = open_session(self.flow, self.target, self.state, archive)
+                self._suspect(self._session)
+            self.held.try_again(changed)
+            return self._apply(self._session, archive, point, topics, made, schemas, withheld)
         except BaseException:
             self.close()  # what was committed, and which positions hold, is asked for again
             raise
+
+    def _suspect(self, session: ApplySession) -> None:
+        """Have the topics go apart that were held back in the flow's last round: probably they are still refused."""
+        known = session.status.topics if session.status is not None else ()
+        for topic in known:
+            if topic.held_back:
+                self.held.suspect(topic.remote, topic.held_back)
 
     def close(self) -> None:
         """Close the producers; records that are not committed are discarded."""
@@ -117,43 +138,63 @@ class Applier:
         session: ApplySession,
         archive: Archive,
         point: Manifest,
-        topics: Sequence[RemoteTopic],
+        every_topic: Sequence[RemoteTopic],
         made: TopicsReport | None,
         schemas: SchemaRewrite | None,
+        withheld: Mapping[str, str],
     ) -> Applied:
         began = time.monotonic()
         flow = self.flow
-        stop = flow.on_recreate == "stop"
-        session.recover(self.target, topics)
-        pending = find_pending(archive, point, topics, session.positions, session.applied, stop)
-        new = {tp.topic for tp in pending.ranges} | ({t.remote for t in topics} - session.topic_ids.keys())
-        asked = [topic for topic in topics if made is not None or topic.remote in new]
-        deleted, missing = session.check_topics(flow, asked, made.created if made is not None else ())
-        if deleted:
-            self._slots.close()  # their producers know the positions that hold no more
-        topics = [topic for topic in topics if topic.remote not in missing]
         names = (flow.source, flow.target)
         work = SlotWork(self.target, archive.store, self.state, names, point.number, self.transaction_bytes, schemas)
+        refusals = RoundRefusals(self.held, withheld)
+
+        def find(among: Sequence[RemoteTopic]) -> Pending:
+            stop = flow.on_recreate == "stop"
+            pending = find_pending(archive, point, among, session.positions, session.applied, stop)
+            return pending.without(refusals.left_out)
+
+        session.recover(self.target, every_topic)
+        pending = find(every_topic)
+        new = {tp.topic for tp in pending.ranges} | ({t.remote for t in every_topic} - session.topic_ids.keys())
+        asked = [t for t in every_topic if made is not None or t.remote in new or t.remote in refusals.on_trial]
+        deleted, missing = session.check_topics(flow, asked, made.created if made is not None else ())
+        refusals.add_missing(missing)
+        if deleted:
+            self._slots.close()  # their producers know the positions that hold no more
+        topics = [topic for topic in every_topic if topic.remote not in missing]
         ends = positions_at_end(session, point, topics, {t.remote for t in deleted}) if flow.starts_at_end else {}
-        for result in self._slots.run(work, session.tasks(topics, begins=ends)) if ends else ():
-            session.add(result)
+        ends = {tp: position for tp, position in ends.items() if tp.topic not in refusals.left_out}
+        if ends:
+            tasks = session.tasks(topics, begins=ends, apart=refusals.on_trial)
+            for result in self._slots.run(work, tasks):
+                session.add(result)
+                refusals.add_refused(result.refused)
         before = session.positions
         if deleted or missing or ends:
-            pending = find_pending(archive, point, topics, before, session.applied, stop)
-        refused = make_room(flow, session.cluster, topics, pending)
-        if refused:
-            topics = [topic for topic in topics if topic.remote not in refused]
-            pending = find_pending(archive, point, topics, before, session.applied, stop)
+            pending = find(topics)
+        no_room = make_room(flow, session.cluster, topics, pending)
+        refusals.add_missing(no_room)
+        topics = [topic for topic in topics if topic.remote not in no_room]
         added: list[pa.Table] = []
-        if session.refreshed is None or time.monotonic() - session.refreshed >= REFRESH:
-            added += self._refresh(session, work, topics)
+        if session.refresh_is_due(refusals.left_out):
+            added += self._refresh(session, work, topics, refusals)
+        pending = pending.without(refusals.left_out)
         if pending.ranges:
+            # a limit that was lowered since is found out by a refusal, and the trial asks again
+            session.read_limits({tp.topic for tp in pending.ranges}, again=refusals.on_trial)
             with Phases(self.listener).step("apply"):
-                added += self._produce(session, work, session.tasks(topics, ranges=pending.ranges), pending)
+                tasks = session.tasks(topics, ranges=pending.ranges, apart=refusals.on_trial)
+                added += self._produce(session, work, tasks, pending, refusals)
+        refused = refusals.end_round({topic.remote for topic in every_topic})
         runs = pa.concat_tables([MAP_SCHEMA.empty_table(), *added])
-        waiting = {t.name for t in point.topics if any(p.held for p in t.partitions)}
+        held_in_point = {t.name for t in point.topics if any(p.held for p in t.partitions)}
+        waiting = held_in_point | {topic.source for topic in every_topic if topic.remote in refused}
         up_to = session.applied
-        session.applied = {t.source: up_to.get(t.source, 0) if t.source in waiting else point.number for t in topics}
+        session.applied = {
+            topic.source: up_to.get(topic.source, 0) if topic.source in waiting else point.number
+            for topic in every_topic
+        }
         reported = reported_positions(session.status, archive.info.id, before)
         after, session.status = session.positions, None
         partitions = count_applied(pending, runs)
@@ -164,7 +205,7 @@ class Applier:
             positions=after,
             partitions=partitions,
             runs=runs,
-            refused={**missing, **refused},
+            refused=refused,
             deleted=tuple(DeletedRemote(topic.source, topic.remote) for topic in deleted),
             recreated=find_recreated(archive, point, topics, reported, after),
             held_back=pending.held_back,
@@ -172,17 +213,31 @@ class Applier:
             seconds=time.monotonic() - began,
         )
 
-    def _refresh(self, session: ApplySession, work: SlotWork, topics: Sequence[RemoteTopic]) -> list[pa.Table]:
+    def _refresh(
+        self, session: ApplySession, work: SlotWork, topics: Sequence[RemoteTopic], refusals: RoundRefusals
+    ) -> list[pa.Table]:
         """Commit every position once more, before brokers let it expire. Returns the runs that
         came to the offset map."""
-        noted = self._slots.refresh(work, session.tasks(topics), session.uncommitted)
-        session.noted |= noted
-        session.uncommitted = {}
+        committed: dict[TopicPartition, Noted] = {}
+        refused: set[str] = set()
+        tasks = session.tasks(topics, apart=refusals.on_trial)
+        for result in self._slots.refresh(work, tasks, session.uncommitted):
+            committed |= result.positions
+            refusals.add_refused(result.refused)
+            refused |= {each.remote for each in result.refused}
+        session.noted |= committed
+        # a position that the target did not take is not there to go on from: its topic waits until it is
+        session.uncommitted = {tp: noted for tp, noted in session.uncommitted.items() if tp.topic in refused}
         session.refreshed = time.monotonic()
-        return session.catch_up(noted)
+        return session.catch_up(committed)
 
     def _produce(
-        self, session: ApplySession, work: SlotWork, tasks: Sequence[SlotTask], pending: Pending
+        self,
+        session: ApplySession,
+        work: SlotWork,
+        tasks: Sequence[SlotTask],
+        pending: Pending,
+        refusals: RoundRefusals,
     ) -> list[pa.Table]:
         """Do the tasks, and take over what they committed. Returns the runs that came to the offset map."""
         segments = [s for ranges in pending.ranges.values() for each in ranges for s in each.segments]
@@ -195,7 +250,11 @@ class Applier:
             show = self.listener.progress
             results = run_tasks(self.spark(), tasks, work, lambda done, bytes_: show(done, bytes_, records))
             kernel.say(r.kernel for r in results)
-        return [table for result in results for table in session.add(result)]
+        added: list[pa.Table] = []
+        for result in results:
+            added += session.add(result)
+            refusals.add_refused(result.refused)
+        return added
 
 
 def positions_at_end(
@@ -262,6 +321,10 @@ class ApplySession:
     """Positions that were read back, and are not in the target yet."""
     topic_ids: dict[str, str] = field(default_factory=dict)
     """By remote topic, the id that the target gave it when it was last looked at."""
+    message_limits: dict[str, int] = field(default_factory=dict)
+    """By remote topic, its max.message.bytes as it was when the topic was last looked at."""
+    hidden: frozenset[str] = frozenset()
+    """Remote topics that the target does not show to this user."""
     status: FlowStatus | None = None
     """The flow's last status, until a round is done: the next round reports the losses of a round that failed."""
 
@@ -274,15 +337,20 @@ class ApplySession:
         topics: Sequence[RemoteTopic],
         ranges: Mapping[TopicPartition, Sequence[UnitRange]] | None = None,
         begins: Mapping[TopicPartition, AppliedPosition] | None = None,
+        apart: Collection[str] = (),
     ) -> list[SlotTask]:
         """Return the tasks of the slots that have `ranges` to produce or `begins` to commit, the largest first; without
         both, a task without records for each slot that has a position, to commit its positions again.
 
-        A task has all known remote partitions of its slot, also those that only an earlier incarnation had."""
+        A task has all known remote partitions of its slot, also those that only an earlier incarnation had, but none
+        of a topic that the target does not show. `apart` are the remote topics to commit in transactions of their
+        own."""
         ranges, begins, slots = ranges or {}, begins or {}, self.flow.slots
+        limits = self.message_limits
         due = {slot_of(tp, slots) for tp in (ranges or begins or self.noted)}
         by_slot: dict[int, list[TopicPartition]] = {}
-        for tp in sorted({tp for topic in topics for tp in topic.remote_partitions} | {*ranges, *begins, *self.noted}):
+        partitions = {tp for topic in topics for tp in topic.remote_partitions} | {*ranges, *begins, *self.noted}
+        for tp in sorted(tp for tp in partitions if tp.topic not in self.hidden):
             by_slot.setdefault(slot_of(tp, slots), []).append(tp)
         committed = self.noted.keys() - self.uncommitted.keys()
         tasks = [
@@ -294,6 +362,8 @@ class ApplySession:
                 self.map.slot(slot).head,
                 {tp: begins[tp] for tp in partitions if tp in begins},
                 {tp.topic: self.topic_ids[tp.topic] for tp in partitions if tp.topic in self.topic_ids},
+                frozenset(apart),
+                min((limits[topic] for topic in {tp.topic for tp in partitions} & limits.keys()), default=None),
             )
             for slot, partitions in by_slot.items()
             if slot in due
@@ -309,7 +379,10 @@ class ApplySession:
 
         Return the topics that were applied before and now begin anew; and why by remote topic, where the target refuses
         to create it."""
-        before = self.cluster.topics({topic.remote for topic in topics})
+        before, hidden = self.cluster.described_topics({topic.remote for topic in topics})
+        # nothing is known of a topic that the target does not show: its positions hold until it is seen again
+        topics = [topic for topic in topics if topic.remote not in hidden]
+        self.hidden = self.hidden.difference(before) | hidden.keys()
         short = [t for t in topics if t.remote not in before or len(before[t.remote].partitions) < t.partitions]
         made = sync_topics(flow, short, self.cluster) if short else TopicsReport((), {}, {})
         after = before | self.cluster.topics(made.created) if made.created else before
@@ -339,7 +412,22 @@ class ApplySession:
             if stale or (remote in created and remote in reported):
                 self.applied.pop(topic.source, None)
                 deleted.append(topic)
-        return deleted, made.refused
+        hidden_reasons = {remote: reason_of(error) for remote, error in hidden.items()}
+        return deleted, {**made.refused, **hidden_reasons}
+
+    def refresh_is_due(self, left_out: Collection[str]) -> bool:
+        """Return whether to commit all positions again: once a day, and while the target lacks a position of a topic
+        that is not left out of this round."""
+        if self.refreshed is None or time.monotonic() - self.refreshed >= REFRESH:
+            return True
+        return any(tp.topic not in left_out for tp in self.uncommitted)
+
+    def read_limits(self, remotes: Collection[str], again: Collection[str]) -> None:
+        """Ask for the max.message.bytes of remote topics that are not known, or are to be asked `again`."""
+        due = [remote for remote in remotes if remote in again or remote not in self.message_limits]
+        if due:
+            limits = self.cluster.readable_config(due, "max.message.bytes")
+            self.message_limits |= {remote: int(limit) for remote, limit in limits.items()}
 
     def recover(self, target: Properties, topics: Sequence[RemoteTopic]) -> None:
         """Read positions back that the target has forgotten, of topics that come for the first time."""
@@ -386,7 +474,9 @@ def open_session(flow: Flow, target: Properties, state: Store, archive: Archive)
     cluster = Cluster(target, "target")
     cluster_id, _ = cluster.connect()
     names = (flow.source, flow.target)
+    noted = read_positions(cluster, *names)
     begun = read_flow(state, *names)
+    check_origin(flow, begun, archive.info.id, cluster_id, noted, state)
     if begun is None:
         begun = FlowState(
             source=flow.source,
@@ -400,18 +490,7 @@ def open_session(flow: Flow, target: Properties, state: Store, archive: Archive)
             state.put_new(layout.mirror_key(*names, DOCUMENT), dump(begun))
         except AlreadyExistsError:
             begun = read_flow(state, *names) or begun
-    if begun.archive_id != archive.info.id:
-        raise MismatchError(
-            f"flow {flow.name} was begun from archive {begun.archive_id}; {archive.store.url} is archive "
-            f"{archive.info.id}",
-            "name the archive that it was begun from, or give the source another alias",
-        )
-    if begun.target_cluster_id != cluster_id:
-        raise MismatchError(
-            f"flow {flow.name} was begun onto cluster {begun.target_cluster_id}; the target is cluster {cluster_id}",
-            "give the new target another alias",
-        )
-    noted = read_positions(cluster, *names)
+            check_origin(flow, begun, archive.info.id, cluster_id, noted, state)
     flow_map = FlowMap(state, *names, begun.slots, heads_of(noted, begun.slots))
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(flow_map.slot, range(begun.slots)))

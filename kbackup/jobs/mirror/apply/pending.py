@@ -16,6 +16,7 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.restores.offset_map import (
     MAP_SCHEMA,
     FlowMapPartName,
+    FlowState,
     Runs,
     SlotMap,
     by_incarnation,
@@ -23,12 +24,13 @@ from kbackup.archive.restores.offset_map import (
     slot_of,
 )
 from kbackup.archive.restores.plan import UnitRange
-from kbackup.errors import ClusterError
-from kbackup.jobs.mirror.flow import AppliedPosition, FlowStatus, RemoteTopic
+from kbackup.errors import ClusterError, MismatchError
+from kbackup.jobs.mirror.flow import AppliedPosition, Flow, FlowStatus, RemoteTopic
 from kbackup.jobs.replay import committed_partitions, first_committed
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel_protocol import CommittedProgress
+from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from kbackup.util.system import in_threads
 
@@ -94,8 +96,8 @@ class Applied:
 
     `positions` has all remote partitions of the flow, not only those of this round. `runs` are what the round added to
     the offset map (`offset_map.MAP_SCHEMA`), `partitions` the counts of partitions with new records. `recreated` are
-    the new incarnations that were noticed, `held_back` all of those that wait. `refused` says by remote topic why the
-    target has no room for its records: they wait.
+    the new incarnations that were noticed, `held_back` all of those that wait. `refused` says by remote topic why its
+    records wait: the target refuses them or has no room for them, or they can't be read.
     """
 
     point: int
@@ -181,6 +183,33 @@ def read_positions(cluster: Cluster, source: str, target: str) -> dict[TopicPart
     return {
         c.tp: Noted.of(c.tp, CommittedProgress(c.offset, c.metadata.rstrip("\0"))) for c in committed.get(group, [])
     }
+
+
+def check_origin(
+    flow: Flow, begun: FlowState | None, archive_id: str, cluster_id: str, positions: Collection[object], state: Store
+) -> None:
+    """Raise `MismatchError` if a flow was begun from another archive than `archive_id`, or onto another cluster than
+    `cluster_id`. `begun` is the flow's document in `state`, None if there is none; `positions` are its applied
+    positions in the target."""
+    if begun is not None and begun.archive_id != archive_id:
+        raise MismatchError(
+            f"flow {flow.name} was begun from archive {begun.archive_id}; this is archive {archive_id}",
+            "name the archive that it was begun from, or give the source another alias",
+        )
+    if begun is not None and begun.target_cluster_id != cluster_id:
+        raise MismatchError(
+            f"flow {flow.name} was begun onto cluster {begun.target_cluster_id}; the target is cluster {cluster_id}",
+            "give the new target another alias",
+        )
+    # a map part is written before the position that names it is committed, so positions without any map are of a flow
+    # whose state is elsewhere
+    parts = state.list(layout.mirror_key(flow.source, flow.target, "map/"))
+    if positions and next(iter(parts), None) is None:
+        raise MismatchError(
+            f"the target holds applied positions of flow {flow.name}, and {state.url} has no offset map of that flow: "
+            "it was begun from another archive with the same aliases, or with another --state",
+            "name that archive, or that --state; to mirror this archive as well, give its source another alias",
+        )
 
 
 def heads_of(positions: Mapping[TopicPartition, Noted], slots: int) -> dict[int, FlowMapPartName]:
@@ -400,6 +429,13 @@ class Pending:
 
     ranges: dict[TopicPartition, list[UnitRange]] = field(default_factory=dict)
     held_back: tuple[Recreated, ...] = ()
+
+    def without(self, remotes: Collection[str]) -> Pending:
+        """Return the same without the ranges of some remote topics."""
+        if not remotes:
+            return self
+        ranges = {tp: of_partition for tp, of_partition in self.ranges.items() if tp.topic not in remotes}
+        return Pending(ranges, self.held_back)
 
 
 def find_pending(

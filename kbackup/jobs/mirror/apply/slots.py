@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -25,14 +25,15 @@ from kbackup.archive.restores.offset_map import (
     write_flow_map_part,
 )
 from kbackup.archive.restores.plan import UnitRange
-from kbackup.errors import ClusterError, FencedError, KbackupError
+from kbackup.errors import ClusterError, CorruptError, FencedError, KbackupError, NotFoundError, RefusedError
+from kbackup.jobs.mirror.apply.held import RefusedTopic, reason_of
 from kbackup.jobs.mirror.apply.pending import Noted, PositionNote
 from kbackup.jobs.mirror.flow import AppliedPosition
 from kbackup.jobs.replay import ReachedOffset, SchemaRewrite, UnitRun
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import Kernel, selected_kernel
 from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
-from kbackup.kafka.produce import BlockProducer
+from kbackup.kafka.produce import TUNING, BlockProducer, RefusedTopicError
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -43,7 +44,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _THREADS = 8  # slots that a small round works on at a time
-_ROOM = 16 << 20  # bytes of a record that every producer's queue has room for
+
+_ANY_LIMIT = int(str(TUNING["batch.size"]))
+"""A limit of messages from this many bytes on does not make batches smaller."""
+
+_BATCH_OVERHEAD = 100  # bytes that a record batch of one record takes beside the record
+
+_UNREADABLE = (CorruptError, NotFoundError, RefusedError)
+"""Errors of reading a topic's records from the archive that concern this topic alone: damaged or missing segments, and
+records whose schema has no id in the target's registry."""
 
 
 class CommittedMapPart(NamedTuple):
@@ -58,7 +67,9 @@ class CommittedMapPart(NamedTuple):
 class SlotTask:
     """Work for one slot. `ranges` are in order of partition and incarnation. `partitions` are all of the slot, those
     without work too; `expected` are those whose position must be there. `head` is the last part of the slot's map that
-    is known to be committed. `topic_ids` has the ids of the remote topics: positions of other ones don't count."""
+    is known to be committed. `topic_ids` has the ids of the remote topics: positions of other ones don't count. `apart`
+    are the remote topics that were held back before: they go in transactions of their own, after the others.
+    `message_limit` is the least max.message.bytes of the remote topics; None where none is known."""
 
     slot: int
     ranges: tuple[UnitRange, ...]
@@ -68,20 +79,37 @@ class SlotTask:
     begins: Mapping[TopicPartition, AppliedPosition]
     """Positions at which partitions begin that have none."""
     topic_ids: Mapping[str, str]
+    apart: frozenset[str] = frozenset()
+    message_limit: int | None = None
 
     @property
     def largest(self) -> int:
         """The size of the largest record, in bytes."""
         return max((s.largest for each in self.ranges for s in each.segments), default=0)
 
+    @property
+    def compression(self) -> str | None:
+        """The codec to pack records by: the tightest one if a record has no room uncompressed; None: any."""
+        fits = self.message_limit is None or self.largest + _BATCH_OVERHEAD <= self.message_limit
+        return None if fits else "zstd"
+
 
 class SlotResult(NamedTuple):
-    """The map parts that one attempt committed; `positions` are all of the slot."""
+    """The map parts that one attempt committed; `positions` are all of the slot. Of the `refused` topics some records,
+    or all, are not committed."""
 
     slot: int
     map_parts: list[CommittedMapPart]
     positions: dict[TopicPartition, Noted]
     kernel: Kernel
+    refused: tuple[RefusedTopic, ...] = ()
+
+
+class SlotRefresh(NamedTuple):
+    """The `positions` of a slot, committed once more but for those of the `refused` topics."""
+
+    positions: dict[TopicPartition, Noted]
+    refused: tuple[RefusedTopic, ...]
 
 
 @dataclass
@@ -147,15 +175,33 @@ def progress_of(noted: Mapping[TopicPartition, Noted]) -> dict[TopicPartition, C
     return {tp: CommittedProgress(each.position.next, str(each.note)) for tp, each in noted.items()}
 
 
-@dataclass(frozen=True)
+@dataclass
 class OpenSlot:
-    """A slot whose producer this process has. `largest` is the size of the largest record that it has room for, and
-    `partitions` are those whose positions it read after it had fenced every other producer of the slot."""
+    """A slot whose producer this process has. `partitions` are those whose positions it read after it had fenced every
+    other producer of the slot. Its batches are no larger than `message_limit`, and packed by `compression`."""
 
     producer: BlockProducer
     ledger: SlotLedger
-    largest: int
     partitions: frozenset[TopicPartition]
+    message_limit: int | None = None
+    compression: str | None = None
+    _is_closed: bool = False
+
+    def serves(self, task: SlotTask) -> bool:
+        """Return whether the producer can do a task."""
+        has_room = task.largest <= self.producer.room
+        knows_positions = self.partitions.issuperset(task.partitions)
+        own_limit = _ANY_LIMIT if self.message_limit is None else self.message_limit
+        limit = _ANY_LIMIT if task.message_limit is None else task.message_limit
+        packs_tightly = task.compression in (None, self.compression)
+        return has_room and knows_positions and own_limit <= limit and packs_tightly
+
+    def close(self) -> None:
+        """Close the producer, once: what is not committed is discarded. An error of closing is logged, as the next
+        producer with its id ends its transaction, and the caller's own error counts."""
+        if not self._is_closed:
+            self._is_closed = True
+            _close(self.producer)
 
 
 @dataclass(frozen=True)
@@ -176,7 +222,7 @@ class SlotWork:
         try:
             yield self.run(slot, task, progress)
         finally:
-            _close(slot.producer)
+            slot.close()
 
     def begin(self, task: SlotTask) -> OpenSlot:
         """Start the producer of a slot, and read the positions that its last one committed."""
@@ -187,7 +233,8 @@ class SlotWork:
             f"another process applies the flow {source}->{target} now",
             "let one apply half of a flow run; this one wrote nothing more",
         )
-        producer = BlockProducer(self.target, txid, group, task.largest, fenced)
+        limit, codec = task.message_limit, task.compression
+        producer = BlockProducer(self.target, txid, group, task.largest, fenced, message_limit=limit, compression=codec)
         try:
             every = {tp: Noted.of(tp, progress) for tp, progress in producer.start(task.partitions).items()}
         except BaseException:
@@ -202,20 +249,77 @@ class SlotWork:
             )
         heads = [n.note.map_part for n in every.values()] + ([task.head] if task.head else [])
         ledger = SlotLedger(self.state, folder(source, target, task.slot), noted, max(heads, default=None))
-        return OpenSlot(producer, ledger, task.largest, frozenset(task.partitions))
+        return OpenSlot(producer, ledger, frozenset(task.partitions), limit, codec)
+
+    def begin_again(self, slot: OpenSlot, task: SlotTask) -> None:
+        """Give a slot a new producer, after its transaction was refused. What was committed before holds: the new one
+        reads it from the target."""
+        slot.close()
+        anew = self.begin(task)
+        anew.ledger.map_parts = slot.ledger.map_parts
+        slot.producer, slot.ledger, slot._is_closed = anew.producer, anew.ledger, False
+        slot.partitions, slot.message_limit, slot.compression = anew.partitions, anew.message_limit, anew.compression
 
     def run(self, slot: OpenSlot, task: SlotTask, progress: ProgressSender) -> SlotResult:
-        """Commit everything that is left of a task."""
-        producer, ledger = slot.producer, slot.ledger
-        ledger.point, ledger.topic_ids = self.point, task.topic_ids
-        begins = {tp: position for tp, position in task.begins.items() if tp not in ledger.positions}
-        if begins:
-            producer.commit_alone(ledger.write({}, begins))
-            ledger.committed()
-        ends = self.store, task.ranges, producer, ledger, progress, self.transaction_bytes, ledger.start
-        UnitRun(*ends, self.schemas).run()
-        map_parts, ledger.map_parts = ledger.map_parts, []
-        return SlotResult(task.slot, map_parts, ledger.positions, selected_kernel())
+        """Commit everything that is left of a task, but for the topics that are refused."""
+
+        def apply(topics: Collection[str]) -> None:
+            producer, ledger = slot.producer, slot.ledger
+            ledger.point, ledger.topic_ids = self.point, task.topic_ids
+            begins = {
+                tp: position
+                for tp, position in task.begins.items()
+                if tp.topic in topics and tp not in ledger.positions
+            }
+            if begins:
+                producer.commit_alone(ledger.write({}, begins))
+                ledger.committed()
+            ranges = [range_ for range_ in task.ranges if range_.target in topics]
+            ends = self.store, ranges, producer, ledger, progress, self.transaction_bytes, ledger.start
+            unit = UnitRun(*ends, self.schemas)
+            try:
+                unit.run()
+            except _UNREADABLE as error:
+                if unit.unread is None:
+                    raise
+                raise RefusedTopicError(unit.unread.target, error.message, error.hint) from error
+
+        topics = {range_.target for range_ in task.ranges} | {tp.topic for tp in task.begins}
+        refused = self.in_turns(slot, task, topics, apply)
+        map_parts, slot.ledger.map_parts = slot.ledger.map_parts, []
+        return SlotResult(task.slot, map_parts, slot.ledger.positions, selected_kernel(), refused)
+
+    def in_turns(
+        self, slot: OpenSlot, task: SlotTask, topics: Iterable[str], do: Callable[[Collection[str]], None]
+    ) -> tuple[RefusedTopic, ...]:
+        """Call `do` with the topics together, then with each one that goes apart. Return those that were refused: the
+        others are done without them.
+
+        A refusal takes the whole transaction with it. Where it names the topic, the others go again without that
+        topic. Where it names none, each goes alone, which shows the refused ones."""
+        every = sorted(topics)
+        together = [topic for topic in every if topic not in task.apart]
+        alone = [[topic] for topic in every if topic in task.apart]
+        waiting = [together, *alone] if together else alone
+        refused: list[RefusedTopic] = []
+        while waiting:
+            group = waiting.pop(0)
+            try:
+                do(group)
+            except KbackupError as error:
+                is_named = isinstance(error, RefusedTopicError) and error.topic in group
+                if not is_named and error is not slot.producer.unnamed_refusal:
+                    raise
+                self.begin_again(slot, task)
+                if not is_named and len(group) > 1:
+                    waiting = [[topic] for topic in group] + waiting
+                    continue
+                culprit = error.topic if isinstance(error, RefusedTopicError) else group[0]
+                refused.append(RefusedTopic(culprit, reason_of(error)))
+                others = [topic for topic in group if topic != culprit]
+                if others:
+                    waiting.insert(0, others)
+        return tuple(refused)
 
 
 @dataclass
@@ -232,25 +336,31 @@ class OpenSlots:
 
     def refresh(
         self, work: SlotWork, tasks: Sequence[SlotTask], missing: Mapping[TopicPartition, Noted]
-    ) -> dict[TopicPartition, Noted]:
+    ) -> list[SlotRefresh]:
         """Commit the positions of slots once more, so that they don't expire, and those that are `missing` in the
-        target; notes without an id of their topic get it. Returns all positions of these slots."""
+        target; notes without an id of their topic get it."""
 
-        def commit(task: SlotTask) -> dict[TopicPartition, Noted]:
+        def refresh_slot(task: SlotTask) -> SlotRefresh:
             slot = self._slot(work, task)
-            ledger = slot.ledger
-            due = {tp: missing[tp] for tp in task.partitions if tp in missing} | ledger.positions
-            ledger.positions = {
+            due = {tp: missing[tp] for tp in task.partitions if tp in missing} | slot.ledger.positions
+            renewed = {
                 tp: Noted(position, note._replace(topic_id=note.topic_id or task.topic_ids.get(tp.topic, "")))
                 for tp, (position, note) in due.items()
             }
-            parts = [noted.note.map_part for noted in due.values()]
-            ledger.head = max([*parts, *([ledger.head] if ledger.head else [])], default=None)
-            if ledger.positions:
-                slot.producer.commit_alone(progress_of(ledger.positions))
-            return ledger.positions
 
-        return {tp: noted for own in self._each(commit, tasks) for tp, noted in own.items()}
+            def commit(topics: Collection[str]) -> None:
+                slot.producer.commit_alone(progress_of({tp: n for tp, n in renewed.items() if tp.topic in topics}))
+
+            refused = work.in_turns(slot, task, {tp.topic for tp in renewed}, commit)
+            names = {each.remote for each in refused}
+            slot.ledger.positions |= {tp: noted for tp, noted in renewed.items() if tp.topic not in names}
+            parts = [noted.note.map_part for noted in due.values()]
+            if slot.ledger.head is not None:
+                parts.append(slot.ledger.head)
+            slot.ledger.head = max(parts, default=None)
+            return SlotRefresh(slot.ledger.positions, refused)
+
+        return self._each(refresh_slot, tasks)
 
     def _each(self, do: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """Return the result of `do` for each item. Raise the first error, after every call has ended."""
@@ -274,9 +384,9 @@ class OpenSlots:
     def _slot(self, work: SlotWork, task: SlotTask) -> OpenSlot:
         slot = self._open.get(task.slot)
         if slot is not None:
-            if task.largest <= max(slot.largest, _ROOM) and slot.partitions.issuperset(task.partitions):
+            if slot.serves(task):
                 return slot
-            _close(self._open.pop(task.slot).producer)
+            self._open.pop(task.slot).close()
         slot = self._open[task.slot] = work.begin(task)
         return slot
 
@@ -284,14 +394,13 @@ class OpenSlots:
         """Abort what is not committed, and close all producers, also if one fails."""
         self._settle()
         slots, self._open = [*self._open.values()], {}
-        self._under_way = [self._threads.submit(_close, slot.producer) for slot in slots]
+        self._under_way = [self._threads.submit(slot.close) for slot in slots]
         wait(self._under_way)
         self._settle()
 
 
 def _close(producer: BlockProducer) -> None:
-    """Close a producer, and log an error of closing: the next producer with its id ends its transaction. The
-    caller's own error counts."""
+    """Close a producer, and log an error of closing."""
     try:
         producer.close()
     except Exception as error:

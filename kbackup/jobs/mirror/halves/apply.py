@@ -34,7 +34,7 @@ from kbackup.jobs.mirror.flow import (
 )
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics, emit_checkpoints, emit_offset_syncs
 from kbackup.jobs.mirror.positions import sync_group_offsets
-from kbackup.jobs.mirror.schemas import MirrorSchemas
+from kbackup.jobs.mirror.schemas import MirrorSchemas, TopicSchemas
 from kbackup.jobs.mirror.settings import TopicsReport, sync_acls, sync_configs, sync_topics
 from kbackup.jobs.mirror.status import (
     after_error,
@@ -224,6 +224,7 @@ class Rounds:
     _made: tuple[tuple[str, int], ...] | None = None
 
     def __post_init__(self) -> None:
+        self.topic_schemas = TopicSchemas(self.schemas)
         self.timetable.forget("topics", "groups")
 
     @property
@@ -238,6 +239,12 @@ class Rounds:
             "checkpoints": flow.emit_checkpoints,
             "group offsets": flow.sync_group_offsets,
         }
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether a round has something to do without a new restore point: a duty, or a topic that is held back
+        and to be tried again."""
+        return not self.timetable.seconds_idle(self.clocks, ALIVE.seconds) or bool(self.applier.held.due)
 
     def plan(self, archive: Archive, point: Manifest) -> MirrorTopicPlan:
         """Return the topics of a restore point that the flow selects, also those that it does not know yet."""
@@ -255,15 +262,17 @@ class Rounds:
         topics = tuple(topic for topic in plan.topics if topic.source in self._known)
         looked = self._make(topics)
         made = looked or TopicsReport((), {}, {})
+        changed = {*made.created, *made.grown}
         served = tuple(topic for topic in topics if topic.remote not in made.refused)
         refused: dict[str, Mapping[str, str] | Iterable[str]] = {}
         configured: tuple[str, ...] = ()
         if self._is_due("configs"):
             configs = sync_configs(flow, served, self.cluster)
             configured, refused["configs"] = tuple(configs.changed), configs.refused
+            changed |= configs.changed.keys()
             self.timetable.done("configs")
-        schemas = self.schemas.register(archive, point, served)
-        applied = self.applier.apply(archive, point, served, looked, schemas)
+        schemas, withheld = self.topic_schemas.register(archive, point, served)
+        applied = self.applier.apply(archive, point, served, looked, schemas, changed, withheld)
         syncs = emit_offset_syncs(flow, self.internal, served, applied.positions, self.applier.map)
         checkpoints, offsets = self._positions(archive, point, served, applied, refused)
         created: tuple[str, ...] = ()
@@ -465,7 +474,7 @@ class ApplyHalf:
         totals.is_loss = totals.is_loss or report.is_loss
         keeper.applied(point, plan, report)
         self._point = point.number
-        held_back = sum(1 for topic in keeper.status.topics if topic.held_back)
+        held_back = [topic.remote for topic in keeper.status.topics if topic.held_back]
         metering.round_applied(self.flow, self._positions, applied, held_back, report.topics)
         self._positions = applied.positions
         self.watcher.applied(self.flow, report)
@@ -501,7 +510,7 @@ class ApplyHalf:
             if newest is not None and newest.number > self._point:
                 self._looked = True
                 return
-            if not self.timetable.seconds_idle(rounds.clocks, ALIVE.seconds):
+            if rounds.is_due:
                 return
             keeper.settle()
             if self.timetable.is_due(SIGN_OF_LIFE, ALIVE):

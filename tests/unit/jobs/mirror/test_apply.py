@@ -32,6 +32,7 @@ from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.mirror import apply
 from kbackup.jobs.mirror import apply as applier_module
 from kbackup.jobs.mirror.apply import Applier, ApplySession, pending
+from kbackup.jobs.mirror.apply.held import HeldTopics, RoundRefusals
 from kbackup.jobs.mirror.apply.pending import (
     Applied,
     Noted,
@@ -43,7 +44,7 @@ from kbackup.jobs.mirror.apply.pending import (
     find_recreated,
     reported_positions,
 )
-from kbackup.jobs.mirror.apply.slots import OpenSlot, SlotResult, SlotWork
+from kbackup.jobs.mirror.apply.slots import OpenSlot, SlotRefresh, SlotResult, SlotWork
 from kbackup.jobs.mirror.flow import AppliedPosition, FlowStatus, RemoteTopic, write_status
 from kbackup.jobs.mirror.halves.take import MirrorSource
 from kbackup.jobs.mirror.settings import TopicsReport
@@ -117,11 +118,12 @@ def test_the_map_gets_what_was_committed_before_the_others_were_fenced(
     parts = two_parts(store)
     session = make_session(store, {SLOT: parts[0]} if known else {})
     applier = make_applier(store)
-    monkeypatch.setattr(applier._slots, "refresh", lambda *_: noted(15, parts[1]))
+    monkeypatch.setattr(applier._slots, "refresh", lambda *_: [SlotRefresh(noted(15, parts[1]), ())])
     work = SlotWork({}, store, store, ("A", "B"), 1, 1)
-    assert sources(applier._refresh(session, work, [])) == [0, 10][known:]
+    refusals = RoundRefusals(HeldTopics(), {})
+    assert sources(applier._refresh(session, work, [], refusals)) == [0, 10][known:]
     assert session.map.slot(SLOT).head == parts[1]
-    assert applier._refresh(session, work, []) == []
+    assert applier._refresh(session, work, [], refusals) == []
 
 
 def unit(partition: int) -> UnitRange:
@@ -184,7 +186,7 @@ class Closing:
 
 def open_slots(applier: Applier, producers: Sequence[Closing]) -> None:
     for number, producer in enumerate(producers):
-        applier._slots._open[number] = OpenSlot(cast(Any, producer), cast(Any, None), 0, frozenset())
+        applier._slots._open[number] = OpenSlot(cast(Any, producer), cast(Any, None), frozenset())
 
 
 def test_why_a_round_ended_outlives_the_closing_of_its_producers(
@@ -530,13 +532,14 @@ def test_losses_of_a_failed_round_are_reported_by_the_next(reborn: Archive, monk
     status, flow = MemoryStore(), flow_of()
     note = PositionNote(2, FlowMapPartName(1, "a"), 2)
     topic = Topic(ORDERS.remote, "id", False, (0, 1), 1)
-    cluster = SimpleNamespace(connect=lambda: ("id", None), topics=lambda _: {ORDERS.remote: topic})
+    cluster = SimpleNamespace(connect=lambda: ("id", None), described_topics=lambda _: ({ORDERS.remote: topic}, {}))
     monkeypatch.setattr(apply, "Cluster", lambda *_: cluster)
     monkeypatch.setattr(apply, "read_positions", lambda *_: {ZERO: Noted(AppliedPosition(2, 4), note)})
     monkeypatch.setattr(apply, "heads_of", lambda *_: {})
     monkeypatch.setattr(apply, "Recovery", lambda *_: SimpleNamespace(positions=lambda *_: {}))
     monkeypatch.setattr(Applier, "_refresh", lambda *_: [])
     write_status(status, status_of(reborn, {ZERO: AppliedPosition(1, 10)}))
+    write_part(status, 1, None, 0, 0, 10)
     gone = loss(10, 15)
     monkeypatch.setattr(type(reborn.state.losses), "dicts", lambda _: [gone])
     with Applier(flow, {}, status, lambda: pytest.fail("Spark"), Silent()) as own:

@@ -41,8 +41,9 @@ class Brokers:
     def topics(self, names: Iterable[str]) -> dict[str, Made]:
         return {name: self.made[name] for name in names if name in self.made}
 
-    def create(self, topics: Iterable[TopicToCreate], *, exist_ok: bool) -> dict[str, KbackupError]:
+    def create(self, topics: Iterable[TopicToCreate], *, exist_ok: bool, dry_run: bool) -> dict[str, KbackupError]:
         assert exist_ok
+        assert not dry_run
         for topic in topics:
             made = (topic.partitions, topic.replication_factor, topic.configs)
             self.made[topic.name] = (1, 1, {}) if topic.name in self.rival else made

@@ -273,7 +273,7 @@ def test_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
         seconds=2,
     )
     for _ in range(2):
-        metering.round_applied(flow, {}, applied, held_back=1)
+        metering.round_applied(flow, {}, applied, held_back=["A.orders"])
     labels = ("A", "B", "A.orders", "3")
     assert values("record_count_total") == {labels: 10}
     assert values("byte_count_total") == {labels: 1200}
@@ -284,6 +284,7 @@ def test_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     assert values("incidents_total") == {("A", "B", "lost"): 4, ("A", "B", "recreated"): 2, ("A", "B", "deleted"): 2}
     assert values("restore_point") == {("A", "B"): 8}
     assert values("held_back_topics") == {("A", "B"): 1}
+    assert values("topic_held_back") == {("A", "B", "A.orders"): 1}
     monkeypatch.setattr(time, "time", lambda: 1001.5)
     metering.nothing_to_apply(flow)
     metering.round_failed(flow)
@@ -298,11 +299,12 @@ def test_topics_and_groups_that_vanished_have_no_series() -> None:
     part = PartitionApplied(records=1, bytes=1, oldest=1, newest=1)
     first = Applied(1, partitions={ORDERS_3: part, left: part})
     topics = [RemoteTopic("orders", "A.orders", 4)]
-    metering.round_applied(flow, {}, first, 0, topics)
+    metering.round_applied(flow, {}, first, ["A.orders"], topics)
     assert set(values("record_count_total")) == {("A", "B", "A.orders", "3"), ("A", "B", "A.gone", "0")}
-    metering.round_applied(flow, {}, Applied(2), 0, topics)
+    metering.round_applied(flow, {}, Applied(2), [], topics)
     for name in ("record_count_total", "byte_count_total", "replication_latency_seconds_max"):
         assert set(values(name)) == {("A", "B", "A.orders", "3")}
+    assert values("topic_held_back") == {}
     metering.checkpoints_written(flow, ["billing", "gone"], 1.0)
     metering.checkpoints_written(flow, [], 2.0, ["billing"])
     assert set(values("checkpoint_latency_seconds")) == {("A", "B", "billing")}
@@ -318,7 +320,7 @@ def test_lag_is_counted_apart_from_rounds() -> None:
 
 def test_records_without_a_timestamp_have_no_age() -> None:
     part = PartitionApplied(records=5, bytes=600, oldest=None, newest=None)
-    metering.round_applied(flow_of(), {}, Applied(8, partitions={ORDERS_3: part}), held_back=0)
+    metering.round_applied(flow_of(), {}, Applied(8, partitions={ORDERS_3: part}), held_back=[])
     assert values("record_age_seconds_max") == {}
 
 

@@ -166,4 +166,11 @@ def test_a_factor_of_the_brokers_own_is_never_too_high() -> None:
 def test_a_plan_without_an_archive_names_the_address_that_is_missing() -> None:
     flow = flow_of("clusters = A, B\nB.bootstrap.servers = b:9092\nA->B.enabled = true\n")
     with pytest.raises(NoArchiveError, match=r"set A\.bootstrap\.servers"):
-        dry_run(flow, MemoryStore(), Cluster({"bootstrap.servers": "b:9092"}, "target"), ())
+        dry_run(
+            flow,
+            MemoryStore(),
+            MemoryStore(),
+            Cluster({"bootstrap.servers": "b:9092"}, "target"),
+            (),
+            lambda: pytest.fail("Spark"),
+        )
