@@ -19,35 +19,60 @@ from fastavro.repository import SchemaRepositoryError
 from fastavro.repository.base import AbstractSchemaRepository
 
 from kbackup.errors import UndecodableError
-from kbackup.schemas.base import Json, Kind, Schema, misfit
+from kbackup.schemas.base import AVRO_DECIMAL, Json, Kind, Schema, TextBudget, misfit
 
 _MOST_ZEROS = 1_000
 
 
-def plain(value: object) -> Json:
-    """Decimals as text with all their digits (and an exponent where too many zeros would lead), times as RFC 3339,
-    bytes as base64, what is no number as `NaN`, `Infinity`, `-Infinity`; `TypeError` for what has no such form."""
+def plain(value: object, budget: TextBudget) -> Json:
+    """Decimals as text with all their digits (and an exponent where too many zeros would stand), times as RFC 3339,
+    bytes as base64, what is no number as `NaN`, `Infinity`, `-Infinity`; `TypeError` for what has no such form, and
+    `UndecodableError` for more text than `budget` has."""
     match value:
-        case None | bool() | int() | str():
+        case None | bool() | int():
+            budget.spend(_NUMBER)
+            return value
+        case str():
+            budget.spend(_NUMBER + len(value))
             return value
         case float():
+            budget.spend(_NUMBER)
             if math.isfinite(value):
                 return value
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case Mapping():
+            fields: dict[str, Json] = {}
+            budget.spend(_NUMBER)
+            for name, item in value.items():
+                budget.spend(len(name))
+                fields[str(name)] = plain(item, budget)
+            return fields
+        case list() | tuple():
+            budget.spend(_NUMBER)
+            return [plain(item, budget) for item in value]
+    text = _text_of(value)
+    budget.spend(_NUMBER + len(text))
+    return text
+
+
+_NUMBER = 8
+"""Characters that a value takes at least: what stands around it, and what it takes in memory, is counted as well."""
+
+
+def _text_of(value: object) -> str:
+    match value:
         case bytes() | bytearray():
             return base64.b64encode(value).decode()
-        case Mapping():
-            return {str(name): plain(item) for name, item in value.items()}
-        case list() | tuple():
-            return [plain(item) for item in value]
         case datetime() | time():
             exact = value.isoformat(timespec="microseconds" if value.microsecond % 1000 else "milliseconds")
             return exact.replace("+00:00", "Z") if isinstance(value, datetime) else exact
         case date():
             return value.isoformat()
         case Decimal():
-            # of a schema's scale of millions, two bytes would be megabytes of zeros
-            return f"{value:f}" if value.adjusted() >= -_MOST_ZEROS else str(value)
+            # of a schema's scale of millions, two bytes would be megabytes of zeros, before the digits or behind them
+            exponent = value.as_tuple().exponent
+            many_zeros = value.adjusted() < -_MOST_ZEROS or (isinstance(exponent, int) and exponent > _MOST_ZEROS)
+            return str(value) if many_zeros else f"{value:f}"
         case UUID():
             return str(value)
     raise TypeError(f"a {type(value).__name__} has no form in JSON")
@@ -55,10 +80,10 @@ def plain(value: object) -> Json:
 
 # Avro, by fastavro.
 
-_DECIMAL = "kbackup-decimal"
-"""Stands for fastavro's type, whose time is quadratic in the bytes of a number, with one context for all threads."""
 _WHOLE = ""
 _MOST_IDLE = 1_000
+_MOST_VALUES = 4_000_000
+"""Values that a key or value may be made of where many of them take no bytes: each is some 50 bytes of memory."""
 _MOST_DECIMAL = 4096  # bytes of a number
 _MOST_LEVELS = 100
 
@@ -73,7 +98,7 @@ def _read_decimal(data: bytes, writer_schema: Any, _reader_schema: Any = None) -
 
 
 for _kind in ("bytes", "fixed"):
-    fastavro.read.LOGICAL_READERS[f"{_kind}-{_DECIMAL}"] = _read_decimal
+    fastavro.read.LOGICAL_READERS[f"{_kind}-{AVRO_DECIMAL}"] = _read_decimal
 
 
 class _Texts(AbstractSchemaRepository):
@@ -102,15 +127,24 @@ class AvroCodec:
             raise UndecodableError(f"{schema.name} can't be read by: {error.message}") from None
         # compiled, the reader ends the process where data goes deep
         self._read = python_reader if extent.deep > _MOST_LEVELS else fastavro.schemaless_reader
+        self._values_per_byte = extent.per_byte
         # serializers of registries write a value of this type as it is, without its length
         self._bytes = self.schema == "bytes" or self.schema == {"type": "bytes"}
 
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
         if self._bytes:
-            return plain(data)
+            return base64.b64encode(data).decode()
+        budget = TextBudget(len(data))
+        if self._values_per_byte > _ALL_READ and self._values_per_byte * len(data) > _MOST_VALUES:
+            raise UndecodableError(
+                f"its {len(data):,} bytes could be {self._values_per_byte * len(data):,.0f} values, most of which take "
+                "no bytes"
+            )
         stream = io.BytesIO(data)
         try:
-            value = plain(self._read(stream, self.schema, None))
+            value = plain(self._read(stream, self.schema, None), budget)
+        except UndecodableError:
+            raise
         except Exception as error:
             # fastavro raises what it comes upon: IndexError, EOFError, KeyError, OverflowError, RecursionError, ...
             raise misfit("AVRO", error) from error
@@ -120,15 +154,22 @@ class AvroCodec:
 
 
 class _Extent(NamedTuple):
-    """Of a type: how many values one of it is made of where none of them takes a byte (0 if one does), and how many
-    types it goes through at most."""
+    """The extent of a type.
 
+    One value takes `least` bytes. `idle` is the number of values that it is made of where none of them takes a byte, 0
+    if one does; `deep` how many types it goes through at most; `per_byte` how many values a byte can become at most.
+    """
+
+    least: int = 1
     idle: int = 0
     deep: float = 0
+    per_byte: float = 1.0
 
 
+_ALL_READ = 8.0
+"""Values for each byte up to which a type is taken as it is: real ones have one or two."""
 _BARE = dict.fromkeys(("boolean", "int", "long", "float", "double", "bytes", "string"), _Extent())
-_BARE["null"] = _Extent(idle=1)
+_BARE["null"] = _Extent(least=0, idle=1)
 _OPEN = _Extent(deep=math.inf)  # of a type within itself
 
 
@@ -138,24 +179,39 @@ def _extent(schema: Any, known: dict[str, _Extent]) -> _Extent:
     if isinstance(schema, str):
         return _BARE.get(schema) or known.get(schema, _OPEN)
     if isinstance(schema, list):
-        return _Extent(deep=1 + max((_extent(kind, known).deep for kind in schema), default=0))
+        branches = [_extent(kind, known) for kind in schema]
+        deep = 1 + max((branch.deep for branch in branches), default=0)
+        # the number of the branch is a byte, whatever the branch takes
+        per_byte = max((max(branch.per_byte, branch.idle) for branch in branches), default=1.0)
+        return _Extent(deep=deep, per_byte=per_byte)
     kind = schema["type"]
     if kind in ("record", "error"):
-        inner = [_extent(field["type"], known) for field in schema["fields"]]
-        idle = 1 + sum(each.idle for each in inner) if all(each.idle for each in inner) else 0
-        extent = _Extent(idle, 1 + max((each.deep for each in inner), default=0))
+        extent = _extent_of_fields([_extent(field["type"], known) for field in schema["fields"]])
     elif kind in ("array", "map"):
         item = _extent(schema["items" if kind == "array" else "values"], known)
         if item.idle and kind == "array":
             raise UndecodableError("an array of items that take no bytes could be any number of them")
-        extent = _Extent(deep=1 + item.deep)
+        extent = _Extent(deep=1 + item.deep, per_byte=max(1.0, item.per_byte, item.idle))
     else:
         if schema.get("logicalType") == "decimal":
             valid = kind in ("bytes", "fixed") and "precision" in schema
-            schema["logicalType"] = _DECIMAL if valid else ""  # then it is its plain type, by Avro's specification
-        extent = _BARE.get(kind) or _Extent(idle=int(kind == "fixed" and schema["size"] == 0))
+            schema["logicalType"] = AVRO_DECIMAL if valid else ""  # then it is its plain type, by Avro's specification
+        size = schema["size"] if kind == "fixed" else 1
+        extent = _BARE.get(kind) or _Extent(least=size, idle=int(size == 0))
     if extent.idle > _MOST_IDLE:
         raise UndecodableError(f"a record of {extent.idle:,} values that take no bytes is nothing but their number")
     if "name" in schema:
         known[schema["name"]] = extent
     return extent
+
+
+def _extent_of_fields(fields: Sequence[_Extent]) -> _Extent:
+    """Return the extent of a record: its own value, and those of its fields that take no bytes, come on top of what the
+    bytes of the others can be."""
+    least = sum(field.least for field in fields)
+    idle = 1 + sum(field.idle for field in fields)
+    deep = 1 + max((field.deep for field in fields), default=0)
+    if not least:
+        return _Extent(least=0, idle=idle, deep=deep)
+    per_byte = idle / least + max(field.per_byte for field in fields)
+    return _Extent(least=least, deep=deep, per_byte=per_byte)

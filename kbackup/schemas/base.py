@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ Kind = Literal["AVRO", "PROTOBUF", "JSON"]
 KINDS = ("AVRO", "PROTOBUF", "JSON")
 
 Headers = Sequence[tuple[bytes, bytes | None]]
+AVRO_DECIMAL = f"kbackup-decimal-{secrets.token_hex(16)}"
+"""Stands for fastavro's logical type `decimal`, whose time is quadratic in the bytes of a number, with one context for
+all threads. No schema can have this name: what has it was checked by fastavro, such as a scale within the precision."""
 EXTRA = "install it: pip install 'kafka-kbackup[schemas]'"
 
 
@@ -147,6 +151,35 @@ class RegistryOptions:
             raise UsageError("a schema registry's user and password only work together", "set both or none")
         if self.user and self.token:
             raise UsageError("a schema registry takes a user or a token", "set one of them")
+
+
+# What one key or value may become. A few bytes can name as many values, or as much text, as a hostile schema likes:
+# fields with their defaults, long names of fields and of symbols, and numbers with millions of zeros.
+
+_LEAST_TEXT = 32 << 20
+_MOST_GROWTH = 128
+"""Lists of small messages with dozens of fields, most of them without a value, grow about as much."""
+_MOST_TEXT = 512 << 20
+"""Above it, data may only grow a little: JSON of whole numbers and bytes is longer than they are."""
+_LEAST_GROWTH = 8
+
+
+class TextBudget:
+    """The characters of JSON that a key or value of `size` bytes may become."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.most = max(min(_LEAST_TEXT + _MOST_GROWTH * size, _MOST_TEXT), _LEAST_GROWTH * size)
+        self._left = self.most
+
+    def spend(self, characters: int) -> None:
+        """Count characters. `UndecodableError` where they are too many."""
+        self._left -= characters
+        if self._left < 0:
+            raise UndecodableError(
+                f"its {self.size:,} bytes would become more than {self.most:,} characters of JSON",
+                "show the bytes as they are: its schema may have been made to exhaust memory",
+            )
 
 
 class Codec(Protocol):

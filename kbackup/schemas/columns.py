@@ -14,8 +14,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.types as t
 
-from kbackup.schemas.base import Json, Schema
-from kbackup.schemas.decoder import Decoded, Decoder, Undecoded, codec_of
+from kbackup.schemas.base import AVRO_DECIMAL, Headers, Json, Schema
+from kbackup.schemas.decoder import Decoder, Undecoded, codec_of
 
 JSON = pa.large_string()
 """Text in JSON, where a schema has no type of Arrow's. Text itself is `pa.string()`."""
@@ -96,7 +96,7 @@ def _avro(schema: Any, known: dict[str, Any], above: tuple[str, ...], left: Iter
         return pa.list_(_avro(schema["items"], known, above, left))
     if kind == "map":
         return pa.map_(pa.string(), _avro(schema["values"], known, above, left))
-    if logical.endswith("decimal") and "precision" in schema:
+    if logical == AVRO_DECIMAL and "precision" in schema:
         return pa.decimal128(schema["precision"], schema.get("scale", 0)) if schema["precision"] <= 38 else JSON
     return _AVRO.get(f"{kind} {logical}", _AVRO[kind])
 
@@ -185,20 +185,74 @@ def decoded_columns(
     columns of `rows.SCHEMA`. They are null where a key or value is null, or names no schema."""
     headers = [[(h["key"].encode(), h["value"]) for h in row or ()] for row in batch.column("headers").to_pylist()]
     errors: list[list[str]] = [[] for _ in headers]
-    columns: list[pa.Array[Any]] = []
-    for part, kind in types.items():
-        values: list[object] = [None] * len(headers)
-        for n, data in enumerate(batch.column(part).to_pylist()):
-            made = decoders[part](data, headers[n]) if data is not None else None
-            if isinstance(made, Undecoded):
-                errors[n].append(f"{part}: {made.why}")
-            elif isinstance(made, Decoded):
-                try:
-                    values[n] = _maker(kind, made.schema["type"] != "JSON")(made.value)
-                except _MISFIT as error:
-                    errors[n].append(f"{part}: it does not fit the column: {error}")
-        columns.append(_array(values, kind, part, errors))
-    return [*columns, pa.array(["; ".join(why) or None for why in errors], pa.string())]
+    columns = [_DecodedColumn(part, kind, errors) for part, kind in types.items()]
+    decoded = 0
+    for column in columns:
+        for n, data in enumerate(batch.column(column.part).to_pylist()):
+            if data is None:
+                column.add(None)
+            elif decoded > MOST_DECODED:
+                column.fail(f"the decoded records before it in its batch take more than {MOST_DECODED >> 20:,} MiB")
+            else:
+                decoded += column.decode(decoders[column.part], data, headers[n])
+    arrays = [column.array() for column in columns]  # before the errors, to which they add
+    return [*arrays, pa.array(["; ".join(why) or None for why in errors], pa.string())]
+
+
+MOST_DECODED = 1 << 30
+"""Characters of JSON that the decoded records of a batch are at most: no further record of it is decoded then."""
+_MOST_OBJECTS = 16 << 20
+"""Characters of JSON that values are until they become a part of their column: Python's objects take several times as
+much memory."""
+
+
+class _DecodedColumn:
+    """The decoded keys or values of a batch, added one after another. `errors` are lists by record, to which a record's
+    is added."""
+
+    def __init__(self, part: str, kind: pa.DataType, errors: list[list[str]]) -> None:
+        self.part, self._kind, self._errors = part, kind, errors
+        self._values: list[object] = []
+        self._size = 0
+        self._arrays: list[pa.Array[Any]] = []
+        self._done = 0
+
+    def add(self, value: object) -> None:
+        self._values.append(value)
+
+    def fail(self, why: str) -> None:
+        self._errors[self._done + len(self._values)].append(f"{self.part}: {why}")
+        self.add(None)
+
+    def decode(self, decoder: Decoder, data: bytes, headers: Headers) -> int:
+        """Add a decoded key or value, or null and why it could not be decoded; return its size as JSON."""
+        made = decoder(data, headers)
+        if isinstance(made, Undecoded):
+            self.fail(made.why)
+            return 0
+        if made is None:
+            self.add(None)
+            return 0
+        try:
+            size = len(msgspec.json.encode(made.value))
+            self.add(_maker(self._kind, made.schema["type"] != "JSON")(made.value))
+        except _MISFIT as error:
+            self.fail(f"it does not fit the column: {error}")
+            return 0
+        self._size += size
+        if self._size > _MOST_OBJECTS:
+            self._flush()
+        return size
+
+    def array(self) -> pa.Array[Any]:
+        self._flush()
+        return pa.concat_arrays(self._arrays)
+
+    def _flush(self) -> None:
+        errors = self._errors[self._done : self._done + len(self._values)]
+        self._arrays.append(_array(self._values, self._kind, self.part, errors))
+        self._done += len(self._values)
+        self._values, self._size = [], 0
 
 
 _MISFIT = (ValueError, TypeError, ArithmeticError, AttributeError, pa.ArrowException)

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from kbackup.errors import UndecodableError, UsageError
 from kbackup.schemas.base import Json, Kind, Schema, misfit
+from kbackup.schemas.protobuf_growth import Growth, check_growth, growth_of
 from kbackup.util.scratch import ScratchFolder
 
 _WELL_KNOWN = (
@@ -40,10 +41,12 @@ class ProtobufCodec:
         that the data names, or the first. Raises what a pool does of files that don't go together."""
         self._pool = _pool(files)
         self.file = self._pool.FindFileByName(main)
+        self._growth: dict[str, Growth] = {}
         self._message = _named(self.file.message_types_by_name, message, main) if message else None
 
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
         kind = self._message or self._indexed((0,) if indexes is None else indexes)
+        check_growth(data, kind, self._pool, self._growth_of(kind))
         try:
             message = message_factory.GetMessageClass(kind).FromString(data)
             value: Json = json_format.MessageToDict(
@@ -57,6 +60,11 @@ class ProtobufCodec:
             # beside `DecodeError`: AttributeError, where types of Google's names have other fields, and the like
             raise misfit("PROTOBUF", error) from error
         return value
+
+    def _growth_of(self, kind: Descriptor) -> Growth:
+        if kind.full_name not in self._growth:
+            self._growth[kind.full_name] = growth_of(kind)
+        return self._growth[kind.full_name]
 
     def _indexed(self, indexes: Sequence[int]) -> Descriptor:
         among = list(self.file.message_types_by_name.values())

@@ -18,9 +18,11 @@ from kafka.protocol.sasl import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from kbackup.kafka.admin_protocol.connection import connect
-from kbackup.kafka.admin_protocol.endpoint import NoConnectionError, endpoint_of
+from kbackup.kafka.admin_protocol import connection
+from kbackup.kafka.admin_protocol.connection import LogBatch, connect
+from kbackup.kafka.admin_protocol.endpoint import NoConnectionError, RefusedRequestError, endpoint_of
 from kbackup.kafka.admin_protocol.session import admin_session
 from kbackup.kafka.client import Connection
 from kbackup.kafka.security import Untold
@@ -186,3 +188,13 @@ def test_newest_version_of_a_request() -> None:
         moving = session.reassignments()
     assert isinstance(moving, Untold)
     assert moving.reason == "not supported"
+
+
+def test_a_batch_that_becomes_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = DefaultRecordBatchBuilder(2, 1, False, -1, -1, -1, 1 << 20)
+    builder.append(0, 0, b"key", bytes(100_000), [])
+    batch = LogBatch(0, 0, 0, False, False, data=bytes(builder.build()))
+    assert [(key, value) for _, key, value in batch.records()] == [(b"key", bytes(100_000))]
+    monkeypatch.setattr(connection, "_MOST_PLAIN", 99_999)
+    with pytest.raises(RefusedRequestError):
+        list(batch.records())
