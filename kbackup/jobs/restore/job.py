@@ -26,6 +26,7 @@ from kbackup.config.models import Restore
 from kbackup.errors import AlreadyExistsError, ClusterError, CorruptError, KbackupError, NotFoundError, RefusedError
 from kbackup.jobs.groups.job import committed_offsets, restore_groups
 from kbackup.jobs.newer import NewerRecords, newer_in_source, newer_sentences, refused_with
+from kbackup.jobs.restore.contents import warn_of_existing
 from kbackup.jobs.restore.demands import find_unfit
 from kbackup.jobs.restore.plan import (
     check_same_options,
@@ -47,7 +48,6 @@ from kbackup.jobs.restore.preflight import (
     missing_rights_problem,
     rights_to_write,
     topic_to_create,
-    warn_of_existing,
     warn_of_members,
 )
 from kbackup.jobs.restore.report import (
@@ -99,7 +99,10 @@ def restore(
     are counted before; those that an expression selects always are, as it may fail for one. `state` keeps plan, offset
     map and report: as a rule the store itself. `registry` is the target's, for the schemas of the records. `show_plan`
     gets the plan with the warnings of the preflight, `show_settings` the changes of settings, and `show_schemas` those
-    of the registry, before anything is written."""
+    of the registry, before anything is written.
+
+    A topic that the target refuses stops no other one: the report names it in `failed`, and the restore can go on under
+    the same id. `RefusedError` or `ClusterError` if no topic can be restored."""
     phases = Phases(listener)
     with phases.step("connect"):
         cluster = Cluster(target, "target")
@@ -134,7 +137,7 @@ def restore(
         if content is not None:
             findings.warnings += content.warnings
             if plan.into_existing:
-                findings.warnings += warn_of_existing(target, cluster, records, plan)
+                findings.warnings += warn_of_existing(check.reading, records, plan)
         not_restored = [*held_back_topics(plan, findings)]
         settings = compare_settings(store, plan, cluster)
         schemas, registered = None, None
@@ -146,11 +149,10 @@ def restore(
             schemas = plan_record_schemas(asked, options.subject_prefix, target_registry, archive, plan, state)
             findings.warnings += schemas.warnings if schemas is not None else ()
         shown = without_topics(plan, {*excluded.values(), *(topic.source for topic in not_restored)})
-        shown_warnings = [*findings.warnings]
         if dry_run:
             findings.warnings += warn_of_members(cluster, shown.groups)
-            shown_warnings = [*(topic.sentence for topic in not_restored), *findings.warnings]
-        show_plan(shown, shown_warnings)
+        # the report names these topics again, perhaps hours later
+        show_plan(shown, [*(topic.sentence for topic in not_restored), *findings.warnings])
         if settings is not None:
             show_settings(settings)
         if schemas is not None:
