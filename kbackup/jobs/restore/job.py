@@ -23,7 +23,15 @@ from kbackup.archive.restores.plan import (
 )
 from kbackup.archive.segments.table import sum_of
 from kbackup.config.models import Restore
-from kbackup.errors import AlreadyExistsError, ClusterError, CorruptError, KbackupError, NotFoundError, RefusedError
+from kbackup.errors import (
+    AlreadyExistsError,
+    ClusterError,
+    CorruptError,
+    KbackupError,
+    NotFoundError,
+    RefusedError,
+    UnreachableError,
+)
 from kbackup.jobs.groups.job import committed_offsets, restore_groups
 from kbackup.jobs.newer import NewerRecords, newer_in_source, newer_sentences, refused_with
 from kbackup.jobs.restore.contents import warn_of_existing
@@ -330,7 +338,7 @@ def create_topics(
 ) -> list[FailedTopic]:
     """Create those of the `topics` that are missing, and wait until they can be written to; mend the configs of those
     that an earlier run has made. Return the topics that the target refuses, and those that our user may not write
-    to."""
+    to; `UnreachableError` if it may write to none."""
     wanted = {topic.target for topic in topics}
     missing = [topic_to_create(t) for t in plan.topics if t.target in wanted and t.target in findings.create]
     refused = cluster.topic_admin.create(missing)
@@ -341,7 +349,10 @@ def create_topics(
         refused |= cluster.topic_admin.alter_configs(changes)
     failed = [FailedTopic(target, error.message, error.hint) for target, error in refused.items()]
     denied = cluster.missing_rights(made.keys() - refused.keys(), rights_to_write(plan.transactions))
-    return failed + [FailedTopic(target, *missing_rights_problem(target, rights)) for target, rights in denied.items()]
+    closed = [FailedTopic(target, *missing_rights_problem(target, rights)) for target, rights in denied.items()]
+    if closed and len(closed) == len(topics):
+        raise UnreachableError(closed[0].reason, closed[0].hint)
+    return failed + closed
 
 
 def check_any_restored(plan: RestorePlan, excluded: Container[str], not_restored: Sequence[NotRestoredTopic]) -> None:

@@ -227,7 +227,8 @@ def _check_rights(findings: PreflightFindings, topic: PlannedTopic, missing: Seq
 def missing_rights_problem(target: str, missing: Sequence[str]) -> tuple[str, str]:
     """Return the problem of a topic that our user lacks rights on, and the hint."""
     rights = " and ".join(right.capitalize() for right in missing)
-    return f"our user lacks {rights} on target topic {target}", "give its user that right: security.md has the list"
+    problem = f"our user may not restore into target topic {target}: it lacks {rights} on the topic"
+    return problem, "give its user that right: security.md has the list"
 
 
 def _configs_of_existing(
