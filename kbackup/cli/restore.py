@@ -139,7 +139,7 @@ def _show_plan(
     reporter.warning(*shown)
     shown += plan.choice.left_out if plan.choice is not None else ()
     if dry_run and shown:
-        reporter.note("no warning stops the restore; what would stop it is an error, with exit code 1 or 2")
+        reporter.note("no warning stops the other topics; what would stop them is an error, with exit code 1 or 2")
     return shown
 
 

@@ -127,7 +127,10 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     replication_factor: Annotated[
         Annotated[int, Meta(ge=1, le=32767)] | None, "Replication factor of created topics. Unset: as archived."
     ] = None
-    topic_config: Annotated[Properties, "Topic configs that replace archived ones."] = {}
+    topic_config: Annotated[
+        Properties,
+        "Topic configs that replace archived ones. An empty value (`retention.ms=`) leaves the archived one out.",
+    ] = {}
     into_existing: Annotated[bool, "Allow target topics that hold records."] = False
     strict: Annotated[bool, "Refuse to restore if damage has lost records of the selection."] = False
     transactions: Annotated[

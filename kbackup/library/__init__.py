@@ -268,7 +268,7 @@ def restore(
 
     `settings` are keys of the section `restore`: `topics=["orders"]`, `to_time=datetime.now(UTC)`,
     `map={"orders": "orders-restored"}`, `restore_id` to resume. `missing` in the report names what could not be done:
-    exit code 3 on the command line."""
+    exit code 3 on the command line. With topics in `failed`, the restore is not done, and goes on with its id."""
     chosen = configured(config, "restore", settings)
     with spark_of(chosen, spark) as session, opened(chosen) as store:
         return run_restore(chosen, store, session, listener or Silent(), dry_run, count=count)

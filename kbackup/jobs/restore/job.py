@@ -23,9 +23,18 @@ from kbackup.archive.restores.plan import (
 )
 from kbackup.archive.segments.table import sum_of
 from kbackup.config.models import Restore
-from kbackup.errors import AlreadyExistsError, ClusterError, CorruptError, KbackupError, NotFoundError, RefusedError
+from kbackup.errors import (
+    AlreadyExistsError,
+    ClusterError,
+    CorruptError,
+    KbackupError,
+    NotFoundError,
+    RefusedError,
+    UnreachableError,
+)
 from kbackup.jobs.groups.job import committed_offsets, restore_groups
 from kbackup.jobs.newer import NewerRecords, newer_in_source, newer_sentences, refused_with
+from kbackup.jobs.restore.contents import warn_of_existing
 from kbackup.jobs.restore.demands import find_unfit
 from kbackup.jobs.restore.plan import (
     check_same_options,
@@ -47,7 +56,6 @@ from kbackup.jobs.restore.preflight import (
     missing_rights_problem,
     rights_to_write,
     topic_to_create,
-    warn_of_existing,
     warn_of_members,
 )
 from kbackup.jobs.restore.report import (
@@ -99,7 +107,10 @@ def restore(
     are counted before; those that an expression selects always are, as it may fail for one. `state` keeps plan, offset
     map and report: as a rule the store itself. `registry` is the target's, for the schemas of the records. `show_plan`
     gets the plan with the warnings of the preflight, `show_settings` the changes of settings, and `show_schemas` those
-    of the registry, before anything is written."""
+    of the registry, before anything is written.
+
+    A topic that the target refuses stops no other one: the report names it in `failed`, and the restore can go on under
+    the same id. `RefusedError` or `ClusterError` if no topic can be restored."""
     phases = Phases(listener)
     with phases.step("connect"):
         cluster = Cluster(target, "target")
@@ -134,7 +145,7 @@ def restore(
         if content is not None:
             findings.warnings += content.warnings
             if plan.into_existing:
-                findings.warnings += warn_of_existing(target, cluster, records, plan)
+                findings.warnings += warn_of_existing(check.reading, records, plan)
         not_restored = [*held_back_topics(plan, findings)]
         settings = compare_settings(store, plan, cluster)
         schemas, registered = None, None
@@ -146,11 +157,10 @@ def restore(
             schemas = plan_record_schemas(asked, options.subject_prefix, target_registry, archive, plan, state)
             findings.warnings += schemas.warnings if schemas is not None else ()
         shown = without_topics(plan, {*excluded.values(), *(topic.source for topic in not_restored)})
-        shown_warnings = [*findings.warnings]
         if dry_run:
             findings.warnings += warn_of_members(cluster, shown.groups)
-            shown_warnings = [*(topic.sentence for topic in not_restored), *findings.warnings]
-        show_plan(shown, shown_warnings)
+        # the report names these topics again, perhaps hours later
+        show_plan(shown, [*(topic.sentence for topic in not_restored), *findings.warnings])
         if settings is not None:
             show_settings(settings)
         if schemas is not None:
@@ -328,7 +338,7 @@ def create_topics(
 ) -> list[FailedTopic]:
     """Create those of the `topics` that are missing, and wait until they can be written to; mend the configs of those
     that an earlier run has made. Return the topics that the target refuses, and those that our user may not write
-    to."""
+    to; `UnreachableError` if it may write to none."""
     wanted = {topic.target for topic in topics}
     missing = [topic_to_create(t) for t in plan.topics if t.target in wanted and t.target in findings.create]
     refused = cluster.topic_admin.create(missing)
@@ -339,7 +349,10 @@ def create_topics(
         refused |= cluster.topic_admin.alter_configs(changes)
     failed = [FailedTopic(target, error.message, error.hint) for target, error in refused.items()]
     denied = cluster.missing_rights(made.keys() - refused.keys(), rights_to_write(plan.transactions))
-    return failed + [FailedTopic(target, *missing_rights_problem(target, rights)) for target, rights in denied.items()]
+    closed = [FailedTopic(target, *missing_rights_problem(target, rights)) for target, rights in denied.items()]
+    if closed and len(closed) == len(topics):
+        raise UnreachableError(closed[0].reason, closed[0].hint)
+    return failed + closed
 
 
 def check_any_restored(plan: RestorePlan, excluded: Container[str], not_restored: Sequence[NotRestoredTopic]) -> None:

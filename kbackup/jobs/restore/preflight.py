@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 
 import numpy as np
 from msgspec import structs
 
-from kbackup.archive import layout
 from kbackup.archive.query.content import span
 from kbackup.archive.restores.offset_map import runs_by_partition
 from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan, UnitRange, finished_restore
 from kbackup.archive.segments.table import Segment, Segments, bounds, due_in_order, rows_of, sum_of, unpaired
 from kbackup.errors import KbackupError, MismatchError, RefusedError
-from kbackup.formats.record import Row, rows
-from kbackup.jobs.replay import SILENCE, read_range
 from kbackup.jobs.restore.configs import settle_configs, whole_number
+from kbackup.jobs.restore.contents import TargetReading, only_aborted
 from kbackup.jobs.restore.demands import Demands, TimeLimit, UnfitRecords, codecs_of
 from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
 from kbackup.kafka.client import Properties
-from kbackup.kafka.consume import RangeReader
 from kbackup.metadata.entities import INTERNAL_TOPICS
 from kbackup.store.base import Store
-from kbackup.types import OffsetRange, TopicPartition
+from kbackup.types import TopicPartition
 from kbackup.util.system import in_threads
 from kbackup.util.text import kafka_command, plural
 
@@ -37,7 +33,6 @@ NO_LIMIT = (1 << 63) - 1
 _BATCH_LIMITS = {"max.message.bytes": 1_048_588, "segment.bytes": 1 << 30}
 """Configs that bound a batch, with Kafka's defaults. A batch that is larger than a log segment is refused as well."""
 _ROOM = 4096  # bytes that max.message.bytes should have above a record's size
-_HEAD = 100  # offsets at the beginning of a log
 _LOG_CONFIGS = (
     *("retention.ms", "retention.bytes", "cleanup.policy", "message.timestamp.type"),
     *(f"message.timestamp.{limit}.max.ms" for limit in ("before", "after", "difference")),
@@ -100,6 +95,10 @@ class TargetCheck:
     given: Mapping[str, str]
     resumed: bool = False
 
+    @property
+    def reading(self) -> TargetReading:
+        return TargetReading(self.cluster, self.properties, self.plan.restore_id)
+
 
 def check_target(check: TargetCheck, ranges: Iterable[UnitRange], left_out: Container[str] = ()) -> PreflightFindings:
     """Check existing topics and our rights to them, sizes, timestamps, retention, replication, and whether the broker
@@ -116,7 +115,7 @@ def check_target(check: TargetCheck, ranges: Iterable[UnitRange], left_out: Cont
     held = {tp.topic for tp in partitions if ends[tp] > starts[tp]}
     empty: set[str] = set()
     if not plan.into_existing and not check.resumed:
-        empty = only_aborted(check, held, starts, ends)
+        empty = only_aborted(check.reading, starts, ends)
         findings.warnings += [f"target topic {t} holds aborted records only: it counts as empty" for t in sorted(empty)]
     own_configs = cluster.all_topic_configs(existing)
     denied = cluster.missing_rights(existing, rights_to_write(plan.transactions))
@@ -186,45 +185,6 @@ class Mending:
         return f"run: {kafka_command('kafka-configs', servers, *words, '--add-config', f'{name}={value}')}"
 
 
-def only_aborted(
-    check: TargetCheck, held: Collection[str], starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-) -> set[str]:
-    """Return the topics of `held`, whose logs are not empty, that hold no record that was ever committed: an attempt
-    that was given up leaves such logs. Where a transaction is open, or a record may still become visible, a topic is
-    not among them.
-
-    Whose records were aborted does not matter: no consumer that reads committed records gets one, now or later.
-    """
-    partitions = [tp for tp in starts if tp.topic in held and ends[tp] > starts[tp]]
-    if not partitions:
-        return set()
-    stable = check.cluster.log_ends(partitions, "read_committed")
-    open_ = {tp.topic for tp in partitions if stable[tp] < ends[tp]}
-    candidates = set(held) - open_
-    heads = [
-        OffsetRange(*tp, starts[tp], min(stable[tp], starts[tp] + _HEAD)) for tp in partitions if tp.topic in candidates
-    ]
-    candidates -= set(_with_records(check, heads))  # most topics hold a record there, and one reader finds it
-    empty: set[str] = set()
-    for name in sorted(candidates):
-        whole = [OffsetRange(*tp, starts[tp], stable[tp]) for tp in partitions if tp.topic == name]
-        if next(_with_records(check, whole), None) is None:
-            empty.add(name)
-    return empty
-
-
-def _with_records(check: TargetCheck, ranges: Sequence[OffsetRange]) -> Iterator[str]:
-    """Yield the topics of ranges that hold a committed record, some of them more than once."""
-    if not ranges:
-        return
-    group = layout.reader_group("verify", check.plan.restore_id)
-    reader = RangeReader(check.properties, "read_committed", group, SILENCE, len(ranges), role="target")
-    with closing(reader):
-        for tp, block in reader.read(ranges):
-            if len(block):
-                yield tp.topic
-
-
 def _check_existing(
     findings: PreflightFindings, topic: PlannedTopic, cluster: Cluster, partitions: int, in_the_way: bool
 ) -> None:
@@ -267,7 +227,8 @@ def _check_rights(findings: PreflightFindings, topic: PlannedTopic, missing: Seq
 def missing_rights_problem(target: str, missing: Sequence[str]) -> tuple[str, str]:
     """Return the problem of a topic that our user lacks rights on, and the hint."""
     rights = " and ".join(right.capitalize() for right in missing)
-    return f"our user lacks {rights} on target topic {target}", "give its user that right: security.md has the list"
+    problem = f"our user may not restore into target topic {target}: it lacks {rights} on the topic"
+    return problem, "give its user that right: security.md has the list"
 
 
 def _configs_of_existing(
@@ -427,48 +388,6 @@ def time_limit(configs: Mapping[str, str], side: str) -> tuple[int, str]:
     if limit != NO_LIMIT or both not in configs:
         return limit, own
     return int(configs[both]), own if own in configs else both
-
-
-_COMPARED = 20  # records of a partition, and partitions of a topic, that are compared
-
-
-def warn_of_existing(target: Properties, cluster: Cluster, store: Store, plan: RestorePlan) -> list[str]:
-    """Warnings of what the target topics hold to which the restore would append: how much, and whether they begin with
-    the records that are to be restored."""
-    ranges: dict[str, list[UnitRange]] = defaultdict(list)
-    for range_ in (range_ for unit in plan.units for range_ in unit):
-        ranges[range_.target].append(range_)
-    warnings = []
-    topics = cluster.topics(set(cluster.topic_names()) & {t.target for t in plan.topics}).values()
-    partitions = {t.name: [TopicPartition(t.name, p) for p in t.partitions] for t in topics}
-    every = [tp for of_topic in partitions.values() for tp in of_topic]
-    starts, ends = cluster.log_starts(every), cluster.log_ends(every, "read_committed")
-    for topic, of_topic in partitions.items():
-        held = sum(ends[tp] - starts[tp] for tp in of_topic)
-        if not held:
-            continue
-        sampled = [r for r in ranges[topic] if ends[r.tp] > starts[r.tp]][:_COMPARED]
-        logs = [OffsetRange(*r.tp, starts[r.tp], min(ends[r.tp], starts[r.tp] + _COMPARED)) for r in sampled]
-        present: dict[TopicPartition, list[Row]] = defaultdict(list)
-        group = layout.reader_group("verify", plan.restore_id)
-        reader = RangeReader(target, "read_committed", group, SILENCE, max(1, len(logs)), role="target")
-        with closing(reader):
-            for tp, block in reader.read(logs):
-                present[tp] += rows(block, str(tp))
-        samples = [(r, present[r.tp]) for r in sampled if present[r.tp]]
-        same = samples and all(_contents(each) == _contents(_first_rows(store, r, len(each))) for r, each in samples)
-        doubled = ", and begins with the same records: they would be in it twice" if same else ""
-        warnings.append(f"target topic {topic} holds up to {plural(held, 'record')} now{doubled}")
-    return warnings
-
-
-def _first_rows(store: Store, range_: UnitRange, count: int) -> list[Row]:
-    blocks = (step.block for step in read_range(store, range_) if step.block is not None)
-    return list(islice((row for block in blocks for row in rows(block, str(range_.source))), count))
-
-
-def _contents(records: Sequence[Row]) -> list[tuple[object, ...]]:
-    return [(row.key, row.value, row.headers) for row in records]
 
 
 def warn_of_members(cluster: Cluster, groups: Sequence[PlannedGroup]) -> list[str]:

@@ -31,6 +31,7 @@ from kbackup.errors import (
     MismatchError,
     NotFoundError,
     RefusedError,
+    UnreachableError,
 )
 from kbackup.jobs.groups.job import offset_maps
 from kbackup.jobs.groups.plan import map_groups
@@ -455,10 +456,12 @@ def test_topics_that_can_not_be_written_to_are_named_and_the_others_are_created(
     failed = create_topics(cluster, begun, begun.topics[:4], findings)
     assert {each.target: each.reason for each in failed} == {
         "b": "failed creating topic b",
-        "c": "our user lacks Write and Read on target topic c",
+        "c": "our user may not restore into target topic c: it lacks Write and Read on the topic",
         "d": "failed altering d",
     }
     assert topics.awaited == {"a": 2, "c": 2}
+    with pytest.raises(UnreachableError, match="it lacks Write and Read on the topic"):
+        create_topics(cluster, begun, begun.topics[2:3], findings)
 
 
 @pytest.mark.parametrize(("excluded", "more"), [((), "; 1 more topic failed likewise"), (("b",), "")])

@@ -1,0 +1,113 @@
+"""What the topics of the target hold before a restore writes to them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+
+from kbackup.archive import layout
+from kbackup.archive.restores.plan import RestorePlan, UnitRange
+from kbackup.formats.record import Row, rows
+from kbackup.jobs.replay import SILENCE, read_range
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.client import Properties
+from kbackup.kafka.consume import RangeReader
+from kbackup.store.base import Store
+from kbackup.types import OffsetRange, TopicPartition
+from kbackup.util.text import plural
+
+Offsets = Mapping[TopicPartition, int]
+
+_HEAD = 100  # offsets at the beginning of a log
+
+
+@dataclass(frozen=True)
+class TargetReading:
+    """The target cluster, as the restore of this id reads it."""
+
+    cluster: Cluster
+    properties: Properties
+    restore_id: str
+
+    def reader(self, partitions: int) -> RangeReader:
+        """Return a reader of committed records. Close it after use."""
+        group = layout.reader_group("verify", self.restore_id)
+        return RangeReader(self.properties, "read_committed", group, SILENCE, partitions, role="target")
+
+
+def only_aborted(reading: TargetReading, starts: Offsets, ends: Offsets) -> set[str]:
+    """Return the topics whose logs, from `starts` to `ends`, are not empty and hold no record that was ever committed:
+    an attempt that was given up leaves such logs. Where a transaction is open, a record may still become visible: such
+    a topic is not among them.
+
+    Whose records were aborted does not matter: no consumer that reads committed records gets one, now or later.
+    """
+    partitions = [tp for tp in starts if ends[tp] > starts[tp]]
+    if not partitions:
+        return set()
+    stable = reading.cluster.log_ends(partitions, "read_committed")
+    open_ = {tp.topic for tp in partitions if stable[tp] < ends[tp]}
+    candidates = {tp.topic for tp in partitions} - open_
+    heads = [
+        OffsetRange(*tp, starts[tp], min(stable[tp], starts[tp] + _HEAD)) for tp in partitions if tp.topic in candidates
+    ]
+    candidates -= set(_with_records(reading, heads))  # most topics hold a record there, and one reader finds it
+    empty: set[str] = set()
+    for name in sorted(candidates):
+        whole = [OffsetRange(*tp, starts[tp], stable[tp]) for tp in partitions if tp.topic == name]
+        if next(_with_records(reading, whole), None) is None:
+            empty.add(name)
+    return empty
+
+
+def _with_records(reading: TargetReading, ranges: Sequence[OffsetRange]) -> Iterator[str]:
+    """Yield the topics of ranges that hold a committed record, some of them more than once."""
+    if not ranges:
+        return
+    with closing(reading.reader(len(ranges))) as reader:
+        for tp, block in reader.read(ranges):
+            if len(block):
+                yield tp.topic
+
+
+_COMPARED = 20  # records of a partition, and partitions of a topic, that are compared
+
+
+def warn_of_existing(reading: TargetReading, store: Store, plan: RestorePlan) -> list[str]:
+    """Warnings of what the target topics hold to which the restore would append: how much, and whether they begin with
+    the records that are to be restored."""
+    ranges: dict[str, list[UnitRange]] = defaultdict(list)
+    for range_ in (range_ for unit in plan.units for range_ in unit):
+        ranges[range_.target].append(range_)
+    warnings = []
+    topics = reading.cluster.topics(set(reading.cluster.topic_names()) & {t.target for t in plan.topics}).values()
+    partitions = {t.name: [TopicPartition(t.name, p) for p in t.partitions] for t in topics}
+    every = [tp for of_topic in partitions.values() for tp in of_topic]
+    starts, ends = reading.cluster.log_starts(every), reading.cluster.log_ends(every, "read_committed")
+    for topic, of_topic in partitions.items():
+        held = sum(ends[tp] - starts[tp] for tp in of_topic)
+        if not held:
+            continue
+        sampled = [r for r in ranges[topic] if ends[r.tp] > starts[r.tp]][:_COMPARED]
+        logs = [OffsetRange(*r.tp, starts[r.tp], min(ends[r.tp], starts[r.tp] + _COMPARED)) for r in sampled]
+        present: dict[TopicPartition, list[Row]] = defaultdict(list)
+        with closing(reading.reader(max(1, len(logs)))) as reader:
+            for tp, block in reader.read(logs):
+                present[tp] += rows(block, str(tp))
+        samples = [(r, present[r.tp]) for r in sampled if present[r.tp]]
+        same = samples and all(_contents(each) == _contents(_first_rows(store, r, len(each))) for r, each in samples)
+        doubled = ", and begins with the same records: they would be in it twice" if same else ""
+        warnings.append(f"target topic {topic} holds up to {plural(held, 'record')} now{doubled}")
+    return warnings
+
+
+def _first_rows(store: Store, range_: UnitRange, count: int) -> list[Row]:
+    blocks = (step.block for step in read_range(store, range_) if step.block is not None)
+    return list(islice((row for block in blocks for row in rows(block, str(range_.source))), count))
+
+
+def _contents(records: Sequence[Row]) -> list[tuple[object, ...]]:
+    return [(row.key, row.value, row.headers) for row in records]
