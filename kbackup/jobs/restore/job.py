@@ -148,6 +148,8 @@ def restore(
         shown = without_topics(plan, {*excluded.values(), *(topic.source for topic in not_restored)})
         shown_warnings = [*findings.warnings]
         if dry_run:
+            # a restore names them in its report, as what is missing
+            findings.warnings += schemas.plan.uncovered if schemas is not None else ()
             findings.warnings += warn_of_members(cluster, shown.groups)
             shown_warnings = [*(topic.sentence for topic in not_restored), *findings.warnings]
         show_plan(shown, shown_warnings)

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from kbackup.archive.models import Member, Schemas, TopicState
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.schemas import Place, SchemaIndex, lacking, naming_parts, schema_uses, usual_id
+from kbackup.archive.uncovered_schemas import apicurio_uses, uncovered, unlisted_words
 from kbackup.errors import RefusedError, UsageError
 from kbackup.formats.schema_ids import Part
 from kbackup.schemas.base import (
@@ -68,6 +69,8 @@ class SchemaPlan(Member, frozen=True, kw_only=True):
     """By topic of the source, which of keys and values name schemas; empty without records."""
     guids: tuple[str, ...] = ()
     """GUIDs that records carry."""
+    uncovered: tuple[str, ...] = ()
+    """What names schemas in records and is not mapped, in words."""
 
     @property
     def created(self) -> list[PlannedSchema]:
@@ -140,7 +143,8 @@ def planned_versions(
     schemas: Schemas, topics: Collection[TopicState], prefix: str = "", subjects: Selection | None = None
 ) -> tuple[list[tuple[str, SchemaVersion]], list[str]]:
     """Return the versions of `subjects`, or of the subjects whose ids records of `topics` carry, with all that they
-    refer to, in order, each with its subject in the restore point. Also return in words what stands against it.
+    refer to, in order, each with its subject in the restore point. Also return in words what stands against it. Where
+    records carry ids that are not listed, these are all subjects.
 
     A deleted version whose references are gone is left out if no record carries its id."""
     if prefix.startswith(":.") and not context_of(prefix):
@@ -152,13 +156,20 @@ def planned_versions(
             number = 1 + max(number for subject, number in places if subject == v.subject)
             places[v.subject, number] = replace(v, version=number)
     carried, lost = ids_of_records(topics, index)
+    # their ids are not mapped, but whoever reads the records needs the schemas all the same
+    of_apicurio = {schema_id for use in apicurio_uses(topics, schemas) for schema_id in use.ids if schema_id in index}
+    carried |= of_apicurio
     found = {(context_of(v.subject), v.id) for v in map(index.find, carried)}
     by_id = {v.subject for v in places.values() if (context_of(v.subject), v.id) in found}
     problems = lost if subjects is None else []
+    if subjects is not None:
+        selected = {v.subject for v in places.values() if subjects.matches(v.subject)}
+    elif unlisted_words(topics, schemas):
+        selected = {v.subject for v in places.values()}
+    else:
+        selected = by_id
     waiting = [
-        (v, v.state == "active" or bool({v.id, v.guid} & carried))
-        for v in places.values()
-        if (v.subject in by_id if subjects is None else subjects.matches(v.subject))
+        (v, v.state == "active" or bool({v.id, v.guid} & carried)) for v in places.values() if v.subject in selected
     ]
     wanted: dict[Place, set[Place]] = {}  # with what it refers to
     while waiting:
@@ -402,4 +413,6 @@ def prepare_schemas(
         return plan
     index = SchemaIndex(schemas)
     guids = sorted(each for each in ids_of_records(topics, index)[0] if isinstance(each, str))
-    return replace(plan, parts=naming_parts(topics, index), guids=tuple(guids))
+    return replace(
+        plan, parts=naming_parts(topics, index), guids=tuple(guids), uncovered=tuple(uncovered(topics, schemas))
+    )
