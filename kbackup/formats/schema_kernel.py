@@ -147,7 +147,7 @@ def _is_text(data: Bytes, at: int, text: bytes, start: int, size: int) -> bool:
 @_inline
 def _apicurio(data: Bytes, at: int, length: int) -> tuple[int, int]:
     """Return the part whose schema a header of this name has in Apicurio's way, and the kind; a kind of 0 for none."""
-    if length < _LEAST_OWN or length > _MOST_OWN:
+    if length < _LEAST_OWN or length > _MOST_OWN or data[at] != _APICURIO[0]:  # most headers end here
         return 0, 0
     for part in range(2):
         start, size = (0, _OWN_KEY) if part == 0 else (_OWN_KEY, _OWN_VALUE)
@@ -308,7 +308,9 @@ def visit(
                 framed |= min(frame[0], 1) << part
                 if not _take(frame, at, part, sums, table, out, rows, unmapped):
                     return number
-            part, own = _apicurio(data, name, length)
+            own = 0
+            if part < 0:
+                part, own = _apicurio(data, name, length)
             if own > 0 and size >= 0 and parts >> part & 1 and (key_length if part == 0 else value_length) >= 0:
                 frame = _own_frame(data, at, size, own)
                 if frame[0] > 0:
