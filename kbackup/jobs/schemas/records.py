@@ -9,7 +9,7 @@ from kbackup.archive.models import Member, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.schemas import SchemaIndex, may_name, used_schemas
-from kbackup.archive.uncovered_schemas import apicurio_uses
+from kbackup.archive.uncovered_schemas import apicurio_uses, uncovered
 from kbackup.errors import MismatchError, UndecodableError, UsageError
 from kbackup.jobs.replay import SchemaRewrite
 from kbackup.jobs.schemas.plan import Mode, SchemaPlan, ids_of_records, open_registry, prepare_schemas
@@ -115,7 +115,9 @@ def unreadable_records(archive: Archive, plan: RestorePlan) -> list[str]:
         from kbackup.kafka.schema_registry import BUILT_IN
 
         index = SchemaIndex(schemas, BUILT_IN)
-        ids, problems = ids_of_records(planned_topics(archive, plan), index)
+        topics = planned_topics(archive, plan)
+        ids, problems = ids_of_records(topics, index)
+        problems += uncovered(topics, schemas)
         for each in sorted(ids, key=str):
             try:
                 codec_of(index.schema(each))
