@@ -46,7 +46,7 @@ def document(versions: Sequence[SchemaVersion], settings: Sequence[SubjectSettin
 
 
 def topic(*ids: int | str) -> TopicState:
-    counts = dict.fromkeys(("fields", "framed", "sure"), 3 * len(ids))
+    counts: dict[str, Any] = dict.fromkeys(("fields", "framed", "sure"), 3 * len(ids))
     used = UsedSchemas(part="value", ids={str(each): 3 for each in ids}, **counts)
     fields: dict[str, Any] = {"id": "", "incarnation": 1, "captured": 1, "state": "present", "partitions": ()}
     return TopicState(name="t", schemas=(used,), counted=9, **fields)
