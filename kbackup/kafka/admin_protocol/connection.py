@@ -218,6 +218,7 @@ _ATTRIBUTES = 22  # the byte of a batch that has its codec
 _CODECS: Mapping[int, Literal["gzip", "lz4", "zstd"]] = {1: "gzip", 3: "lz4", 4: "zstd"}
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _MOST_BYTES = 50 << 20  # of an answer to Fetch
+_MOST_PLAIN = 512 << 20  # of a batch, uncompressed: some bytes of a hostile broker's could be many GiB
 
 
 class LogBatch(NamedTuple):
@@ -243,7 +244,10 @@ class LogBatch(NamedTuple):
                 raise RefusedRequestError(KafkaError.UNSUPPORTED_COMPRESSION_TYPE)
             data[_ATTRIBUTES] &= ~_CODEC
             body = pa.BufferReader(bytes(data[_BATCH_HEADER.size :]))
-            data[_BATCH_HEADER.size :] = pa.CompressedInputStream(body, _CODECS[codec]).read()
+            plain = pa.CompressedInputStream(body, _CODECS[codec]).read(_MOST_PLAIN + 1)
+            if len(plain) > _MOST_PLAIN:
+                raise RefusedRequestError(KafkaError.MSG_SIZE_TOO_LARGE)
+            data[_BATCH_HEADER.size :] = plain
         for record in DefaultRecordBatch(data):
             yield record.offset, record.key or b"", record.value
 
