@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from kbackup.archive.models import Schemas, TopicState, UsedSchemas
 from kbackup.archive.schemas import NO_SCHEMAS, SchemaIndex, hides_ids, unlisted_fields, used_schemas
+from kbackup.schemas.base import SchemaVersion
 from kbackup.util.text import plural
 
 EIGHT_BYTES = "eightBytes"
@@ -103,6 +104,16 @@ def apicurio_ids(topics: Iterable[TopicState]) -> ApicurioIds:
             global_ids.update(use.ids)
     by_header = any(use.form == "globalId" for use in uses)
     return ApicurioIds(content_ids, global_ids, by_header, all(use.complete for use in uses))
+
+
+def also_needed(topics: Iterable[TopicState], schemas: Schemas) -> list[SchemaVersion]:
+    """Return the versions that records may need beside those of the ids that are mapped: of Apicurio's own forms, and
+    all with whole references where records carry ids that are not listed."""
+    topics, index = list(topics), SchemaIndex(schemas)
+    if unlisted_words(topics, schemas):
+        return [v for v in schemas.versions if all(index.referred(v, reference) for reference in v.references)]
+    ids = {schema_id for use in apicurio_uses(topics, schemas) for schema_id in use.ids if schema_id in index}
+    return [index.find(schema_id) for schema_id in sorted(ids)]
 
 
 def uncovered(topics: Iterable[TopicState], schemas: Schemas | None) -> list[str]:

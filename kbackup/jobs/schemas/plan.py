@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from kbackup.archive.models import Member, Schemas, TopicState
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.schemas import Place, SchemaIndex, lacking, naming_parts, schema_uses, usual_id
-from kbackup.archive.uncovered_schemas import apicurio_uses, uncovered, unlisted_words
+from kbackup.archive.uncovered_schemas import also_needed, uncovered
 from kbackup.errors import RefusedError, UsageError
 from kbackup.formats.schema_ids import Part
 from kbackup.schemas.base import (
@@ -156,20 +156,14 @@ def planned_versions(
             number = 1 + max(number for subject, number in places if subject == v.subject)
             places[v.subject, number] = replace(v, version=number)
     carried, lost = ids_of_records(topics, index)
-    # their ids are not mapped, but whoever reads the records needs the schemas all the same
-    of_apicurio = {schema_id for use in apicurio_uses(topics, schemas) for schema_id in use.ids if schema_id in index}
-    carried |= of_apicurio
+    carried |= {v.id for v in also_needed(topics, schemas)}
     found = {(context_of(v.subject), v.id) for v in map(index.find, carried)}
     by_id = {v.subject for v in places.values() if (context_of(v.subject), v.id) in found}
     problems = lost if subjects is None else []
-    if subjects is not None:
-        selected = {v.subject for v in places.values() if subjects.matches(v.subject)}
-    elif unlisted_words(topics, schemas):
-        selected = {v.subject for v in places.values()}
-    else:
-        selected = by_id
     waiting = [
-        (v, v.state == "active" or bool({v.id, v.guid} & carried)) for v in places.values() if v.subject in selected
+        (v, v.state == "active" or bool({v.id, v.guid} & carried))
+        for v in places.values()
+        if (v.subject in by_id if subjects is None else subjects.matches(v.subject))
     ]
     wanted: dict[Place, set[Place]] = {}  # with what it refers to
     while waiting:
