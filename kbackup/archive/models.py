@@ -291,12 +291,16 @@ class PartitionState(Member, frozen=True, kw_only=True):
         return first < self.end and not any(start <= first < end for start, end in self.held)
 
 
-class UsedSchemas(Member, frozen=True, kw_only=True):
+class UsedSchemas(Member, frozen=True, kw_only=True, omit_defaults=True):
     """The schemas that the keys, or the values, of a topic name: by a frame in front of the data or in a header.
 
     `fields` of the counted records are not null, `framed` of these name a schema. `sure` of those can't be anything
-    else: eight bytes of which the first is 0 may be a number as well. `ids` are counts by id or GUID, of the 1,000
-    first ones.
+    else: eight bytes of which the first is 0 may be a number as well, and gRPC writes a byte 0 and a length. `ids` are
+    counts by id or GUID (`formats.schema_ids.list_ids`), `unlisted` counts those that are not among them, and `odd`
+    those of 2^24 or more (0 where all are listed: `ids` shows them). `apicurio` are counts of Apicurio's own forms: by
+    form and id ('contentId 7'), or by form alone.
+
+    Members with defaults are written only where they say something, so that older versions read the others.
     """
 
     part: Literal["key", "value"]
@@ -304,6 +308,9 @@ class UsedSchemas(Member, frozen=True, kw_only=True):
     framed: int
     sure: int
     ids: dict[str, int]
+    unlisted: int = 0
+    odd: int = 0
+    apicurio: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class TopicState(Member, frozen=True, kw_only=True):

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from kbackup.archive.identity import checked_document
 from kbackup.archive.models import DocumentRef, Schemas, TopicState, UsedSchemas, load
 from kbackup.errors import UndecodableError, UsageError
-from kbackup.formats.schema_ids import MOST_IDS, Part
+from kbackup.formats.schema_ids import Part, is_odd, list_forms, list_ids
+from kbackup.metadata.entities import INTERNAL_TOPICS
 from kbackup.schemas.base import (
     RegistryOptions,
     Schema,
@@ -177,16 +178,20 @@ def same_schemas(one: Schemas, other: Schemas) -> bool:
 # data of another form may begin like a frame by chance: a topic's keys, or values, are judged as a whole.
 
 
+_OF_KAFKA = frozenset((*INTERNAL_TOPICS, "__remote_log_metadata"))
 _OF_MIRROR_MAKER = re.compile(r".*heartbeats|.*checkpoints.internal|mm2.*internal")
 _A_TEXT = 1 << 24
 
 
 def used_schemas(topic: TopicState) -> tuple[UsedSchemas, ...]:
-    """Return what a topic's keys and values name; nothing for topics of MirrorMaker's own.
+    """Return what a topic's keys and values name; nothing for topics of Kafka's and of MirrorMaker's own.
 
-    Its keys begin with a text behind its length in two bytes: what looks like an id is `_A_TEXT` at least. Its values
-    hold a version and times or offsets, which look like small ids. A topic of that name with other keys is a user's.
+    Keys and values of Kafka's begin with a version in two bytes. MirrorMaker's keys begin with a text behind its length
+    in two bytes: what looks like an id is `_A_TEXT` at least. Its values hold a version and times or offsets, which
+    look like small ids. A topic of that name with other keys is a user's.
     """
+    if topic.name in _OF_KAFKA:
+        return ()
     ids = next((used.ids for used in topic.schemas if used.part == "key" and used.framed == used.fields), {})
     texts = ids and all(isinstance(each := usual_id(text), int) and each >= _A_TEXT for text in ids)
     return () if texts and _OF_MIRROR_MAKER.fullmatch(topic.name) else topic.schemas
@@ -195,6 +200,38 @@ def used_schemas(topic: TopicState) -> tuple[UsedSchemas, ...]:
 def may_name(used: UsedSchemas) -> bool:
     """Return whether these keys or values may be those of a registry's serializer."""
     return used.sure > 0 or 0 < used.framed == used.fields
+
+
+def unlisted_fields(used: UsedSchemas) -> int:
+    """Return how many frames have ids that are not listed. Older versions listed 1,000, and did not count the rest."""
+    return max(used.unlisted, used.framed - sum(used.ids.values()))
+
+
+def odd_fields(used: UsedSchemas) -> int:
+    """Return how many frames have an odd id. Older versions did not count them: those that are listed show their
+    share."""
+    listed = sum(used.ids.values())
+    odd = sum(count for text, count in used.ids.items() if is_odd(usual_id(text)))
+    if not used.unlisted and listed < used.framed:
+        odd = odd * used.framed // max(listed, 1)
+    return max(used.odd, odd)
+
+
+def looks_random(used: UsedSchemas) -> bool:
+    """Return whether frames are as rare, and their ids as large, as in random bytes: of these, one in 512 begins like a
+    frame, and 127 of 128 such ids are odd."""
+    return 100 * used.framed < used.fields and 2 * odd_fields(used) > used.framed
+
+
+def evidently_names(used: UsedSchemas) -> bool:
+    """Return whether these keys or values are those of a registry's serializer, as far as it can be told without the
+    registry: not all of them may be numbers, and at least half of the ids are such as registries give."""
+    return used.sure > 0 and 2 * odd_fields(used) <= used.framed
+
+
+def hides_ids(used: UsedSchemas, schemas: SchemaIndex) -> bool:
+    """Return whether a serializer may have written ids that are not listed."""
+    return unlisted_fields(used) > 0 and (evidently_names(used) or names_schemas(used, schemas))
 
 
 def names_schemas(used: UsedSchemas, schemas: SchemaIndex) -> bool:
@@ -233,7 +270,7 @@ def schema_uses(topics: Iterable[TopicState], schemas: SchemaIndex) -> Iterator[
     """Yield what the keys and values of topics name, where these are a serializer's."""
     for topic in topics:
         for used in used_schemas(topic):
-            if names_schemas(used, schemas) or (used.sure > 0 and used.framed == used.fields):
+            if names_schemas(used, schemas) or (evidently_names(used) and used.framed == used.fields):
                 for text, count in used.ids.items():
                     version = schemas.find(usual_id(text)) if usual_id(text) in schemas else None
                     yield VersionUse(topic.name, used.part, text, count, version)
@@ -246,20 +283,39 @@ def unknown_ids(topics: Iterable[TopicState], schemas: SchemaIndex) -> list[Unkn
 
 def ids_in_use(topics: Iterable[TopicState]) -> set[int | str]:
     """Return every id and GUID that records of these topics may carry."""
-    return {usual_id(text) for topic in topics for used in used_schemas(topic) if may_name(used) for text in used.ids}
+    ids = set[int | str]()
+    for topic in topics:
+        for used in filter(may_name, used_schemas(topic)):
+            random = looks_random(used)
+            for text, count in used.ids.items():
+                schema_id = usual_id(text)
+                # random bytes hardly begin twice with the same id: the registry is not asked for thousands of them
+                if not random or count > 1 or not is_odd(schema_id):
+                    ids.add(schema_id)
+    return ids
 
 
 def merged(before: Iterable[UsedSchemas], added: Iterable[UsedSchemas]) -> tuple[UsedSchemas, ...]:
-    """Return what all the records of a topic name. Parts without a frame are left out once nothing is framed."""
+    """Return what all the records of a topic name."""
     parts: dict[str, UsedSchemas] = {used.part: used for used in before}
     for used in added:
         old = parts.get(used.part)
-        if old is not None:
-            ids = dict(old.ids)
-            for text, count in used.ids.items():
-                if text in ids or len(ids) < MOST_IDS:
-                    ids[text] = ids.get(text, 0) + count
-            sums: Mapping[str, int] = {n: getattr(old, n) + getattr(used, n) for n in ("fields", "framed", "sure")}
-            used = UsedSchemas(part=used.part, ids=ids, **sums)
-        parts[used.part] = used
+        parts[used.part] = used if old is None else _sum(old, used)
     return tuple(parts[part] for part in sorted(parts))
+
+
+def _sum(old: UsedSchemas, new: UsedSchemas) -> UsedSchemas:
+    known, more = ({usual_id(text): count for text, count in each.ids.items()} for each in (old, new))
+    listed = list_ids(known, more)
+    dropped = sum(known.values()) + sum(more.values()) - sum(listed.values())
+    unlisted = unlisted_fields(old) + unlisted_fields(new) + dropped
+    return UsedSchemas(
+        part=old.part,
+        fields=old.fields + new.fields,
+        framed=old.framed + new.framed,
+        sure=old.sure + new.sure,
+        ids={str(schema_id): count for schema_id, count in listed.items()},
+        unlisted=unlisted,
+        odd=odd_fields(old) + odd_fields(new) if unlisted else 0,
+        apicurio=list_forms(old.apicurio, new.apicurio),
+    )

@@ -170,7 +170,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
 
     Later backups take the new records. Ends with exit code 3 when records were lost before they could be archived, when
     a partition has no leader, when transactions may be in part though --transactions is whole, when the schema registry
-    can't be read, or when the metadata log of [source] is damaged.
+    can't be read, when records carry more schema ids than are listed, or when the metadata log of [source] is damaged.
 
     --delta then writes Delta tables. If that fails, the restore point stays, and the exit code is that of the error.
 

@@ -153,8 +153,9 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = F
     if archived.schemas is not None:
         of = archived.schemas
         unknown = f"; {plural(len(of.unknown), 'id')} of records without a schema" if of.unknown else ""
+        uncovered = f"; {plural(len(of.uncovered), 'use')} of schemas not mapped" if of.uncovered else ""
         counts = f"{plural(of.subjects, 'subject')}, {plural(of.versions, 'version')}"
-        fields.append(("schemas", f"{counts} of {of.captured_at}{unknown}"))
+        fields.append(("schemas", f"{counts} of {of.captured_at}{unknown}{uncovered}"))
     reporter.fields(fields)
     reporter.line()
     reporter.table(

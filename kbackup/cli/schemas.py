@@ -97,6 +97,7 @@ def show(frame: Frame, subject: str | None, restore_point: str | None, to_time: 
     Needs no registry. Topics are those whose records carry an id of the subject.
     """
     from kbackup.archive.schemas import SchemaIndex
+    from kbackup.archive.uncovered_schemas import uncovered
     from kbackup.jobs.schemas.plan import ids_of_records, subjects_of
     from kbackup.schemas.base import SubjectSettings
 
@@ -109,8 +110,9 @@ def show(frame: Frame, subject: str | None, restore_point: str | None, to_time: 
         rows = [(s.subject, s.type, len(s.versions), _few(s.ids), s.deleted, _few(s.topics)) for s in found]
         reporter.table(columns("subject, type 2, versions 3, ids 3, deleted 1 optional, topics 4"), rows)
         lost = ids_of_records(point.manifest.topics, SchemaIndex(point.schemas))[1]
-        reporter.warning(*lost)
-        reporter.document(point.head | {"subjects": found, "lost": lost})
+        not_mapped = uncovered(point.manifest.topics, point.schemas)
+        reporter.warning(*lost, *not_mapped)
+        reporter.document(point.head | {"subjects": found, "lost": lost, "uncovered": not_mapped})
         return
     topics = {each.subject: each.topics for each in found}
     if subject not in topics:

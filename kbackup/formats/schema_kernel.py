@@ -70,14 +70,27 @@ def _compile(function: Callable[..., Any]) -> Any:
 Frame = tuple[int, int, int]
 """Kind (0: none), high and low."""
 ID, GUID = 1, 2  # kinds of frames: a number, whose `high` is 0; sixteen bytes
+CONTENT_ID, GLOBAL_ID, EIGHT_BYTES, CONTENT_HASH, ARTIFACT_ID = range(3, 8)
+"""Kinds that Apicurio's serializers alone write, and that are counted, never mapped. The first two are numbers of eight
+bytes in a header, EIGHT_BYTES is one behind a byte 0 in front of the data, and the others are headers without a number.
+Their `high` is 0."""
 
-FIELDS, FRAMED, SURE, IDS = range(4)
-"""Of a part (key 0, value 1): fields that are not null, with a frame, of these surely one, ids in the table."""
+FIELDS, FRAMED, SURE, ODD, IDS, UNLISTED = range(6)
+"""Of a part (key 0, value 1): fields that are not null; with a frame of the first two kinds; of these surely one. Then
+frames with an id of ODD_ID or more, ids in the table (of any kind), and frames of the first two kinds that have no
+place in the table. The columns behind UNLISTED are the frames of each of Apicurio's kinds without a place there."""
+SUMS = UNLISTED + 1 + ARTIFACT_ID - GUID
+"""Columns of a part's sums."""
+ODD_ID = 1 << 24
 
 _PLAIN = Struct(">I")
 _PROBES = 64  # ids may have been made to meet in the table
 _MIX = 0x9E3779B97F4A7C1
 _NAMES, _KEY, _VALUE = b"__key_schema_id__value_schema_id", 15, 17
+_APICURIO = b"apicurio.key.apicurio.value."
+_OWN_KEY, _OWN_VALUE = 13, 15
+_OWN_NAMES, _OWN_ENDS = b"contentIdglobalIdcontentHashartifactId", (0, 9, 17, 28, 38)
+_LEAST_OWN, _MOST_OWN = 21, 26  # bytes of a header's name: apicurio.key.globalId, apicurio.value.contentHash
 
 
 @_inline
@@ -124,6 +137,49 @@ def _named(data: Bytes, at: int, length: int) -> int:
 
 
 @_inline
+def _is_text(data: Bytes, at: int, text: bytes, start: int, size: int) -> bool:
+    for number in range(size):  # noqa: SIM110 (compiled, a generator allocates)
+        if data[at + number] != text[start + number]:
+            return False
+    return True
+
+
+@_inline
+def _apicurio(data: Bytes, at: int, length: int) -> tuple[int, int]:
+    """Return the part whose schema a header of this name has in Apicurio's way, and the kind; a kind of 0 for none."""
+    if length < _LEAST_OWN or length > _MOST_OWN or data[at] != _APICURIO[0]:  # most headers end here
+        return 0, 0
+    for part in range(2):
+        start, size = (0, _OWN_KEY) if part == 0 else (_OWN_KEY, _OWN_VALUE)
+        if not _is_text(data, at, _APICURIO, start, size):
+            continue
+        for number in range(4):
+            first, end = _OWN_ENDS[number], _OWN_ENDS[number + 1]
+            if end - first == length - size and _is_text(data, at + size, _OWN_NAMES, first, end - first):
+                return part, CONTENT_ID + number if number < 2 else CONTENT_HASH + number - 2
+    return 0, 0
+
+
+@_inline
+def _own_frame(data: Bytes, at: int, length: int, kind: int) -> Frame:
+    """Return what the value of a header of one of Apicurio's kinds names; a kind of 0 for no id above 0."""
+    if kind != CONTENT_ID and kind != GLOBAL_ID:
+        return kind, 0, 0
+    number = _int64(data, at) if length >= 8 else 0
+    return (kind, 0, number) if number > 0 else (0, 0, 0)
+
+
+@_inline
+def _eight_bytes(data: Bytes, at: int, length: int) -> Frame:
+    """Return the id of eight bytes that a field begins with behind a byte 0; a kind of 0 for none. A field of eight
+    bytes is a number: an id has data behind it, or at least needs nine bytes."""
+    if length < 9 or data[at] != 0:
+        return 0, 0, 0
+    number = _int64(data, at + 1)
+    return (EIGHT_BYTES, 0, number) if 0 < number < 1 << 31 else (0, 0, 0)
+
+
+@_inline
 def _frame(data: Bytes, at: int, length: int, header: bool) -> Frame:
     """Return the frame that a field, or the value of a `header`, begins with; a kind of 0 for none."""
     if header and length >= 17 and data[at] == 1:
@@ -134,21 +190,33 @@ def _frame(data: Bytes, at: int, length: int, header: bool) -> Frame:
     return (ID, 0, number) if number > 0 else (0, 0, 0)
 
 
+def first_row(high: int, low: int, last: int) -> int:
+    """Return the row of a table where the search for an id begins; `last` is its last row, a power of two less one."""
+    return (high ^ low) * _MIX >> 32 & last
+
+
+_first_row = _inline(first_row)
+
+
 @_inline
 def _count(sums: Int64Array, table: Int64Array, part: int, frame: Frame) -> None:
     kind, high, low = frame
+    if kind == ID and low >= ODD_ID:
+        sums[part, ODD] += 1
     last = table.shape[1] - 1
-    row = (high ^ low) * _MIX >> 32 & last
+    row = _first_row(high, low, last)
     for _ in range(_PROBES):
         if table[part, row, 0] == 0:
             if 2 * sums[part, IDS] < last:
                 sums[part, IDS] += 1
                 table[part, row, 0], table[part, row, 1], table[part, row, 2], table[part, row, 3] = kind, high, low, 1
-            return
+                return
+            break
         if table[part, row, 2] == low and table[part, row, 1] == high and table[part, row, 0] == kind:
             table[part, row, 3] += 1
             return
         row = row + 1 & last
+    sums[part, UNLISTED + max(kind - GUID, 0)] += 1
 
 
 @_inline
@@ -206,8 +274,9 @@ def visit(
     unmapped: Int64Array,
 ) -> int:
     """Count the frames of `parts` (bits: key 1, value 2) in `sums` and in `table`, a hash table of each part with rows
-    of kind (0: free), high, low and count, at most half of them used. Or, where `out` is the memory of `data` and not
-    empty, map them there by `rows`, which rise: kind, high, low, new high, new low.
+    of kind (0: free), high, low and count, at most half of them used: what has no place there is UNLISTED. Or, where
+    `out` is the memory of `data` and not empty, map them there by `rows`, which rise: kind, high, low, new high, new
+    low.
 
     Return the number of records before the first that has an `unmapped` frame (part, kind, high, low), or with a kind
     of 0 is not what its index entry says."""
@@ -239,6 +308,15 @@ def visit(
                 framed |= min(frame[0], 1) << part
                 if not _take(frame, at, part, sums, table, out, rows, unmapped):
                     return number
+            own = 0
+            if part < 0:
+                part, own = _apicurio(data, name, length)
+            if own > 0 and size >= 0 and parts >> part & 1 and (key_length if part == 0 else value_length) >= 0:
+                frame = _own_frame(data, at, size, own)
+                if frame[0] > 0:
+                    named |= 1 << part  # there is no id in front of the data then
+                    if len(out) == 0:
+                        _count(sums, table, part, frame)
             at += max(size, 0)
         if at != end:
             return number
@@ -248,9 +326,14 @@ def visit(
                 continue
             sure = named >> part & 1
             if not sure:
-                sure = min(abs(size - 8), 1)
                 frame = _frame(data, at, size, False)
                 framed |= min(frame[0], 1) << part
+                # eight bytes may be a number, and gRPC has the length of what follows in the place of an id
+                sure = min(abs(size - 8), 1) * min(abs(size - 5 - frame[2]), 1)
+                if frame[0] == 0 and len(out) == 0:
+                    own_frame = _eight_bytes(data, at, size)
+                    if own_frame[0] > 0:
+                        _count(sums, table, part, own_frame)
                 if not _take(frame, at, part, sums, table, out, rows, unmapped):
                     return number
             sums[part, FIELDS] += 1

@@ -17,6 +17,7 @@ from kbackup.archive.models import abort_command, load
 from kbackup.archive.query.overview import damaged_segments
 from kbackup.archive.reader import Archive
 from kbackup.archive.schemas import NOT_READ, SchemaIndex, unknown_ids
+from kbackup.archive.uncovered_schemas import uncovered
 from kbackup.archive.verify.findings import Scope, Verification, VerificationFinding
 from kbackup.config.models import Backup
 from kbackup.errors import CorruptError, NotFoundError
@@ -50,6 +51,8 @@ class NewestPoint:
     number: int
     committed_at: str
     age_seconds: float
+    schemas: bool = False
+    """Whether it has schemas of a registry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,7 @@ def archive_status(
         leasing = pool.submit(_lease_status, archive.store)
         fetch(state.points, state.incarnations, state.losses)
     last = state.newest
-    newest = NewestPoint(last.number, last.committed_at, _age_at(at, last.committed_at)) if last is not None else None
+    newest = _newest_point(last, at) if last is not None else None
     losses = _recent_losses(archive, since)
     damaged = sorted(damaged_segments(state))
     (verifications, damaged_reports), drilled, lease = verifying.result(), drilling.result(), leasing.result()
@@ -193,6 +196,11 @@ def archive_status(
             stored_bytes=sum(p.stored_bytes for p in added),
         ),
     )
+
+
+def _newest_point(point: Point, at: datetime) -> NewestPoint:
+    has_schemas = any(key.endswith(f"/{layout.SCHEMAS}") for key in point.documents)
+    return NewestPoint(point.number, point.committed_at, _age_at(at, point.committed_at), has_schemas)
 
 
 def _age_at(moment: datetime, time: str) -> float:
@@ -376,6 +384,9 @@ def _point_findings(archive: Archive, last: Point) -> Iterator[StatusFinding]:
         named = join_names([f"{u.id} in {u.part}s of {u.topic}" for u in unknown], _NAMED)
         message = f"records carry schemas that the registry does not have: {named}"
         yield StatusFinding("warning", "schemas", message, "kbackup schemas show")
+    # without a registry in the configuration nobody asked for schemas
+    for words in uncovered(newest.topics, schemas) if schemas is not None else ():
+        yield StatusFinding("warning", "schemas", words, "kbackup schemas show")
     for each in newest.transactions.open if newest.transactions is not None else ():
         seconds = (ms_of(newest.committed_at) - each.timestamp) / 1000
         if seconds >= _LONG and each.producer_id >= 0:
@@ -394,8 +405,12 @@ def summary(status: ArchiveStatus) -> str:
     """Return the figures in one line, whether or not they are findings."""
     newest, verified, drill, growth = status.newest, status.verified, status.drilled, status.growth
     found = plural(verified.findings, "finding") if verified and verified.findings else "no findings"
+    point = "no restore point"
+    if newest is not None:
+        with_schemas = " with schemas" if newest.schemas else ""
+        point = f"restore point {newest.number}{with_schemas} is {duration_text(newest.age_seconds)} old"
     parts = [
-        f"restore point {newest.number} is {duration_text(newest.age_seconds)} old" if newest else "no restore point",
+        point,
         _losses(status.losses),
         f"verified ({verified.scope}) {duration_text(verified.age_seconds)} ago, {found}"
         if verified

@@ -76,6 +76,16 @@ class _Id(msgspec.Struct):
     context: str = "."
 
 
+class _FoundVersion(msgspec.Struct):
+    content_id: int = msgspec.field(name="contentId")
+
+
+class _Found(msgspec.Struct):
+    """What Apicurio's own protocol answers to a search for versions."""
+
+    versions: list[_FoundVersion]
+
+
 class _Mode(msgspec.Struct):
     mode: str | None = None
 
@@ -151,6 +161,24 @@ class SchemaRegistry:
         subject = {"subject": context} if context else {}
         path = f"/schemas/ids/{schema_id}/versions"
         return [(p.subject, p.version) for p in self._every(_Place, path, deleted=True, **subject)]
+
+    def content_of(self, global_id: int) -> int | None:
+        """Return the id that the version with one of Apicurio's global ids has in Confluent's protocol, that of its
+        content; 0 if there is no such version. None if the registry is not Apicurio's by its URL, or does not serve
+        Apicurio's own protocol there."""
+        for url in self._urls:
+            root, ccompat, _ = url.partition("/apis/ccompat/")
+            if not ccompat:
+                return None
+            try:
+                query = {"globalId": str(global_id)}
+                status, answer = self._send("GET", f"{root}/apis/registry/v3/search/versions", None, query)
+                if status < 300:
+                    found = msgspec.json.decode(answer, type=_Found).versions
+                    return found[0].content_id if found else 0
+            except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, UnicodeDecodeError):
+                continue  # with the next of several URLs
+        return None
 
     def settings(self, subject: str) -> SubjectSettings:
         """Return what is set for a subject, a context (`:.context:`), or ('') for all."""

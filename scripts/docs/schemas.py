@@ -159,8 +159,11 @@ _Schemas = model("_Schemas", archive=str, restore_point=int, registry=str, captu
 SubjectsOutput = model(
     "SubjectsOutput",
     _Schemas,
-    {"subjects": list[SubjectOverview], "lost": list[str]},
-    about="The subjects of a restore point; `lost` says which ids of records it has no schema for.",
+    {"subjects": list[SubjectOverview], "lost": list[str], "uncovered": list[str]},
+    about=(
+        "The subjects of a restore point; `lost` says which ids of records it has no schema for, `uncovered` what "
+        "names schemas in records and is not mapped."
+    ),
 )
 SubjectOutput = model(
     "SubjectOutput",

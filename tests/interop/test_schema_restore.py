@@ -75,6 +75,43 @@ def test_a_registry_that_gives_ids_of_its_own_is_told_to_be_one(
     assert "--schemas map" in refused.err
 
 
+@pytest.mark.parametrize("form", ["contentId", "globalId", "eightBytes"])
+def test_ids_of_apicurios_own_forms_are_named_as_not_mapped(
+    form: str,
+    broker: Broker,
+    apicurio: Apicurio,
+    other: Apicurio,
+    archive: Archive,
+    kbackup: Kbackup,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prefix = f"s{secrets.token_hex(4)}-"
+    written = produce_samples(broker.bootstrap, apicurio, prefix, java=True, form=form)
+    kinds = formats(prefix)
+    due = {(topic, "keys") for topic, (of_keys, _) in kinds.items() if of_keys != "STRING"}
+    due |= {(topic, "values") for topic in kinds}
+
+    def named(warnings: list[str]) -> set[tuple[str, str]]:
+        words = [warning.split() for warning in warnings if "a form of Apicurio's own" in warning]
+        return {(topic, part) for part, _, topic, *_ in words}
+
+    monkeypatch.setenv("KBACKUP_SCHEMA_REGISTRY_URL", apicurio.url)
+    report = kbackup.run("backup", "--archive", archive.url, "--topic", f"/{prefix}.*/")
+    assert named(report["warnings"]) == due
+    shown = kbackup.run("schemas", "show", "--archive", archive.url)
+    assert named(shown["uncovered"]) == due
+    kept = {each["subject"] for each in shown["subjects"]}
+    assert {part.subject for sample in written for part in sample[2:] if part and part.subject} <= kept
+    assert f"{prefix}proto/money.proto" in kept, "what they refer to"
+    flags = ("--target-schema-registry", other.url, "--schemas", "map", "--map-regex", f"^={form}-")
+    planned = kbackup.run("restore", archive.url, *flags, "--dry-run", code=3)
+    assert named(planned["warnings"]) == due
+    restored = kbackup.run("restore", archive.url, *flags, "--restore-id", prefix, code=3)
+    assert named(restored["missing"]) == due
+    for topic in kinds:
+        assert read_topic(broker.bootstrap, f"{form}-{topic}") == read_topic(broker.bootstrap, topic)
+
+
 def test_mirrored_records_are_read(
     broker: Broker, apicurio: Apicurio, other: Apicurio, archive: Archive, kbackup: Kbackup, tmp_path: Path
 ) -> None:

@@ -195,15 +195,19 @@ def rows_of(written: Iterable[Sample]) -> Rows:
     return _sorted(rows)
 
 
-def produce_samples(bootstrap: str, registry: Apicurio, prefix: str = "", java: bool = False) -> list[Sample]:
-    """Create the topics, register all schemas, and write `samples` by Python's or Java's serializers."""
+def produce_samples(
+    bootstrap: str, registry: Apicurio, prefix: str = "", java: bool = False, form: str = ""
+) -> list[Sample]:
+    """Create the topics, register all schemas, and write `samples` by Python's or Java's serializers. Java's name
+    schemas in a `form` of Apicurio's own: contentId, globalId (both in a header), or eightBytes; by default as
+    Confluent's do."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     for created in admin.create_topics([NewTopic(topic, 2, 1) for topic in formats(prefix)]).values():
         created.result(30)
     register(registry.url, prefix)
     written = samples(prefix)
     if java:
-        _java_write(bootstrap, registry, written, prefix)
+        _java_write(bootstrap, registry, written, prefix, form)
     else:
         _python_write(bootstrap, registry.url, written, prefix)
     return written
@@ -408,7 +412,7 @@ def java_read(bootstrap: str, registry: Apicurio, topics: Mapping[str, tuple[str
     return _sorted(rows)
 
 
-def _java_write(bootstrap: str, registry: Apicurio, written: Sequence[Sample], prefix: str) -> None:
+def _java_write(bootstrap: str, registry: Apicurio, written: Sequence[Sample], prefix: str, form: str) -> None:
     lines = [
         json.dumps(
             {
@@ -420,7 +424,8 @@ def _java_write(bootstrap: str, registry: Apicurio, written: Sequence[Sample], p
         )
         for sample in written
     ]
-    _java().run("SchemaRecords", "write", bootstrap, registry.own_url, stdin="\n".join(lines))
+    ways = [form] if form else []
+    _java().run("SchemaRecords", "write", bootstrap, registry.own_url, *ways, stdin="\n".join(lines))
 
 
 def _java_part(part: Part | None, prefix: str) -> dict[str, Any] | None:

@@ -29,6 +29,7 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.schemas import SchemaIndex, UnknownId, unknown_ids
 from kbackup.archive.segments.table import sum_of
 from kbackup.archive.segments.window import Choice, Window
+from kbackup.archive.uncovered_schemas import uncovered
 from kbackup.metadata.entities import LABELS, NotCarried
 from kbackup.store.base import Store
 from kbackup.types import Incarnation, IncarnationPartition
@@ -276,13 +277,15 @@ class TopicOverview:
 
 @dataclass(frozen=True, slots=True)
 class SchemasOverview:
-    """What a restore point has of a schema registry. `unknown` are ids that records carry and it has no schema for."""
+    """What a restore point has of a schema registry. `unknown` are ids that records carry and it has no schema for;
+    `uncovered` says what names schemas in records and is not mapped."""
 
     registry: str
     captured_at: str
     subjects: int
     versions: int
     unknown: tuple[UnknownId, ...]
+    uncovered: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +353,14 @@ def schemas_overview(archive: Archive, manifest: Manifest) -> SchemasOverview | 
         return None
     unknown = unknown_ids(manifest.topics, SchemaIndex(schemas))
     subjects = len({v.subject for v in schemas.versions})
-    return SchemasOverview(schemas.registry, schemas.captured_at, subjects, len(schemas.versions), tuple(unknown))
+    return SchemasOverview(
+        registry=schemas.registry,
+        captured_at=schemas.captured_at,
+        subjects=subjects,
+        versions=len(schemas.versions),
+        unknown=tuple(unknown),
+        uncovered=tuple(uncovered(manifest.topics, schemas)),
+    )
 
 
 def view_as_restored(archive: Archive, point_name: str, at: int, named: str | None) -> tuple[View, list[TopicState]]:

@@ -64,7 +64,7 @@ _SMALL_BYTES = 16 << 20  # of a follower's round that is done in this process: S
 class BackupReport:
     """Report of a backup. `new_records` are by topic, `seconds` by step; `held_back` counts the partitions whose new
     records wait. `damage` names sources of metadata that are corrupt, and a schema registry that can't be read: the
-    restore point lacks what only they have."""
+    restore point lacks what only they have. It names 'schema ids' where records carry more than are listed."""
 
     restore_point: int
     parent: int | None
@@ -418,6 +418,11 @@ def report_of(
     new_records = Counter[str]()
     for segment in read.segments:
         new_records[segment.topic] += segment.count
+    damage = list(captured.damage)
+    if taken.failed:
+        damage.append("schema registry")
+    if taken.unlisted:
+        damage.append("schema ids")
     return BackupReport(
         restore_point=manifest.number,
         parent=manifest.previous,
@@ -428,7 +433,7 @@ def report_of(
         losses=manifest.losses,
         warnings=manifest.warnings,
         held_back=len(planning.held_back(plan)),
-        damage=(*captured.damage, *(("schema registry",) if taken.failed else ())),
+        damage=tuple(damage),
         note=taken.note,
         offline=capture.offline_partitions(captured.topics),
         transactions=manifest.transactions,

@@ -29,6 +29,7 @@ from kbackup.archive.segments.window import MOST, without
 from kbackup.formats.schema_ids import SchemaUse
 from kbackup.jobs.capture import Live, LiveTopic, offline_partitions
 from kbackup.kafka.consume import Vanished
+from kbackup.metadata.entities import INTERNAL_TOPICS
 from kbackup.types import IncarnationPartition, OffsetRange, Offsets, TopicPartition
 from kbackup.util.text import join_names
 
@@ -379,6 +380,8 @@ def next_states(
 def _schemas(topic: TopicPlan, uses: Iterable[SchemaUse]) -> tuple[UsedSchemas, ...]:
     """Return what all records of a topic name. Keys and values without a frame have no entry; once there is one, the
     earlier records count as fields, null or not."""
+    if topic.name in INTERNAL_TOPICS:  # what looks like frames there are versions and lengths of Kafka's own
+        return ()
     known = {used.part for used in topic.schemas}
     added = [
         UsedSchemas(
@@ -387,9 +390,12 @@ def _schemas(topic: TopicPlan, uses: Iterable[SchemaUse]) -> tuple[UsedSchemas, 
             framed=use.framed,
             sure=use.sure,
             ids={str(each): count for each, count in use.ids.items()},
+            unlisted=use.unlisted,
+            odd=use.odd if use.unlisted else 0,
+            apicurio=use.apicurio,
         )
         for use in uses
-        if use.framed or use.part in known
+        if use.framed or use.apicurio or use.part in known
     ]
     return merged(topic.schemas, added)
 

@@ -16,13 +16,14 @@ from kbackup.archive.schemas import (
     NOT_READ,
     Place,
     SchemaIndex,
+    evidently_names,
     ids_in_use,
-    may_name,
     same_schemas,
     unknown_ids,
     used_schemas,
 )
-from kbackup.errors import UndecodableError, UnreachableError
+from kbackup.archive.uncovered_schemas import ApicurioIds, apicurio_ids, apicurio_uses, apicurio_words, unlisted_words
+from kbackup.errors import UnreachableError
 from kbackup.jobs.schemas.plan import open_registry, read_subject
 from kbackup.schemas.base import RegistryOptions, SchemaVersion, context_of, qualified
 from kbackup.util.system import in_threads
@@ -40,12 +41,14 @@ _AGAIN = 60.0  # s, until a follower asks the registry again for what it knows
 
 class TakenSchemas(NamedTuple):
     """The schemas of a restore point, None if it has none, and what is to be said. `failed`: they could not be read,
-    and are those of an earlier restore point."""
+    and are those of an earlier restore point. `unlisted`: records carry ids that nobody knows, so that all subjects are
+    kept."""
 
     schemas: Schemas | None = None
     warnings: tuple[str, ...] = ()
     note: str = ""
     failed: bool = False
+    unlisted: bool = False
 
 
 @dataclass
@@ -71,33 +74,66 @@ class BackupSchemas:
         `again`: the registry is not asked if it was a minute ago, and no new ids have come."""
         topics = list(topics)
         if not self.active:
-            framed = [t.name for t in topics if any(map(may_name, used_schemas(t)))]
-            note = (
-                f"records of {join_names(framed, 3)} name schemas of a registry, which this restore point lacks: set "
-                "schema_registry.url"
-            )
-            return TakenSchemas(before, note=note if framed and self.keep != "none" and before is None else "")
+            return TakenSchemas(before, note=self._note(topics, before))
         used, moment = ids_in_use(topics), time.monotonic()
+        of_apicurio = apicurio_ids(topics)
+        every = used | of_apicurio.content_ids | of_apicurio.global_ids
         taken: Schemas | None = None
         if not again and self._asked is not None:
             last, ids, answer = self._asked
-            taken = answer if moment - last <= _AGAIN and used <= ids else None
+            taken = answer if moment - last <= _AGAIN and every <= ids else None
         if taken is None:
             if not again and self._failure is not None and moment - self._failure[0] < _AGAIN:
                 return _kept(before, self._failure[1])  # a round can't wait for it each time
-            # records from before ids were counted may have any id
-            keep_all = self.keep == "all" or not all(t.all_counted for t in topics)
             try:
-                taken = capture_schemas(self._registry, used, before, "all" if keep_all else "used")
+                taken = self._capture(topics, used, of_apicurio, before)
             except UnreachableError as error:
                 self._failure = moment, error.message
                 return _kept(before, error.message)
-            self._asked, self._failure = (moment, used, taken), None
-        lacks = [
+            self._asked, self._failure = (moment, every, taken), None
+        warnings = [
             f"{u.part}s of {u.topic} carry schema {u.id} ({plural(u.fields, 'record')}), which the registry has not"
             for u in unknown_ids(topics, SchemaIndex(taken))
         ]
-        return TakenSchemas(before if before is not None and same_schemas(before, taken) else taken, tuple(lacks))
+        warnings += map(apicurio_words, apicurio_uses(topics, taken))
+        # whoever keeps all subjects by choice misses nothing
+        unlisted = unlisted_words(topics, taken) if self.keep != "all" else []
+        warnings += [f"{words}. All subjects are kept: set backup.schemas to all" for words in unlisted]
+        kept = before if before is not None and same_schemas(before, taken) else taken
+        return TakenSchemas(kept, tuple(warnings), unlisted=bool(unlisted))
+
+    def _note(self, topics: Collection[TopicState], before: Schemas | None) -> str:
+        """Return what is to be said of records that name schemas where no registry is asked."""
+        if self.keep == "none" or before is not None:
+            return ""
+        framed = {topic.name for topic in topics if any(map(evidently_names, used_schemas(topic)))}
+        framed |= {use.topic for use in apicurio_uses(topics, None)}
+        if not framed:
+            return ""
+        return (
+            f"records of {join_names(sorted(framed), 3)} name schemas of a registry, which this restore point lacks: "
+            "set schema_registry.url"
+        )
+
+    def _capture(
+        self, topics: Collection[TopicState], used: set[int | str], of_apicurio: ApicurioIds, before: Schemas | None
+    ) -> Schemas:
+        """Read the registry: all subjects where it is asked for, and where records may carry ids that nobody knows."""
+        contents = self._contents(of_apicurio.global_ids)
+        due = used | of_apicurio.content_ids | (contents or set())
+        all_counted = all(topic.all_counted for topic in topics)  # older versions counted no ids
+        are_contents_known = contents is not None or not of_apicurio.by_header
+        are_ids_known = all_counted and of_apicurio.complete and are_contents_known
+        if self.keep == "used" and are_ids_known and not unlisted_words(topics, before):
+            taken = capture_schemas(self._registry, due, before, "used")
+            if not unlisted_words(topics, taken):
+                return taken
+        return capture_schemas(self._registry, due, before, "all")
+
+    def _contents(self, global_ids: Collection[int]) -> set[int | str] | None:
+        """Return the ids that Apicurio's global ids stand for; None if the registry does not tell them."""
+        found = in_threads(self._registry.content_of, sorted(global_ids))
+        return None if None in found else {each for each in found if each}
 
     @cached_property
     def _registry(self) -> SchemaRegistry:
@@ -138,7 +174,7 @@ def capture_schemas(
         done = due | {subject for subject, _ in versions}
         referred = {(r.subject, context_of(v.subject)) for v in new for r in v.references}
         due = {name for subject, context in referred for name in (subject, qualified(subject, context))} - done
-    gone = _gone(before, used, versions)
+    gone = _gone(before or NO_SCHEMAS, used, versions)
     subjects = sorted({"", *contexts, *(subject for subject, _ in versions)})
     settings = in_threads(registry.settings, subjects)
     return Schemas(
@@ -150,22 +186,31 @@ def capture_schemas(
     )
 
 
-def _gone(
-    before: Schemas | None, used: Collection[int | str], versions: Mapping[Place, SchemaVersion]
-) -> list[SchemaVersion]:
-    """Return the versions that records need and the registry has no more, with what they refer to."""
-    was = SchemaIndex(before or NO_SCHEMAS)
+def _gone(before: Schemas, used: Collection[int | str], versions: Mapping[Place, SchemaVersion]) -> list[SchemaVersion]:
+    """Return the versions that records need and the registry has no more: those of their ids, and what schemas refer
+    to, also schemas that the registry still has."""
+    was = SchemaIndex(before)
     now_there = {(context_of(v.subject), each) for v in versions.values() for each in (v.id, v.guid)}
     gone: dict[Place, SchemaVersion] = {}
+    waiting = list(versions.values())
+
+    def keep(version: SchemaVersion) -> None:
+        gone[version.subject, version.version] = msgspec.structs.replace(version, state="gone")
+        waiting.append(version)
+
     for each in (each for each in used if each in was):
         found = was.find(each)
-        if (context_of(found.subject), each) in now_there:
-            continue
-        try:
-            needed = [version for _, version in was.references(found)]
-        except UndecodableError:
-            needed = []  # it could not be read before either
-        for v in (found, *needed):
-            if versions.get((v.subject, v.version)) != v:
-                gone[v.subject, v.version] = msgspec.structs.replace(v, state="gone")
+        if (context_of(found.subject), each) not in now_there and (found.subject, found.version) not in gone:
+            keep(found)
+    while waiting:
+        version = waiting.pop()
+        for reference in version.references:
+            needed = was.referred(version, reference)
+            if needed is None:  # it could not be read before either
+                continue
+            place = needed.subject, needed.version
+            at = versions.get(place)
+            is_there = at is not None and msgspec.structs.replace(needed, state=at.state) == at
+            if not is_there and place not in gone:
+                keep(needed)
     return list(gone.values())

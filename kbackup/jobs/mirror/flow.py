@@ -217,7 +217,8 @@ class TopicStatus(Member, frozen=True, kw_only=True):
 
 
 class Refusal(Member, frozen=True, kw_only=True):
-    """A refusal of the target when the flow last set a subject: `subject` is 'configs', 'acls' or 'groups'."""
+    """A refusal of the target when the flow last set a subject: `subject` is 'configs', 'acls' or 'groups'. Or
+    'schemas': what names schemas in records and is not mapped."""
 
     subject: str
     reason: str

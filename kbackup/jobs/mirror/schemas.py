@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kbackup.archive.models import DocumentRef, Manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.schemas import ids_in_use
+from kbackup.archive.uncovered_schemas import forms_of, uncovered
 from kbackup.errors import ClusterError
 from kbackup.jobs.mirror.apply.held import reason_of
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
@@ -36,7 +37,9 @@ class MirrorSchemas:
 
     flow: Flow
     state: Store
-    _known: tuple[DocumentRef | None, frozenset[int | str]] | None = None
+    uncovered: tuple[str, ...] = ()
+    """What names schemas in the records of the last round and is not mapped, in words."""
+    _known: tuple[DocumentRef | None, frozenset[int | str], frozenset[tuple[str, str, str]]] | None = None
     _rewrite: SchemaRewrite | None = None
 
     def register(self, archive: Archive, point: Manifest, topics: Sequence[RemoteTopic]) -> SchemaRewrite | None:
@@ -46,10 +49,12 @@ class MirrorSchemas:
             return None
         sources = {topic.source for topic in topics}
         states = [topic for topic in point.topics if topic.name in sources]
-        needed = point.schemas, frozenset(ids_in_use(states))
+        forms = frozenset((use.topic, use.part, use.form) for use in forms_of(states))
+        needed = point.schemas, frozenset(ids_in_use(states)), forms
         if needed == self._known:
             return self._rewrite
         schemas = archive.schemas(point)
+        self.uncovered = tuple(uncovered(states, schemas))
         if schemas is None:
             if not needed[1]:
                 return None

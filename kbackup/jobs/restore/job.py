@@ -158,6 +158,8 @@ def restore(
             findings.warnings += schemas.warnings if schemas is not None else ()
         shown = without_topics(plan, {*excluded.values(), *(topic.source for topic in not_restored)})
         if dry_run:
+            # a restore names them in its report, as what is missing
+            findings.warnings += schemas.plan.uncovered if schemas is not None else ()
             findings.warnings += warn_of_members(cluster, shown.groups)
         # the report names these topics again, perhaps hours later
         show_plan(shown, [*(topic.sentence for topic in not_restored), *findings.warnings])

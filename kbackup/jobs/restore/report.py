@@ -121,7 +121,7 @@ def make_report(
         f"consumers can't see all of {tp} yet: a transaction is open there, see troubleshooting.md" for tp in hidden
     )
     unset = settings.missing if settings is not None and status != "planned" else ()
-    refused = schemas.not_set if schemas is not None else ()
+    refused = (*schemas.not_set, *schemas.uncovered) if schemas is not None else ()
     return RestoreReport(
         status=status,
         restore_id=plan.restore_id,

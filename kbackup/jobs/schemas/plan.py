@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from kbackup.archive.models import Member, Schemas, TopicState
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.schemas import Place, SchemaIndex, lacking, naming_parts, schema_uses, usual_id
+from kbackup.archive.uncovered_schemas import also_needed, uncovered
 from kbackup.errors import RefusedError, UsageError
 from kbackup.formats.schema_ids import Part
 from kbackup.schemas.base import (
@@ -68,6 +69,8 @@ class SchemaPlan(Member, frozen=True, kw_only=True):
     """By topic of the source, which of keys and values name schemas; empty without records."""
     guids: tuple[str, ...] = ()
     """GUIDs that records carry."""
+    uncovered: tuple[str, ...] = ()
+    """What names schemas in records and is not mapped, in words."""
 
     @property
     def created(self) -> list[PlannedSchema]:
@@ -140,7 +143,8 @@ def planned_versions(
     schemas: Schemas, topics: Collection[TopicState], prefix: str = "", subjects: Selection | None = None
 ) -> tuple[list[tuple[str, SchemaVersion]], list[str]]:
     """Return the versions of `subjects`, or of the subjects whose ids records of `topics` carry, with all that they
-    refer to, in order, each with its subject in the restore point. Also return in words what stands against it.
+    refer to, in order, each with its subject in the restore point. Also return in words what stands against it. Where
+    records carry ids that are not listed, these are all subjects.
 
     A deleted version whose references are gone is left out if no record carries its id."""
     if prefix.startswith(":.") and not context_of(prefix):
@@ -152,6 +156,7 @@ def planned_versions(
             number = 1 + max(number for subject, number in places if subject == v.subject)
             places[v.subject, number] = replace(v, version=number)
     carried, lost = ids_of_records(topics, index)
+    carried |= {v.id for v in also_needed(topics, schemas)}
     found = {(context_of(v.subject), v.id) for v in map(index.find, carried)}
     by_id = {v.subject for v in places.values() if (context_of(v.subject), v.id) in found}
     problems = lost if subjects is None else []
@@ -402,4 +407,6 @@ def prepare_schemas(
         return plan
     index = SchemaIndex(schemas)
     guids = sorted(each for each in ids_of_records(topics, index)[0] if isinstance(each, str))
-    return replace(plan, parts=naming_parts(topics, index), guids=tuple(guids))
+    return replace(
+        plan, parts=naming_parts(topics, index), guids=tuple(guids), uncovered=tuple(uncovered(topics, schemas))
+    )

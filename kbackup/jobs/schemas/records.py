@@ -9,6 +9,7 @@ from kbackup.archive.models import Member, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.schemas import SchemaIndex, may_name, used_schemas
+from kbackup.archive.uncovered_schemas import apicurio_uses, uncovered
 from kbackup.errors import MismatchError, UndecodableError, UsageError
 from kbackup.jobs.replay import SchemaRewrite
 from kbackup.jobs.schemas.plan import Mode, SchemaPlan, ids_of_records, open_registry, prepare_schemas
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
 
 class SchemasReport(Member, frozen=True, kw_only=True):
     """The schemas of a restore: how many versions of how many subjects. `not_set` are settings that the registry
-    refused."""
+    refused; `uncovered` says what names schemas in the records and is not mapped."""
 
     registry: str
     mode: Mode
     versions: int
     subjects: int
     not_set: tuple[str, ...] = ()
+    uncovered: tuple[str, ...] = ()
 
 
 def schemas_report(of: SchemaPlan | SchemaMap) -> SchemasReport:
@@ -41,6 +43,7 @@ def schemas_report(of: SchemaPlan | SchemaMap) -> SchemasReport:
         versions=len(subjects),
         subjects=len({*subjects}),
         not_set=() if isinstance(of, SchemaPlan) else of.not_set,
+        uncovered=of.uncovered,
     )
 
 
@@ -72,7 +75,8 @@ def plan_record_schemas(
     topics = planned_topics(archive, plan) if archive is not None else []
     schemas = archive.schemas(plan.restore_point) if archive is not None else None
     if schemas is None:
-        if asked is None and not any(may_name(used) for topic in topics for used in used_schemas(topic)):
+        framed = any(may_name(used) for topic in topics for used in used_schemas(topic))
+        if asked is None and not framed and not apicurio_uses(topics, None):
             return None
         raise UsageError(
             f"restore point {plan.restore_point} has no schemas, so that ids in its records may mean others",
@@ -111,7 +115,9 @@ def unreadable_records(archive: Archive, plan: RestorePlan) -> list[str]:
         from kbackup.kafka.schema_registry import BUILT_IN
 
         index = SchemaIndex(schemas, BUILT_IN)
-        ids, problems = ids_of_records(planned_topics(archive, plan), index)
+        topics = planned_topics(archive, plan)
+        ids, problems = ids_of_records(topics, index)
+        problems += uncovered(topics, schemas)
         for each in sorted(ids, key=str):
             try:
                 codec_of(index.schema(each))

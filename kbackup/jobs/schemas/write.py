@@ -63,7 +63,7 @@ class RestoredSchema(Member, frozen=True, kw_only=True):
 class SchemaMap(Document, frozen=True, kw_only=True):
     """restores/<id>/schemas.json: `ids` and `guids` that records carry, and what they are on the target. `parts` has
     which of keys and values name schemas, by topic of the source. `not_set` are settings and deletions that the
-    registry refused."""
+    registry refused, `uncovered` says what names schemas in records and is not mapped."""
 
     format: Literal["kbackup-restored-schemas"] = "kbackup-restored-schemas"
     restore_id: str
@@ -76,6 +76,7 @@ class SchemaMap(Document, frozen=True, kw_only=True):
     schemas: tuple[RestoredSchema, ...]
     parts: dict[str, tuple[Part, ...]] = msgspec.field(default_factory=dict)
     not_set: tuple[str, ...] = ()
+    uncovered: tuple[str, ...] = ()
 
     @property
     def places(self) -> list[tuple[str, int, int]]:
@@ -202,6 +203,7 @@ def _map(restore_id: str, plan: SchemaPlan, found: Mapping[Place, SchemaVersion]
             for step, v, at in pairs
         ),
         parts=plan.parts,
+        uncovered=plan.uncovered,
     )
 
 

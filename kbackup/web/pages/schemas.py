@@ -13,6 +13,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from kbackup.archive.schemas import VersionUse, usual_id
+from kbackup.archive.uncovered_schemas import uncovered
 from kbackup.errors import UsageError
 from kbackup.schemas.base import SchemaVersion, context_of
 from kbackup.util.text import printable_lines
@@ -45,6 +46,7 @@ def schemas(request: Requested, page: Number = 1, q: str = "") -> HTMLResponse:
         of=len(snapshot.subjects),
         q=q,
         compatibility=partial(compatibility_of, snapshot),
+        uncovered=uncovered(snapshot.point.topics, snapshot.schemas) if snapshot.point is not None else [],
         unknown=[use for use in snapshot.schema_uses if use.version is None],
         most=MOST,
         few=FEW,

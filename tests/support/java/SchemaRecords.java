@@ -43,6 +43,8 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.header.Headers;
+import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.common.serialization.Deserializer;
@@ -53,7 +55,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
  * Records by Apicurio's own serializers and deserializers, in the frame that Confluent's have: 0, four bytes of an id.
  *   read BOOTSTRAP REGISTRY TOPIC=KEY,VALUE...   the topics' records, a line of JSON each; KEY and VALUE are AVRO,
  *                                                PROTOBUF, JSON or STRING
- *   write BOOTSTRAP REGISTRY                     writes records that stand on stdin, a line of JSON each:
+ *   write BOOTSTRAP REGISTRY [FORM]              with contentId or globalId in headers, or eightBytes; writes records that stand on stdin, a line of JSON each:
  *       {"topic": …, "partition": …, "key": PART, "value": PART}, where a PART is null or
  *       {"format": …, "subject": …, "data": …} with "schemas" (AVRO: texts, the last one is the record's), or with "files" (PROTOBUF: a FileDescriptorSet in base64) and "message", its full name
  */
@@ -64,7 +66,7 @@ public class SchemaRecords {
     public static void main(String[] arguments) throws Exception {
         String bootstrap = arguments[1], registry = arguments[2];
         if (arguments[0].equals("write")) {
-            write(bootstrap, registry);
+            write(bootstrap, registry, arguments.length > 3 ? arguments[3] : "");
             return;
         }
         Map<String, List<Deserializer<?>>> topics = new HashMap<>();
@@ -194,7 +196,7 @@ public class SchemaRecords {
         return itself ? value : value.toString();
     }
 
-    private static void write(String bootstrap, String registry) throws Exception {
+    private static void write(String bootstrap, String registry, String form) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         ByteArraySerializer bytes = new ByteArraySerializer();
         Map<String, Object> properties = Map.of("bootstrap.servers", bootstrap);
@@ -202,14 +204,17 @@ public class SchemaRecords {
             for (String line = in.readLine(); line != null; line = in.readLine()) {
                 JsonNode record = JSON.readTree(line);
                 String topic = record.get("topic").asText();
-                byte[] key = serialized(topic, registry, record.get("key"), true);
-                byte[] value = serialized(topic, registry, record.get("value"), false);
-                producer.send(new ProducerRecord<>(topic, record.get("partition").asInt(), key, value)).get();
+                Headers headers = new RecordHeaders();
+                byte[] key = serialized(topic, registry, form, headers, record.get("key"), true);
+                byte[] value = serialized(topic, registry, form, headers, record.get("value"), false);
+                producer.send(new ProducerRecord<>(topic, record.get("partition").asInt(), key, value, headers)).get();
             }
         }
     }
 
-    private static byte[] serialized(String topic, String registry, JsonNode part, boolean key) throws Exception {
+    private static byte[] serialized(
+        String topic, String registry, String form, Headers headers, JsonNode part, boolean key
+    ) throws Exception {
         if (part == null || part.isNull()) {
             return null;
         }
@@ -224,6 +229,15 @@ public class SchemaRecords {
                 default -> new ProtobufKafkaSerializer<Message>();
             };
             Map<String, Object> properties = properties(registry);
+            switch (form) {  // ways of Apicurio's own to name a schema
+                case "contentId", "globalId" -> {
+                    properties.put("apicurio.registry.headers.enabled", "true");
+                    properties.put("apicurio.registry.use-id", form);
+                }
+                case "eightBytes" ->
+                    properties.put("apicurio.registry.id-handler", "io.apicurio.registry.serde.Legacy8ByteIdHandler");
+                default -> { }
+            }
             properties.put("apicurio.registry.artifact.artifact-id", subject);
             properties.put("apicurio.registry.find-latest", "true");
             if (format.equals("PROTOBUF")) {  // it knows no nested types
@@ -240,7 +254,7 @@ public class SchemaRecords {
             case "JSON" -> data;
             default -> message(part.get("files").asText(), part.get("message").asText(), data);
         };
-        return serializer.serialize(topic, value);
+        return serializer.serialize(topic, headers, value);
     }
 
     private static Object avro(JsonNode texts, JsonNode data) throws Exception {

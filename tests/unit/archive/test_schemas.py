@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from kbackup.archive.models import Schemas, TopicState, UsedSchemas, document_ref, dump, load
 from kbackup.archive.schemas import (
     SchemaIndex,
     SchemaSource,
     UnknownId,
+    evidently_names,
+    hides_ids,
     ids_in_use,
     merged,
     names_schemas,
@@ -17,6 +21,7 @@ from kbackup.archive.schemas import (
     unknown_ids,
 )
 from kbackup.errors import CorruptError, UndecodableError
+from kbackup.formats.schema_ids import MOST_IDS
 from kbackup.schemas.base import RegistryOptions, SchemaVersion
 from tests.support.memory_store import MemoryStore
 from tests.support.schemas import schemas, version
@@ -123,9 +128,60 @@ def test_counts_add_up() -> None:
     assert ids_in_use([topic(*both)]) == {1, 2, 7}
 
 
-def test_ids_beyond_a_thousand_are_not_listed() -> None:
-    many = merged([used(1000, {str(n): 1 for n in range(1, 1001)})], [used(2, {"1": 1, "5000": 1})])
-    assert (len(many[0].ids), many[0].framed, many[0].ids["1"], "5000" in many[0].ids) == (1000, 1002, 2, False)
+def test_ids_that_were_listed_stay_and_those_without_room_are_counted() -> None:
+    listed = {str(n): 1 for n in range(1, MOST_IDS + 1)}
+    (many,) = merged([used(MOST_IDS, listed)], [used(4, {"1": 1, "50000": 3})])
+    assert (len(many.ids), many.framed, many.ids["1"], "50000" in many.ids) == (MOST_IDS, MOST_IDS + 4, 2, False)
+    assert (many.unlisted, many.odd) == (3, 0)
+
+
+def test_ids_that_an_older_version_did_not_list_count_as_unlisted() -> None:
+    (many,) = merged([used(1200, {str(n): 1 for n in range(1, 1001)})], [used(1, {"1": 1})])
+    assert (many.framed, many.unlisted) == (1201, 200)
+
+
+def test_an_entry_with_every_id_listed_is_written_as_ever() -> None:
+    """Older versions refuse members that they don't know."""
+    (both,) = merged([used(2, {"1": 2})], [used(1, {"20000000": 1})])
+    assert msgspec.to_builtins(both).keys() == {"part", "fields", "framed", "sure", "ids"}
+
+
+ODD = {str(2**24 + n): 1 for n in range(1000)}
+RANDOM = replace(used(20_000, ODD, fields=10_000_000, sure=19_000), unlisted=19_000, odd=19_850)
+"""As of random bytes."""
+
+
+@pytest.mark.parametrize(
+    ("of", "named", "hidden"),
+    [
+        (used(10, {"1": 10}), True, False),
+        (used(10, {"1": 10}, fields=5000), True, False),  # a topic that has just begun with a serializer
+        (used(10, {"1": 10}, sure=0), False, False),  # numbers
+        (used(10, TEXTS := {str(int.from_bytes(b"\x07abc")): 10}), False, False),  # texts behind their length
+        (RANDOM, False, False),
+        (used(20_000, {str(n): 1 for n in range(1, 1001)}), True, True),  # of an older version
+        (used(20_000, ODD, fields=10_000_000), False, False),  # of an older version, of random bytes
+        (replace(used(20_000, {"1": 1000}), unlisted=19_000), True, True),
+        (replace(used(20_000, TEXTS), unlisted=19_990, odd=20_000), False, False),
+    ],
+)
+def test_a_serializer_is_told_from_bytes_that_look_like_one(of: UsedSchemas, named: bool, hidden: bool) -> None:
+    assert (evidently_names(of), hides_ids(of, SchemaIndex(schemas()))) == (named, hidden)
+
+
+def test_known_odd_ids_are_evidence_too() -> None:
+    of = replace(used(3000, {str(2**24): 2000}), unlisted=1000, odd=3000)
+    assert hides_ids(of, SchemaIndex(schemas(version("a", 1, 2**24))))
+
+
+def test_the_registry_is_not_asked_for_ids_of_random_bytes() -> None:
+    assert ids_in_use([topic(replace(RANDOM, ids=RANDOM.ids | {"5": 1, "30000000": 2}))]) == {5, 30_000_000}
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_topics_of_kafkas_own_name_no_schemas(name: str) -> None:
+    own = topic(used(9, {"5": 9}), name=name)
+    assert (ids_in_use([own]), list(schema_uses([own], SchemaIndex(schemas(version("a", 1, 5)))))) == (set(), [])
 
 
 def test_tasks_hold_schemas_against_their_manifest() -> None:

@@ -23,6 +23,7 @@ from kbackup.errors import CorruptError, UndecodableError
 from kbackup.formats import record, schema_kernel
 from kbackup.formats.schema_ids import (
     MOST_IDS,
+    MOST_ODD,
     PARTS,
     Part,
     SchemaCounter,
@@ -74,9 +75,15 @@ def guid_frame(guid: str, rest: bytes = b"") -> bytes:
 
 _REST = st.binary(max_size=6)
 _FRAMES = st.builds(id_frame, st.sampled_from(IDS), _REST)
-_FIELDS = st.none() | st.binary(max_size=9) | _FRAMES | st.integers(0, 2**40).map(lambda n: struct.pack(">q", n))
-_NAMES = st.sampled_from(["__key_schema_id", "__value_schema_id", "__value_schema_ix", "__key_schema_i", ""])
-_VALUES = _FIELDS | st.builds(guid_frame, st.sampled_from(GUIDS), _REST) | st.just(b"\x01" + bytes(15))
+_EIGHT = st.builds(lambda number, rest: struct.pack(">bq", 0, number) + rest, st.sampled_from([-1, *IDS]), _REST)
+_NUMBERS = st.integers(0, 2**40).map(lambda n: struct.pack(">q", n))
+_FIELDS = st.none() | st.binary(max_size=9) | _FRAMES | _EIGHT | _NUMBERS
+FORMS = ("contentId", "globalId", "contentHash", "artifactId")
+OWN_NAMES = [f"apicurio.{part}.{form}" for part in PARTS for form in FORMS]
+_OTHER_NAMES = ["__value_schema_ix", "__key_schema_i", "apicurio.value.globalIx", ""]
+_NAMES = st.sampled_from(["__key_schema_id", "__value_schema_id", *_OTHER_NAMES, *OWN_NAMES])
+_LONGS = st.integers(-1, 2**33).map(lambda n: struct.pack(">q", n))
+_VALUES = _FIELDS | _LONGS | st.builds(guid_frame, st.sampled_from(GUIDS), _REST) | st.just(b"\x01" + bytes(15))
 _RECORDS = st.builds(
     lambda kind, key, value, headers: Record(0, kind, 5 if kind >= 0 else None, key, value, headers),
     st.sampled_from([-2, -1, 0, 1]),
@@ -104,9 +111,28 @@ def frames(part: Part, field: bytes, headers: list[tuple[str, bytes | None]]) ->
             continue
         assert frame is not None
         found.append((number, frame))
-    if not own and (frame := frame_of(field, [], name)) is not None:
+    if not own and not own_forms(part, headers) and (frame := frame_of(field, [], name)) is not None:
         found.append((None, frame))
     return found
+
+
+def own_forms(part: Part, headers: list[tuple[str, bytes | None]]) -> list[str]:
+    """What headers name in Apicurio's own forms."""
+    found = []
+    for name, value in headers:
+        form = name.removeprefix(f"apicurio.{part}.")
+        if name not in OWN_NAMES or form == name or value is None:
+            continue
+        if form in ("contentHash", "artifactId"):
+            found.append(form)
+        elif len(value) >= 8 and (number := struct.unpack_from(">q", value)[0]) > 0:
+            found.append(f"{form} {number}")
+    return found
+
+
+def is_sure(field: bytes, number: int | None, frame: SchemaFrame) -> bool:
+    """Whether a frame can't be a number of eight bytes, or that of gRPC, which has the length of what follows."""
+    return number is not None or (len(field) != 8 and frame.schema != len(field) - 5)
 
 
 def expected_uses(made: list[Record], topic: str = "t") -> list[SchemaUse]:
@@ -115,9 +141,16 @@ def expected_uses(made: list[Record], topic: str = "t") -> list[SchemaUse]:
         fields = [(field, r.headers) for r in made if (field := r.key if part == "key" else r.value) is not None]
         found = [(field, frames(part, field, headers)) for field, headers in fields]
         framed = [(field, each) for field, each in found if each]
-        sure = sum(len(field) != 8 or each[0][0] is not None for field, each in framed)
+        sure = sum(is_sure(field, *each[0]) for field, each in framed)
         ids = Counter(frame.schema for _, each in framed for _, frame in each)
-        uses.append(SchemaUse(topic, part, len(fields), len(framed), sure, dict(ids)))
+        odd = sum(count for schema, count in ids.items() if isinstance(schema, int) and schema >= 2**24)
+        apicurio = Counter(form for _, headers in fields for form in own_forms(part, headers))
+        for field, headers in fields:
+            named = own_forms(part, headers) or any(n.encode() == HEADERS[part] and v is not None for n, v in headers)
+            if not named and len(field) >= 9 and field[:5] == bytes(5):
+                number = struct.unpack_from(">i", field, 5)[0]
+                apicurio.update([f"eightBytes {number}"] if number > 0 else [])
+        uses.append(SchemaUse(topic, part, len(fields), len(framed), sure, dict(ids), odd=odd, apicurio=dict(apicurio)))
     return uses
 
 
@@ -198,15 +231,33 @@ def test_the_first_frame_without_a_mapping_is_named(
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_ids_beyond_the_most_that_are_kept_count_as_framed(kernel: str) -> None:
-    longs = np.random.default_rng(1).integers(2**24, 2**55, 3000).tolist()
+def test_thousands_of_ids_are_listed_and_odd_ones_as_unlisted_beyond_a_thousand(kernel: str) -> None:
+    longs = np.random.default_rng(1).integers(2**48, 2**55, 3000).tolist()
     with using(kernel):
+        some = counted(encoded(*(plain(n, value=id_frame(1 + n % 3000)) for n in range(9000))))[1]
         many = counted(encoded(*(plain(n, value=struct.pack(">q", long)) for n, long in enumerate(longs))))[1]
-        some = counted(encoded(*(plain(n, value=id_frame(1 + n % MOST_IDS)) for n in range(3000))))[1]
-    assert many[2:5] == (3000, 3000, 0)
-    assert len(many.ids) == MOST_IDS
-    assert set(many.ids) <= {long >> 24 for long in longs}
-    assert some.ids == dict.fromkeys(range(1, MOST_IDS + 1), 3)
+    assert some.ids == dict.fromkeys(range(1, 3001), 3)
+    assert (some.unlisted, some.odd) == (0, 0)
+    assert (many.fields, many.framed, many.sure, many.odd) == (3000, 3000, 0, 3000)
+    assert (len(many.ids), many.unlisted) == (MOST_ODD, 3000 - MOST_ODD)
+
+
+def test_ids_without_a_place_are_counted() -> None:
+    """More than a task's table takes: it stays small."""
+    total = 20_000
+    counter = SchemaCounter()
+    for first in range(0, total, 5000):
+        counter.add(T, encoded(*(plain(n, value=id_frame(n + 1)) for n in range(first, first + 5000))))
+    use = counter.result()[1]
+    assert (use.framed, len(use.ids), use.unlisted) == (total, MOST_IDS, total - MOST_IDS)
+
+
+def test_a_table_grows_without_losing_counts_over_blocks() -> None:
+    counter = SchemaCounter()
+    for turn in range(3):
+        made = (plain(1000 * turn + n, value=id_frame(n + 1)) for n in range(1000))
+        counter.add(T, encoded(*made))
+    assert counter.result()[1].ids == dict.fromkeys(range(1, 1001), 3)
 
 
 def test_records_that_are_read_again_count_once() -> None:
@@ -221,12 +272,13 @@ def test_records_that_are_read_again_count_once() -> None:
 
 def test_merged_uses_have_the_most_frequent_ids() -> None:
     one = SchemaUse("t", "value", 5, 4, 3, dict.fromkeys(range(1, MOST_IDS + 1), 2))
-    other = SchemaUse("t", "value", 2, 2, 2, {5000: 3, 7: 1})
+    other = SchemaUse("t", "value", 2, 2, 2, {MOST_IDS + 1: 3, 7: 1}, unlisted=4, odd=1, apicurio={"contentId 7": 2})
     key = SchemaUse("t", "key", 1, 0, 0, {})
     first, second = merge([one, key, other])
     assert first == key
     assert second[:5] == ("t", "value", 7, 6, 5)
-    assert (len(second.ids), second.ids[5000], second.ids[7]) == (MOST_IDS, 3, 3)
+    assert (len(second.ids), second.ids[MOST_IDS + 1], second.ids[7]) == (MOST_IDS, 3, 3)
+    assert (second.unlisted, second.odd, second.apicurio) == (4 + 2, 1, {"contentId 7": 2})
 
 
 def damage(work: Callable[[RecordBlock], object], block: RecordBlock) -> str:

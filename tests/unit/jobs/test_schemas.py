@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from kbackup.archive.models import Schemas, TopicState, UsedSchemas
 from kbackup.archive.query.selection import Selection
 from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.schemas.plan import Mode, SchemaPlan, plan_schemas, planned_versions, renamed
+from kbackup.jobs.schemas.plan import Mode, SchemaPlan, plan_schemas, planned_versions, prepare_schemas, renamed
 from kbackup.schemas.base import SchemaReference, SchemaVersion, SubjectSettings
 from tests.support.confluent_registry import ConfluentRegistry
 from tests.support.schemas import Client, put
@@ -46,7 +46,7 @@ def document(versions: Sequence[SchemaVersion], settings: Sequence[SubjectSettin
 
 
 def topic(*ids: int | str) -> TopicState:
-    counts = dict.fromkeys(("fields", "framed", "sure"), 3 * len(ids))
+    counts: dict[str, Any] = dict.fromkeys(("fields", "framed", "sure"), 3 * len(ids))
     used = UsedSchemas(part="value", ids={str(each): 3 for each in ids}, **counts)
     fields: dict[str, Any] = {"id": "", "incarnation": 1, "captured": 1, "state": "present", "partitions": ()}
     return TopicState(name="t", schemas=(used,), counted=9, **fields)
@@ -89,6 +89,27 @@ def test_what_is_wanted_comes_whole_and_after_what_it_needs(
 ) -> None:
     versions, problems = planned_versions(document(POINT), [topic(*ids)] if ids else [], "", subjects)
     assert (places(versions), problems) == (wanted, [])
+
+
+def with_counts(of: TopicState, **counts: Any) -> TopicState:
+    return replace(of, schemas=tuple(replace(used, **counts) for used in of.schemas))
+
+
+def test_records_with_more_ids_than_are_listed_may_need_any_subject() -> None:
+    many = with_counts(topic(70), unlisted=4, framed=7)
+    versions, problems = planned_versions(document(POINT), [many])
+    assert {*places(versions)} == {"inner 3", "orders 1", "orders 2", "orders 4", "users 1"}
+    assert problems == []
+    assert places(planned_versions(document(POINT), [topic(70)])[0]) == ["users 1"]
+
+
+def test_schemas_of_apicurios_own_forms_come_along_and_are_named_as_not_mapped() -> None:
+    apart = with_counts(topic(), fields=9, apicurio={"contentId 70": 9})
+    made = prepare_schemas(target(), document(POINT), [apart], "map")
+    assert [step.schema.subject for step in made.steps] == ["users"]
+    assert (made.parts, made.problems) == ({}, ())
+    (words,) = made.uncovered
+    assert words.startswith("values of t name their schemas by the header apicurio.value.contentId")
 
 
 def test_an_id_of_a_subject_that_was_made_anew_gets_a_place_of_its_own() -> None:

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.models import HangingTransaction, Lease, Loss, Transactions, dump
+from kbackup.archive.models import HangingTransaction, Lease, Loss, Transactions, UsedSchemas, dump
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.archive.verify.findings import Scope, Verification
 from kbackup.config.models import Backup
 from kbackup.jobs.drill.report import store_report
-from kbackup.jobs.status import ArchiveStatus, archive_status
+from kbackup.jobs.status import ArchiveStatus, archive_status, summary
 from kbackup.store.base import Store
 from kbackup.util.times import ms_of, rfc3339
 from tests.support import drill_reports
@@ -236,6 +236,22 @@ def test_damaged_documents_of_a_restore_point_with_warnings_are_a_finding(name: 
     (found,) = (f for f in status(open_archive(archive.store)).findings if f.subject == "damage")
     assert (found.level, found.command) == ("critical", "kbackup verify")
     assert key in found.message
+
+
+def test_a_status_says_whether_there_are_schemas_and_what_is_not_mapped(archive: Archive) -> None:
+    assert "restore point 2 is " in summary(status(archive))
+    used = UsedSchemas(part="value", fields=9, framed=0, sure=0, ids={}, apicurio={"contentId 7": 9})
+    topics = [
+        msgspec.structs.replace(topic, schemas=(used,)) if topic.name == "orders" else topic
+        for topic in archive.restore_point("latest").topics
+    ]
+    commit_point(archive, 3, topics, (), (), warnings=["w"], schemas=schemas(version("orders-value", 1, 7)))
+    found = status(archive)
+    assert "restore point 3 with schemas is " in summary(found)
+    (named,) = (each for each in found.findings if each.subject == "schemas")
+    assert named.level == "warning"
+    assert named.message.startswith("values of orders name their schemas by the header apicurio.value.contentId")
+    assert "(9 records)" in named.message
 
 
 @pytest.mark.parametrize(("hours", "named"), [(0.9, False), (1.1, True)])

@@ -199,7 +199,8 @@ class RoundReport:
     @property
     def is_loss(self) -> bool:
         """Return whether the process ends with exit code 3 for this round."""
-        return self.applied.is_loss or any(self.refused.get(subject) for subject in ("topics", "configs", "acls"))
+        told = ("topics", "configs", "acls", "schemas")
+        return self.applied.is_loss or any(self.refused.get(subject) for subject in told)
 
     def refusals(self, subject: str) -> list[str]:
         """Return the target's refusals of a subject, in words."""
@@ -272,6 +273,7 @@ class Rounds:
             changed |= configs.changed.keys()
             self.timetable.done("configs")
         schemas, withheld = self.topic_schemas.register(archive, point, served)
+        refused["schemas"] = self.schemas.uncovered
         applied = self.applier.apply(archive, point, served, looked, schemas, changed, withheld)
         syncs = emit_offset_syncs(flow, self.internal, served, applied.positions, self.applier.map)
         checkpoints, offsets = self._positions(archive, point, served, applied, refused)

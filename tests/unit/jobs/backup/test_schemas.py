@@ -41,6 +41,10 @@ def topic(*ids: int | str, name: str = "orders", counted: int = 9, sure: int = 1
     return replace(topic_of(name, 1, [partition_state(0, 0, 9, 9)]), schemas=(used,), counted=counted)
 
 
+def reference(subject: str, number: int) -> dict[str, object]:
+    return {"name": subject, "subject": subject, "version": number}
+
+
 def source(registry: ConfluentRegistry, keep: Keep = "used") -> BackupSchemas:
     return BackupSchemas(RegistryOptions(url=registry.url), keep)
 
@@ -110,6 +114,28 @@ def test_what_was_deleted_is_marked_and_what_is_gone_is_kept_while_it_is_needed(
     gone = source(running).take([topic(2, 4)], deleted)
     assert (places(gone.schemas), gone.warnings) == (["clicks-value 1 gone", *ORDERS], ())
     assert places(source(running).take([topic(2)], gone.schemas).schemas) == ORDERS
+
+
+def test_what_a_schema_refers_to_is_kept_when_it_is_gone(running: ConfluentRegistry) -> None:
+    """The registry still has the schema itself."""
+    register(running, "currency", "currency")
+    register(running, "money", "money 2", "currency")
+    running.put("orders-value", 3, 9, {"schema": '"orders 3"', "references": [reference("money", 2)]})
+    before = source(running).take([topic(9)], None).schemas
+    del running.subjects["money"], running.subjects["currency"]
+    for _ in range(2):  # what is kept is kept again
+        before = source(running).take([topic(9)], before).schemas
+        found = places(before)
+        assert {"currency 1 gone", "money 1 gone", "money 2 gone", "orders-value 3 active"} <= {*found}
+        assert len(found) == len({*found}) == 6
+    assert before is not None
+    assert [name for name, _ in SchemaIndex(before).schema(9).references] == ["currency", "money"]
+
+
+def test_a_reference_that_is_deleted_softly_is_no_other_one(running: ConfluentRegistry) -> None:
+    before = source(running).take([topic(2)], None).schemas
+    running.subjects["money"][1].deleted = True
+    assert places(source(running).take([topic(2)], before).schemas) == ["money 1 deleted", *ORDERS[1:]]
 
 
 def test_an_id_in_another_context_is_not_the_one_that_is_gone(running: ConfluentRegistry) -> None:
@@ -199,3 +225,52 @@ def test_a_follower_does_not_wait_for_a_dead_registry_in_each_round(running: Con
     assert follower.take([topic(2)], None, again=False) == first
     assert (first.failed, len(running.asked)) == (True, asked)
     assert places(follower.take([topic(2)], None).schemas) == ORDERS, "the last round asks"
+
+
+def with_counts(of: TopicState, **counts: object) -> TopicState:
+    return replace(of, schemas=tuple(replace(used, **counts) for used in of.schemas))
+
+
+def test_records_with_more_ids_than_are_listed_keep_all_subjects_and_say_so(running: ConfluentRegistry) -> None:
+    many = with_counts(topic(2), unlisted=4, framed=13)
+    taken = source(running).take([many], None)
+    assert places(taken.schemas) == [":.x:other 1 active", "clicks-value 1 active", *ORDERS]
+    assert taken.unlisted
+    (warning,) = taken.warnings
+    assert warning.startswith("values of orders carry more schema ids than are listed: nobody knows those of 4 records")
+    by_choice = source(running, "all").take([many], None)
+    assert (by_choice.unlisted, by_choice.warnings) == (False, ())
+
+
+def test_odd_ids_are_found_to_be_too_many_once_the_registry_knows_them(running: ConfluentRegistry) -> None:
+    running.put("odd-value", 1, 2**25, {"schema": '"odd"'})
+    many = with_counts(topic(2**25), unlisted=4, framed=13, odd=13)
+    taken = source(running).take([many], None)
+    assert (taken.unlisted, "clicks-value 1 active" in places(taken.schemas)) == (True, True)
+
+
+def test_random_bytes_neither_keep_all_subjects_nor_warn(running: ConfluentRegistry) -> None:
+    random = with_counts(topic(*range(2**24, 2**24 + 50), fields=10**6), unlisted=950, framed=1400, odd=1390)
+    running.asked.clear()
+    taken = source(running).take([topic(2), random], None)
+    assert (places(taken.schemas), taken.warnings, taken.unlisted) == (ORDERS, (), False)
+    assert BackupSchemas(keep="used").take([random], None).note == ""
+
+
+def test_schemas_of_apicurios_own_forms_are_kept_and_named_as_not_mapped(running: ConfluentRegistry) -> None:
+    apart = with_counts(topic(name="apart"), framed=0, sure=0, apicurio={"contentId 4": 9})
+    eight = with_counts(topic(name="eight"), framed=0, sure=0, apicurio={"eightBytes 2": 9})
+    taken = source(running).take([apart, eight], None)
+    assert places(taken.schemas) == ["clicks-value 1 active", *ORDERS]
+    assert [warning.split(" name ")[0] for warning in taken.warnings] == ["values of apart", "values of eight"]
+    note = BackupSchemas(keep="used").take([apart, eight], None).note
+    assert note.startswith("records of apart name schemas of a registry"), "ids of eight bytes are no evidence"
+
+
+def test_global_ids_that_the_registry_does_not_tell_keep_all_subjects(running: ConfluentRegistry) -> None:
+    apart = with_counts(topic(name="apart"), framed=0, sure=0, apicurio={"globalId 4": 9})
+    assert places(source(running).take([apart], None).schemas) == [
+        ":.x:other 1 active",
+        "clicks-value 1 active",
+        *ORDERS,
+    ]
