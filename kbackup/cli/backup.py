@@ -151,6 +151,7 @@ def _follow_until_stopped(frame: Frame) -> int:
     name_options("backup.topics", "backup.groups"),
     key_options("backup.segment_bytes", "backup.compression", "backup.isolation_level", "backup.allow_loss"),
     key_options("backup.transactions", "backup.transaction_wait_seconds"),
+    key_options("backup.recheck_compacted", "backup.recheck_bytes"),
     key_options("backup.adopt_topics", "backup.adopt_cluster", "backup.wait", "backup.schemas"),
     key_option("schema_registry.url", "--schema-registry", help="URL of the source's schema registry."),
     key_options("export.delta", "export.one_table", "export.decode"),
@@ -170,7 +171,8 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
 
     Later backups take the new records. Ends with exit code 3 when records were lost before they could be archived, when
     a partition has no leader, when transactions may be in part though --transactions is whole, when the schema registry
-    can't be read, or when the metadata log of [source] is damaged.
+    can't be read, when the metadata log of [source] is damaged, or when deletions of compacted topics may have been
+    missed.
 
     --delta then writes Delta tables. If that fails, the restore point stays, and the exit code is that of the error.
 
@@ -211,7 +213,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
             show_report=lambda report: _show(report, reporter),
             show_export=show_export,
         )
-    lost = report.losses or any(each.losses for each in exported)
+    lost = report.losses or report.unseen_deletions or any(each.losses for each in exported)
     from kbackup.jobs.backup.transactions import are_in_part
 
     incomplete = report.damage or report.offline or are_in_part(report.transactions, config.backup)

@@ -78,6 +78,13 @@ class Window(Member, frozen=True, kw_only=True):
         ranges = ((start or 0, MOST if end is None else end),)
         return replace(self, ranges=ranges)
 
+    def inside(self, other: Window) -> Window:
+        """Return this window, limited to the offsets of `other`."""
+        if other.ranges is None:
+            return self
+        ranges = EVERY_OFFSET if self.ranges is None else self.ranges
+        return replace(self, ranges=without(ranges, without(EVERY_OFFSET, other.ranges)))
+
     def may_hold(self, segment: Segment) -> bool:
         """Return whether a record of the segment can lie in the window, by its descriptor. A segment without timestamps
         may: the Java tool's files don't record them."""
