@@ -53,18 +53,16 @@ def _chunks(keys: Fields) -> Iterator[slice]:
 
 def _chunk_digests(data: Bytes, keys: Fields) -> npt.NDArray[np.uint64]:
     """Return for each key the sum over its bytes of a mixed number, made of the byte and its place in the key."""
-    lengths = keys.length
-    digests = _mixed(lengths.astype(np.uint64))
-    filled = np.flatnonzero(lengths > 0)
-    if not len(filled):
-        return digests
-    lengths = lengths[filled]
-    begins = np.cumsum(lengths) - lengths
-    place = np.arange(int(lengths.sum())) - np.repeat(begins, lengths)
-    octets = data[np.repeat(keys.start[filled], lengths) + place]
-    marks = (place.astype(np.uint64) + np.uint64(1)) << np.uint64(8) | octets
-    digests[filled] += np.add.reduceat(_mixed(marks), begins)
-    return _mixed(digests)
+    sums = _mixed(keys.length.astype(np.uint64))
+    filled = np.flatnonzero(keys.length > 0)
+    if len(filled):  # reduceat can't take an empty key
+        lengths = keys.length[filled]
+        begins = np.cumsum(lengths) - lengths
+        place = np.arange(int(lengths.sum())) - np.repeat(begins, lengths)
+        octets = data[np.repeat(keys.start[filled], lengths) + place]
+        marks = (place.astype(np.uint64) + np.uint64(1)) << np.uint64(8) | octets
+        sums[filled] += np.add.reduceat(_mixed(marks), begins)
+    return _mixed(sums)
 
 
 def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

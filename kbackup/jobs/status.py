@@ -144,8 +144,8 @@ def archive_status(
     losses, damage, drills and the lease.
 
     `rules` are max_age, max_drill_age and allow_loss: with it, losses and unseen deletions are no findings. `reports`
-    holds the reports of drills; by default, the archive does. Reads a few small objects of the archive, whatever its size: no
-    segments, no manifests but the newest if that has warnings, no cluster.
+    holds the reports of drills; by default, the archive does. Reads a few small objects of the archive, whatever its
+    size: no segments, no manifests but the newest if that has warnings, no cluster.
     """
     at = moment if moment is not None else datetime.now(UTC)
     since = rfc3339(at - timedelta(days=RECENT_DAYS))
