@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.models import HangingTransaction, Lease, Loss, Transactions, dump
+from kbackup.archive.models import HangingTransaction, Lease, Loss, Transactions, UnseenDeletions, dump
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.archive.verify.findings import Scope, Verification
@@ -236,6 +236,20 @@ def test_damaged_documents_of_a_restore_point_with_warnings_are_a_finding(name: 
     (found,) = (f for f in status(open_archive(archive.store)).findings if f.subject == "damage")
     assert (found.level, found.command) == ("critical", "kbackup verify")
     assert key in found.message
+
+
+@pytest.mark.parametrize("allow_loss", [False, True])
+def test_deletions_that_no_backup_may_have_seen_are_a_warning(allow_loss: bool, archive: Archive) -> None:
+    (orders,) = [topic for topic in archive.restore_point(2).topics if topic.name == "orders"]
+    unseen = UnseenDeletions(offsets=7, since="2026-01-02T00:00:00.000Z")
+    first = msgspec.structs.replace(orders.partitions[0], unseen=unseen)
+    doubtful = msgspec.structs.replace(orders, partitions=(first, *orders.partitions[1:]))
+    commit_point(archive, 3, [doubtful], [], [], warnings=["deletions"])
+    found = [f for f in status(archive, allow_loss=allow_loss).findings if f.subject == "deletions"]
+    assert [(f.level, f.command) for f in found] == (
+        [] if allow_loss else [("warning", "kbackup backup --recheck-compacted")]
+    )
+    assert all("topic orders: deletions may have been compacted away unseen: 7 offsets" in f.message for f in found)
 
 
 @pytest.mark.parametrize(("hours", "named"), [(0.9, False), (1.1, True)])
