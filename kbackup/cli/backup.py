@@ -55,6 +55,8 @@ class RoundReporter:
         self._reporter.warning(*(f"{self._label}{text}" for text in (*new, *losses)))
         if back := [name for name in self._offline if name not in report.offline]:
             self._reporter.note(f"{self._label}no longer without a leader: {join_names(back, 5)}")
+        if report.deleted_records:
+            self._reporter.note(f"{self._label}{report.note}")
         self._warnings, self._offline = report.warnings, report.offline
         if losses and not self._allow_loss:
             self._notify_loss(losses, report)

@@ -244,9 +244,9 @@ def commit_point(
     archive.reopen()
 
 
-def deletions_of(topic: str, *offsets: tuple[int, int], partition: int = 0) -> Deletions:
-    """Ranges of archived records of a topic whose keys were deleted at the source."""
-    records = DeletedRecords(topic=topic, incarnation=1, partition=partition, offsets=offsets)
+def deletions_of(topic: str, *offsets: tuple[int, int], incarnation: int = 1) -> Deletions:
+    """Ranges of archived records of partition 0 of a topic, whose keys were deleted at the source."""
+    records = DeletedRecords(topic=topic, incarnation=incarnation, partition=0, offsets=offsets)
     return Deletions(found_at="2026-01-02T00:00:00.000Z", partitions=(records,))
 
 
