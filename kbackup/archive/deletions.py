@@ -52,8 +52,8 @@ def unseen_warnings(topics: Iterable[TopicState]) -> list[str]:
         since = min(unseen.since for unseen in partitions.values())
         names = join_names([str(tp) for tp in partitions], _NAMED)
         warnings.append(
-            f"topic {topic}: {UNSEEN}: {plural(offsets, 'offset')} of {names}, since {since}; a restore may bring "
-            "deleted keys back; run 'kbackup backup --recheck-compacted', and raise delete.retention.ms above the time "
-            "between backups"
+            f"topic {topic}: {UNSEEN}: {plural(offsets, 'offset')} of {names}, since {since} (or records that others "
+            "superseded, or markers of transactions); a restore may bring deleted keys back; run 'kbackup backup "
+            "--recheck-compacted', and raise delete.retention.ms above the time between backups"
         )
     return warnings

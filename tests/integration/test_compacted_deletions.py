@@ -126,3 +126,14 @@ def test_keys_that_retention_took_are_restored(
     assert report["deleted_records"] == 0
     assert open_archive(archive.store).restore_point(2).deletions is None
     assert not [e for e in archive.store.list(layout.POINTS) if e.key.endswith(layout.DELETIONS)]
+
+
+def test_markers_of_transactions_alone_are_no_doubt(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
+) -> None:
+    broker.create_topic(topic_name, 1, config={"cleanup.policy": "compact", "delete.retention.ms": "100"})
+    for number in range(3):
+        topics.committed(broker, topic_name, 0, topics.numbered(4, f"round {number}"))
+        topics.aborted(broker, topic_name, 0, topics.numbered(2, f"round {number}"))
+        report = kbackup.backup(archive, "--topic", topic_name, "--recheck-bytes", "0")
+        assert report["unseen_deletions"] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,11 +11,12 @@ import msgspec
 from kbackup.archive.catalog.operations import may_salvage
 from kbackup.archive.catalog.state import LogStart
 from kbackup.archive.deletions import unseen_partitions, unseen_warnings
-from kbackup.archive.models import DeletedRecords, Deletions, Metadata, PartitionState, TopicState
+from kbackup.archive.models import DeletedRecords, Deletions, Metadata, PartitionState, TopicState, UnseenDeletions
 from kbackup.archive.segments.table import Segment, in_order, sum_of
 from kbackup.archive.segments.window import joined, without
 from kbackup.config.models import Backup
 from kbackup.jobs.backup.deletions import DEFAULT_RETENTION, late_looks, looks_of, with_looks
+from kbackup.jobs.backup.gaps import MOST_MISSING, MOST_RECORDS, left_by_transactions, missing_ranges, read_ranges
 from kbackup.jobs.backup.log_check import is_compacted
 from kbackup.jobs.backup.plan import Plan
 from kbackup.jobs.backup.recheck import CheckedPartition, DeletedKeys, RecheckWork
@@ -96,6 +98,8 @@ class CompactionCheck:
         retention = _least_retention(gaps & compacted, configs, settings, base.settings)
         looks = {tp: look for tp, look in looks.items() if tp.topic in compacted}
         late = late_looks(looks, retention, read_at)
+        for tp in self._left_by_transactions(plan, read, late):
+            del late[tp]
         marked = with_looks(topics, looks, late, started_at)
         base.looks.update((tp, started_at) for tp, look in looks.items() if look.complete)
         found = self._recheck(plan, read, marked, compacted, late)
@@ -119,6 +123,24 @@ class CompactionCheck:
             present = self.source.cluster.topics(topics)
             configs |= self.source.cluster.all_topic_configs(present)
         return configs
+
+    def _left_by_transactions(
+        self, plan: Plan, read: Read, late: Mapping[TopicPartition, UnseenDeletions]
+    ) -> set[TopicPartition]:
+        """Return the `late` partitions in which transactions alone left gaps, as far as a few requests tell."""
+        segments: dict[TopicPartition, list[Segment]] = defaultdict(list)
+        for segment in read.segments:
+            segments[TopicPartition(segment.topic, segment.partition)].append(segment)
+        missing: dict[TopicPartition, Offsets] = {}
+        for topic in plan.topics:
+            for partition in topic.partitions:
+                tp = TopicPartition(topic.name, partition.partition)
+                few = tp in late and late[tp].offsets <= MOST_MISSING
+                if few and sum_of(segments[tp], "count") <= MOST_RECORDS:
+                    vanished = [(gone.start, gone.end) for gone in read.vanished if gone.tp == tp]
+                    ranges = read_ranges(partition, vanished)
+                    missing[tp] = missing_ranges(self.base.run.plain, segments[tp], ranges)
+        return left_by_transactions(self.source, missing)
 
     def _recheck(
         self,
