@@ -34,6 +34,7 @@ MANIFEST = "manifest.json"
 GROUPS = "groups.json"
 METADATA = "metadata.json"
 SCHEMAS = "schemas.json"
+DELETIONS = "deletions.json"
 SCHEMAS_BEFORE = "schemas-before.json"
 
 PLAN = "plan.json"

@@ -235,6 +235,33 @@ class Schemas(Document, frozen=True, kw_only=True):
     settings: tuple[SubjectSettings, ...] = ()
 
 
+# The deletions of a restore point: archived records of keys that the source's logs have no more.
+
+
+class DeletedRecords(Member, frozen=True, kw_only=True):
+    """Archived records of a partition whose keys were deleted at the source, by tombstones that the archive lacks.
+
+    `offsets` are ranges of source offsets with exclusive ends, disjoint and rising.
+    """
+
+    topic: TopicName
+    incarnation: int
+    partition: int
+    offsets: tuple[tuple[int, int], ...]
+
+
+class Deletions(Document, frozen=True, kw_only=True):
+    """points/<number>-<run>/deletions.json: the records that a restore leaves out, since their keys were deleted.
+
+    A backup finds them by comparing a whole compacted log with the archive. `found_at` is the time when the last of
+    them were found.
+    """
+
+    format: Literal["kbackup-deletions"] = "kbackup-deletions"
+    found_at: str
+    partitions: tuple[DeletedRecords, ...]
+
+
 # The manifest of a restore point: its topics, its losses, and the documents that it refers to.
 
 
@@ -257,6 +284,17 @@ class EpochEnd(Member, frozen=True, kw_only=True):
     offset: int
 
 
+class UnseenDeletions(Member, frozen=True, kw_only=True):
+    """Deletions of a compacted partition that may have been compacted away before a backup could read them.
+
+    `offsets` counts the offsets that were missing where backups read after more time than `delete.retention.ms`. All
+    deletions from before `since` are archived.
+    """
+
+    offsets: int
+    since: str
+
+
 class PartitionState(Member, frozen=True, kw_only=True):
     """One partition in a restore point: the archive has records with `start` <= offset < `end`, apart from what the
     losses name.
@@ -266,6 +304,10 @@ class PartitionState(Member, frozen=True, kw_only=True):
     `earlier` has the digests of records at growing distance before `last`, by offset, in order; `epochs` are leader
     epochs before that of `last`, in order. `held` are ranges of offsets below `end` (exclusive
     ends; rising) of transactions that are not in the restore point: the next one has them.
+
+    Two members are of compacted topics alone. `seen_at` is the last time at which the archive had, or was about to
+    read, all that the log had; empty: not known, the start of the capture counts. `unseen` stays until the whole log
+    is compared with the archive.
     """
 
     partition: int
@@ -280,6 +322,8 @@ class PartitionState(Member, frozen=True, kw_only=True):
     epochs: tuple[EpochEnd, ...] = ()
     held: tuple[tuple[int, int], ...] = ()
     earlier: dict[int, str] = msgspec.field(default_factory=dict)
+    seen_at: str = ""
+    unseen: UnseenDeletions | None = None
 
     @property
     def unbroken(self) -> int:
@@ -416,7 +460,8 @@ class Manifest(Document, frozen=True, kw_only=True):
     of a schema registry; null if none was configured, or it could not be read. `origin` is what the restore point
     was made from: a cluster, a folder of the Java tool, Delta tables, or by a repair the objects that were found.
     `not_known` says in words what a repair or an adoption could not find out. `transactions` is null where older
-    versions, a repair or an adoption made the restore point.
+    versions, a repair or an adoption made the restore point. `deletions` are the archived records that a restore
+    leaves out; null if there are none.
     """
 
     format: Literal["kbackup-manifest"] = "kbackup-manifest"
@@ -438,6 +483,7 @@ class Manifest(Document, frozen=True, kw_only=True):
     captures: tuple[Capture, ...]
     schemas: DocumentRef | None = None
     transactions: Transactions | None = None
+    deletions: DocumentRef | None = None
     topics: tuple[TopicState, ...] = ()
 
     def incarnations(self) -> dict[Incarnation, TopicState]:
@@ -447,8 +493,11 @@ class Manifest(Document, frozen=True, kw_only=True):
     @property
     def documents(self) -> list[DocumentRef]:
         """The documents that the restore point needs beside its manifest."""
-        captured = (ref for c in self.captures for ref in (c.groups, c.metadata))
-        return list(dict.fromkeys([*captured, *([self.schemas] if self.schemas is not None else [])]))
+        refs: list[DocumentRef] = []
+        for capture in self.captures:
+            refs += [capture.groups, capture.metadata]
+        refs += [ref for ref in (self.schemas, self.deletions) if ref is not None]
+        return list(dict.fromkeys(refs))
 
     def partitions(self) -> dict[IncarnationPartition, PartitionState]:
         """Return the partitions of all topics."""

@@ -21,6 +21,7 @@ from kbackup.archive.identity import REPAIR, checked_document, read_info
 from kbackup.archive.models import (
     ArchiveInfo,
     Capture,
+    Deletions,
     DocumentRef,
     Groups,
     Loss,
@@ -173,6 +174,15 @@ class Archive:
         """Return what a restore point has of a schema registry, None if it has nothing."""
         ref = (self.manifest(point) if isinstance(point, int) else point).schemas
         return load(Schemas, self.read_document(ref), ref.key) if ref is not None else None
+
+    def deletions(self, point: Manifest | int) -> Deletions | None:
+        """Return the archived records that a restore of the restore point leaves out, since their keys were deleted at
+        the source; None if there are none."""
+        manifest = self.manifest(point) if isinstance(point, int) else point
+        ref = manifest.deletions
+        if ref is None:
+            return None
+        return load(Deletions, self.read_document(ref), ref.key)
 
     def losses(self, manifest: Manifest) -> list[Loss]:
         """Return every loss that concerns a restore point: its own, earlier ones, and damage that was found later."""

@@ -150,6 +150,7 @@ class Draft:
     captures: Sequence[Capture]
     schemas: DocumentRef | None = None
     transactions: Transactions | None = None
+    deletions: DocumentRef | None = None
     groups: int
     captured_topics: int
     captured_partitions: int
@@ -176,7 +177,7 @@ def put_manifest(writing: WritingRun, draft: Draft) -> tuple[Manifest, NewPoint]
     previous = writing.archive.state.newest
     names = (
         *("number", "started_at", "committed_at", "cluster_id", "isolation_level", "origin"),
-        *("schemas", "transactions"),
+        *("schemas", "transactions", "deletions"),
     )
     lists = ("losses", "warnings", "not_known", "captures", "topics")
     fields: dict[str, Any] = {name: getattr(draft, name) for name in names}

@@ -55,6 +55,8 @@ class RoundReporter:
         self._reporter.warning(*(f"{self._label}{text}" for text in (*new, *losses)))
         if back := [name for name in self._offline if name not in report.offline]:
             self._reporter.note(f"{self._label}no longer without a leader: {join_names(back, 5)}")
+        if report.deleted_records:
+            self._reporter.note(f"{self._label}{report.note}")
         self._warnings, self._offline = report.warnings, report.offline
         if losses and not self._allow_loss:
             self._notify_loss(losses, report)
@@ -151,6 +153,7 @@ def _follow_until_stopped(frame: Frame) -> int:
     name_options("backup.topics", "backup.groups"),
     key_options("backup.segment_bytes", "backup.compression", "backup.isolation_level", "backup.allow_loss"),
     key_options("backup.transactions", "backup.transaction_wait_seconds"),
+    key_options("backup.recheck_compacted", "backup.recheck_bytes"),
     key_options("backup.adopt_topics", "backup.adopt_cluster", "backup.wait", "backup.schemas"),
     key_option("schema_registry.url", "--schema-registry", help="URL of the source's schema registry."),
     key_options("export.delta", "export.one_table", "export.decode"),
@@ -170,7 +173,8 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
 
     Later backups take the new records. Ends with exit code 3 when records were lost before they could be archived, when
     a partition has no leader, when transactions may be in part though --transactions is whole, when the schema registry
-    can't be read, when records carry more schema ids than are listed, or when the metadata log of [source] is damaged.
+    can't be read, when records carry more schema ids than are listed, when the metadata log of [source] is damaged, or
+    when deletions of compacted topics may have been missed.
 
     --delta then writes Delta tables. If that fails, the restore point stays, and the exit code is that of the error.
 
@@ -211,7 +215,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
             show_report=lambda report: _show(report, reporter),
             show_export=show_export,
         )
-    lost = report.losses or any(each.losses for each in exported)
+    lost = report.losses or report.unseen_deletions or any(each.losses for each in exported)
     from kbackup.jobs.backup.transactions import are_in_part
 
     incomplete = report.damage or report.offline or are_in_part(report.transactions, config.backup)

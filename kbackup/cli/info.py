@@ -156,6 +156,8 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = F
         uncovered = f"; {plural(len(of.uncovered), 'use')} of schemas not mapped" if of.uncovered else ""
         counts = f"{plural(of.subjects, 'subject')}, {plural(of.versions, 'version')}"
         fields.append(("schemas", f"{counts} of {of.captured_at}{unknown}{uncovered}"))
+    if deleted := sum(t.deleted_records for t in archived.topics):
+        fields.append(_deleted_field(deleted))
     reporter.fields(fields)
     reporter.line()
     reporter.table(
@@ -173,6 +175,10 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = F
     reporter.warning(*archived.warnings)
 
 
+def _deleted_field(records: int) -> tuple[str, Cell]:
+    return ("left out", f"{plural(records, 'record')} by restores: their keys were deleted at the source")
+
+
 def _dated(moment: str) -> str:
     return f"{moment} ({human_age(moment)})"
 
@@ -184,7 +190,10 @@ def _show_topic(topic: TopicOverview, reporter: Reporter, bound: bool = False) -
     if topic.configs is not None:
         configs = ", ".join(f"{name}={value}" for name, value in topic.configs.items())
         fields += [("replication factor", topic.replication_factor), ("configs", configs or "none")]
-    reporter.fields([*fields, *_sum_fields(topic.sums, bound)])
+    fields += _sum_fields(topic.sums, bound)
+    if topic.deleted_records:
+        fields.append(_deleted_field(topic.deleted_records))
+    reporter.fields(fields)
     reporter.line()
     reporter.table(
         [*columns("partition, start, end"), *_sum_columns(bound)],

@@ -54,7 +54,18 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
         26 * 3600
     )
     max_drill_age: Annotated[float, Meta(ge=1), "Age of the newest drill from which on `status` warns."] = 9 * 86400
-    allow_loss: Annotated[bool, "End with exit code 0 after a loss."] = False
+    allow_loss: Annotated[
+        bool, "End with exit code 0 after a loss, or where deletions may have been compacted away unseen."
+    ] = False
+    recheck_compacted: Annotated[
+        bool, "Compare every compacted topic with the archive, to find keys that were deleted unseen."
+    ] = False
+    recheck_bytes: Annotated[
+        int,
+        Meta(ge=0),
+        "Archived bytes, at most, of compacted partitions that a backup rechecks by itself after it may have missed "
+        "deletions. 0: none.",
+    ] = 1 << 30
     schemas: Annotated[
         Literal["used", "all", "none"],
         "Subjects of `[schema_registry]` to back up: those whose ids records carry, with what they refer to; `all`; "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import IsolationLevel
-from kbackup.archive.models import SHARE, Group, Groups, Manifest, Metadata, Schemas
+from kbackup.archive.models import SHARE, Deletions, Group, Groups, Manifest, Metadata, Schemas
 from kbackup.archive.query.selection import Selection, check_selection, is_internal
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import WritingRun
@@ -77,7 +77,9 @@ class Base:
     """What a backup goes on from: its run, and the newest restore point with its groups, settings and schemas, None
     without one. A commit moves it on. `compared` has the leader epochs under which logs were compared with the archive:
     a leader appends to its log and never cuts it; `given_up` the last stable offsets at which a restore point stopped
-    waiting for transactions."""
+    waiting for transactions; `looks` the times at which the archive had all of a compacted partition; `rechecked` the
+    partitions whose whole log was compared with the archive, or that failed; `deletions` the records that a restore of
+    the newest restore point leaves out."""
 
     run: WritingRun
     head: Manifest | None = None
@@ -86,6 +88,9 @@ class Base:
     schemas: Schemas | None = None
     compared: dict[TopicPartition, int] = field(default_factory=dict)
     given_up: dict[TopicPartition, int] = field(default_factory=dict)
+    looks: dict[TopicPartition, str] = field(default_factory=dict)
+    rechecked: set[TopicPartition] = field(default_factory=set)
+    deletions: Deletions | None = None
 
     @property
     def archive(self) -> Archive:

@@ -12,6 +12,7 @@ from typing import Literal
 from kbackup.archive import layout
 from kbackup.archive.catalog.state import Point
 from kbackup.archive.catalog.tables import fetch
+from kbackup.archive.deletions import unseen_warnings
 from kbackup.archive.lease import is_held, read_lease
 from kbackup.archive.models import abort_command, load
 from kbackup.archive.query.overview import damaged_segments
@@ -29,7 +30,7 @@ from kbackup.util.text import human_size, join_names, plural
 from kbackup.util.times import duration_text, ms_of, rfc3339
 
 Level = Literal["ok", "warning", "critical"]
-Subject = Literal["age", "losses", "damage", "drill", "lease", "schemas", "transactions"]
+Subject = Literal["age", "losses", "damage", "drill", "lease", "schemas", "deletions", "transactions"]
 LEVELS: tuple[Level, ...] = ("ok", "warning", "critical")
 """From the best to the worst."""
 
@@ -145,9 +146,9 @@ def archive_status(
     """Return the status of an archive at a moment, by default now: one level from the age of its newest restore point,
     losses, damage, drills and the lease.
 
-    `rules` are max_age, max_drill_age and allow_loss: with it, losses are counted and are no findings. `reports` holds
-    the reports of drills; by default, the archive does. Reads a few small objects of the archive, whatever its size: no
-    segments, no manifests but the newest if that has warnings, no cluster.
+    `rules` are max_age, max_drill_age and allow_loss: with it, losses and unseen deletions are no findings. `reports`
+    holds the reports of drills; by default, the archive does. Reads a few small objects of the archive, whatever its
+    size: no segments, no manifests but the newest if that has warnings, no cluster.
     """
     at = moment if moment is not None else datetime.now(UTC)
     since = rfc3339(at - timedelta(days=RECENT_DAYS))
@@ -170,7 +171,7 @@ def archive_status(
         *_loss_findings(0 if rules.allow_loss else losses),
         *_damage_findings(verifications, damaged, damaged_reports),
         *_interrupted_findings(drilled, lease, rules.max_drill_age),
-        *(_point_findings(archive, last) if last is not None and last.warnings else ()),
+        *(_point_findings(archive, last, rules.allow_loss) if last is not None and last.warnings else ()),
     ]
     added = [p for p in archive.restore_points if p.committed_at >= since]
     return ArchiveStatus(
@@ -366,9 +367,10 @@ def _interrupted_findings(
         yield StatusFinding("warning", "lease", message, "kbackup unlock")
 
 
-def _point_findings(archive: Archive, last: Point) -> Iterator[StatusFinding]:
-    """Schemas that the newest restore point could not get, records whose schema nobody has, and transactions that are
-    open for long. That its documents are damaged is a finding too."""
+def _point_findings(archive: Archive, last: Point, allow_loss: bool) -> Iterator[StatusFinding]:
+    """Schemas that the newest restore point could not get, records whose schema nobody has, deletions that compaction
+    may have removed unseen, and transactions that are open for long. That its documents are damaged is a finding
+    too."""
     try:
         newest = archive.manifest(last)
         schemas = archive.schemas(newest)
@@ -387,6 +389,8 @@ def _point_findings(archive: Archive, last: Point) -> Iterator[StatusFinding]:
     # without a registry in the configuration nobody asked for schemas
     for words in uncovered(newest.topics, schemas) if schemas is not None else ():
         yield StatusFinding("warning", "schemas", words, "kbackup schemas show")
+    for warning in () if allow_loss else unseen_warnings(newest.topics):
+        yield StatusFinding("warning", "deletions", warning, "kbackup backup --recheck-compacted")
     for each in newest.transactions.open if newest.transactions is not None else ():
         seconds = (ms_of(newest.committed_at) - each.timestamp) / 1000
         if seconds >= _LONG and each.producer_id >= 0:

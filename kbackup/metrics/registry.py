@@ -58,6 +58,9 @@ METRICS: dict[str, Metric] = {
     "kbackup_topic_lag_offsets": Metric(
         "gauge", "Lag of each topic in offsets, if follow.topic_metrics is set.", ("topic",)
     ),
+    "kbackup_unseen_deletions_offsets": Metric(
+        "gauge", "Offsets of compacted topics that may have been deletions which no backup saw."
+    ),
     "kbackup_held_back_partitions": Metric("gauge", "Partitions whose new records wait for a larger segment."),
     "kbackup_topics": Metric("gauge", "Topics in the newest restore point of the run."),
     "kbackup_partitions": Metric("gauge", "Partitions in the newest restore point of the run."),

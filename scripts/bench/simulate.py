@@ -36,6 +36,7 @@ from kbackup.archive.segments.table import Segment, due_in_order, ordered, sum_o
 from kbackup.archive.verify.catalog import check_vectors
 from kbackup.archive.verify.findings import Findings
 from kbackup.config.models import Backup, Restore
+from kbackup.jobs.backup.compaction import CheckedDeletions
 from kbackup.jobs.backup.job import Captured, commit, next_topics, reserve
 from kbackup.jobs.backup.plan import make_plan
 from kbackup.jobs.backup.schemas import TakenSchemas
@@ -270,7 +271,8 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
             }
             read = Read(found, lasts=lasts)
             check_written(store, found)
-            commit(source, base, captured, plan, read, next_topics(base, captured, plan, read), TakenSchemas())
+            checked = CheckedDeletions(next_topics(base, captured, plan, read), None)
+            commit(source, base, captured, plan, read, checked, TakenSchemas())
         with run.step("refresh", "partition indexes, group offset files"):
             writing.refresh_derived()
     run.requests = store.requests - asked

@@ -54,7 +54,7 @@ from kbackup.jobs.verify import VerifyReport
 from kbackup.schemas.base import SchemaVersion, SubjectSettings
 
 _KINDS: tuple[type[Document], ...] = (
-    *(models.ArchiveInfo, models.Manifest, models.Groups, models.Metadata, models.Schemas),
+    *(models.ArchiveInfo, models.Manifest, models.Groups, models.Metadata, models.Schemas, models.Deletions),
     *(
         documents.Catalog,
         documents.Latest,

@@ -16,6 +16,9 @@ from kbackup.archive.catalog.operations import add_point, end_run
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
+    DeletedRecords,
+    Deletions,
+    DocumentRef,
     Group,
     GroupOffset,
     Groups,
@@ -197,6 +200,7 @@ def commit_point(
     znodes: Sequence[Znode] | None = None,
     schemas: Schemas | None = None,
     transactions: Transactions | None = None,
+    deletions: Deletions | DocumentRef | None = None,
 ) -> None:
     """Commit restore point `number` by a run of its own; `archive` is opened again at it."""
     at = at or f"2026-01-0{number}T00:00:00.000Z"
@@ -210,6 +214,8 @@ def commit_point(
         older = {t.captured for t in topics} - {number}
         document = Groups(captured_at=at, groups=tuple(groups), not_carried=dict(not_carried))
         own = put_capture(writing, number, at, document, metadata)
+        if isinstance(deletions, Deletions):
+            deletions = writing.put_document(number, layout.DELETIONS, deletions)
         draft = Draft(
             number=number,
             started_at=at,
@@ -222,6 +228,7 @@ def commit_point(
             captures=(*(c for c in (head.captures if head is not None else ()) if c.number in older), own),
             schemas=writing.put_document(number, layout.SCHEMAS, schemas) if schemas is not None else None,
             transactions=transactions,
+            deletions=deletions,
             groups=len(groups),
             captured_topics=len(captured),
             captured_partitions=sum(len(t.partitions) for t in captured),
@@ -235,6 +242,12 @@ def commit_point(
         writing.commit(operation, "backup", "test")
         writing.refresh_derived()
     archive.reopen()
+
+
+def deletions_of(topic: str, *offsets: tuple[int, int], incarnation: int = 1) -> Deletions:
+    """Ranges of archived records of partition 0 of a topic, whose keys were deleted at the source."""
+    records = DeletedRecords(topic=topic, incarnation=incarnation, partition=0, offsets=offsets)
+    return Deletions(found_at="2026-01-02T00:00:00.000Z", partitions=(records,))
 
 
 def topic_archive(store: Store, topic: str, block: RecordBlock, segment_bytes: int = 1 << 24) -> list[Segment]:

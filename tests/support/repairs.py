@@ -20,7 +20,7 @@ from kbackup.jobs.repair import RepairReport, repair
 from kbackup.jobs.verify import VerifyReport, verify
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
-from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
+from tests.support.archives import T0, commit_point, deletions_of, group_at, make_archive, topic_state, write
 from tests.support.schemas import schemas, version
 
 ORDERS = "topics/orders/segment_partition_000_from_offset_00000000"
@@ -34,8 +34,8 @@ def no_spark() -> NoReturn:
 
 
 def make(store: Store) -> None:
-    """Six restore points, from the third on with schemas. At the fifth, topic orders comes back as another one. Restore
-    point 5 is pinned, 4 has a label."""
+    """Six restore points, from the third on with schemas and deletions. At the fifth, topic orders comes back as
+    another one. Restore point 5 is pinned, 4 has a label."""
     make_archive(store)
     more: list[Segment] = []
     for number in range(3, LAST + 1):
@@ -59,7 +59,9 @@ def make(store: Store) -> None:
             states["orders"] = TopicState(**fields | {"incarnation": 2, "id": "another id"})
         groups = [group_at("billing", ("more", 0, number * 10))]
         known = schemas(version("more-value", number, number))
-        commit_point(archive, number, [states[name] for name in sorted(states)], new, groups, schemas=known)
+        topics = [states[name] for name in sorted(states)]
+        deleted = deletions_of("more", (30, 31), (number * 10 + 2, number * 10 + 4))
+        commit_point(archive, number, topics, new, groups, schemas=known, deletions=deleted)
     do(store, lambda state: label_point(pin_points(state, [5], "2026-01-09"), "weekly", 4))
 
 

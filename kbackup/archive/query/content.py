@@ -12,12 +12,14 @@ import msgspec
 
 from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import LogStart, Point
+from kbackup.archive.deletions import deleted_offsets, deleted_records, unseen_warnings
 from kbackup.archive.models import Group, GroupOffset, Loss, Manifest, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import Segment, bounds, chosen, sum_of
-from kbackup.archive.segments.window import EVERYTHING, Choice, Window
+from kbackup.archive.segments.window import EVERY_OFFSET, EVERYTHING, Choice, Window, without
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.types import Incarnation, IncarnationPartition
+from kbackup.util.text import plural
 from kbackup.util.times import ms_of, time_text
 
 
@@ -153,6 +155,8 @@ def narrowed(
         cut = []
         for p in topic.partitions:
             window = window_of(topic.name, p.partition)
+            if p.window is not None:  # of records that are left out in any case
+                window = window.inside(p.window)
             if window != EVERYTHING:
                 p = replace(p, segments=chosen(p.segments, window.may_hold), window=window)
             cut.append(p)
@@ -166,6 +170,32 @@ def narrowed(
         if ranges is None or any(low < end and start < high for low, high in ranges):
             damaged.append(loss)
     return replace(content, topics=tuple(topics), choice=choice, damaged=tuple(damaged))
+
+
+def without_deleted(content: Content, archive: Archive, manifest: Manifest) -> Content:
+    """Return the content without the archived records whose keys were deleted at the source, as far as the restore
+    point of `manifest` knows; and warnings of these, and of deletions that it may have missed."""
+    deletions = archive.deletions(manifest)
+    offsets, records = deleted_offsets(deletions), deleted_records(deletions)
+    topics: list[ArchivedTopic] = []
+    warnings: list[str] = []
+    for topic in content.topics:
+        partitions: list[ArchivedPartition] = []
+        for partition in topic.partitions:
+            skipped = offsets.get((topic.name, topic.incarnation, partition.partition), ())
+            if skipped:
+                window = Window(ranges=without(EVERY_OFFSET, skipped))
+                partition = replace(partition, window=window)
+            partitions.append(partition)
+        topics.append(replace(topic, partitions=tuple(partitions)))
+        if topic.key in records:
+            warnings.append(
+                f"topic {topic.name}: {plural(records[topic.key], 'archived record')} left out: their keys were "
+                "deleted at the source, by deletions that no backup saw"
+            )
+    chosen = {topic.name for topic in content.topics}
+    warnings += unseen_warnings(topic for topic in manifest.topics if topic.name in chosen)
+    return replace(content, topics=tuple(topics), warnings=(*content.warnings, *warnings))
 
 
 def topic_of(
@@ -278,8 +308,11 @@ def view_of(archive: Archive, point_name: str | int, window: Window) -> View:
 
 
 def content_at(archive: Archive, view: View, topics: Sequence[TopicState]) -> Content:
-    """Return `topics` of the view, not cut to a window yet."""
+    """Return `topics` of the view, not cut to a window yet, without the records whose keys were deleted at the source
+    by then."""
     content = content_of(archive, view.upto, sorted(topics, key=lambda t: t.name), view.groups)
+    if view.as_of is not None:
+        content = without_deleted(content, archive, archive.restore_point(view.as_of))
     oldest = archive.restore_points[0].number  # the next one, where the moment lies before all of them
     return replace(content, restore_point=oldest if view.as_of is None else view.as_of)
 

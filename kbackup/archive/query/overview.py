@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from kbackup.archive.catalog.state import Point, State
+from kbackup.archive.deletions import deleted_records
 from kbackup.archive.models import Loss, Manifest, TopicState, Transactions
 from kbackup.archive.query.content import (
     NO_POINTS,
@@ -261,7 +262,8 @@ class GroupPosition:
 
 @dataclass(frozen=True, slots=True)
 class TopicOverview:
-    """`as_of` is the restore point that captured it last; `state` as in the manifest."""
+    """`as_of` is the restore point that captured it last; `state` as in the manifest. Restores leave out
+    `deleted_records` archived records, since their keys were deleted at the source."""
 
     name: str
     incarnation: int
@@ -273,6 +275,7 @@ class TopicOverview:
     sums: Sums
     losses: tuple[str, ...]
     groups: tuple[GroupPosition, ...]
+    deleted_records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,8 +342,12 @@ def overview(
         manifest = archive.restore_point(content.restore_point)
     metadata = archive.metadata(manifest)
     parts = {name: getattr(metadata, name) for name in LABELS if name != "topics"}
+    shown = _overview(store, content, manifest, archive.state, archive.losses(manifest))
+    deleted = deleted_records(archive.deletions(manifest))
+    topics = [replace(t, deleted_records=deleted.get((t.name, t.incarnation), 0)) for t in shown.topics]
     return replace(
-        _overview(store, content, manifest, archive.state, archive.losses(manifest)),
+        shown,
+        topics=tuple(topics),
         settings={name: len(part) for name, part in parts.items() if isinstance(part, tuple)},
         not_carried=metadata.not_carried,
         schemas=schemas_overview(archive, manifest),

@@ -14,6 +14,7 @@ from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.sweep import table_refs
 from kbackup.archive.catalog.tables import Chunk, Rows, read_ref
 from kbackup.archive.models import (
+    Deletions,
     Document,
     DocumentRef,
     Groups,
@@ -131,6 +132,7 @@ _KINDS: dict[str, type[Document]] = {
     layout.GROUPS: Groups,
     layout.METADATA: Metadata,
     layout.SCHEMAS: Schemas,
+    layout.DELETIONS: Deletions,
 }
 
 

@@ -21,6 +21,7 @@ from kbackup.archive.catalog.operations import drop_superseded, loss_of, loss_ro
 from kbackup.archive.catalog.state import Life, LostRange, PastPoint, Point, State
 from kbackup.archive.models import (
     Capture,
+    Deletions,
     Document,
     DocumentRef,
     Group,
@@ -128,6 +129,7 @@ class Mender:
                 self.made.append(point.documents[0])
             captures = [self._whole(point.number, capture, notes) for capture in manifest.captures]
             schemas = self._schemas(point.number, manifest.schemas, notes)
+            deletions = self._deletions(point.number, manifest.deletions, notes)
             if not notes:
                 continue
             made = msgspec.structs.replace(
@@ -135,6 +137,7 @@ class Mender:
                 run=self.writing.run,
                 captures=tuple(captures),
                 schemas=schemas,
+                deletions=deletions,
                 not_known=(*manifest.not_known, *notes),
             )
             ref = self.writing.put_document(point.number, layout.MANIFEST, made)
@@ -185,6 +188,15 @@ class Mender:
         self.losses.append(f"restore point {number}: schemas: the document {_LOST}")
         return None
 
+    def _deletions(self, number: int, ref: DocumentRef | None, notes: list[str]) -> DocumentRef | None:
+        """Return the records that a restore leaves out, None where the document is lost."""
+        if ref is None or self.documents.get(ref.key, (None, None))[1] == ref:
+            return ref
+        unknown = f"deletions: the document {_LOST}; a restore brings back keys that were deleted at the source"
+        notes.append(unknown)
+        self.losses.append(f"restore point {number}: {unknown}")
+        return None
+
     def _put(self, number: int, name: str, document: Document) -> DocumentRef:
         ref = self.writing.put_document(number, name, document)
         self.documents[ref.key] = (document, ref)
@@ -226,6 +238,7 @@ class Mender:
             totals=Totals(**{name: getattr(point, name) for name in Totals.__struct_fields__}),
             captures=tuple(captures[n] for n in sorted({point.number, *(t.captured for t in topics)})),
             schemas=next((ref for key in point.documents if (ref := self._found(key, Schemas)) is not None), None),
+            deletions=next((ref for key in point.documents if (ref := self._found(key, Deletions)) is not None), None),
             topics=tuple(topics),
             not_known=(_partitions_not_known(unsure),) if unsure else (),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -37,6 +38,21 @@ def without(ranges: Offsets, skipped: Iterable[tuple[int, int]]) -> Offsets:
                 start = high
         rest += [(start, end)] if start < end else []
     return tuple(rest)
+
+
+def common(one: Offsets, other: Offsets) -> Offsets:
+    """Return the offsets that are in both; each has disjoint, rising ranges, of which there may be a million."""
+    found: list[tuple[int, int]] = []
+    i = j = 0
+    while i < len(one) and j < len(other):
+        low, high = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
+        if low < high:
+            found.append((low, high))
+        if one[i][1] < other[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(found)
 
 
 def pieces(block: RecordBlock, skipped: Offsets) -> Iterator[RecordBlock]:
@@ -78,6 +94,14 @@ class Window(Member, frozen=True, kw_only=True):
         ranges = ((start or 0, MOST if end is None else end),)
         return replace(self, ranges=ranges)
 
+    def inside(self, other: Window) -> Window:
+        """Return this window, limited to the offsets of `other`."""
+        if other.ranges is None:
+            return self
+        if self.ranges is None:
+            return replace(self, ranges=other.ranges)
+        return replace(self, ranges=common(self.ranges, other.ranges))
+
     def may_hold(self, segment: Segment) -> bool:
         """Return whether a record of the segment can lie in the window, by its descriptor. A segment without timestamps
         may: the Java tool's files don't record them."""
@@ -106,7 +130,15 @@ class Window(Member, frozen=True, kw_only=True):
         first, end = segment.first, segment.last + 1
         if self.ranges is None:
             return end - first
-        return sum(max(0, min(b, end) - max(a, first)) for a, b in self.ranges)
+        return sum(min(b, end) - max(a, first) for a, b in self._near(first, end))
+
+    def _near(self, first: int, end: int) -> Offsets:
+        """Return the ranges that have some of the offsets from `first` to `end` (exclusive). There may be a million of
+        them: one for each record that is left out."""
+        ranges = self.ranges or ()
+        low = bisect_right(ranges, first, key=_end_of)
+        high = bisect_left(ranges, end, low, key=_start_of)
+        return ranges[low:high]
 
     def clip(self, low: int | None, high: int | None) -> tuple[int | None, int | None]:
         """Return bounds on the timestamps of the records in the window, where all have timestamps between `low` and
@@ -124,7 +156,8 @@ class Window(Member, frozen=True, kw_only=True):
             return block, 0
         selected = np.ones(len(block), np.bool_)
         if self.ranges is not None:
-            edges = np.array(self.ranges, np.int64).ravel()
+            near = self._near(int(block.offsets[0]), int(block.offsets[-1]) + 1)
+            edges = np.array(near, np.int64).ravel()
             selected &= np.searchsorted(edges, block.offsets, side="right") % 2 == 1
         untimed = 0
         if self.timed:
@@ -137,6 +170,14 @@ class Window(Member, frozen=True, kw_only=True):
             if self.to_time is not None:
                 selected &= head["timestamp"] <= self.to_time
         return select_records(block, selected), untimed
+
+
+def _start_of(offsets: tuple[int, int]) -> int:
+    return offsets[0]
+
+
+def _end_of(offsets: tuple[int, int]) -> int:
+    return offsets[1]
 
 
 EVERYTHING = Window()

@@ -18,6 +18,8 @@ from kbackup.archive.run import open_or_create
 from kbackup.config.models import Backup, Follow
 from kbackup.errors import ClusterError, KbackupError
 from kbackup.jobs.backup import job
+from kbackup.jobs.backup.compaction import CompactionCheck
+from kbackup.jobs.backup.deletions import complete_looks
 from kbackup.jobs.backup.job import BackupReport, Captured
 from kbackup.jobs.backup.plan import NO_PATIENCE, Patience, held_back, hold_back, new_bytes, waiting
 from kbackup.jobs.backup.schemas import BackupSchemas
@@ -161,13 +163,16 @@ class Follower:
         plan = hold_back(plan, patience, self._since, moment, captured.ends.written)
         if offline != self._offline or job.has_news(base, captured, plan):
             read = job.archive_records(source, base, plan, self.options, self.spark, phases, here=True)
-            topics = job.next_topics(base, captured, plan, read)
+            # once: a follower misses a deletion only where it was down for long
+            recheck_all = self.options.recheck_compacted and not self.report.restore_points
+            check = CompactionCheck(source, base, self.options, self.spark, phases, recheck_all)
+            checked = job.check_deletions(check, captured, plan, read)
             with phases.step("capture schemas"):
-                taken = self.schemas.take(topics, base.schemas, again=last)
+                taken = self.schemas.take(checked.topics, base.schemas, again=last)
             with phases.step("commit"):
-                manifest = job.commit(source, base, captured, plan, read, topics, taken, last=last)
+                manifest = job.commit(source, base, captured, plan, read, checked, taken, last=last)
             self._since = {place: self._since[place] for place in held_back(plan)}
-            report = job.report_of(manifest, captured, plan, read, taken, self.store.url, phases)
+            report = job.report_of(manifest, captured, plan, read, checked, taken, self.store.url, phases)
             self.report.add(report)
             job.backed_up(report)
             self._count_round("committed")
@@ -176,6 +181,7 @@ class Follower:
             self.watcher.committed(report)
             self._derived_due = True
         else:
+            base.looks.update(complete_looks(plan, captured.started_at))
             self._count_round("unchanged")
             if last:
                 base.run.end()

@@ -20,6 +20,7 @@ from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
     Capture,
+    Deletions,
     DocumentRef,
     Groups,
     Loss,
@@ -39,6 +40,7 @@ from kbackup.formats.schema_ids import merge
 from kbackup.jobs import capture
 from kbackup.jobs.backup import plan as planning
 from kbackup.jobs.backup import transactions
+from kbackup.jobs.backup.compaction import CheckedDeletions, CompactionCheck
 from kbackup.jobs.backup.log_check import compare_logs, is_compacted, truncated_partitions
 from kbackup.jobs.backup.plan import Plan
 from kbackup.jobs.backup.schemas import BackupSchemas, TakenSchemas
@@ -62,9 +64,13 @@ _SMALL_BYTES = 16 << 20  # of a follower's round that is done in this process: S
 
 @dataclass(frozen=True)
 class BackupReport:
-    """Report of a backup. `new_records` are by topic, `seconds` by step; `held_back` counts the partitions whose new
-    records wait. `damage` names sources of metadata that are corrupt, and a schema registry that can't be read: the
-    restore point lacks what only they have. It names 'schema ids' where records carry more than are listed."""
+    """Report of a backup.
+
+    `new_records` are by topic, `seconds` by step; `held_back` counts the partitions whose new records wait. `damage`
+    names sources of metadata that are corrupt, a schema registry that can't be read, and 'schema ids' where records
+    carry more than are listed. `unseen_deletions` counts offsets of compacted topics that may have been deletions.
+    `deleted_records` counts the archived records that restores leave out from now on, since their keys were deleted.
+    """
 
     restore_point: int
     parent: int | None
@@ -81,6 +87,8 @@ class BackupReport:
     seconds: dict[str, float] = field(default_factory=dict)
     new_records: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
+    unseen_deletions: int = 0
+    deleted_records: int = 0
 
 
 @dataclass(frozen=True)
@@ -136,12 +144,13 @@ def backup(
         plan = plan_records(source, base, captured, phases, options.adopt_topics)
         show_plan(plan)
         read = archive_records(source, base, plan, options, spark, phases)
-        topics = next_topics(base, captured, plan, read)
+        recheck = CompactionCheck(source, base, options, spark, phases, options.recheck_compacted)
+        checked = check_deletions(recheck, captured, plan, read)
         with phases.step("capture schemas"):
-            taken = schemas.take(topics, base.schemas)
+            taken = schemas.take(checked.topics, base.schemas)
         with phases.step("commit"):
-            manifest = commit(source, base, captured, plan, read, topics, taken, label)
-        report = report_of(manifest, captured, plan, read, taken, store.url, phases)
+            manifest = commit(source, base, captured, plan, read, checked, taken, label)
+        report = report_of(manifest, captured, plan, read, checked, taken, store.url, phases)
         backed_up(report)
         refresh(base.run, spark, phases)
     return report
@@ -161,7 +170,8 @@ def begin(store: Store, lease: HeldLease, source: SourceCluster, adopt_cluster: 
     if head is None:
         return Base(run)
     archive = run.archive
-    return Base(run, head, archive.groups(head), archive.metadata(head), archive.schemas(head))
+    deletions = archive.deletions(head)
+    return Base(run, head, archive.groups(head), archive.metadata(head), archive.schemas(head), deletions=deletions)
 
 
 def begin_point(
@@ -329,13 +339,20 @@ def next_topics(base: Base, captured: Captured, plan: Plan, read: Read) -> tuple
     )
 
 
+def check_deletions(check: CompactionCheck, captured: Captured, plan: Plan, read: Read) -> CheckedDeletions:
+    """Return the topics of the restore point that is about to be committed, with what is known of deletions that
+    compaction removed before they could be read."""
+    topics = next_topics(check.base, captured, plan, read)
+    return check.run(captured.settings, captured.started_at, plan, read, topics)
+
+
 def commit(
     source: SourceCluster,
     base: Base,
     captured: Captured,
     plan: Plan,
     read: Read,
-    topics: Sequence[TopicState],
+    checked: CheckedDeletions,
     taken: TakenSchemas,
     label: str = "",
     last: bool = True,
@@ -345,7 +362,7 @@ def commit(
     check_same_topics(source.cluster, plan)
     run, number, groups, settings = base.run, base.run.next_point, captured.groups, captured.settings
     not_carried = [f"group {group} is not in this restore point: {why}" for group, why in groups.not_carried.items()]
-    older = {t.captured for t in topics} - {number}
+    older = {t.captured for t in checked.topics} - {number}
     earlier = base.head.captures if base.head is not None else ()
     draft = Draft(
         number=number,
@@ -353,13 +370,14 @@ def commit(
         committed_at=now(),
         cluster_id=source.id,
         isolation_level=source.isolation_level,
-        topics=topics,
+        topics=checked.topics,
         segments=read.segments,
         losses=[*plan.losses, *planning.vanished_losses(plan, read.vanished)],
-        warnings=(*plan.warnings, *not_carried, *settings_warnings(settings), *taken.warnings),
+        warnings=(*plan.warnings, *not_carried, *settings_warnings(settings), *taken.warnings, *checked.warnings),
         captures=(*(c for c in earlier if c.number in older), put_documents(base, captured)),
         schemas=put_schemas(base, taken.schemas),
         transactions=captured.ends.transactions,
+        deletions=put_deletions(base, checked.deletions),
         groups=len(groups.groups),
         captured_topics=len(plan.topics),
         captured_partitions=sum(len(t.partitions) for t in plan.topics),
@@ -373,6 +391,7 @@ def commit(
 
     run.commit(operation, "backup", f"restore point {number}: {manifest.totals.records} records added")
     base.head, base.groups, base.settings, base.schemas = manifest, groups, settings, taken.schemas
+    base.deletions = checked.deletions
     run.interrupted = False
     return manifest
 
@@ -399,6 +418,15 @@ def put_schemas(base: Base, schemas: Schemas | None) -> DocumentRef | None:
     return base.run.put_document(base.run.next_point, layout.SCHEMAS, schemas)
 
 
+def put_deletions(base: Base, deletions: Deletions | None) -> DocumentRef | None:
+    """Write the records that a restore leaves out, if they differ from those of the newest restore point."""
+    if deletions is None:
+        return None
+    if base.head is not None and deletions is base.deletions:
+        return base.head.deletions
+    return base.run.put_document(base.run.next_point, layout.DELETIONS, deletions)
+
+
 def refresh(run: WritingRun, spark: Spark, phases: Phases) -> None:
     """Write what follows from the restore point just taken."""
     try:
@@ -413,7 +441,14 @@ def refresh(run: WritingRun, spark: Spark, phases: Phases) -> None:
 
 
 def report_of(
-    manifest: Manifest, captured: Captured, plan: Plan, read: Read, taken: TakenSchemas, archive: str, phases: Phases
+    manifest: Manifest,
+    captured: Captured,
+    plan: Plan,
+    read: Read,
+    checked: CheckedDeletions,
+    taken: TakenSchemas,
+    archive: str,
+    phases: Phases,
 ) -> BackupReport:
     new_records = Counter[str]()
     for segment in read.segments:
@@ -434,7 +469,9 @@ def report_of(
         warnings=manifest.warnings,
         held_back=len(planning.held_back(plan)),
         damage=tuple(damage),
-        note=taken.note,
+        note=". ".join(text for text in (taken.note, checked.note) if text),
+        unseen_deletions=checked.unseen,
+        deleted_records=checked.records,
         offline=capture.offline_partitions(captured.topics),
         transactions=manifest.transactions,
         seconds=phases.seconds,
@@ -520,6 +557,7 @@ def backed_up(report: BackupReport) -> None:
     counted.put("kbackup_partitions", totals.partitions)
     counted.put("kbackup_groups", totals.groups)
     counted.put("kbackup_held_back_partitions", report.held_back)
+    counted.put("kbackup_unseen_deletions_offsets", report.unseen_deletions)
     for loss in report.losses:
         counted.add("kbackup_losses_total", 1, loss.kind)
         if loss.start is not None and loss.end is not None:

@@ -432,6 +432,7 @@ def _partition(plan: PartitionPlan, added: Sequence[Segment], read: Sequence[Las
         tail=records[-few:-1],
         epochs=epochs,
         held=plan.held,
+        unseen=before.unseen if before is not None else None,
     )
 
 

@@ -130,6 +130,7 @@ def _commit(writing: WritingRun, options: Backup, merged: Merged, started_at: st
         warnings=(*merged.warnings, *settings_warnings(merged.metadata)),
         captures=(*(c for c in (head.captures if head else ()) if c.number in captured), own),
         schemas=head.schemas if head else None,
+        deletions=head.deletions if head else None,
         groups=0,
         captured_topics=0,
         captured_partitions=0,

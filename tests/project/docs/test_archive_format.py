@@ -79,7 +79,7 @@ from kbackup.types import TopicPartition
 from scripts.docs.schemas import DOCUMENTS
 from tests.project.docs.documents import ROOT
 from tests.support import drill_reports
-from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
+from tests.support.archives import T0, commit_point, deletions_of, group_at, make_archive, topic_state, write
 from tests.support.flow_maps import flow_of
 from tests.support.metadata_entities import acl_of
 from tests.support.schemas import put_restored_schemas, schemas, version
@@ -115,7 +115,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     age = committed_at - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
     expire(made, Expiry(Policy(), age, timedelta(0)), 60, Silent(), confirm=True)
     topics = archive.restore_point("latest").topics
-    commit_point(archive, 3, topics, (), (), schemas=schemas(version("orders-value", 1, 7, guid=str(UUID(int=7)))))
+    known = schemas(version("orders-value", 1, 7, guid=str(UUID(int=7))))
+    deleted = deletions_of("orders", (17, 18), (20, 22))
+    commit_point(archive, 3, topics, (), (), schemas=known, deletions=deleted)
     pin(made, "latest")
     label(made, "latest", "before-migration")
     _write_flow(made, archive)

@@ -142,7 +142,7 @@ def test_no_loss_of_what_is_not_a_record_loses_a_record(made: MemoryStore, data:
     ("name", "number"),
     [
         *product((layout.MANIFEST, layout.GROUPS, layout.METADATA), range(1, LAST + 1)),
-        *product([layout.SCHEMAS], range(3, LAST + 1)),
+        *product([layout.SCHEMAS, layout.DELETIONS], range(3, LAST + 1)),
     ],
 )
 @pytest.mark.parametrize("how", ["gone", "flip"])
@@ -771,6 +771,7 @@ NEWER = re.compile(rb'"version": \d+')
         layout.GROUPS,
         layout.METADATA,
         layout.SCHEMAS,
+        layout.DELETIONS,
     ],
 )
 def test_objects_of_a_newer_version_are_not_damage(store: MemoryStore, name: str, how: str) -> None:
@@ -780,7 +781,7 @@ def test_objects_of_a_newer_version_are_not_damage(store: MemoryStore, name: str
     key = name
     if name == layout.CATALOG:
         key = catalogs(store)[-1]
-    elif name in (layout.MANIFEST, layout.GROUPS, layout.METADATA, layout.SCHEMAS):
+    elif name in (layout.MANIFEST, layout.GROUPS, layout.METADATA, layout.SCHEMAS, layout.DELETIONS):
         key = key_of(store, 3, name)
     data = store.get(key)
     version = NEWER.search(data)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.models import HangingTransaction, Lease, Loss, Transactions, UsedSchemas, dump
+from kbackup.archive.models import HangingTransaction, Lease, Loss, Transactions, UnseenDeletions, UsedSchemas, dump
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.archive.verify.findings import Scope, Verification
@@ -252,6 +252,20 @@ def test_a_status_says_whether_there_are_schemas_and_what_is_not_mapped(archive:
     assert named.level == "warning"
     assert named.message.startswith("values of orders name their schemas by the header apicurio.value.contentId")
     assert "(9 records)" in named.message
+
+
+@pytest.mark.parametrize("allow_loss", [False, True])
+def test_deletions_that_no_backup_may_have_seen_are_a_warning(allow_loss: bool, archive: Archive) -> None:
+    (orders,) = [topic for topic in archive.restore_point(2).topics if topic.name == "orders"]
+    unseen = UnseenDeletions(offsets=7, since="2026-01-02T00:00:00.000Z")
+    first = msgspec.structs.replace(orders.partitions[0], unseen=unseen)
+    doubtful = msgspec.structs.replace(orders, partitions=(first, *orders.partitions[1:]))
+    commit_point(archive, 3, [doubtful], [], [], warnings=["deletions"])
+    found = [f for f in status(archive, allow_loss=allow_loss).findings if f.subject == "deletions"]
+    assert [(f.level, f.command) for f in found] == (
+        [] if allow_loss else [("warning", "kbackup backup --recheck-compacted")]
+    )
+    assert all("topic orders: deletions may have been compacted away unseen: 7 offsets" in f.message for f in found)
 
 
 @pytest.mark.parametrize(("hours", "named"), [(0.9, False), (1.1, True)])

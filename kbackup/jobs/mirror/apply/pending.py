@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from kbackup.archive import layout
+from kbackup.archive.deletions import deleted_offsets
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.offset_map import (
@@ -24,6 +25,7 @@ from kbackup.archive.restores.offset_map import (
     slot_of,
 )
 from kbackup.archive.restores.plan import UnitRange
+from kbackup.archive.segments.window import EVERY_OFFSET, Window, without
 from kbackup.errors import ClusterError, MismatchError
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, FlowStatus, RemoteTopic
 from kbackup.jobs.replay import committed_partitions, first_committed
@@ -447,7 +449,8 @@ def find_pending(
     stop: bool,
 ) -> Pending:
     """Return the segments beyond `positions` up to restore point `point`, and in a partition up to the first record
-    that it holds: a mirror keeps the order of records. `after` names, by topic, a restore point up to which everything
+    that it holds: a mirror keeps the order of records. Records whose keys were deleted at the source by then are left
+    out. `after` names, by topic, a restore point up to which everything
     is applied; by default 0. `stop`: a new incarnation of a topic is held back."""
     newest = {t.name: t.incarnation for t in point.topics}
     lives = _lives(newest, topics, positions, stop)
@@ -460,6 +463,7 @@ def find_pending(
     for name in lives:
         since[after.get(name, 0)].add(name)
     unbroken = {place: p.unbroken for place, p in point.partitions().items() if p.held}
+    deleted = deleted_offsets(archive.deletions(point))
     found: list[tuple[TopicPartition, int, UnitRange]] = []
     for number, names in since.items():
         if number < point.number:
@@ -474,7 +478,12 @@ def find_pending(
                 if incarnation == begun:
                     part = part.where(part.integers("last") >= following)
                 if max(begun, life.first) <= incarnation <= life.last and part:
-                    unit = UnitRange(topic=topic, partition=partition, target=remote.topic, segments=tuple(part))
+                    # records whose keys were deleted at the source before they were applied
+                    skipped = deleted.get((topic, incarnation, partition), ())
+                    window = Window(ranges=without(EVERY_OFFSET, skipped)) if skipped else None
+                    unit = UnitRange(
+                        topic=topic, partition=partition, target=remote.topic, segments=tuple(part), window=window
+                    )
                     found.append((remote, incarnation, unit))
     ranges: defaultdict[TopicPartition, list[UnitRange]] = defaultdict(list)
     for remote, _, unit in sorted(found, key=lambda each: each[:2]):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kbackup.archive.restores.offset_map import OffsetMap
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.window import EVERY_OFFSET, Window, without
+from kbackup.archive.segments.window import EVERY_OFFSET, Window, common, joined, without
 from tests.support.record_blocks import encoded, plain
 
 END = 2**63 - 1
@@ -29,6 +31,33 @@ def test_offsets_without_the_skipped_ones(
     ranges: tuple[tuple[int, int], ...], skipped: tuple[tuple[int, int], ...], rest: tuple[tuple[int, int], ...]
 ) -> None:
     assert without(ranges, skipped) == rest
+
+
+def offsets_of(ranges: tuple[tuple[int, int], ...]) -> set[int]:
+    return {offset for start, end in ranges for offset in range(start, end)}
+
+
+some_ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6).map(joined)
+
+
+@given(some_ranges, some_ranges)
+def test_common_offsets_are_those_of_both(one: tuple[tuple[int, int], ...], other: tuple[tuple[int, int], ...]) -> None:
+    both = common(one, other)
+    assert offsets_of(both) == offsets_of(one) & offsets_of(other)
+    assert both == joined(both)
+    assert Window(ranges=one).inside(Window(ranges=other)).ranges == both
+
+
+@given(some_ranges, st.integers(0, 30), st.integers(0, 9))
+def test_a_segment_may_hold_and_a_block_is_cut_to_what_the_ranges_have(
+    ranges: tuple[tuple[int, int], ...], first: int, more: int
+) -> None:
+    spanned = range(first, first + more + 1)
+    window, inside = Window(ranges=ranges), sorted(offsets_of(ranges) & set(spanned))
+    segment = Segment("orders", 1, 0, first, spanned[-1], len(spanned), 100, 100, None, None, 9, "", "", "key")
+    assert window.at_most(segment) == len(inside)
+    cut, _ = window.cut(encoded(*map(plain, spanned)))
+    assert cut.offsets.tolist() == inside
 
 
 def test_a_block_without_the_skipped_records() -> None:

@@ -16,6 +16,7 @@ from kbackup.archive.run import open_or_create
 from kbackup.config.models import Backup, Follow
 from kbackup.errors import KbackupError, MismatchError, UnreachableError
 from kbackup.jobs.backup import follow, job
+from kbackup.jobs.backup.compaction import CheckedDeletions
 from kbackup.jobs.backup.follow import Follower
 from kbackup.jobs.backup.job import BackupReport, archive_records, begin
 from kbackup.jobs.backup.plan import Plan, TopicPlan, make_plan
@@ -85,7 +86,7 @@ def test_tasks_are_told_of_the_topics_they_read_alone_and_ask_a_far_cluster_for_
     assert [(work.incarnations, work.far) for work in sent] == [({"busy": 1}, 2)]
 
 
-NOTHING: Any = SimpleNamespace(ends=SimpleNamespace(written=()))
+NOTHING: Any = SimpleNamespace(ends=SimpleNamespace(written=()), started_at="")
 
 
 class Watcher:
@@ -107,7 +108,7 @@ def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stop]:
     """Of rounds that find nothing new."""
     lease = SimpleNamespace(check=lambda: None)
     base = SimpleNamespace(
-        run=SimpleNamespace(end=lambda: None), head=SimpleNamespace(number=41), schemas=None, compared={}
+        run=SimpleNamespace(end=lambda: None), head=SimpleNamespace(number=41), schemas=None, compared={}, looks={}
     )
     monkeypatch.setattr(follow, "connect", lambda *_: SimpleNamespace(id="c", whole_within=None))
     monkeypatch.setattr(follow, "open_or_create", lambda *_: None)
@@ -182,7 +183,7 @@ def test_a_partition_without_a_leader_is_named_when_it_goes_and_when_it_is_back(
     )
     for phase in ("archive_records", "report_of", "backed_up", "refresh"):
         monkeypatch.setattr(job, phase, lambda *_, **__: None)
-    monkeypatch.setattr(job, "next_topics", lambda *_: ())
+    monkeypatch.setattr(job, "check_deletions", lambda *_: CheckedDeletions((), None))
     monkeypatch.setattr(job, "commit", lambda *_, **__: committed.append(len(known)))
     half = follower(stop)
     half.rhythm, half.clock = Follow(interval_seconds=0), lambda: 9.0 * len(known)

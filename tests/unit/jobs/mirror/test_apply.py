@@ -49,11 +49,13 @@ from kbackup.jobs.mirror.flow import AppliedPosition, FlowStatus, RemoteTopic, w
 from kbackup.jobs.mirror.halves.take import MirrorSource
 from kbackup.jobs.mirror.settings import TopicsReport
 from kbackup.jobs.mirror.status import after_round, first_status
+from kbackup.jobs.replay import read_range
 from kbackup.kafka.admin.cluster import Topic
 from kbackup.kafka.kernel import selected_kernel
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from tests.support.archives import commit_point, deletions_of
 from tests.support.flow_maps import flow_of
 from tests.support.made_segments import TOPIC, committed, state, target, write
 from tests.support.memory_store import MemoryStore
@@ -278,6 +280,16 @@ def test_only_what_lies_beyond_the_positions(archive: Archive) -> None:
     pending_ranges = beyond(archive, 5, positions)
     assert firsts(pending_ranges) == {REMOTE: [(1, 10), (1, 20), (2, 0)]}
     assert [len(each.segments) for each in pending_ranges.ranges[REMOTE]] == [2, 1], "one range an incarnation"
+
+
+def test_records_whose_keys_were_deleted_at_the_source_are_not_applied(archive: Archive) -> None:
+    archived = archive.restore_point(5).topics
+    known = deletions_of(TOPIC, (1, 3), incarnation=2)
+    commit_point(archive, 6, archived, [], [], deletions=known)
+    (pending,) = beyond(archive, 6, {}).ranges[REMOTE]
+    applied = [step.block.offsets.tolist() for step in read_range(archive.store, pending) if step.block is not None]
+    assert applied == [[0, 3]]
+    assert beyond(archive, 5, {}).ranges[REMOTE][0].window is None
 
 
 def test_applied_restore_points_are_not_searched_again(archive: Archive) -> None:
