@@ -433,6 +433,7 @@ def draft_behind(
         topics=sorted([*made, *carried], key=lambda t: t.name),
         captures=[*captures, *draft.captures],
         isolation_level=head.isolation_level if head is not None else "read_committed",
+        deletions=head.deletions if head is not None else None,
     )
 
 
