@@ -24,7 +24,7 @@ def test_a_restore_into_the_source_counts_what_is_newer_there(
     kbackup.backup(archive, *only)
     grow(broker, topic_name, 234)
     count = "1,234 records in the source are newer than restore point 1"
-    told = f"topic {topic_name}: {count}; 1,000 of these in later restore points"
+    told = f"topic {topic_name}: {count}; 1,000 of them are in later restore points"
     counted = [{"topic": topic_name, "records": 1234, "in_later_points": 1000, "recreated": False}]
     words = [*only, "--restore-point", "1"]
     beside = ["--map", f"{topic_name}={topic_name}-restored", "--map", f"{quiet}={quiet}-restored"]
