@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from kbackup.archive import layout
 from kbackup.archive.query.selection import Selection
 from kbackup.config.models import Restore
-from kbackup.errors import ClusterError, RefusedError
+from kbackup.errors import ClusterError, MismatchError, RefusedError
 from kbackup.jobs.groups.job import Captures, undo
 from kbackup.jobs.restore.job import restore
 from kbackup.kafka.admin.cluster import Cluster
@@ -155,9 +156,20 @@ def test_a_window_is_killed_and_resumed(
     ]
     dead = run(tmp_path / "dead", arguments, wish)
     assert dead.code == -9, dead.err
-    # what is asked for now does not matter: the plan stands
-    options = Restore(restore_id=id_, from_time="2h ago", no_groups=True, transaction_bytes=4000)
-    report = restore(options, shop.broker.client(), store, store, lambda: spark, Counting())
+    options = Restore(
+        restore_id=id_,
+        map_regex=(f"^={id_}-",),
+        from_time=str(LOW),
+        to_time=str(HIGH),
+        skip=tuple(skips),
+        where=".offset % 3 != 1",
+        no_groups=True,
+        transaction_bytes=4000,
+    )
+    target = shop.broker.client()
+    with pytest.raises(MismatchError, match="begun with other options: from_time was"):
+        restore(replace(options, from_time="2h ago"), target, store, store, lambda: spark, Counting())
+    report = restore(options, target, store, store, lambda: spark, Counting())
     assert report.choice is not None
     assert (report.choice.from_time, report.choice.to_time) == (LOW, HIGH)
 

@@ -63,7 +63,9 @@ def numbered(count: int, name: str = "value") -> list[bytes]:
 
 def begin(broker: Broker, topic: str, partition: int, values: Iterable[bytes]) -> Producer:
     """A transaction whose records are in the log and which is still open."""
-    producer = Producer(broker.client(**{"transactional.id": f"{topic}-{time.monotonic_ns()}"}))
+    # longer than what the tests do meanwhile takes on a busy machine: the coordinator would end it
+    timeout = {"transaction.timeout.ms": 600_000}
+    producer = Producer(broker.client(**{"transactional.id": f"{topic}-{time.monotonic_ns()}", **timeout}))
     producer.init_transactions(60)
     producer.begin_transaction()
     for value in values:

@@ -421,6 +421,8 @@ _MENDING = ("topic_config", "replication_factor")
 """Keys that decide how topics are created, not which records go where."""
 _LEAVING_OUT = ("exclude_topics",)
 """Keys to which a resumed restore may add: what they name is no longer restored."""
+_SETTLED = ("schemas", "subject_prefix")
+"""Keys that a resumed restore may leave unset: schemas.json has what was settled by them."""
 _ORDERED = ("map_regex",)
 
 
@@ -449,7 +451,9 @@ def check_same_options(plan: RestorePlan, options: Restore) -> None:
     different: list[str] = []
     for name, value in given.items():
         leaves_out_more = name in _LEAVING_OUT and set(value) >= set(before.get(name) or ())
-        if name not in _MENDING and not leaves_out_more and before.get(name) != value:
+        is_settled = name in _SETTLED and value == unset[name]
+        may_differ = name in _MENDING or leaves_out_more or is_settled
+        if not may_differ and before.get(name) != value:
             different.append(name)
     if different:
 

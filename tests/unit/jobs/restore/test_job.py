@@ -419,6 +419,13 @@ def test_a_new_topic_keeps_records_as_long_as_its_broker_says(defaults: dict[str
     assert effective_configs({"retention.ms": "1"}, defaults)["retention.ms"] == "1"
 
 
+def test_schemas_may_be_unset_and_not_others_than_before() -> None:
+    begun = plan(msgspec.structs.replace(ASKED, schemas="map"))
+    check_same_options(begun, ASKED)
+    with pytest.raises(MismatchError, match='schemas was "map", now "same"'):
+        check_same_options(begun, msgspec.structs.replace(ASKED, schemas="same"))
+
+
 def test_what_is_left_out_may_grow_and_not_shrink() -> None:
     begun = plan(msgspec.structs.replace(ASKED, exclude_topics=("c",)))
     check_same_options(begun, msgspec.structs.replace(ASKED, exclude_topics=("d", "c")))
