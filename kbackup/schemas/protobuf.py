@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from kbackup.errors import UndecodableError, UsageError
 from kbackup.schemas.base import Json, Kind, Schema, misfit
-from kbackup.schemas.protobuf_growth import Growth, check_growth, growth_of
+from kbackup.schemas.protobuf_growth import MessageGrowth, check_growth, growth_of
 from kbackup.util.scratch import ScratchFolder
 
 _WELL_KNOWN = (
@@ -41,7 +41,7 @@ class ProtobufCodec:
         that the data names, or the first. Raises what a pool does of files that don't go together."""
         self._pool = _pool(files)
         self.file = self._pool.FindFileByName(main)
-        self._growth: dict[str, Growth] = {}
+        self._growth: dict[str, MessageGrowth] = {}
         self._message = _named(self.file.message_types_by_name, message, main) if message else None
 
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
@@ -61,7 +61,7 @@ class ProtobufCodec:
             raise misfit("PROTOBUF", error) from error
         return value
 
-    def _growth_of(self, kind: Descriptor) -> Growth:
+    def _growth_of(self, kind: Descriptor) -> MessageGrowth:
         if kind.full_name not in self._growth:
             self._growth[kind.full_name] = growth_of(kind)
         return self._growth[kind.full_name]

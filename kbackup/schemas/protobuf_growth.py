@@ -24,7 +24,7 @@ _VARINT, _FIXED64, _DELIMITED, _GROUP, _END_GROUP, _FIXED32 = range(6)
 _MOST_LEVELS = 100  # the library's own limit
 
 
-class Growth(NamedTuple):
+class MessageGrowth(NamedTuple):
     """What a kind of message and those within it become at most: characters for each message, and for each byte.
 
     `is_open`: it can hold messages of any kind (`google.protobuf.Any`).
@@ -35,12 +35,12 @@ class Growth(NamedTuple):
     is_open: bool
 
 
-def growth_of(kind: Descriptor) -> Growth:
+def growth_of(kind: Descriptor) -> MessageGrowth:
     """Return the growth of a kind of message, with all kinds that it can hold."""
     kinds = list(_kinds_within(kind))
     per_message = max(map(_text_of_fields, kinds))
     per_byte = max(map(_text_of_byte, kinds))
-    return Growth(per_message, per_byte, any(each.full_name == _ANY for each in kinds))
+    return MessageGrowth(per_message, per_byte, any(each.full_name == _ANY for each in kinds))
 
 
 def _kinds_within(kind: Descriptor) -> Iterator[Descriptor]:
@@ -69,7 +69,7 @@ def _text_of_byte(kind: Descriptor) -> int:
     return longest
 
 
-def check_growth(data: bytes, kind: Descriptor, pool: DescriptorPool, growth: Growth) -> None:
+def check_growth(data: bytes, kind: Descriptor, pool: DescriptorPool, growth: MessageGrowth) -> None:
     """Raise `UndecodableError` if `data`, a message of `kind`, could become more than `TextBudget` has.
 
     Messages are counted only where the bytes could be too many of them: the data of usual schemas are not.

@@ -14,7 +14,7 @@ from kbackup.schemas import base, columns, protobuf
 from kbackup.schemas.base import Schema, TextBudget
 from kbackup.schemas.columns import JSON, column_type, decoded_columns
 from kbackup.schemas.decoder import Decoded, Made, codec_of
-from kbackup.schemas.protobuf_growth import Growth
+from kbackup.schemas.protobuf_growth import MessageGrowth
 from tests.unit.schemas.test_codecs import avro
 
 MIB = 1 << 20
@@ -161,8 +161,8 @@ def test_what_is_no_message_is_left_to_the_library(data: bytes, monkeypatch: pyt
     data = data + b"\x0a\0" * 100
     expected = outcome(codec_of(PROTOBUF["wide messages"]), data)
 
-    def counted(kind: object) -> Growth:
-        return Growth(1, 1, is_open=True)
+    def counted(kind: object) -> MessageGrowth:
+        return MessageGrowth(1, 1, is_open=True)
 
     monkeypatch.setattr(protobuf, "growth_of", counted)
     assert outcome(codec_of(PROTOBUF["wide messages"]), data) == expected
