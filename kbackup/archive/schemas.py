@@ -10,6 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
@@ -58,16 +59,20 @@ def lacking(version: SchemaVersion, reference: SchemaReference) -> str:
 class SchemaIndex:
     """The schemas of a restore point by id, GUID and place. It is a `schemas.decoder.Registry`.
 
-    An id means the schema of the default context; only where that has none, the one of another context. `built_in` are
-    files that Protobuf schemas import without naming them as references.
+    An id means the schema of the `context` (as a rule the default one); only where that has none, the one of another
+    context. `built_in` are files that Protobuf schemas import without naming them as references.
     """
 
-    def __init__(self, schemas: Schemas, built_in: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(self, schemas: Schemas, built_in: Mapping[str, str] = MappingProxyType({}), context: str = "") -> None:
         self._built_in = built_in
         self.places: dict[Place, SchemaVersion] = {}
         self._found: dict[int | str, SchemaVersion] = {}
         order = {"active": 0, "deleted": 1, "gone": 2}
-        for v in sorted(schemas.versions, key=lambda v: (context_of(v.subject), order[v.state])):
+
+        def rank(v: SchemaVersion) -> tuple[bool, str, int]:
+            return context_of(v.subject) != context, context_of(v.subject), order[v.state]
+
+        for v in sorted(schemas.versions, key=rank):
             self.places.setdefault((v.subject, v.version), v)
             self._found.setdefault(v.id, v)
             if v.guid:
@@ -195,6 +200,54 @@ def used_schemas(topic: TopicState) -> tuple[UsedSchemas, ...]:
     ids = next((used.ids for used in topic.schemas if used.part == "key" and used.framed == used.fields), {})
     texts = ids and all(isinstance(each := usual_id(text), int) and each >= _A_TEXT for text in ids)
     return () if texts and _OF_MIRROR_MAKER.fullmatch(topic.name) else topic.schemas
+
+
+# Whether a schema's subject is of a topic. Serializers name subjects after a topic and a side (TopicNameStrategy,
+# `orders-value`), or after a topic and the record's type (TopicRecordNameStrategy, `orders-com.example.Order`). By
+# other strategies a subject says nothing about topics.
+
+
+def is_of_side(version: SchemaVersion, topic: str, part: str) -> bool:
+    """Return whether a version's subject is named after a topic and its keys, or its values."""
+    return bare_subject(version) == f"{topic}-{part}"
+
+
+def is_of_type(version: SchemaVersion, topic: str) -> bool:
+    """Return whether a version's subject is named after a topic and a type of the schema. The topic's keys and its
+    values may have it."""
+    prefix = f"{topic}-"
+    subject = bare_subject(version)
+    return subject.startswith(prefix) and subject.removeprefix(prefix) in _type_names(version)
+
+
+def bare_subject(version: SchemaVersion) -> str:
+    """Return a version's subject without its context."""
+    return version.subject.removeprefix(context_of(version.subject))
+
+
+_PACKAGE = re.compile(r"^\s*package\s+([\w.]+)\s*;", re.MULTILINE)
+_MESSAGE = re.compile(r"\b(?:message|enum)\s+(\w+)\s*\{")
+
+
+def _type_names(version: SchemaVersion) -> set[str]:
+    """Return the full names that a schema may have in a subject: of an Avro type, of a JSON Schema (its title), or of
+    the messages of a Protobuf file. Nothing if the text is not understood."""
+    if version.type == "PROTOBUF":
+        package = _PACKAGE.search(version.schema)
+        prefix = f"{package[1]}." if package is not None else ""
+        return {prefix + name for name in _MESSAGE.findall(version.schema)}
+    try:
+        text = msgspec.json.decode(version.schema)
+    except (msgspec.DecodeError, RecursionError):
+        return set()
+    if not isinstance(text, dict):
+        return set()
+    if version.type == "JSON":
+        return {str(text["title"])} if "title" in text else set()
+    name, namespace = str(text.get("name", "")), str(text.get("namespace", ""))
+    if not name:
+        return set()
+    return {name if "." in name or not namespace else f"{namespace}.{name}"}
 
 
 def may_name(used: UsedSchemas) -> bool:

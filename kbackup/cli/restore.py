@@ -34,6 +34,7 @@ from kbackup.util.text import human_duration, human_size, plural
 if TYPE_CHECKING:
     from kbackup.archive.restores.plan import RestorePlan
     from kbackup.jobs.restore.report import RestoreReport
+    from kbackup.jobs.schemas.judgement import JudgedPart
     from kbackup.jobs.schemas.plan import SchemaPlan
 
 
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
     key_options("restore.no_groups", "restore.map_group", "restore.transactions", "restore.restore_id"),
     key_option("restore.settings", "--with"),
     key_options("restore.schemas", "restore.subject_prefix"),
+    key_option("restore.schemas_topics", "--schemas-topic", "--schemas-topics"),
+    key_option("restore.no_schemas_topics", "--no-schemas-topic", "--no-schemas-topics"),
+    key_option("restore.unmapped"),
     key_option("target_schema_registry.url", "--target-schema-registry"),
     key_option("restore.state"),
     rate_option,
@@ -81,7 +85,8 @@ def command(
     ARCHIVE may be a folder of the Java tool kafka-backup. To resume an interrupted restore, repeat its --restore-id.
 
     Ends with exit code 3 when the target refuses a topic (the others are restored), when a group or a setting could
-    not be set, or when records of the restore point are lost. A dry run tells by the same code.
+    not be set, when records could not get the ids of the target's schema registry, or when records of the restore point
+    are lost. A dry run tells by the same code.
     """
     if guide:
         from kbackup.cli.guide import run_guide
@@ -207,6 +212,16 @@ def _show_schemas(plan: SchemaPlan, reporter: Reporter) -> None:
     there = f"{len(plan.steps) - len(rows):,} of them there already"
     ids = "the same ids" if plan.mode == "same" else "ids of its own, which the records get"
     reporter.note(f"schemas: {plural(len(plan.steps), 'version')} in {plan.registry} with {ids}, {there}")
+    show_judged(plan.judged, reporter)
+
+
+def show_judged(judged: Iterable[JudgedPart], reporter: Reporter) -> None:
+    """Show how keys and values are told from what only looks like a serializer's, with counts of frames."""
+    rows = [(j.topic, j.part, j.by_subject, j.others, j.unknown, j.words) for j in judged]
+    if rows:
+        names = "topic, part 1, of its subjects 2, of other subjects 2, unknown 2, mapped"
+        reporter.table(columns(names), rows)
+        reporter.line()
 
 
 def _show_changes(changes: Changes, reporter: Reporter) -> None:

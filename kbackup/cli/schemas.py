@@ -278,7 +278,8 @@ def restore(
     not be deleted again. No record is written: 'kbackup restore --schemas map' writes new ids into the records.
     """
     from kbackup.archive.query.selection import Selection, check_selection
-    from kbackup.jobs.schemas.plan import open_registry, prepare_schemas
+    from kbackup.archive.schemas import SchemaIndex
+    from kbackup.jobs.schemas.plan import carried_versions, open_registry, prepare_schemas
     from kbackup.jobs.schemas.write import apply_schemas
 
     given = frame.config.restore
@@ -289,7 +290,8 @@ def restore(
     selection, names = Selection.of(subjects, ()), {v.subject for v in point.schemas.versions}
     where = f"in restore point {point.manifest.number}"
     check_selection(selection, "subject", names, where, "see 'kbackup schemas show'")
-    plan = prepare_schemas(registry, point.schemas, point.manifest.topics, mode, given.subject_prefix, selection)
+    carried = carried_versions(point.manifest.topics, SchemaIndex(point.schemas))
+    plan = prepare_schemas(registry, point.schemas, carried, mode, given.subject_prefix, selection)
     if dry_run:
         show_plan(plan, frame.reporter)
         frame.reporter.document(plan)

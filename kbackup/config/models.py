@@ -130,6 +130,17 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     subject_prefix: Annotated[
         str, "What goes before the names of restored subjects (`rehearsal.`), or a context (`:.rehearsal:`)."
     ] = ""
+    schemas_topics: Annotated[
+        Names, "Topics whose records get new ids wherever they begin like those of a serializer: names or /regex/."
+    ] = ()
+    no_schemas_topics: Annotated[
+        Names, "Topics whose records keep every byte, whatever they begin with: names or /regex/."
+    ] = ()
+    unmapped: Annotated[
+        Literal["keep", "fail"] | None,
+        "Records of a serializer that can't get a new id, as nobody knows their schema or they don't fit it: `keep` "
+        "them as they are, and end with exit code 3; or `fail`. Unset: `keep`.",
+    ] = None
     settings: Annotated[
         tuple[Literal["acls", "configs", "quotas", "users"], ...],
         "Settings to restore: `acls`, `configs` (of brokers, groups and client metrics), "

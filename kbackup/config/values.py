@@ -20,7 +20,7 @@ from kbackup.util.linear_regex import LinearRegex
 _REFERENCE = re.compile(r"(\$?)\$\{(env|file):([^}]*)\}")
 # an item between commas; those within a /regex/ don't count
 _ITEM = re.compile(r"\s*(/.*?/(?=\s*(?:,|$))|[^,]*?)\s*(?:,|$)")
-_PATTERNS = ("topics", "exclude_topics", "groups", "exclude_groups")
+_PATTERNS = ("topics", "exclude_topics", "groups", "exclude_groups", "schemas_topics", "no_schemas_topics")
 
 
 def parse_rule(rule: str) -> tuple[LinearRegex, str]:

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 
 from kbackup.formats.block import slice_block
 from kbackup.formats.layout import check, corrupt
@@ -161,7 +162,7 @@ class _Tables:
         while True:
             whole = self.table.shape[1] == _MOST_ROWS
             sums, table = self.sums.copy(), self.table if whole else self.table.copy()
-            _visit(block, name, PARTS, sums, table, np.empty(0, np.uint8), make_map({}, {}))
+            _visit(block, name, PARTS, sums, table, np.empty(0, np.uint8), make_map({}))
             unlisted = self._kernel.UNLISTED
             if whole or np.array_equal(sums[:, unlisted:], self.sums[:, unlisted:]):
                 self.sums, self.table = sums, table
@@ -197,52 +198,106 @@ class _Tables:
             yield SchemaUse(topic, part, *counts, ids, sums[kernel.UNLISTED], sums[kernel.ODD], apicurio)
 
 
-class UnmappedSchemaError(Exception):
-    """The record at `offset` names a `schema` in its `part` that the map lacks."""
-
-    def __init__(self, offset: int, part: Part, schema: int | str) -> None:
-        super().__init__(f"offset {offset}: schema {schema} of the {part} has no mapping")
-        self.offset, self.part, self.schema = offset, part, schema
+SchemaIds = Mapping[int | str, int | str]
+"""New ids by old ones, and new GUIDs by old ones."""
 
 
-def make_map(ids: Mapping[int, int], guids: Mapping[str, str]) -> Int64Array:
-    """Return the map of old ids and GUIDs to new ones, as `rewrite` takes it: rows of `schema_kernel.visit`."""
-    pairs: list[tuple[int | str, int | str]] = [*ids.items(), *guids.items()]
-    rows = sorted((*_frame(old), *_frame(new)[1:]) for old, new in pairs)
-    return np.array(rows, np.int64).reshape(-1, 5)
+def make_map(by_part: Mapping[Part, SchemaIds]) -> Int64Array:
+    """Return the new ids and GUIDs of keys and of values as `rewrite` takes them: rows of `schema_kernel.visit`."""
+    rows: list[tuple[int, ...]] = []
+    for part, schemas in by_part.items():
+        for old, new in schemas.items():
+            rows.append((PARTS.index(part), *_frame(old), *_frame(new)[1:]))
+    rows.sort()
+    return np.array(rows, np.int64).reshape(-1, 6)
+
+
+class LeftFrames(NamedTuple):
+    """The frames of one schema in the keys, or in the values, of a block, which the map lacks.
+
+    int64[n] each: `records` are the numbers of their records in the block, `at` and `sizes` say where the bytes are
+    that a frame stands in, and `field_at` and `field_sizes` where its key or value is. Both are the same unless the
+    frame stands in a header."""
+
+    part: Part
+    schema: int | str
+    records: Int64Array
+    at: Int64Array
+    sizes: Int64Array
+    field_at: Int64Array
+    field_sizes: Int64Array
+
+    def select(self, chosen: npt.NDArray[np.bool_]) -> LeftFrames:
+        """Return the frames where `chosen` is true."""
+        return LeftFrames(self.part, self.schema, *(column[chosen] for column in self[2:]))
 
 
 def rewrite(
     block: RecordBlock, schemas: Int64Array, parts: Collection[Part], name: str = "record block"
-) -> RecordBlock:
-    """Return the records with the frames of their `parts` mapped: the same block, changed, where its memory can be
-    written (nobody else may refer to it), else a copy. Every byte stays where it is. `UnmappedSchemaError` for the
-    first frame without a mapping; `CorruptError`, naming `name`, for a damaged block."""
+) -> tuple[RecordBlock, list[LeftFrames]]:
+    """Return the records with the frames of their `parts` mapped, and the frames that the map lacks, which stay as
+    they are: by part and schema.
+
+    The block is the same one, changed, where its memory can be written (nobody else may refer to it), else a copy.
+    Every byte stays where it is. `CorruptError`, naming `name`, for a damaged block."""
     if not (block.data.flags.writeable and block.data.flags.c_contiguous):
         block = replace(block, data=np.array(block.data))
     from kbackup.formats import schema_kernel as kernel
 
     sums, table = np.zeros((2, kernel.SUMS), np.int64), np.zeros((2, 0, 4), np.int64)
-    _visit(block, name, parts, sums, table, block.data, schemas)
-    return block
+    left = _visit(block, name, parts, sums, table, block.data, schemas)
+    return block, list(_by_schema(left))
 
 
-def _visit(block: RecordBlock, name: str, parts: Collection[Part], *others: Int64Array | Bytes) -> None:
-    """Count or map the block's frames, as `schema_kernel.visit` does."""
+def put_schema(block: RecordBlock, frames: LeftFrames, schema: int | str) -> None:
+    """Write another id, or another GUID, into frames of a block that `rewrite` has returned."""
+    kind, *_ = _frame(schema)
+    octets = int(schema).to_bytes(4, "big") if kind == 1 else UUID(str(schema)).bytes
+    places = frames.at[:, np.newaxis] + 1 + np.arange(len(octets))
+    block.data[places] = np.frombuffer(octets, np.uint8)
+
+
+def _by_schema(left: Int64Array) -> Iterator[LeftFrames]:
+    if not len(left):
+        return
+    from kbackup.formats import schema_kernel as kernel
+
+    kinds, numbers = np.unique(left[:, kernel.PART : kernel.LOW + 1], axis=0, return_inverse=True)
+    for number, (part, *frame) in enumerate(kinds.tolist()):
+        rows = left[numbers.reshape(-1) == number]
+        columns = (rows[:, column] for column in (kernel.RECORD, *range(kernel.AT, kernel.FIELD_SIZE + 1)))
+        yield LeftFrames(PARTS[part], _schema(*frame), *columns)
+
+
+_LEAST_FRAMED_HEADER = 28
+"""Bytes of the smallest header with a frame: a name of 15 bytes and a value of 5, each behind its length."""
+
+
+def _visit(
+    block: RecordBlock,
+    name: str,
+    parts: Collection[Part],
+    sums: Int64Array,
+    table: Int64Array,
+    out: Bytes,
+    schemas: Int64Array,
+) -> Int64Array:
+    """Count or map the block's frames, as `schema_kernel.visit` does. Return the rows of those without a mapping."""
     from kbackup.formats import schema_kernel as kernel  # numba loads in workers alone
 
-    index, unmapped = (block.offsets, block.positions, block.lengths), np.zeros(4, np.int64)
+    index = (block.offsets, block.positions, block.lengths)
     if len({len(each) for each in index}) > 1:
         check(block, name, 0)
-    arrays = (*map(np.ascontiguousarray, (block.data, *index)), *others, unmapped)
+    # room for every frame that the block can hold; memory that nothing is written to costs nothing
+    most = 2 * len(block) + len(block.data) // _LEAST_FRAMED_HEADER if len(out) else 0
+    left, count = np.empty((most, 9), np.int64), np.zeros(1, np.int64)
+    arrays = (*map(np.ascontiguousarray, (block.data, *index)), sums, table, out, schemas, left, count)
     bits = sum(1 << PARTS.index(part) for part in set(parts))
     number = kernel.visit(bits, *(arrays if kernel.COMPILED else (each.data for each in arrays)))
-    part, *frame = unmapped.tolist()
-    if frame[0] > 0:
-        raise UnmappedSchemaError(int(block.offsets[number]), PARTS[part], _schema(*frame))
     if number < len(block):
         check(block, name, 0)
         raise corrupt(name, int(block.positions[number]), "the record is not what its index entry says")
+    return left[: int(count[0])]
 
 
 def _frame(schema: int | str) -> tuple[int, int, int]:

@@ -60,7 +60,8 @@ def _compile(function: Callable[..., Any]) -> Any:
 
     number = given(int64, 1)
     made = int64[:, ::1], int64[:, :, ::1], numba.uint8[::1]
-    signature = int64(int64, given(numba.uint8, 1), number, number, number, *made, given(int64, 2), int64[::1])
+    left = int64[:, ::1], int64[::1]
+    signature = int64(int64, given(numba.uint8, 1), number, number, number, *made, given(int64, 2), *left)
     try:
         return numba.njit(signature, cache=True, nogil=True, **_OPTIONS)(function)
     except RuntimeError:  # no place to keep compiled code
@@ -220,44 +221,51 @@ def _count(sums: Int64Array, table: Int64Array, part: int, frame: Frame) -> None
 
 
 @_inline
-def _map(out: Bytes, rows: Int64Array, at: int, frame: Frame) -> bool:
+def _map(out: Bytes, rows: Int64Array, part: int, frame: Frame, at: int) -> bool:
     """Write what the frame at `at` becomes; return False if there is no row for it."""
+    wanted = part, frame[0], frame[1], frame[2]
     first, stop = 0, len(rows)
     while first < stop:
         middle = (first + stop) >> 1
-        if (rows[middle, 0], rows[middle, 1], rows[middle, 2]) < frame:
+        if (rows[middle, 0], rows[middle, 1], rows[middle, 2], rows[middle, 3]) < wanted:
             first = middle + 1
         else:
             stop = middle
-    if first == len(rows) or (rows[first, 0], rows[first, 1], rows[first, 2]) != frame:
+    if first == len(rows):
+        return False
+    if (rows[first, 0], rows[first, 1], rows[first, 2], rows[first, 3]) != wanted:
         return False
     size = 16 if frame[0] == GUID else 4
     for place in range(size):
-        word = rows[first, 3] if size - place > 8 else rows[first, 4]
+        word = rows[first, 4] if size - place > 8 else rows[first, 5]
         out[at + 1 + place] = word >> 8 * ((size - 1 - place) & 7) & 255
     return True
 
 
+RECORD, PART, KIND, HIGH, LOW, AT, SIZE, FIELD_AT, FIELD_SIZE = range(9)
+"""Columns of a frame without a row of the map: its record's number and its part; the frame; where the bytes begin that
+it stands in, and how many they are; where its key or value begins, and how long that is (the same but for a header)."""
+
+
 @_inline
-def _take(
+def _leave(
+    left: Int64Array,
+    count: Int64Array,
+    number: int,
+    part: int,
     frame: Frame,
     at: int,
-    part: int,
-    sums: Int64Array,
-    table: Int64Array,
-    out: Bytes,
-    rows: Int64Array,
-    unmapped: Int64Array,
-) -> bool:
-    """Count or map the frame at `at`, if it is one; return False if there is no row for it."""
-    if frame[0] == 0:
-        return True
-    if len(out) == 0:
-        _count(sums, table, part, frame)
-    elif not _map(out, rows, at, frame):
-        unmapped[0], unmapped[1], unmapped[2], unmapped[3] = part, frame[0], frame[1], frame[2]
-        return False
-    return True
+    size: int,
+    field: int,
+    whole: int,
+) -> None:
+    """Note a frame without a row of the map."""
+    row = count[0]
+    left[row, RECORD], left[row, PART] = number, part
+    left[row, KIND], left[row, HIGH], left[row, LOW] = frame
+    left[row, AT], left[row, SIZE] = at, size
+    left[row, FIELD_AT], left[row, FIELD_SIZE] = field, whole
+    count[0] = row + 1
 
 
 @_compile
@@ -271,15 +279,16 @@ def visit(
     table: Int64Array,
     out: Bytes,
     rows: Int64Array,
-    unmapped: Int64Array,
+    left: Int64Array,
+    count: Int64Array,
 ) -> int:
     """Count the frames of `parts` (bits: key 1, value 2) in `sums` and in `table`, a hash table of each part with rows
     of kind (0: free), high, low and count, at most half of them used: what has no place there is UNLISTED. Or, where
-    `out` is the memory of `data` and not empty, map them there by `rows`, which rise: kind, high, low, new high, new
-    low.
+    `out` is the memory of `data` and not empty, map them there by `rows`, which rise: part, kind, high, low, new high,
+    new low. Frames without a row stay as they are; `left`, which has a row for any frame that there may be, gets them,
+    and `count[0]` is how many they are.
 
-    Return the number of records before the first that has an `unmapped` frame (part, kind, high, low), or with a kind
-    of 0 is not what its index entry says."""
+    Return the number of records before the first that is not what its index entry says."""
     for number in range(len(offsets)):
         start, size = positions[number], lengths[number]
         if start < 0 or size < 24 or start > len(data) - size:
@@ -306,8 +315,12 @@ def visit(
                 named |= 1 << part
                 frame = _frame(data, at, size, True)
                 framed |= min(frame[0], 1) << part
-                if not _take(frame, at, part, sums, table, out, rows, unmapped):
-                    return number
+                if frame[0] > 0:
+                    field, whole = (key, key_length) if part == 0 else (value, value_length)
+                    if len(out) == 0:
+                        _count(sums, table, part, frame)
+                    elif not _map(out, rows, part, frame, at):
+                        _leave(left, count, number, part, frame, at, size, field, whole)
             own = 0
             if part < 0:
                 part, own = _apicurio(data, name, length)
@@ -334,8 +347,11 @@ def visit(
                     own_frame = _eight_bytes(data, at, size)
                     if own_frame[0] > 0:
                         _count(sums, table, part, own_frame)
-                if not _take(frame, at, part, sums, table, out, rows, unmapped):
-                    return number
+                if frame[0] > 0:
+                    if len(out) == 0:
+                        _count(sums, table, part, frame)
+                    elif not _map(out, rows, part, frame, at):
+                        _leave(left, count, number, part, frame, at, size, at, size)
             sums[part, FIELDS] += 1
             sums[part, FRAMED] += framed >> part & 1
             sums[part, SURE] += framed >> part & sure

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -15,12 +14,13 @@ import pyarrow as pa
 
 from kbackup.archive.restores.offset_map import NOTHING, Cut, by_partition
 from kbackup.archive.restores.plan import UnitRange
+from kbackup.archive.restores.unmapped import UnmappedRecords
 from kbackup.archive.segments.read import read_segment, read_small
 from kbackup.archive.segments.table import Segment
-from kbackup.errors import KbackupError, RefusedError
+from kbackup.errors import KbackupError
 from kbackup.formats.block import slice_block
-from kbackup.formats.schema_ids import Part, UnmappedSchemaError, make_map, rewrite
 from kbackup.jobs.decoding import select_where
+from kbackup.jobs.schemas.rewrite import SchemaRewrite
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
@@ -74,39 +74,6 @@ def ahead(items: Iterable[T], depth: int) -> Iterator[T]:
         thread.join()
 
 
-# Put the ids of the target's schema registry in place of those of the source's.
-
-
-@dataclass(frozen=True)
-class SchemaRewrite:
-    """The new ids and GUIDs by the old ones, for the `parts` of each topic that name schemas, by the topic's name in
-    the source."""
-
-    ids: Mapping[int, int]
-    guids: Mapping[str, str]
-    parts: Mapping[str, Sequence[Part]]
-
-    @cached_property
-    def _map(self) -> Int64Array:
-        return make_map(self.ids, self.guids)
-
-    def __call__(self, source: TopicPartition, block: RecordBlock) -> RecordBlock:
-        """Return the records of a partition with new ids; every byte stays where it is. `RefusedError` for a record
-        whose schema has no new id."""
-        parts = self.parts.get(source.topic)
-        if not parts:
-            return block
-        try:
-            return rewrite(block, self._map, parts, str(source))
-        except UnmappedSchemaError as error:
-            raise RefusedError(
-                f"the {error.part} of {source.topic}:{source.partition}:{error.offset} names schema {error.schema}, "
-                "which has no id in the target's registry: the restore point lacks it",
-                f"leave the record out with --skip {source.topic}:{source.partition}:{error.offset}, or restore with "
-                "--schemas none",
-            ) from error
-
-
 # Read a range of a partition: its segments in order, and their records inside the range's window.
 
 
@@ -124,7 +91,8 @@ class ReadStep(NamedTuple):
     What came before, and of this segment if its records have begun, is checked.
 
     `next` is the source offset from which to go on after it. `read` is how many bytes of records were read for it
-    and `untimed` how many records were left out for want of a timestamp, both since the step before.
+    and `untimed` how many records were left out for want of a timestamp, both since the step before. `unmapped` counts
+    the block's records whose schemas could not be mapped.
     """
 
     segment: Segment
@@ -133,6 +101,7 @@ class ReadStep(NamedTuple):
     read: int
     untimed: int
     pause: bool = False
+    unmapped: tuple[UnmappedRecords, ...] = ()
 
 
 def read_range(
@@ -171,10 +140,11 @@ def _read(
             untimed += without_time
             if range_.window.where is not None and len(rest):
                 rest = select_where(range_.window.where, range_.source, rest)
+        unmapped: tuple[UnmappedRecords, ...] = ()
         if schemas is not None and len(rest):
-            rest = schemas(range_.source, rest)
+            rest, unmapped = schemas(range_.source, rest)
         if len(rest):
-            yield ReadStep(segment, rest, int(block.offsets[-1]) + 1, read, untimed)
+            yield ReadStep(segment, rest, int(block.offsets[-1]) + 1, read, untimed, unmapped=unmapped)
             read = untimed = 0
         elif quiet is not None and read >= quiet:
             yield ReadStep(segment, None, max(start, int(block.offsets[-1]) + 1), read, untimed, pause=True)
@@ -282,8 +252,8 @@ def together(
 @dataclass
 class UnitRun:
     """`start` is the source offset from which a range is read, None if all of it is done. `pending` is how many bytes
-    were read since the last commit, `counted` what windows selected of them. `unread` is the range whose records can't
-    be read, where that ended the run."""
+    were read since the last commit, `counted` what windows selected of them, and what could not be mapped. `unread` is
+    the range whose records can't be read, where that ended the run."""
 
     store: Store
     ranges: Sequence[UnitRange]
@@ -339,6 +309,8 @@ class UnitRun:
         if range_.window is not None:
             size = (len(block), block.nbytes) if block is not None else (0, 0)
             self.counted = self.counted.plus(Cut(*size, step.untimed))
+        if step.unmapped:
+            self.counted = self.counted.plus(Cut(unmapped=step.unmapped))
         # not what was sent: a window that selects little must not keep a transaction open for long
         self.pending += step.read
         self.reached[range_.tp] = ReachedOffset(range_, step.next)

@@ -106,6 +106,11 @@ METRICS: dict[str, Metric] = {
     "kbackup_mirror_incidents_total": Metric(
         "counter", "Losses, recreated topics and deleted remote topics that a flow met.", (*_FLOW, "kind")
     ),
+    "kbackup_mirror_unmapped_records_total": Metric(
+        "counter",
+        "Keys and values that a flow applied as they were, since their schemas could not be mapped.",
+        (*_FLOW, "topic", "part"),
+    ),
     "kbackup_mirror_held_back_topics": Metric("gauge", "Topics whose records are held back.", _FLOW),
     "kbackup_mirror_topic_held_back": Metric(
         "gauge", "1 for a remote topic whose records are held back; absent for the others.", (*_FLOW, "topic")

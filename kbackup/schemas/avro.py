@@ -152,6 +152,15 @@ class AvroCodec:
             raise UndecodableError(f"not AVRO by its schema: {unread} of {len(data)} bytes are left over")
         return value
 
+    def fits(self, data: bytes, indexes: Sequence[int] | None = None) -> bool:
+        if self._bytes or not data:  # any bytes are bytes, and no bytes fit whatever takes none
+            return False
+        try:
+            self.decode(data)
+        except UndecodableError:
+            return False
+        return True
+
 
 class _Extent(NamedTuple):
     """The extent of a type.

@@ -191,6 +191,11 @@ class Codec(Protocol):
         of the file, the n-th within that one and so on. `UndecodableError` if it does not fit."""
         ...
 
+    def fits(self, data: bytes, indexes: Sequence[int] | None = None) -> bool:
+        """Return whether all of `data` is what the schema describes, and the schema does not describe any bytes: then
+        a serializer wrote them."""
+        ...
+
 
 def missing(error: ImportError) -> UsageError:
     """Return the error for a library that is not installed."""

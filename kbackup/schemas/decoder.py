@@ -53,6 +53,13 @@ class JsonCodec:
             raise misfit("JSON", error) from error
         return value
 
+    def fits(self, data: bytes, indexes: Sequence[int] | None = None) -> bool:
+        try:
+            self.decode(data)
+        except UndecodableError:
+            return False
+        return True
+
 
 # The frames that schema registries' serializers put around data, to name its schema.
 #
@@ -214,7 +221,7 @@ class ByFile:
             except UndecodableError:
                 if (frame := in_front(data)) is None:
                     raise
-            return Decoded(_payload(self._codec, frame.rest, None), schema)
+            return Decoded(payload_value(self._codec, frame.rest, None), schema)
         except UndecodableError as error:
             return Undecoded(error.message)
 
@@ -232,15 +239,16 @@ class ByRegistry:
             frame = frame_of(data, headers, self._header)
             if frame is None:
                 return None
-            codec = self._codec(frame.schema)
+            codec = self.codec(frame.schema)
             if isinstance(codec, Undecoded):
                 return codec
-            value = _payload(codec, frame.rest, data if frame.apart else None)
+            value = payload_value(codec, frame.rest, data if frame.apart else None)
         except UndecodableError as error:
             return Undecoded(error.message)
         return Decoded(value, {"type": codec.kind, "id": frame.schema})
 
-    def _codec(self, schema_id: int | str) -> Codec | Undecoded:
+    def codec(self, schema_id: int | str) -> Codec | Undecoded:
+        """Return what decodes by a schema, or why nothing does."""
         with self._lock:
             if schema_id not in self._codecs:
                 made: Codec | Undecoded
@@ -254,9 +262,24 @@ class ByRegistry:
             return self._codecs[schema_id]
 
 
-def _payload(codec: Codec, rest: bytes, apart: bytes | None) -> Json:
+def payload_value(codec: Codec, rest: bytes, apart: bytes | None) -> Json:
     """Decode `rest`, or the data `apart` from it; of Protobuf, `rest` begins with the message's indexes."""
+    return codec.decode(*_parts_of(codec, rest, apart))
+
+
+def payload_fits(codec: Codec, rest: bytes, apart: bytes | None) -> bool:
+    """Return whether what stands behind a frame, or `apart` from it, is what a serializer writes by this codec's
+    schema."""
+    try:
+        data, indexes = _parts_of(codec, rest, apart)
+    except UndecodableError:
+        return False
+    return codec.fits(data, indexes)
+
+
+def _parts_of(codec: Codec, rest: bytes, apart: bytes | None) -> tuple[bytes, tuple[int, ...] | None]:
+    """Return the data to decode, and the message's indexes, which only Protobuf has."""
     if codec.kind != "PROTOBUF":
-        return codec.decode(rest if apart is None else apart)
+        return (rest if apart is None else apart), None
     indexes, behind = message_indexes(rest)
-    return codec.decode(behind if apart is None else apart, indexes)
+    return (behind if apart is None else apart), indexes

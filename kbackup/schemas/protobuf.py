@@ -15,7 +15,7 @@ from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from kbackup.errors import UndecodableError, UsageError
 from kbackup.schemas.base import Json, Kind, Schema, misfit
@@ -43,12 +43,12 @@ class ProtobufCodec:
         self.file = self._pool.FindFileByName(main)
         self._growth: dict[str, MessageGrowth] = {}
         self._message = _named(self.file.message_types_by_name, message, main) if message else None
+        self._classes: dict[tuple[int, ...], tuple[Descriptor, type[Message]]] = {}
 
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
-        kind = self._message or self._indexed((0,) if indexes is None else indexes)
-        check_growth(data, kind, self._pool, self._growth_of(kind))
+        made = self._checked_class(data, indexes)
         try:
-            message = message_factory.GetMessageClass(kind).FromString(data)
+            message = made.FromString(data)
             value: Json = json_format.MessageToDict(
                 message,
                 always_print_fields_with_no_presence=True,
@@ -65,6 +65,27 @@ class ProtobufCodec:
         if kind.full_name not in self._growth:
             self._growth[kind.full_name] = growth_of(kind)
         return self._growth[kind.full_name]
+
+    def fits(self, data: bytes, indexes: Sequence[int] | None = None) -> bool:
+        """A parser takes unknown fields, and so most bytes: here every field must be one of the message."""
+        try:
+            message = self._checked_class(data, indexes).FromString(data)
+            size = message.ByteSize()
+            message.DiscardUnknownFields()
+        except Exception:  # noqa: BLE001 (as in `decode`)
+            return False
+        return bool(message.ByteSize() == size)
+
+    def _checked_class(self, data: bytes, indexes: Sequence[int] | None) -> type[Message]:
+        """Return what the messages are that `indexes` select; raise `UndecodableError` for data that would grow too
+        much."""
+        asked = (0,) if indexes is None else tuple(indexes)
+        if asked not in self._classes:
+            kind = self._message or self._indexed(asked)
+            self._classes[asked] = kind, message_factory.GetMessageClass(kind)
+        kind, made = self._classes[asked]
+        check_growth(data, kind, self._pool, self._growth_of(kind))
+        return made
 
     def _indexed(self, indexes: Sequence[int]) -> Descriptor:
         among = list(self.file.message_types_by_name.values())

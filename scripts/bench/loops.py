@@ -243,9 +243,9 @@ def _count_nothing() -> None:
 
 def _map_ids() -> None:
     """Give each value another id before it is sent."""
-    schemas, send = make_map({SCHEMA: SCHEMA + 1}, {}), BlockProducer.send
+    schemas, send = make_map({"value": {SCHEMA: SCHEMA + 1}}), BlockProducer.send
     BlockProducer.send = lambda self, tp, block: send(  # type: ignore[method-assign]
-        self, tp, rewrite(block, schemas, ["value"])
+        self, tp, rewrite(block, schemas, ["value"])[0]
     )
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kbackup.jobs.mirror.properties import OWN_KEYS
+
 ROOT = Path(__file__).parents[2]
 _DOTTED = re.compile(r"(?<![\w./@-])kbackup(?:\.[A-Za-z_]\w*)+")
 
@@ -42,7 +44,10 @@ def _texts(file: Path) -> list[str]:
 
 
 def _exists(name: str) -> bool:
-    """Whether a name is of a module or of something in one; `kbackup.toml` and its like are no such names."""
+    """Whether a name is of a module or of something in one; `kbackup.toml` and its like are no such names, nor are the
+    keys of a mirror's file."""
+    if name in OWN_KEYS:
+        return True
     place, (package, *rest) = ROOT / "kbackup", name.split(".")[1:]
     if not (place / package).is_dir():
         return True

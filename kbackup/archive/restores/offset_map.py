@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from kbackup.archive import layout
 from kbackup.archive.models import Document, load
+from kbackup.archive.restores.unmapped import UnmappedRecords, decode_unmapped, encode_unmapped, sum_unmapped
 from kbackup.archive.segments.table import read_bounded
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
@@ -106,6 +107,7 @@ def map_schema(*numbers: str) -> pa.Schema:
 SCHEMA = map_schema("partition")
 PREVIOUS = b"kbackup.previous"
 _CUT = b"kbackup.cut"
+_UNMAPPED = b"kbackup.unmapped"
 _KEY = b"kbackup.key"
 _SUM = b"kbackup.sum"
 _NO_SUM = b"sha256:" + b"0" * 64
@@ -130,15 +132,21 @@ class MapPartName(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Of parts with a window alone: the records in it, their bytes, and how many were left out for want of a
-    timestamp."""
+    """What only the records tell. Of parts with a window alone: the records in it, their bytes, and how many were left
+    out for want of a timestamp. Of all parts: the records whose schemas could not be mapped."""
 
     records: int = 0
     bytes: int = 0
     untimed: int = 0
+    unmapped: tuple[UnmappedRecords, ...] = ()
 
     def plus(self, other: Cut) -> Cut:
-        return Cut(*map(sum, zip(self, other, strict=True)))
+        return Cut(
+            self.records + other.records,
+            self.bytes + other.bytes,
+            self.untimed + other.untimed,
+            sum_unmapped((*self.unmapped, *other.unmapped)),
+        )
 
 
 NOTHING = Cut()
@@ -227,7 +235,10 @@ def write_map_part(
     cut: Cut = NOTHING,
 ) -> None:
     """`cut` is what windows selected since the part before."""
-    metadata = {PREVIOUS: str(previous or "").encode(), _CUT: ",".join(map(str, cut)).encode()}
+    numbers = (cut.records, cut.bytes, cut.untimed)
+    metadata = {PREVIOUS: str(previous or "").encode(), _CUT: ",".join(map(str, numbers)).encode()}
+    if cut.unmapped:
+        metadata[_UNMAPPED] = encode_unmapped(cut.unmapped)
     key = _part_key(restore_id, unit, name)
     store.put_new(key, encode(runs.replace_schema_metadata(metadata), key))
 
@@ -249,9 +260,15 @@ def read_map_parts(
     keys = (_part_key(restore_id, unit, name) for unit, names in units for name in names)
     while some := list(islice(keys, 2 * _THREADS)):
         for table in in_threads(lambda key: decode(store.get(key), key), some, _THREADS):
-            counts = table.schema.metadata.get(_CUT)  # None: the part is older than windows
-            cut = NOTHING if counts is None else Cut(*map(int, counts.decode().split(",")))
-            yield MapPart(table.replace_schema_metadata(None), cut)
+            yield MapPart(table.replace_schema_metadata(None), _cut_of(table.schema.metadata))
+
+
+def _cut_of(metadata: Mapping[bytes, bytes]) -> Cut:
+    """Return the counts of a part; nothing where it is older than they are."""
+    counts, unmapped = metadata.get(_CUT), metadata.get(_UNMAPPED)
+    numbers = "0,0,0" if counts is None else counts.decode()
+    records, size, untimed = map(int, numbers.split(","))
+    return Cut(records, size, untimed, () if unmapped is None else decode_unmapped(unmapped))
 
 
 class MappedUnit(NamedTuple):

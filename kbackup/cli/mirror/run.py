@@ -145,6 +145,7 @@ class ApplyRoundReporter(RoundReporter):
         if incidents:
             self._notify_loss(incidents, report)
         self._reporter.warning(*(f"{name}: {deleted.message}" for deleted in applied.deleted))
+        self._reporter.warning(*(f"{name}: {unmapped.words}" for unmapped in applied.unmapped))
         # each refusal once, until it ends; a round reports only the subjects that it set
         for subject in report.refused:
             refused = frozenset(report.refusals(subject))

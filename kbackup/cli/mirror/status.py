@@ -93,5 +93,6 @@ def _show(flow: FlowOverview, reporter: Reporter) -> None:
     )
     reporter.warning(*(f"{incident.at}: {incident.message}" for incident in flow.incidents[-_INCIDENTS:]))
     reporter.warning(*(f"{refusal.subject}: {refusal.reason}" for refusal in flow.refusals))
+    reporter.warning(*(unmapped.words for unmapped in flow.unmapped))
     if flow.error:
         reporter.warning(f"the last round failed: {flow.error}")

@@ -45,10 +45,10 @@ from kbackup.jobs.compare.report import (
     totals,
 )
 from kbackup.jobs.newer import NewerRecords, newer_in_source, newer_sentences
-from kbackup.jobs.replay import SchemaRewrite, ahead, read_range
+from kbackup.jobs.replay import ahead, read_range
 from kbackup.jobs.restore.plan import UNIT_BYTES, UNIT_PARTITIONS, plan_restore, select_content
-from kbackup.jobs.schemas.records import missing_schemas, rewrite_of
-from kbackup.jobs.schemas.write import schema_map
+from kbackup.jobs.schemas.records import checked_schemas, missing_schemas
+from kbackup.jobs.schemas.rewrite import SchemaRewrite
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
@@ -242,8 +242,7 @@ def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster
         plan = with_segments(state, plan)
         check_same_target(plan, cluster_id)
         check_same_archive(plan, store)
-        rewrite = rewrite_of(schema_map(state, options.restore_id))
-        return ComparePlan(plan, restored_offsets(plan, runs), "read_committed", schemas=rewrite)
+        return ComparePlan(plan, restored_offsets(plan, runs), "read_committed")
     content = select_content(options, store)
     plan = plan_restore(msgspec.structs.replace(options, no_groups=True), content, cluster_id)
     if request.against == "target":
@@ -339,6 +338,8 @@ def verify_against(
         if registry is not None:
             archive, is_source = open_archive_or_folder(store), request.against == "source"
             compare_plan.findings += missing_schemas(registry, is_source, archive, compare_plan.plan, state)
+        if request.against == "target" and request.options.restore_id:
+            compare_plan.schemas = checked_schemas(compare_plan.plan, store, state, registry)
     with phases.step("compare"):
         partitions = [p for p in compare_plan.partitions if p.archived.segments or p.start < p.end]
         # big partitions alone, small ones together, as a restore has them; the biggest first

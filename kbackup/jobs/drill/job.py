@@ -59,6 +59,8 @@ def scratch_options(options: Restore, content: Content, prefix: str, restore_id:
         into_existing=False,
         settings=(),
         schemas="none",
+        schemas_topics=(),
+        no_schemas_topics=(),
         restore_id=restore_id,
     )
 

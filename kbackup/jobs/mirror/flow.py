@@ -8,7 +8,9 @@ from typing import Literal, NamedTuple
 
 from kbackup.archive import layout
 from kbackup.archive.models import Document, Member, dump, load
+from kbackup.archive.restores.unmapped import UnmappedRecords
 from kbackup.errors import NotFoundError, UsageError
+from kbackup.jobs.schemas.judgement import SchemaTopics, Unmapped
 from kbackup.kafka.client import Properties
 from kbackup.metadata.entities import TopicName
 from kbackup.schemas.base import RegistryOptions
@@ -147,6 +149,8 @@ class Flow:
     checkpoint_rule: Literal["exact", "mm2"]
     on_recreate: Literal["continue", "stop"]
     schemas: Literal["none", "same", "map"] = "none"
+    schema_topics: SchemaTopics = field(default_factory=SchemaTopics)
+    unmapped: Unmapped = "keep"
     source_registry: RegistryOptions = field(default_factory=RegistryOptions)
     target_registry: RegistryOptions = field(default_factory=RegistryOptions)
     starts_at_end: bool = False
@@ -238,6 +242,7 @@ class Incident(Member, frozen=True, kw_only=True):
 class FlowStatus(Document, frozen=True, kw_only=True):
     """`restore_point` is the newest applied one, 0 if there is none. `written_at` is the flow's sign of life.
 
+    `unmapped` are all records of the flow, as far as its rounds have told, whose schemas could not be mapped.
     `rounds`, `records` and `bytes` are those of the process since `started_at`; `round_*` those of its last round with
     new records or a new restore point. `incidents` are the newest ones of the flow. `error` is the message of a round
     that failed, or of what ended the process; empty after a round that went well."""
@@ -262,6 +267,7 @@ class FlowStatus(Document, frozen=True, kw_only=True):
     incidents: tuple[Incident, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     error: str = ""
+    unmapped: tuple[UnmappedRecords, ...] = ()
 
     @property
     def name(self) -> str:

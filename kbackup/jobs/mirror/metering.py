@@ -64,6 +64,8 @@ def round_applied(
     _add(flow, "duplicates_total", duplicates(before, applied))
     for kind, incidents in zip(INCIDENTS, (applied.too_late, applied.recreated, applied.deleted), strict=True):
         _add(flow, "incidents_total", len(incidents), kind)
+    for unmapped in applied.unmapped:
+        _add(flow, "unmapped_records_total", unmapped.records, unmapped.topic, unmapped.part)
     _add(flow, "rounds_total", 1, "applied")
     _put(flow, "restore_point", applied.point)
     _put(flow, "held_back_topics", len(held_back))

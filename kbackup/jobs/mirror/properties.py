@@ -14,6 +14,7 @@ from kbackup.errors import UsageError, suggest_name
 from kbackup.jobs.mirror.filters import PatternFilter, compile_patterns
 from kbackup.jobs.mirror.flow import Clock, DefaultPolicy, Flow, IdentityPolicy
 from kbackup.jobs.mirror.topics import without_cycles
+from kbackup.jobs.schemas.judgement import SchemaTopics
 from kbackup.kafka.client import with_admin
 from kbackup.kafka.property_check import refusal
 from kbackup.schemas.base import RegistryOptions
@@ -298,6 +299,9 @@ OWN_KEYS = {
     "kbackup.checkpoints": FlowKey("text", "exact", choices=("exact", "mm2")),
     "kbackup.on.recreate": FlowKey("text", "continue", choices=("continue", "stop")),
     "kbackup.schemas": FlowKey("text", "none", choices=("none", "same", "map")),
+    "kbackup.schemas.unmapped": FlowKey("text", "keep", choices=("keep", "fail")),
+    "kbackup.schemas.topics": FlowKey("list", ""),
+    "kbackup.schemas.topics.exclude": FlowKey("list", ""),
 }
 """kbackup's own. A cluster may have them, too: they hold for the flows from it."""
 
@@ -379,6 +383,11 @@ class FlowReader:
             checkpoint_rule=choices("kbackup.checkpoints"),
             on_recreate=choices("kbackup.on.recreate"),
             schemas=choices("kbackup.schemas"),
+            schema_topics=SchemaTopics(
+                PatternFilter(self.patterns("kbackup.schemas.topics"), None),
+                PatternFilter(self.patterns("kbackup.schemas.topics.exclude"), None),
+            ),
+            unmapped=choices("kbackup.schemas.unmapped"),
             source_registry=self.registry(self.pair.source),
             target_registry=self.registry(self.pair.target),
             # only records that come after the flow's first round of a topic

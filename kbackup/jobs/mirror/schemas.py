@@ -9,16 +9,19 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
-from kbackup.archive.models import DocumentRef, Manifest
+from msgspec.structs import replace
+
+from kbackup.archive.models import DocumentRef, Manifest, Schemas
 from kbackup.archive.reader import Archive
-from kbackup.archive.schemas import ids_in_use
+from kbackup.archive.schemas import NOT_READ, SchemaIndex, ids_in_use
 from kbackup.archive.uncovered_schemas import forms_of, uncovered
 from kbackup.errors import ClusterError
 from kbackup.jobs.mirror.apply.held import reason_of
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
-from kbackup.jobs.replay import SchemaRewrite
-from kbackup.jobs.schemas.plan import SchemaPlan, open_registry, prepare_schemas
-from kbackup.jobs.schemas.records import rewrite_of
+from kbackup.jobs.schemas.judgement import sample_of, unmapped_words
+from kbackup.jobs.schemas.plan import SchemaPlan, open_registry
+from kbackup.jobs.schemas.records import JudgedRecords, plan_judged, rewrite_of
+from kbackup.jobs.schemas.rewrite import SchemaRewrite
 from kbackup.jobs.schemas.write import apply_schemas, lost_since, schema_map
 from kbackup.store.base import Store
 from kbackup.util.text import join_names
@@ -31,6 +34,11 @@ class AwaitedSchemasError(ClusterError):
     """Records wait for their schemas: the archive or the target's registry has not what they name."""
 
 
+Needed = tuple[DocumentRef | None, frozenset[int | str], frozenset[tuple[str, str]], frozenset[tuple[str, str, str]]]
+"""The schemas of a restore point, the ids of them that records carry, the keys and values that look framed, and those
+that have a form of Apicurio's own."""
+
+
 @dataclass
 class MirrorSchemas:
     """Registers the schemas of one flow, by `kbackup.schemas`, and remembers what the last round needed."""
@@ -39,33 +47,60 @@ class MirrorSchemas:
     state: Store
     uncovered: tuple[str, ...] = ()
     """What names schemas in the records of the last round and is not mapped, in words."""
-    _known: tuple[DocumentRef | None, frozenset[int | str], frozenset[tuple[str, str, str]]] | None = None
+    _read: tuple[DocumentRef, Schemas] | None = None
+    _known: Needed | None = None
     _rewrite: SchemaRewrite | None = None
 
     def register(self, archive: Archive, point: Manifest, topics: Sequence[RemoteTopic]) -> SchemaRewrite | None:
-        """Return the new ids of the records of a restore point; None if they keep theirs. `AwaitedSchemasError` while a
-        record names a schema that the restore point lacks: a later one may have it."""
+        """Return the new ids of the records of a restore point; None if they keep theirs.
+
+        `AwaitedSchemasError` while nobody knows the schemas of records, as the registry could not be read when the
+        restore point was taken: a later one has them. A record whose schema that registry does not have is left as it
+        is, or is waited for (`kbackup.schemas.unmapped`)."""
         if self.flow.schemas == "none":
             return None
         sources = {topic.source for topic in topics}
         states = [topic for topic in point.topics if topic.name in sources]
+        ids = frozenset(ids_in_use(states))
+        schemas = self._schemas(archive, point)
         forms = frozenset((use.topic, use.part, use.form) for use in forms_of(states))
-        needed = point.schemas, frozenset(ids_in_use(states)), forms
-        if needed == self._known:
-            return self._rewrite
-        schemas = archive.schemas(point)
-        self.uncovered = tuple(uncovered(states, schemas))
         if schemas is None:
-            if not needed[1]:
+            self.uncovered = tuple(uncovered(states, schemas))
+            if not ids:
                 return None
             raise self._waits([f"restore point {point.number} has none"])
+        index = SchemaIndex(schemas)
+        framed = frozenset((topic.name, used.part) for topic in states for used in topic.schemas if used.framed)
+        # not all ids: keys that only look like frames bring new ones in every round
+        needed = point.schemas, frozenset(each for each in ids if each in index), framed, forms
+        if needed == self._known:
+            return self._rewrite
+        self.uncovered = tuple(uncovered(states, schemas))
         registry = open_registry(self.flow.target_registry)
-        plan = prepare_schemas(registry, schemas, states, self.flow.schemas)
+        records = JudgedRecords(schemas, point.schemas, states, sample_of(archive, point))
+        plan = plan_judged(registry, records, self.flow.schemas, self.flow.schema_topics, self.flow.unmapped)
+        lacking = unmapped_words(plan.judged)
+        if lacking and any(warning.startswith(NOT_READ) for warning in point.warnings):
+            raise self._waits([f"the registry was not read for restore point {point.number}", *lacking])
         if plan.problems:
             raise self._waits(plan.problems)
-        self._rewrite = rewrite_of(apply_schemas(registry, self.state, self._id(registry, plan), plan))
+        done = apply_schemas(registry, self.state, self._id(registry, plan), plan)
+        # the map may have been made in an earlier round, with fewer records to judge by
+        done = replace(done, judged=plan.judged, unmapped=plan.unmapped, archived=plan.archived)
+        self._rewrite = rewrite_of(done, archive.store)
         self._known = needed
         return self._rewrite
+
+    def _schemas(self, archive: Archive, point: Manifest) -> Schemas | None:
+        """Return the schemas of a restore point; those of the last round are not read again."""
+        if point.schemas is None:
+            return None
+        if self._read is None or self._read[0] != point.schemas:
+            schemas = archive.schemas(point)
+            if schemas is None:
+                return None
+            self._read = point.schemas, schemas
+        return self._read[1]
 
     def _waits(self, why: Sequence[str]) -> AwaitedSchemasError:
         return AwaitedSchemasError(

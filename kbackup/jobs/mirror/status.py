@@ -18,6 +18,7 @@ from kbackup import __version__
 from kbackup.archive.catalog.state import Hold, State
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
+from kbackup.archive.restores.unmapped import UnmappedRecords, sum_unmapped
 from kbackup.archive.segments.table import SCHEMA, integers, of_topics
 from kbackup.jobs.mirror.flow import FlowStatus, Incident, Refusal, TopicStatus, read_status
 from kbackup.store.base import Store
@@ -123,7 +124,7 @@ def first_status(flow: Flow, archive_id: str, before: FlowStatus | None) -> Flow
     )
     if before is None or before.archive_id != archive_id:
         return status
-    applied = {name: getattr(before, name) for name in ("restore_point", "restore_point_at", "topics")}
+    applied = {name: getattr(before, name) for name in ("restore_point", "restore_point_at", "topics", "unmapped")}
     return _replace(status, **applied)
 
 
@@ -189,13 +190,14 @@ def after_round(
         incidents=(*before.incidents, *incidents)[-_INCIDENTS:],
         refusals=tuple(refusals),
         error="",
+        unmapped=sum_unmapped((*before.unmapped, *applied.unmapped)),
     )
 
 
 def news_of(status: FlowStatus) -> object:
     """Return what a reader wants to know at once: all but how far the flow is."""
     topics = [(topic.remote, topic.incarnation, topic.held_back) for topic in status.topics]
-    return topics, status.incidents, status.refusals, status.error
+    return topics, status.incidents, status.refusals, status.error, status.unmapped
 
 
 def after_error(before: FlowStatus, message: str) -> FlowStatus:
@@ -287,6 +289,7 @@ class FlowOverview:
     incidents: tuple[Incident, ...]
     refusals: tuple[Refusal, ...]
     error: str
+    unmapped: tuple[UnmappedRecords, ...] = ()
 
     @property
     def held_back(self) -> tuple[MirroredTopic, ...]:

@@ -70,7 +70,7 @@ from kbackup.jobs.restore.report import (
 )
 from kbackup.jobs.restore.task import FailedTopic, RestoreWork, numbered_units, side_by_side
 from kbackup.jobs.schemas.plan import SchemaPlan
-from kbackup.jobs.schemas.records import plan_record_schemas, resumed_schemas, rewrite_of, schemas_report
+from kbackup.jobs.schemas.records import RecordOptions, plan_record_schemas, resumed_schemas, rewrite_of, schemas_report
 from kbackup.jobs.schemas.write import apply_schemas
 from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
@@ -152,9 +152,8 @@ def restore(
         if begun.plan is not None or options.schemas == "none":
             registered = resumed_schemas(options.schemas, state, plan.restore_id)
         else:
-            asked, target_registry = options.schemas, registry or RegistryOptions()
             archive = open_archive_or_folder(store)
-            schemas = plan_record_schemas(asked, options.subject_prefix, target_registry, archive, plan, state)
+            schemas = plan_record_schemas(record_options(options), registry or RegistryOptions(), archive, plan, state)
             findings.warnings += schemas.warnings if schemas is not None else ()
         shown = without_topics(plan, {*excluded.values(), *(topic.source for topic in not_restored)})
         if dry_run:
@@ -195,7 +194,7 @@ def restore(
             groups=plan.progress_group_names,
             transactions=plan.transactions,
             transaction_bytes=plan.transaction_bytes,
-            schemas=rewrite_of(registered),
+            schemas=rewrite_of(registered, store, options.unmapped),
             left_out=left_out,
             limits=findings.limits,
         )
@@ -223,7 +222,7 @@ def restore(
         groups = restore_groups(cluster, state, wanted, offset_map.runs, {topic.target for topic in not_restored})
     with phases.step("report"):
         warnings = [*findings.warnings, *late_warnings(done, sum(r.moved for r in results))]
-        of_schemas = schemas_report(registered) if registered is not None else None
+        of_schemas = schemas_report(registered, done.cut.unmapped) if registered is not None else None
         status: Literal["incomplete", "restored"] = "incomplete" if not_restored else "restored"
         result = plan, store.url, done, groups, warnings, phases.seconds
         ends = newer, not_restored, sorted(excluded.values())
@@ -277,6 +276,19 @@ def as_created(plan: RestorePlan, findings: PreflightFindings) -> RestorePlan:
         else:
             topics.append(topic)
     return msgspec.structs.replace(plan, topics=tuple(topics))
+
+
+def record_options(options: Restore) -> RecordOptions:
+    """Return what options say about the schemas of records, which are wanted."""
+    if options.schemas == "none":
+        raise AssertionError  # then nothing is asked about them
+    return RecordOptions(
+        asked=options.schemas,
+        prefix=options.subject_prefix,
+        by_id=options.schemas_topics,
+        untouched=options.no_schemas_topics,
+        unmapped=options.unmapped,
+    )
 
 
 class Begun(NamedTuple):

@@ -415,7 +415,7 @@ def plan_restore(options: Restore, content: Content, cluster_id: str) -> Restore
 # takes what it refused before, may be others each time.
 
 
-_FREE = ("restore_id", "state", "transactions", "transaction_bytes")
+_FREE = ("restore_id", "state", "transactions", "transaction_bytes", "unmapped")
 """Keys of `[restore]` that do not decide what is restored."""
 _MENDING = ("topic_config", "replication_factor")
 """Keys that decide how topics are created, not which records go where."""

@@ -122,6 +122,7 @@ def make_report(
     )
     unset = settings.missing if settings is not None and status != "planned" else ()
     refused = (*schemas.not_set, *schemas.uncovered) if schemas is not None else ()
+    unmapped = [each.words for each in schemas.unmapped] if schemas is not None else []
     return RestoreReport(
         status=status,
         restore_id=plan.restore_id,
@@ -145,6 +146,7 @@ def make_report(
             *not_applied(groups, "--restore-id", plan.restore_id),
             *unset,
             *refused,
+            *unmapped,
         ),
         seconds=dict(seconds),
         settings=settings,

@@ -22,9 +22,10 @@ from kbackup.archive.restores.offset_map import (
 )
 from kbackup.archive.restores.plan import RestorePlan, UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError, NotFoundError, UnreachableError
-from kbackup.jobs.replay import ReachedOffset, SchemaRewrite, UnitRun, first_committed
+from kbackup.jobs.replay import ReachedOffset, UnitRun, first_committed
 from kbackup.jobs.restore.demands import BATCH_OVERHEAD, LARGE_CODEC
 from kbackup.jobs.restore.preflight import missing_rights_problem, rights_to_write
+from kbackup.jobs.schemas.rewrite import SchemaRewrite
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import Kernel, selected_kernel

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from kbackup.archive.models import Member, Schemas, TopicState
+from kbackup.archive.models import DocumentRef, Member, Schemas, TopicState
 from kbackup.archive.query.selection import Selection
-from kbackup.archive.schemas import Place, SchemaIndex, lacking, naming_parts, schema_uses, usual_id
-from kbackup.archive.uncovered_schemas import also_needed, uncovered
+from kbackup.archive.schemas import Place, SchemaIndex, lacking, schema_uses, usual_id
+from kbackup.archive.uncovered_schemas import apicurio_uses, unlisted_words
 from kbackup.errors import RefusedError, UsageError
 from kbackup.formats.schema_ids import Part
+from kbackup.jobs.schemas.judgement import JudgedPart, Unmapped, unmapped_words
 from kbackup.schemas.base import (
     RegistryOptions,
     SchemaReference,
@@ -71,6 +72,11 @@ class SchemaPlan(Member, frozen=True, kw_only=True):
     """GUIDs that records carry."""
     uncovered: tuple[str, ...] = ()
     """What names schemas in records and is not mapped, in words."""
+    judged: tuple[JudgedPart, ...] = ()
+    """How the records are judged. Older plans have none: they map the `parts` by ids alone."""
+    unmapped: Unmapped = "fail"
+    archived: DocumentRef | None = None
+    """The schemas that records are judged by."""
 
     @property
     def created(self) -> list[PlannedSchema]:
@@ -81,6 +87,8 @@ class SchemaPlan(Member, frozen=True, kw_only=True):
         """Raise `RefusedError` with the problems."""
         if self.problems:
             hint = "use --schemas map" if self.mode == "same" else "see 'kbackup schemas show'"
+            if self.unmapped == "fail" and unmapped_words(self.judged):
+                hint = "restore with --unmapped keep, leave the records out with --skip, or see 'kbackup schemas show'"
             raise RefusedError(f"the schemas can't be restored: {join_names(self.problems, 50, '; ')}", hint)
 
 
@@ -132,6 +140,22 @@ def ids_of_records(topics: Collection[TopicState], index: SchemaIndex) -> tuple[
     return ids, lost
 
 
+def carried_versions(topics: Collection[TopicState], index: SchemaIndex) -> list[SchemaVersion]:
+    """Return the schemas whose ids records carry, as they were counted."""
+    ids, _ = ids_of_records(topics, index)
+    return [index.find(each) for each in sorted(ids, key=str)]
+
+
+def versions_beside(topics: Collection[TopicState], schemas: Schemas) -> list[SchemaVersion]:
+    """Return the schemas that readers of the records need though no id of them is mapped: those of Apicurio's own
+    forms, and all that are not deleted where records carry ids that are not listed."""
+    if unlisted_words(topics, schemas):
+        return [v for v in schemas.versions if v.state != "deleted"]
+    index = SchemaIndex(schemas)
+    ids = {schema_id for use in apicurio_uses(topics, schemas) for schema_id in use.ids}
+    return [index.find(each) for each in sorted(ids) if each in index]
+
+
 def renamed(subject: str, prefix: str) -> str:
     """Return a subject's name on the target. A prefix may begin with a context (`:.rehearsal:`), in place of the
     subject's own."""
@@ -140,11 +164,11 @@ def renamed(subject: str, prefix: str) -> str:
 
 
 def planned_versions(
-    schemas: Schemas, topics: Collection[TopicState], prefix: str = "", subjects: Selection | None = None
+    schemas: Schemas, carried: Collection[SchemaVersion], prefix: str = "", subjects: Selection | None = None
 ) -> tuple[list[tuple[str, SchemaVersion]], list[str]]:
-    """Return the versions of `subjects`, or of the subjects whose ids records of `topics` carry, with all that they
-    refer to, in order, each with its subject in the restore point. Also return in words what stands against it. Where
-    records carry ids that are not listed, these are all subjects.
+    """Return the versions of `subjects`, or of the subjects that have an id of the `carried` schemas, whose ids records
+    carry; with all that they refer to, in order, each with its subject in the restore point. Also return in words what
+    stands against it.
 
     A deleted version whose references are gone is left out if no record carries its id."""
     if prefix.startswith(":.") and not context_of(prefix):
@@ -155,13 +179,11 @@ def planned_versions(
         if places[v.subject, v.version] is not v:  # of a subject that was made anew; its id needs another place
             number = 1 + max(number for subject, number in places if subject == v.subject)
             places[v.subject, number] = replace(v, version=number)
-    carried, lost = ids_of_records(topics, index)
-    carried |= {v.id for v in also_needed(topics, schemas)}
-    found = {(context_of(v.subject), v.id) for v in map(index.find, carried)}
+    found = {(context_of(v.subject), v.id) for v in carried}
     by_id = {v.subject for v in places.values() if (context_of(v.subject), v.id) in found}
-    problems = lost if subjects is None else []
+    problems: list[str] = []
     waiting = [
-        (v, v.state == "active" or bool({v.id, v.guid} & carried))
+        (v, v.state == "active" or (context_of(v.subject), v.id) in found)
         for v in places.values()
         if (v.subject in by_id if subjects is None else subjects.matches(v.subject))
     ]
@@ -395,18 +417,12 @@ def settings_words(settings: SubjectSettings) -> str:
 def prepare_schemas(
     registry: SchemaRegistry,
     schemas: Schemas,
-    topics: Collection[TopicState],
+    carried: Collection[SchemaVersion],
     mode: Mode,
     prefix: str = "",
     subjects: Selection | None = None,
 ) -> SchemaPlan:
-    """Plan to bring back the schemas of `subjects`, or else those that records of `topics` carry. Write nothing."""
-    versions, problems = planned_versions(schemas, topics, prefix, subjects)
-    plan = plan_schemas(registry, versions, schemas.settings, mode, prefix, problems)
-    if subjects is not None:
-        return plan
-    index = SchemaIndex(schemas)
-    guids = sorted(each for each in ids_of_records(topics, index)[0] if isinstance(each, str))
-    return replace(
-        plan, parts=naming_parts(topics, index), guids=tuple(guids), uncovered=tuple(uncovered(topics, schemas))
-    )
+    """Plan to bring back the schemas of `subjects`, or else those with the ids of `carried`, which records carry. Write
+    nothing."""
+    versions, problems = planned_versions(schemas, carried, prefix, subjects)
+    return plan_schemas(registry, versions, schemas.settings, mode, prefix, problems)

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from kbackup.archive.models import Member, TopicState
+from msgspec.structs import replace
+
+from kbackup.archive.models import DocumentRef, Member, Schemas, TopicState
+from kbackup.archive.query.java import open_archive_or_folder
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.plan import RestorePlan
-from kbackup.archive.schemas import SchemaIndex, may_name, used_schemas
+from kbackup.archive.restores.unmapped import UnmappedRecords
+from kbackup.archive.schemas import SchemaIndex, may_name, used_schemas, usual_id
 from kbackup.archive.uncovered_schemas import apicurio_uses, uncovered
 from kbackup.errors import MismatchError, UndecodableError, UsageError
-from kbackup.jobs.replay import SchemaRewrite
-from kbackup.jobs.schemas.plan import Mode, SchemaPlan, ids_of_records, open_registry, prepare_schemas
+from kbackup.jobs.schemas.judgement import (
+    Judge,
+    JudgedPart,
+    Sample,
+    SchemaTopics,
+    Unmapped,
+    named_topics,
+    sample_of,
+    unmapped_words,
+)
+from kbackup.jobs.schemas.plan import Mode, SchemaPlan, ids_of_records, open_registry, prepare_schemas, versions_beside
+from kbackup.jobs.schemas.rewrite import ArchivedCodecs, CheckedRewrite, NewIds, SchemaRewrite
 from kbackup.jobs.schemas.write import SchemaMap, begun_plan, lost_since, schema_map
 from kbackup.schemas.base import RegistryOptions
 from kbackup.schemas.decoder import codec_of
 from kbackup.store.base import Store
+from kbackup.util.system import in_threads
 from kbackup.util.text import join_names
 
 if TYPE_CHECKING:
@@ -25,7 +41,9 @@ if TYPE_CHECKING:
 
 class SchemasReport(Member, frozen=True, kw_only=True):
     """The schemas of a restore: how many versions of how many subjects. `not_set` are settings that the registry
-    refused; `uncovered` says what names schemas in the records and is not mapped."""
+    refused. `judged` says how keys and values were told from what only looks like a serializer's, and `unmapped` counts
+    records that stayed as they are though they seem to be a serializer's. `uncovered` says what names schemas in the
+    records and is not mapped."""
 
     registry: str
     mode: Mode
@@ -33,9 +51,11 @@ class SchemasReport(Member, frozen=True, kw_only=True):
     subjects: int
     not_set: tuple[str, ...] = ()
     uncovered: tuple[str, ...] = ()
+    judged: tuple[JudgedPart, ...] = ()
+    unmapped: tuple[UnmappedRecords, ...] = ()
 
 
-def schemas_report(of: SchemaPlan | SchemaMap) -> SchemasReport:
+def schemas_report(of: SchemaPlan | SchemaMap, unmapped: tuple[UnmappedRecords, ...] = ()) -> SchemasReport:
     subjects = [s.schema.subject for s in of.steps] if isinstance(of, SchemaPlan) else [s.subject for s in of.schemas]
     return SchemasReport(
         registry=of.registry,
@@ -44,7 +64,22 @@ def schemas_report(of: SchemaPlan | SchemaMap) -> SchemasReport:
         subjects=len({*subjects}),
         not_set=() if isinstance(of, SchemaPlan) else of.not_set,
         uncovered=of.uncovered,
+        judged=of.judged,
+        unmapped=unmapped,
     )
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """What whoever restores says about the schemas of records. `asked` None: `same`, if there is a registry. `by_id`
+    and `untouched` are names or /regexes/ of topics, as for `named_topics`. `unmapped` None: `keep`, or as a restore
+    was begun."""
+
+    asked: Mode | None = None
+    prefix: str = ""
+    by_id: tuple[str, ...] = ()
+    untouched: tuple[str, ...] = ()
+    unmapped: Unmapped | None = None
 
 
 class RecordSchemas(NamedTuple):
@@ -56,11 +91,11 @@ class RecordSchemas(NamedTuple):
 
 
 def plan_record_schemas(
-    asked: Mode | None, prefix: str, options: RegistryOptions, archive: Archive | None, plan: RestorePlan, state: Store
+    given: RecordOptions, options: RegistryOptions, archive: Archive | None, plan: RestorePlan, state: Store
 ) -> RecordSchemas | None:
     """Plan the schemas of the records of a restore into the registry of `options`; None if there is nothing to bring
-    back. `asked` None: `same`, if there is a registry. Raises `RefusedError` where a record's id would have no
-    meaning."""
+    back. Raises `RefusedError` where a record's id would have no meaning, and such records are to end the restore."""
+    asked = given.asked
     begun = begun_plan(state, plan.restore_id)
     if begun is not None:
         _check_mode(asked, begun.mode, plan.restore_id)
@@ -71,10 +106,17 @@ def plan_record_schemas(
                 f"--schemas {asked} needs the schema registry of the target",
                 "give --target-schema-registry, or set target_schema_registry.url",
             )
+        if given.by_id:
+            raise UsageError(
+                "--schemas-topic maps ids to those of the target's schema registry, and none is named",
+                "give --target-schema-registry, or set target_schema_registry.url",
+            )
         return None
     topics = planned_topics(archive, plan) if archive is not None else []
-    schemas = archive.schemas(plan.restore_point) if archive is not None else None
-    if schemas is None:
+    overruled = named_topics(given.by_id, given.untouched, {topic.name for topic in topics})
+    point = archive.manifest(plan.restore_point) if archive is not None else None
+    schemas = archive.schemas(point) if archive is not None and point is not None else None
+    if archive is None or point is None or schemas is None:
         framed = any(may_name(used) for topic in topics for used in used_schemas(topic))
         if asked is None and not framed and not apicurio_uses(topics, None):
             return None
@@ -83,11 +125,94 @@ def plan_record_schemas(
             "restore with --schemas none, or select a restore point that was taken with schema_registry.url",
         )
     registry = open_registry(options)
-    found = begun or prepare_schemas(registry, schemas, topics, asked or "same", prefix)
+    if begun is not None:
+        found = begun
+    else:
+        records = JudgedRecords(schemas, point.schemas, topics, sample_of(archive, point))
+        windowed = {part.topic for unit in plan.units for part in unit if part.window is not None}
+        unmapped = given.unmapped or "keep"
+        found = plan_judged(registry, records, asked or "same", overruled, unmapped, given.prefix, windowed)
     found.check()
-    uncounted = [t.name for t in topics if not t.all_counted]
-    unknown = f"what schemas older records of {join_names(uncounted, 3)} name is not known before they are read"
-    return RecordSchemas(registry, found, (*found.notes, *([unknown] if uncounted else [])))
+    return RecordSchemas(registry, found, (*found.notes, *_record_warnings(found, topics)))
+
+
+class JudgedRecords(NamedTuple):
+    """The records of `topics` and the `schemas` that they are judged by, which are the document `archived`."""
+
+    schemas: Schemas
+    archived: DocumentRef | None
+    topics: Sequence[TopicState]
+    sample: Sample
+
+
+def plan_judged(
+    registry: SchemaRegistry,
+    records: JudgedRecords,
+    mode: Mode,
+    overruled: SchemaTopics,
+    unmapped: Unmapped,
+    prefix: str = "",
+    windowed: Iterable[str] = (),
+) -> SchemaPlan:
+    """Judge records, and plan the schemas that a serializer named in them. Of topics in `windowed` only some records
+    are wanted, so that nobody knows before whether these have a schema that is lacking."""
+    from kbackup.kafka.schema_registry import BUILT_IN
+
+    judge = Judge(records.schemas, BUILT_IN, overruled, records.sample)
+    judged = judge.topics(records.topics)
+    beside = versions_beside(records.topics, records.schemas)
+    carried = [*judge.needed(judged, records.topics), *beside]
+    plan = prepare_schemas(registry, records.schemas, carried, mode, prefix)
+    if plan.problems and unmapped == "keep":
+        # an odd record with an id of another subject must not block the others: it is left as it is
+        certain = [*judge.needed(judged, records.topics, only_certain=True), *beside]
+        if len(certain) < len(carried):
+            smaller = prepare_schemas(registry, records.schemas, certain, mode, prefix)
+            left_out = tuple(f"left out: {problem}" for problem in plan.problems if problem not in smaller.problems)
+            if left_out:
+                plan = replace(smaller, notes=(*smaller.notes, *left_out))
+                carried, judged = certain, tuple(_without_others(part) for part in judged)
+    problems = plan.problems
+    if unmapped == "fail":
+        some = set(windowed)
+        problems += tuple(unmapped_words(part for part in judged if part.topic not in some))
+    parts: dict[str, tuple[Literal["key", "value"], ...]] = {}
+    for part in judged:
+        if part.maps:
+            parts[part.topic] = (*parts.get(part.topic, ()), part.part)
+    ids = {usual_id(text) for topic in records.topics for used in topic.schemas for text in used.ids}
+    guids = tuple(sorted({v.guid for v in carried if v.guid} & {each for each in ids if isinstance(each, str)}))
+    return replace(
+        plan,
+        problems=problems,
+        judged=judged,
+        unmapped=unmapped,
+        parts=parts,
+        guids=guids,
+        archived=records.archived,
+        uncovered=tuple(uncovered(records.topics, records.schemas)),
+    )
+
+
+def _without_others(part: JudgedPart) -> JudgedPart:
+    """Return a judgement by subject where ids of other subjects get no place on the target."""
+    if part.how != "subject":
+        return part
+    return replace(part, unknown=part.unknown + part.others, others=0)
+
+
+def _record_warnings(plan: SchemaPlan, topics: Iterable[TopicState]) -> list[str]:
+    warnings: list[str] = []
+    for words in unmapped_words(plan.judged):
+        if plan.unmapped == "keep":
+            warnings.append(f"{words}: they stay as they are, and the restore ends with exit code 3")
+        else:
+            warnings.append(f"{words}: if one of them is restored, it ends the restore")
+    uncounted = [topic.name for topic in topics if not topic.all_counted]
+    if uncounted:
+        names = join_names(uncounted, 3)
+        warnings.append(f"what schemas older records of {names} name is not known before they are read")
+    return warnings
 
 
 def resumed_schemas(asked: str | None, state: Store, restore_id: str) -> SchemaMap | None:
@@ -151,8 +276,62 @@ def planned_topics(archive: Archive, plan: RestorePlan) -> Sequence[TopicState]:
     return [found[t.source, t.incarnation] for t in plan.topics if (t.source, t.incarnation) in found]
 
 
-def rewrite_of(done: SchemaMap | None) -> SchemaRewrite | None:
-    """Return the new ids of a restore's records; None if they keep theirs."""
-    if done is None or done.mode == "same" or not done.parts:
+def rewrite_of(done: SchemaMap | None, store: Store, unmapped: Unmapped | None = None) -> SchemaRewrite | None:
+    """Return what maps a restore's records; None if there is nothing to map or to count. `store` has the schemas that
+    records are judged by. `unmapped` replaces what the restore was begun with."""
+    if done is None:
         return None
-    return SchemaRewrite(done.ids, done.guids, done.parts)
+    judged = judged_parts(done)
+    if done.mode == "same":
+        judged = [_counting(part) for part in judged if part.unknown or not part.counted]
+    if not any(part.maps or part.how == "unknown" for part in judged):
+        return None
+    codecs = None if done.archived is None else ArchivedCodecs(store, done.archived)
+    return SchemaRewrite(NewIds(done.ids, done.guids, done.contexts), judged, unmapped or done.unmapped, codecs)
+
+
+def _counting(part: JudgedPart) -> JudgedPart:
+    """Return a judgement for records whose ids stay: known ids need no look, and unknown ones are counted."""
+    return replace(part, how="asked") if part.maps else part
+
+
+def judged_parts(done: SchemaMap) -> list[JudgedPart]:
+    """Return how the records of a restore are judged. Older versions mapped the parts of topics by their ids alone: a
+    restore that they have begun goes on so."""
+    if done.judged or not done.parts:
+        return list(done.judged)
+    return [JudgedPart(topic=topic, part=part, how="asked") for topic, parts in done.parts.items() for part in parts]
+
+
+def checked_schemas(
+    plan: RestorePlan, store: Store, state: Store, options: RegistryOptions | None
+) -> CheckedRewrite | None:
+    """Return what maps the archived records of a restore as it should have done it, by what they decode to; None where
+    it has mapped nothing. `options` are of the target's registry, if it is known: then records must decode to the same
+    by its schemas."""
+    done = schema_map(state, plan.restore_id)
+    if done is None or done.mode == "same":
+        return None
+    judged, archived = done.judged, done.archived
+    if not judged and done.parts:  # an older version mapped by ids alone, also what no serializer wrote
+        from kbackup.kafka.schema_registry import BUILT_IN
+
+        archive = open_archive_or_folder(store)
+        point = None if archive is None else archive.manifest(plan.restore_point)
+        schemas = None if archive is None or point is None else archive.schemas(point)
+        if archive is not None and point is not None and schemas is not None:
+            judge = Judge(schemas, BUILT_IN, SchemaTopics(), sample_of(archive, point))
+            judged, archived = judge.topics(planned_topics(archive, plan)), point.schemas
+    if archived is None:
+        return None
+    target = None if options is None or not options.url else _schemas_of_target(open_registry(options), done)
+    new = NewIds(done.ids, done.guids, done.contexts)
+    return CheckedRewrite(new, judged, "keep", ArchivedCodecs(store, archived), target=target)
+
+
+def _schemas_of_target(registry: SchemaRegistry, done: SchemaMap) -> Schemas:
+    """Return what the target has at the places where a restore registered schemas."""
+    places = sorted({(subject, number) for subject, number, _ in done.places})
+    found = in_threads(lambda place: registry.version(*place), places)
+    versions = tuple(version for version in found if version is not None)
+    return Schemas(captured_at="", registry=registry.url, kept="used", versions=versions)

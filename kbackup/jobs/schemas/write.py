@@ -14,11 +14,12 @@ import msgspec
 from msgspec.structs import replace
 
 from kbackup.archive import layout
-from kbackup.archive.models import D, Document, Member, dump, load
+from kbackup.archive.models import D, Document, DocumentRef, Member, dump, load
 from kbackup.archive.restores.proof import check_proven, unproven_documents
 from kbackup.archive.schemas import Place
 from kbackup.errors import AlreadyExistsError, KbackupError, NotFoundError, RefusedError, UsageError
 from kbackup.formats.schema_ids import Part
+from kbackup.jobs.schemas.judgement import JudgedPart, Unmapped
 from kbackup.jobs.schemas.plan import (
     Mode,
     SchemaPlan,
@@ -61,9 +62,11 @@ class RestoredSchema(Member, frozen=True, kw_only=True):
 
 
 class SchemaMap(Document, frozen=True, kw_only=True):
-    """restores/<id>/schemas.json: `ids` and `guids` that records carry, and what they are on the target. `parts` has
-    which of keys and values name schemas, by topic of the source. `not_set` are settings and deletions that the
-    registry refused, `uncovered` says what names schemas in records and is not mapped."""
+    """restores/<id>/schemas.json: `ids` and `guids` that records carry, and what they are on the target; `contexts` has
+    ids of the source's contexts, apart from the default one. `judged` says how records are judged, by the schemas of
+    the document `archived`, and `unmapped` what is done about those that can't be mapped. Older versions judged none:
+    they mapped the `parts` of topics, by their names in the source, by ids alone. `not_set` are settings and deletions
+    that the registry refused, `uncovered` says what names schemas in records and is not mapped."""
 
     format: Literal["kbackup-restored-schemas"] = "kbackup-restored-schemas"
     restore_id: str
@@ -77,6 +80,10 @@ class SchemaMap(Document, frozen=True, kw_only=True):
     parts: dict[str, tuple[Part, ...]] = msgspec.field(default_factory=dict)
     not_set: tuple[str, ...] = ()
     uncovered: tuple[str, ...] = ()
+    contexts: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
+    judged: tuple[JudgedPart, ...] = ()
+    unmapped: Unmapped = "fail"
+    archived: DocumentRef | None = None
 
     @property
     def places(self) -> list[tuple[str, int, int]]:
@@ -144,6 +151,8 @@ def apply_schemas(registry: SchemaRegistry, state: Store, restore_id: str, plan:
 
 
 def _check_guids(registry: SchemaRegistry, plan: SchemaPlan, made: SchemaMap) -> None:
+    if plan.mode == "map" and plan.unmapped == "keep":
+        return  # such records stay as they are, and are counted
     for guid in plan.guids:
         if guid not in made.guids or (plan.mode == "same" and made.guids[guid] != guid):
             raise OwnIdsError(
@@ -188,6 +197,10 @@ def _map(restore_id: str, plan: SchemaPlan, found: Mapping[Place, SchemaVersion]
     steps = sorted(plan.steps, key=lambda step: context_of(step.source))
     pairs = [(step, step.schema, found[step.schema.subject, step.schema.version]) for step in steps]
     first = pairs[::-1]  # an id means the default context's
+    contexts: dict[str, dict[int, int]] = {}
+    for step, v, at in pairs:
+        if context_of(step.source):
+            contexts.setdefault(context_of(step.source), {})[v.id] = at.id
     return SchemaMap(
         restore_id=restore_id,
         registry=plan.registry,
@@ -204,6 +217,10 @@ def _map(restore_id: str, plan: SchemaPlan, found: Mapping[Place, SchemaVersion]
         ),
         parts=plan.parts,
         uncovered=plan.uncovered,
+        contexts=contexts,
+        judged=plan.judged,
+        unmapped=plan.unmapped,
+        archived=plan.archived,
     )
 
 

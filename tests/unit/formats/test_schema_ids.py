@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from types import ModuleType
 
@@ -28,13 +28,13 @@ from kbackup.formats.schema_ids import (
     Part,
     SchemaCounter,
     SchemaUse,
-    UnmappedSchemaError,
     make_map,
     merge,
+    put_schema,
     rewrite,
 )
 from kbackup.schemas.decoder import HEADERS, SchemaFrame, frame_of
-from kbackup.types import RecordBlock, TopicPartition
+from kbackup.types import Int64Array, RecordBlock, TopicPartition
 from tests.support.record_blocks import encoded, plain
 from tests.unit.formats.reference import Record, decode_records
 
@@ -175,6 +175,12 @@ NEW_IDS = {1: 7, 4660: 4660, 2**24: 2**31 - 1, 2**31 - 1: 1}
 NEW_GUIDS = dict(zip(GUIDS, [GUIDS[0], *GUIDS[:0:-1]], strict=True))
 
 
+def both(ids: dict[int, int], guids: dict[str, str]) -> Int64Array:
+    """The same map for keys and values."""
+    pairs: list[tuple[int | str, int | str]] = [*ids.items(), *guids.items()]
+    return make_map({"key": dict(pairs), "value": dict(pairs)})
+
+
 def mapped(made: list[Record], parts: list[Part], ids: dict[int, int]) -> list[Record]:
     result = []
     for r in made:
@@ -201,33 +207,67 @@ def test_frames_are_mapped_as_by_the_reference(made: list[Record], parts: list[P
     block = replace(block, data=np.frombuffer(before, np.uint8))  # read-only
     for kernel in KERNELS:
         with using(kernel):
-            new = rewrite(block, make_map(ids, NEW_GUIDS), parts)
+            new, left = rewrite(block, both(ids, NEW_GUIDS), parts)
+        assert left == []
         assert decode_records(new.data.tobytes()) == wanted, kernel
         assert block.data.tobytes() == before
         record.check(new, "file", 1)
         own = replace(block, data=block.data.copy())
         with using(kernel):
-            assert rewrite(own, make_map(ids, NEW_GUIDS), parts) is own
+            assert rewrite(own, both(ids, NEW_GUIDS), parts)[0] is own
         assert own.data.tobytes() == new.data.tobytes(), "in place where that is possible"
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize(
-    ("changes", "part", "schema"),
-    [
-        ({"value": id_frame(99)}, "value", 99),
-        ({"key": id_frame(99), "value": id_frame(98)}, "key", 99),
-        ({"headers": [("__value_schema_id", id_frame(98))]}, "value", 98),
-        ({"headers": [("__key_schema_id", guid_frame("f" * 32))]}, "key", "ffffffff-ffff-ffff-ffff-ffffffffffff"),
-    ],
-)
-def test_the_first_frame_without_a_mapping_is_named(
-    kernel: str, changes: dict[str, bytes], part: Part, schema: int | str
-) -> None:
-    block = encoded(plain(4, value=id_frame(1)), plain(6, **changes), plain(7, value=id_frame(97)))
-    with using(kernel), pytest.raises(UnmappedSchemaError, match=r"offset 6: schema .* has no mapping") as caught:
-        rewrite(block, make_map({1: 2}, {}), PARTS)
-    assert (caught.value.offset, caught.value.part, caught.value.schema) == (6, part, schema)
+def test_keys_and_values_have_maps_of_their_own(kernel: str) -> None:
+    block = encoded(plain(0, key=id_frame(1), value=id_frame(1)), plain(1, key=id_frame(2), value=id_frame(2)))
+    with using(kernel):
+        new, left = rewrite(block, make_map({"key": {1: 11}, "value": {2: 22}}), PARTS)
+    records = decode_records(new.data.tobytes())
+    assert [(r.key, r.value) for r in records] == [(id_frame(11), id_frame(1)), (id_frame(2), id_frame(22))]
+    assert [(each.part, each.schema, each.records.tolist()) for each in left] == [("key", 2, [1]), ("value", 1, [0])]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_frames_without_a_mapping_stay_and_are_named_with_their_places(kernel: str) -> None:
+    guid = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+    made = [
+        plain(4, value=id_frame(1)),
+        plain(6, key=id_frame(99, b"k"), value=id_frame(98)),
+        plain(7, value=b"apart", headers=[("__value_schema_id", guid_frame(guid, b"rest"))]),
+        plain(8, value=id_frame(98, b"second")),
+    ]
+    block = encoded(*made)
+    with using(kernel):
+        new, left = rewrite(block, both({1: 2}, {}), PARTS)
+    assert decode_records(new.data.tobytes()) == [made[0]._replace(value=id_frame(2)), *made[1:]]
+
+    def bytes_at(at: Int64Array, sizes: Int64Array) -> list[bytes]:
+        places = zip(at.tolist(), sizes.tolist(), strict=True)
+        return [new.data[start : start + size].tobytes() for start, size in places]
+
+    found = {(each.part, each.schema): each for each in left}
+    assert found.keys() == {("key", 99), ("value", 98), ("value", guid)}
+    assert bytes_at(found["key", 99].at, found["key", 99].sizes) == [id_frame(99, b"k")]
+    twice = found["value", 98]
+    assert twice.records.tolist() == [1, 3]
+    assert bytes_at(twice.at, twice.sizes) == [id_frame(98), id_frame(98, b"second")]
+    assert bytes_at(twice.field_at, twice.field_sizes) == [id_frame(98), id_frame(98, b"second")]
+    apart = found["value", guid]
+    assert bytes_at(apart.at, apart.sizes) == [guid_frame(guid, b"rest")]
+    assert bytes_at(apart.field_at, apart.field_sizes) == [b"apart"]
+
+
+def test_left_frames_get_another_schema() -> None:
+    header = [("__value_schema_id", guid_frame(GUIDS[1]))]
+    block = encoded(plain(0, value=id_frame(9)), plain(1, value=b"x", headers=header), plain(2, value=id_frame(9)))
+    new, left = rewrite(block, both({}, {}), PARTS)
+    for each in left:
+        wanted = each.select(np.array([True, False])) if each.schema == 9 else each
+        put_schema(new, wanted, 4660 if each.schema == 9 else GUIDS[3])
+    first, second, third = decode_records(new.data.tobytes())
+    assert (first.value, third.value) == (id_frame(4660), id_frame(9))
+    assert second.headers == [("__value_schema_id", guid_frame(GUIDS[3]))]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -290,8 +330,7 @@ def damage(work: Callable[[RecordBlock], object], block: RecordBlock) -> str:
 
 
 def _rewrite(block: RecordBlock) -> None:
-    with suppress(UnmappedSchemaError):
-        rewrite(block, make_map(NEW_IDS, NEW_GUIDS), PARTS, f"records of {T}")
+    rewrite(block, both(NEW_IDS, NEW_GUIDS), PARTS, f"records of {T}")
 
 
 @settings(max_examples=200)
@@ -305,7 +344,7 @@ def test_damage_is_named_as_by_the_check(made: list[Record], data: st.DataObject
     for kernel in KERNELS:
         with using(kernel):
             assert damage(counted, bad) == expected, kernel
-            assert damage(_rewrite, bad) in ("", expected), "no damage, or before it a frame without a mapping"
+            assert damage(_rewrite, bad) == expected, kernel
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

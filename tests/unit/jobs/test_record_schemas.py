@@ -9,24 +9,26 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kbackup.archive.models import UsedSchemas
+from kbackup.archive.models import UsedSchemas, dump
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.config.models import Restore
 from kbackup.errors import ClusterError, MismatchError, RefusedError, UsageError
 from kbackup.jobs.mirror.flow import RemoteTopic
 from kbackup.jobs.mirror.schemas import MirrorSchemas
-from kbackup.jobs.replay import SchemaRewrite
 from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.jobs.schemas.records import (
+    RecordOptions,
+    checked_schemas,
     missing_schemas,
     plan_record_schemas,
     resumed_schemas,
     rewrite_of,
     unreadable_records,
 )
+from kbackup.jobs.schemas.rewrite import SchemaRewrite
 from kbackup.jobs.schemas.write import apply_schemas
-from kbackup.schemas.base import RegistryOptions
+from kbackup.schemas.base import RegistryOptions, SchemaVersion
 from tests.support.archives import commit_point, make_archive
 from tests.support.confluent_registry import ConfluentRegistry
 from tests.support.flow_maps import flow_of
@@ -43,12 +45,14 @@ def running() -> Iterator[ConfluentRegistry]:
         yield registry
 
 
-def archive_of(*ids: int | str, counted: int = 100, with_schemas: bool = True) -> Archive:
+def archive_of(
+    *ids: int | str, counted: int = 100, with_schemas: bool = True, more: tuple[SchemaVersion, ...] = ()
+) -> Archive:
     """An archive whose orders carry these ids."""
     archive = make_archive(MemoryStore())
     used = UsedSchemas(part="value", fields=9, framed=9, sure=9, ids={str(each): 9 for each in ids})
     (orders,) = (t for t in archive.restore_point("latest").topics if t.name == "orders")
-    known = schemas(version("orders-value", 1, 7, guid=_GUID)) if with_schemas else None
+    known = schemas(version("orders-value", 1, 7, guid=_GUID), *more) if with_schemas else None
     commit_point(archive, 3, [replace(orders, schemas=(used,), counted=counted)], (), (), schemas=known)
     return archive
 
@@ -56,8 +60,8 @@ def archive_of(*ids: int | str, counted: int = 100, with_schemas: bool = True) -
 def planned(archive: Archive, registry: ConfluentRegistry, mode: Any, **more: Any) -> tuple[RestorePlan, Any]:
     options = Restore(restore_id="r", topics=("orders",))
     plan = plan_restore(options, select_content(options, archive.store), "target")
-    store = more.pop("state", archive.store)
-    return plan, plan_record_schemas(mode, "", RegistryOptions(url=registry.url), archive, plan, store)
+    given = RecordOptions(asked=mode, **more)
+    return plan, plan_record_schemas(given, RegistryOptions(url=registry.url), archive, plan, archive.store)
 
 
 def test_ids_are_mapped_for_the_parts_that_name_schemas(running: ConfluentRegistry) -> None:
@@ -65,10 +69,13 @@ def test_ids_are_mapped_for_the_parts_that_name_schemas(running: ConfluentRegist
     plan, found = planned(archive, running, "map")
     done = apply_schemas(found.registry, archive.store, "r", found.plan)
     assert (done.ids, done.parts) == ({7: 8}, {"orders": ("value",)})
-    rewrite = rewrite_of(done)
+    rewrite = rewrite_of(done, archive.store)
     assert rewrite is not None
-    assert rewrite.ids == {7: 8}
-    assert rewrite_of(resumed_schemas("map", archive.store, "r")) == rewrite
+    assert rewrite.new.ids == {7: 8}
+    assert [(part.topic, part.part, part.how, part.by_subject) for part in rewrite.judged] == [
+        ("orders", "value", "subject", 9)
+    ]
+    assert rewrite_of(resumed_schemas("map", archive.store, "r"), archive.store) == rewrite
     with pytest.raises(MismatchError, match="begun with --schemas map, now it is none"):
         resumed_schemas("none", archive.store, "r")
     assert missing_schemas(RegistryOptions(url=running.url), False, archive, plan, archive.store) == []
@@ -87,7 +94,7 @@ def test_schemas_that_were_registered_before_a_kill_are_those_of_the_records(run
     with pytest.raises(MismatchError, match="begun with --schemas map, now it is same"):
         planned(archive, running, "same")
     with pytest.raises(UsageError, match="--schemas map needs the schema registry of the target"):
-        plan_record_schemas(None, "", RegistryOptions(), archive, plan, archive.store)
+        plan_record_schemas(RecordOptions(), RegistryOptions(), archive, plan, archive.store)
 
 
 def test_a_restore_that_was_begun_without_schemas_goes_on_without() -> None:
@@ -104,7 +111,7 @@ def test_an_id_that_is_taken_ends_it_before_anything_is_written(running: Conflue
 @pytest.mark.parametrize(
     ("with_schemas", "error", "message"),
     [
-        (True, RefusedError, "with schema 8, which the restore point lacks"),
+        (True, RefusedError, "9 values of topic orders with schemas that the restore point lacks"),
         (False, UsageError, "restore point 3 has no schemas"),
     ],
 )
@@ -112,7 +119,7 @@ def test_nothing_is_written_where_an_id_has_no_meaning(
     with_schemas: bool, error: type[Exception], message: str, running: ConfluentRegistry
 ) -> None:
     with pytest.raises(error, match=message):
-        planned(archive_of(7, 8, with_schemas=with_schemas), running, "map" if with_schemas else None)
+        planned(archive_of(7, 8, with_schemas=with_schemas), running, "map" if with_schemas else None, unmapped="fail")
 
 
 def test_records_that_nobody_counted_are_told(running: ConfluentRegistry) -> None:
@@ -124,21 +131,94 @@ def test_a_registry_is_needed_only_where_it_is_asked_for() -> None:
     archive = archive_of(7)
     options = Restore(topics=("orders",))
     plan = plan_restore(options, select_content(options, archive.store), "target")
-    assert plan_record_schemas(None, "", RegistryOptions(), archive, plan, archive.store) is None
+    assert plan_record_schemas(RecordOptions(), RegistryOptions(), archive, plan, archive.store) is None
     with pytest.raises(UsageError, match="--schemas same needs the schema registry of the target"):
-        plan_record_schemas("same", "", RegistryOptions(), archive, plan, archive.store)
+        plan_record_schemas(RecordOptions(asked="same"), RegistryOptions(), archive, plan, archive.store)
 
 
 def test_a_guid_that_the_target_does_not_give_ends_it(
     running: ConfluentRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = archive_of(_GUID)
-    _, found = planned(archive, running, "map")
+    _, found = planned(archive, running, "map", unmapped="fail")
     done = apply_schemas(found.registry, MemoryStore(), "r", found.plan)
     assert done.guids.keys() == {_GUID}
     monkeypatch.setattr("tests.support.confluent_registry.Version.guid", "")
     with pytest.raises(RefusedError, match=f"has none for {_GUID}"):
         apply_schemas(found.registry, archive.store, "r", found.plan)
+
+
+def test_a_guid_that_the_target_does_not_give_is_left_as_it_is(
+    running: ConfluentRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, found = planned(archive_of(_GUID), running, "map")
+    monkeypatch.setattr("tests.support.confluent_registry.Version.guid", "")
+    assert apply_schemas(found.registry, MemoryStore(), "r", found.plan).guids == {}
+
+
+@pytest.mark.parametrize("mode", ["same", "map"])
+def test_an_id_that_the_restore_point_lacks_does_not_block_the_others(mode: str, running: ConfluentRegistry) -> None:
+    running.subjects.clear()
+    _, found = planned(archive_of(7, 8), running, mode)
+    assert found.warnings == (
+        "9 values of topic orders with schemas that the restore point lacks: they stay as they are, and the restore "
+        "ends with exit code 3",
+    )
+    assert [step.schema.id for step in found.plan.steps] == [7]
+
+
+def test_a_restore_that_an_older_version_began_goes_on_by_ids_alone(running: ConfluentRegistry) -> None:
+    archive = archive_of(7)
+    _, found = planned(archive, running, "map")
+    done = apply_schemas(found.registry, archive.store, "r", found.plan)
+    older = replace(done, judged=(), unmapped="fail", archived=None, contexts={})
+    rewrite = rewrite_of(older, archive.store)
+    assert rewrite is not None
+    assert [(part.topic, part.part, part.how) for part in rewrite.judged] == [("orders", "value", "asked")]
+    assert rewrite.unmapped == "fail"
+    kept = rewrite_of(older, archive.store, "keep")
+    assert kept is not None
+    assert kept.unmapped == "keep"
+
+
+def test_a_comparison_judges_anew_what_an_older_version_mapped_by_ids_alone(running: ConfluentRegistry) -> None:
+    archive = archive_of(7)
+    plan, found = planned(archive, running, "map")
+    older = replace(apply_schemas(found.registry, MemoryStore(), "r", found.plan), judged=(), archived=None)
+    archive.store.put_new("restores/r/schemas.json", dump(older))
+    rewrite = checked_schemas(plan, archive.store, archive.store, None)
+    assert rewrite is not None
+    assert [(part.topic, part.part, part.how) for part in rewrite.judged] == [("orders", "value", "subject")]
+    assert (rewrite.target, rewrite.unmapped) == (None, "keep")
+    asked = checked_schemas(plan, archive.store, archive.store, RegistryOptions(url=running.url))
+    assert asked is not None
+    assert asked.target is not None
+    assert [(v.subject, v.id) for v in asked.target.versions] == [("orders-value", 8)]
+
+
+def test_records_that_keep_their_ids_are_only_counted(running: ConfluentRegistry) -> None:
+    running.subjects.clear()
+    archive = archive_of(7, 8)
+    _, found = planned(archive, running, "same")
+    done = apply_schemas(found.registry, archive.store, "r", found.plan)
+    rewrite = rewrite_of(done, archive.store)
+    assert rewrite is not None
+    assert (rewrite.new.ids, [part.how for part in rewrite.judged]) == ({7: 7}, ["asked"])
+    assert checked_schemas(planned(archive, running, "same")[0], archive.store, archive.store, None) is None
+    _, clean = planned(archive_of(7), running, "same")
+    done = apply_schemas(clean.registry, MemoryStore(), "r", clean.plan)
+    assert rewrite_of(done, archive.store) is None, "nothing is to be counted"
+
+
+def test_an_odd_record_with_the_id_of_another_subject_does_not_block_the_others(running: ConfluentRegistry) -> None:
+    archive = archive_of(7, 9, more=(version("carts-value", 1, 9),))
+    running.subjects.clear()
+    running.put("theirs", 1, 9, {"schema": '"theirs"'})
+    _, found = planned(archive, running, "same")
+    assert [step.schema.id for step in found.plan.steps] == [7]
+    assert found.warnings[0].startswith("left out: id 9 is taken by theirs version 1")
+    with pytest.raises(RefusedError, match="id 9 is taken"):
+        planned(archive, running, "same", unmapped="fail")
 
 
 def mirrored(archive: Archive, registry: ConfluentRegistry) -> SchemaRewrite | None:
@@ -154,7 +234,7 @@ def test_a_mirror_registers_again_what_its_target_has_lost(running: ConfluentReg
         for _ in range(2):
             rewrite = mirrored(archive, running)
             assert rewrite is not None
-            assert rewrite.ids == {7: due}
+            assert rewrite.new.ids == {7: due}
         del running.subjects["orders-value"]
 
 

@@ -10,8 +10,19 @@ from msgspec.structs import replace
 
 from kbackup.archive.models import Schemas, TopicState, UsedSchemas
 from kbackup.archive.query.selection import Selection
+from kbackup.archive.schemas import SchemaIndex
+from kbackup.archive.uncovered_schemas import uncovered
 from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.schemas.plan import Mode, SchemaPlan, plan_schemas, planned_versions, prepare_schemas, renamed
+from kbackup.jobs.schemas.plan import (
+    Mode,
+    SchemaPlan,
+    carried_versions,
+    ids_of_records,
+    plan_schemas,
+    planned_versions,
+    renamed,
+    versions_beside,
+)
 from kbackup.schemas.base import SchemaReference, SchemaVersion, SubjectSettings
 from tests.support.confluent_registry import ConfluentRegistry
 from tests.support.schemas import Client, put
@@ -52,6 +63,11 @@ def topic(*ids: int | str) -> TopicState:
     return TopicState(name="t", schemas=(used,), counted=9, **fields)
 
 
+def carried(versions: Sequence[SchemaVersion], *ids: int) -> list[SchemaVersion]:
+    """Return the schemas of these ids, which records carry."""
+    return carried_versions([topic(*ids)] if ids else [], SchemaIndex(document(versions)))
+
+
 def places(versions: Sequence[tuple[str, SchemaVersion]]) -> list[str]:
     return [f"{v.subject} {v.version}" for _, v in versions]
 
@@ -87,7 +103,7 @@ def plan(
 def test_what_is_wanted_comes_whole_and_after_what_it_needs(
     ids: tuple[int, ...], subjects: Selection | None, wanted: list[str]
 ) -> None:
-    versions, problems = planned_versions(document(POINT), [topic(*ids)] if ids else [], "", subjects)
+    versions, problems = planned_versions(document(POINT), carried(POINT, *ids), "", subjects)
     assert (places(versions), problems) == (wanted, [])
 
 
@@ -97,24 +113,22 @@ def with_counts(of: TopicState, **counts: Any) -> TopicState:
 
 def test_records_with_more_ids_than_are_listed_may_need_any_subject() -> None:
     many = with_counts(topic(70), unlisted=4, framed=7)
-    versions, problems = planned_versions(document(POINT), [many])
+    versions, problems = planned_versions(document(POINT), versions_beside([many], document(POINT)))
     assert {*places(versions)} == {"inner 3", "orders 1", "orders 2", "orders 4", "users 1"}
     assert problems == []
-    assert places(planned_versions(document(POINT), [topic(70)])[0]) == ["users 1"]
+    assert versions_beside([topic(70)], document(POINT)) == []
 
 
 def test_schemas_of_apicurios_own_forms_come_along_and_are_named_as_not_mapped() -> None:
     apart = with_counts(topic(), fields=9, apicurio={"contentId 70": 9})
-    made = prepare_schemas(target(), document(POINT), [apart], "map")
-    assert [step.schema.subject for step in made.steps] == ["users"]
-    assert (made.parts, made.problems) == ({}, ())
-    (words,) = made.uncovered
+    assert versions_beside([apart], document(POINT)) == [USERS]
+    (words,) = uncovered([apart], document(POINT))
     assert words.startswith("values of t name their schemas by the header apicurio.value.contentId")
 
 
 def test_an_id_of_a_subject_that_was_made_anew_gets_a_place_of_its_own() -> None:
     old = schema("users 1", 5, state="gone", schema='"old"')
-    versions, problems = planned_versions(document([USERS, old]), [topic(5, 70)])
+    versions, problems = planned_versions(document([USERS, old]), carried([USERS, old], 5, 70))
     assert [(f"{v.subject} {v.version}", v.id, v.state) for _, v in versions] == [
         ("users 1", 70, "active"),
         ("users 2", 5, "gone"),
@@ -128,7 +142,6 @@ LOST = schema("a 1", 1, "gone 7")
 @pytest.mark.parametrize(
     ("versions", "ids", "problems"),
     [
-        ([USERS], (70, 71), ["3 values of topic t with schema 71, which the restore point lacks"]),
         ([LOST], (1,), ["schema a version 1 refers to gone version 7, which the restore point lacks"]),
         ([replace(LOST, state="deleted"), schema("a 2", 2)], (2,), []),
         (
@@ -146,7 +159,12 @@ LOST = schema("a 1", 1, "gone 7")
 def test_nothing_is_written_where_an_id_would_mean_nothing(
     versions: list[SchemaVersion], ids: tuple[int, ...], problems: list[str]
 ) -> None:
-    assert planned_versions(document(versions), [topic(*ids)])[1] == problems
+    assert planned_versions(document(versions), carried(versions, *ids))[1] == problems
+
+
+def test_an_id_that_the_restore_point_lacks_is_told() -> None:
+    lost = ids_of_records([topic(70, 71)], SchemaIndex(document([USERS])))[1]
+    assert lost == ["3 values of topic t with schema 71, which the restore point lacks"]
 
 
 @pytest.mark.parametrize(

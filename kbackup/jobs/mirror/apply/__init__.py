@@ -16,6 +16,7 @@ from kbackup.archive.models import Manifest, dump
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.offset_map import DOCUMENT, MAP_SCHEMA, SLOTS, FlowMap, FlowState, read_flow, slot_of
 from kbackup.archive.restores.plan import UnitRange
+from kbackup.archive.restores.unmapped import UnmappedRecords, sum_unmapped
 from kbackup.errors import AlreadyExistsError
 from kbackup.jobs.mirror.apply.held import HeldTopics, RoundRefusals, reason_of
 from kbackup.jobs.mirror.apply.pending import (
@@ -36,7 +37,7 @@ from kbackup.jobs.mirror.apply.pending import (
 from kbackup.jobs.mirror.apply.slots import OpenSlots, SlotResult, SlotTask, SlotWork
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, FlowStatus, RemoteTopic, read_flow_status
 from kbackup.jobs.mirror.settings import TopicsReport, sync_topics
-from kbackup.jobs.replay import SchemaRewrite
+from kbackup.jobs.schemas.rewrite import SchemaRewrite
 from kbackup.kafka import kernel
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
@@ -210,6 +211,7 @@ class Applier:
             recreated=find_recreated(archive, point, topics, reported, after),
             held_back=pending.held_back,
             too_late=find_lost(archive, point, topics, reported, after),
+            unmapped=session.take_unmapped(),
             seconds=time.monotonic() - began,
         )
 
@@ -315,6 +317,8 @@ class ApplySession:
     refreshed: float | None = None
     applied: dict[str, int] = field(default_factory=dict)
     """By topic of the source, the restore point up to which everything is applied."""
+    unmapped: tuple[UnmappedRecords, ...] = ()
+    """Committed records whose schemas could not be mapped, and which no round has reported yet."""
     recovered: set[str] = field(default_factory=set)
     """Remote topics whose forgotten positions were read back."""
     uncommitted: dict[TopicPartition, Noted] = field(default_factory=dict)
@@ -446,6 +450,7 @@ class ApplySession:
     def add(self, result: SlotResult) -> list[pa.Table]:
         """Add what a slot has committed to the positions and the map. Returns the runs that came to the map."""
         self.noted |= result.positions
+        self.unmapped = sum_unmapped((*self.unmapped, *result.unmapped))
         slot = self.map.slot(result.slot)
         added: list[pa.Table] = []
         for part in result.map_parts:
@@ -456,6 +461,11 @@ class ApplySession:
         if slot.merge_due:
             slot.merge_map_parts()
         return added
+
+    def take_unmapped(self) -> tuple[UnmappedRecords, ...]:
+        """Return the unmapped records that no round has reported yet: now one does."""
+        unmapped, self.unmapped = self.unmapped, ()
+        return unmapped
 
     def catch_up(self, positions: Mapping[TopicPartition, Noted]) -> list[pa.Table]:
         """Add the parts of the map that committed positions name and that this process did not load: an earlier

@@ -25,6 +25,7 @@ from kbackup.archive.restores.offset_map import (
     slot_of,
 )
 from kbackup.archive.restores.plan import UnitRange
+from kbackup.archive.restores.unmapped import UnmappedRecords
 from kbackup.archive.segments.window import EVERY_OFFSET, Window, without
 from kbackup.errors import ClusterError, MismatchError
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, FlowStatus, RemoteTopic
@@ -99,7 +100,8 @@ class Applied:
     `positions` has all remote partitions of the flow, not only those of this round. `runs` are what the round added to
     the offset map (`offset_map.MAP_SCHEMA`), `partitions` the counts of partitions with new records. `recreated` are
     the new incarnations that were noticed, `held_back` all of those that wait. `refused` says by remote topic why its
-    records wait: the target refuses them or has no room for them, or they can't be read.
+    records wait: the target refuses them or has no room for them, or they can't be read. `unmapped` are records whose
+    schemas could not be mapped, and which were applied as they are.
     """
 
     point: int
@@ -113,12 +115,13 @@ class Applied:
     too_late: tuple[Lost, ...] = ()
     deleted: tuple[DeletedRemote, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    unmapped: tuple[UnmappedRecords, ...] = ()
     seconds: float = 0.0
 
     @property
     def is_loss(self) -> bool:
         """Return whether the process ends with exit code 3 for this round."""
-        return bool(self.recreated or self.held_back or self.too_late)
+        return bool(self.recreated or self.held_back or self.too_late or self.unmapped)
 
 
 # Applied positions: how far the records of each remote partition are committed in the target.

@@ -25,11 +25,13 @@ from kbackup.archive.restores.offset_map import (
     write_flow_map_part,
 )
 from kbackup.archive.restores.plan import UnitRange
+from kbackup.archive.restores.unmapped import UnmappedRecords, sum_unmapped
 from kbackup.errors import ClusterError, CorruptError, FencedError, KbackupError, NotFoundError, RefusedError
 from kbackup.jobs.mirror.apply.held import RefusedTopic, reason_of
 from kbackup.jobs.mirror.apply.pending import Noted, PositionNote
 from kbackup.jobs.mirror.flow import AppliedPosition
-from kbackup.jobs.replay import ReachedOffset, SchemaRewrite, UnitRun
+from kbackup.jobs.replay import ReachedOffset, UnitRun
+from kbackup.jobs.schemas.rewrite import SchemaRewrite
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import Kernel, selected_kernel
 from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
@@ -103,6 +105,8 @@ class SlotResult(NamedTuple):
     positions: dict[TopicPartition, Noted]
     kernel: Kernel
     refused: tuple[RefusedTopic, ...] = ()
+    unmapped: tuple[UnmappedRecords, ...] = ()
+    """The committed records whose schemas could not be mapped."""
 
 
 class SlotRefresh(NamedTuple):
@@ -116,8 +120,8 @@ class SlotRefresh(NamedTuple):
 class SlotLedger:
     """The offset map and positions of one slot. `positions` are the committed ones, as its producer found them. `head`
     is the last part of the slot's map that is known to be committed, which they may not name any more. `point` is the
-    restore point that is applied. `map_parts` are those committed since they were last taken. `topic_ids` has the ids
-    of the remote topics."""
+    restore point that is applied. `map_parts` are those committed since they were last taken, and so are the
+    `unmapped` records. `topic_ids` has the ids of the remote topics."""
 
     state: Store
     directory: str
@@ -127,7 +131,9 @@ class SlotLedger:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
     map_parts: list[CommittedMapPart] = field(default_factory=list)
+    unmapped: tuple[UnmappedRecords, ...] = ()
     transactions: bool = True
+    _uncommitted: tuple[UnmappedRecords, ...] = ()
     _next: tuple[CommittedMapPart, dict[TopicPartition, Noted]] | None = None
 
     def start(self, range_: UnitRange) -> int | None:
@@ -142,6 +148,7 @@ class SlotLedger:
         self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, ReachedOffset], cut: Cut
     ) -> Mapping[TopicPartition, CommittedProgress]:
         """Write a map part; its name is committed with the records."""
+        self._uncommitted = cut.unmapped
         return self.write(
             runs, {tp: AppliedPosition(each.range.segments[0].incarnation, each.next) for tp, each in reached.items()}
         )
@@ -168,6 +175,8 @@ class SlotLedger:
         self.map_parts.append(part)
         self.positions |= noted
         self.head = part.name
+        self.unmapped = sum_unmapped((*self.unmapped, *self._uncommitted))
+        self._uncommitted = ()
 
 
 def progress_of(noted: Mapping[TopicPartition, Noted]) -> dict[TopicPartition, CommittedProgress]:
@@ -257,6 +266,7 @@ class SlotWork:
         slot.close()
         anew = self.begin(task)
         anew.ledger.map_parts = slot.ledger.map_parts
+        anew.ledger.unmapped = slot.ledger.unmapped
         slot.producer, slot.ledger, slot._is_closed = anew.producer, anew.ledger, False
         slot.partitions, slot.message_limit, slot.compression = anew.partitions, anew.message_limit, anew.compression
 
@@ -287,7 +297,8 @@ class SlotWork:
         topics = {range_.target for range_ in task.ranges} | {tp.topic for tp in task.begins}
         refused = self.in_turns(slot, task, topics, apply)
         map_parts, slot.ledger.map_parts = slot.ledger.map_parts, []
-        return SlotResult(task.slot, map_parts, slot.ledger.positions, selected_kernel(), refused)
+        unmapped, slot.ledger.unmapped = slot.ledger.unmapped, ()
+        return SlotResult(task.slot, map_parts, slot.ledger.positions, selected_kernel(), refused, unmapped)
 
     def in_turns(
         self, slot: OpenSlot, task: SlotTask, topics: Iterable[str], do: Callable[[Collection[str]], None]

@@ -1,0 +1,368 @@
+"""Tell keys and values that a registry's serializer wrote from those that only look like it.
+
+A byte 0 and a small number is what a frame begins with, and what eight bytes of a number, a salted key or a message of
+gRPC may begin with. So an id alone proves nothing. Keys, or values, of a topic are a serializer's where their ids are
+those of a subject of this topic and this side, or where what stands behind the frames decodes by the schemas that they
+name. That is judged for a topic as a whole, before anything is written, by the ids that were counted in the backup and
+by a sample of the records. `rewrite` judges single records by it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from operator import itemgetter
+from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from kbackup.archive.models import Manifest, Member, Schemas, TopicState, UsedSchemas
+from kbackup.archive.query.selection import Selection, check_selection
+from kbackup.archive.reader import Archive
+from kbackup.archive.schemas import (
+    Place,
+    SchemaIndex,
+    bare_subject,
+    is_of_side,
+    is_of_type,
+    may_name,
+    used_schemas,
+    usual_id,
+)
+from kbackup.archive.segments.read import read_records
+from kbackup.archive.segments.table import Segment
+from kbackup.errors import CorruptError, NotFoundError, UndecodableError, UsageError
+from kbackup.formats.block import slice_block
+from kbackup.formats.record import Row, rows
+from kbackup.formats.schema_ids import PARTS, Part
+from kbackup.schemas.base import SchemaVersion, context_of
+from kbackup.schemas.decoder import HEADERS, ByRegistry, Undecoded, frame_of, payload_fits
+from kbackup.util.text import plural
+
+Unmapped = Literal["keep", "fail"]
+"""What is done about a record whose schema has no new id: it stays as it is, or it ends the restore."""
+
+How = Literal["subject", "decoding", "asked", "unknown", "left", "excluded"]
+
+
+class JudgedPart(Member, frozen=True, kw_only=True):
+    """How the keys, or the values, of a topic are told from what only looks like a serializer's.
+
+    - `subject`: the ids of `certain` are those of the topic's own subjects. A record with another id is a serializer's
+      if it decodes.
+    - `decoding`: a record is a serializer's if it decodes by the schema that it names.
+    - `asked`: whoever restores says that ids alone decide.
+    - `unknown`: they look like a serializer's, and the restore point has none of their schemas.
+    - `left`: no serializer wrote them, so they stay as they are.
+    - `excluded`: whoever restores says that they stay as they are.
+
+    Of the counted records, `framed` keys or values look like a serializer's. By their ids, `by_subject` frames are of
+    the `certain` ones, `others` of other known ones, `unknown` of none that is known. Of a sample, `looked_at` frames
+    were decoded, and `fitting` fit. `context` is that of the topic's own subjects. `counted`: all records were counted.
+    """
+
+    topic: str
+    part: Part
+    how: How
+    framed: int = 0
+    by_subject: int = 0
+    others: int = 0
+    unknown: int = 0
+    looked_at: int = 0
+    fitting: int = 0
+    certain: tuple[int | str, ...] = ()
+    context: str = ""
+    counted: bool = True
+
+    @property
+    def maps(self) -> bool:
+        """Return whether ids of these keys or values may be mapped."""
+        return self.how in ("subject", "decoding", "asked")
+
+    @property
+    def words(self) -> str:
+        """Return the judgement in words."""
+        decoded = f"{self.fitting} of {self.looked_at} looked at decode"
+        match self.how:
+            case "subject":
+                return "by subject"
+            case "decoding":
+                return f"by decoding ({decoded})" if self.looked_at else "by decoding"
+            case "asked":
+                return "by id alone (--schemas-topic)"
+            case "unknown":
+                return "left as they are: unknown ids"
+            case "left":
+                return f"left as they are ({decoded})"
+            case "excluded":
+                return "left as they are (--no-schemas-topic)"
+
+
+# What whoever restores knows better.
+
+
+NameFilter = Callable[[str], bool]
+
+
+def _no_topic(topic: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class SchemaTopics:
+    """Topics whose judgement is overruled. Records of those that `by_id` is true of are mapped by ids alone, and those
+    that `untouched` is true of stay as they are."""
+
+    by_id: NameFilter = _no_topic
+    untouched: NameFilter = _no_topic
+
+
+def named_topics(by_id: Sequence[str], untouched: Sequence[str], topics: Collection[str]) -> SchemaTopics:
+    """Return the topics of two lists of names or /regexes/. `UsageError` for a name that is none of `topics`, and for a
+    topic in both lists."""
+    filters: list[NameFilter] = []
+    for option, names in (("--schemas-topic", by_id), ("--no-schemas-topic", untouched)):
+        selection = Selection.of(names, ())
+        if names:
+            hint = f"name topics that are restored to {option}; see 'kbackup info'"
+            check_selection(selection, "topic", topics, "that is restored", hint, internal=True)
+        filters.append(selection.matches if names else _no_topic)
+    found = SchemaTopics(*filters)
+    for topic in sorted(topics):
+        if found.by_id(topic) and found.untouched(topic):
+            raise UsageError(
+                f"topic {topic} is named to --schemas-topic and to --no-schemas-topic", "leave one of them out"
+            )
+    return found
+
+
+# Records to look at.
+
+Sample = Callable[[TopicState], Iterable[Row]]
+"""Returns some records of a topic."""
+
+_SEGMENTS, _RECORDS = 8, 100  # of a topic that are looked at; records of each of these segments
+
+
+def sample_of(archive: Archive, point: Manifest) -> Sample:
+    """Return what reads records of a topic from segments all over its log, as writers change in the course of time."""
+
+    def sample(topic: TopicState) -> Iterator[Row]:
+        segments = archive.segments(point, [topic])
+        step = max(1, -(-len(segments) // _SEGMENTS))
+        for segment in segments[::step]:
+            yield from _first_records(archive, segment)
+
+    return sample
+
+
+def _first_records(archive: Archive, segment: Segment) -> Iterator[Row]:
+    try:
+        for block in read_records(archive.store, segment, None):
+            yield from rows(slice_block(block, 0, min(len(block), _RECORDS)))
+            return
+    except (CorruptError, NotFoundError):
+        return  # who restores it is told; here other segments do as well
+
+
+# The judgement.
+
+
+class _Evidence(NamedTuple):
+    """Of the frames in a sample that name a known schema, how many there are, and how many decode."""
+
+    looked_at: int = 0
+    fitting: int = 0
+
+    @property
+    def against(self) -> bool:
+        """Return whether the sample shows that no serializer wrote these. Three bytes behind an id fit a schema of a
+        number by chance in one of eight records, so a few that fit say nothing."""
+        return 2 * self.fitting < self.looked_at
+
+
+@dataclass
+class Judge:
+    """Judges topics by the `schemas` of a restore point. `built_in` are files that Protobuf schemas import without
+    naming them as references."""
+
+    schemas: Schemas
+    built_in: Mapping[str, str]
+    choice: SchemaTopics
+    sample: Sample
+    _by_subject: list[tuple[str, SchemaVersion]] = field(init=False)
+    _indexes: dict[str, SchemaIndex] = field(default_factory=dict)
+    _decoders: dict[tuple[str, Part], ByRegistry] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        pairs = ((bare_subject(v), v) for v in self.schemas.versions)
+        self._by_subject = sorted(pairs, key=itemgetter(0))
+
+    def index(self, context: str) -> SchemaIndex:
+        """Return the schemas by id, as topics have them whose subjects are of a context."""
+        if context not in self._indexes:
+            self._indexes[context] = SchemaIndex(self.schemas, self.built_in, context)
+        return self._indexes[context]
+
+    def _decoder(self, context: str, part: Part) -> ByRegistry:
+        if (context, part) not in self._decoders:
+            self._decoders[context, part] = ByRegistry(self.index(context), HEADERS[part])
+        return self._decoders[context, part]
+
+    def topics(self, topics: Iterable[TopicState]) -> tuple[JudgedPart, ...]:
+        """Return the judgement of all keys and values that look like a serializer's, in the order of `topics`."""
+        judged: list[JudgedPart] = []
+        for topic in topics:
+            judged += self._topic(topic)
+        return tuple(judged)
+
+    def _topic(self, topic: TopicState) -> Iterator[JudgedPart]:
+        by_id, untouched = self.choice.by_id(topic.name), self.choice.untouched(topic.name)
+        uses = {used.part: used for used in (topic.schemas if by_id or untouched else used_schemas(topic))}
+        for part in PARTS:
+            used = uses.get(part) or UsedSchemas(part=part, fields=0, framed=0, sure=0, ids={})
+            found = self._counted(topic, used)
+            if found is None:
+                continue
+            if untouched:
+                yield _with(found, "excluded")
+            elif by_id:
+                yield _with(found, "asked")
+            elif self._is_certain(found, used):
+                yield _with(found, "subject")
+            elif found.by_subject or found.others or not found.counted:
+                seen = self._look(topic, part, found.context)
+                found = replace(found, looked_at=seen.looked_at, fitting=seen.fitting)
+                if found.framed or seen.looked_at:
+                    yield _with(found, "left" if seen.against else "decoding")
+            else:
+                yield _with(found, "unknown" if _looks_whole(used) else "left")
+
+    def _counted(self, topic: TopicState, used: UsedSchemas) -> JudgedPart | None:
+        """Return the counts of a side, for any judgement; None where nothing looks like a serializer's."""
+        own = self._own(topic.name, used.part)
+        of_subjects: set[int | str] = {v.id for v in own}
+        of_subjects |= {v.guid for v in own if v.guid}
+        contexts = sorted({context_of(v.subject) for v in own})
+        context = contexts[0] if len(contexts) == 1 else ""
+        known = self.index(context)
+        by_subject = others = unknown = 0
+        for text, count in used.ids.items():
+            schema = usual_id(text)
+            if schema in of_subjects:
+                by_subject += count
+            elif schema in known:
+                others += count
+            else:
+                unknown += count
+        is_named = self.choice.by_id(topic.name) or self.choice.untouched(topic.name)
+        looks_framed = may_name(used) or by_subject > 0 or is_named
+        if topic.all_counted and not (used.framed and looks_framed):
+            return None
+        return JudgedPart(
+            topic=topic.name,
+            part=used.part,
+            how="left",
+            framed=used.framed,
+            by_subject=by_subject,
+            others=others,
+            unknown=unknown,
+            certain=tuple(sorted(of_subjects, key=str)),
+            context=context,
+            counted=topic.all_counted,
+        )
+
+    def _is_certain(self, found: JudgedPart, used: UsedSchemas) -> bool:
+        """Return whether ids of the topic's own subjects decide alone.
+
+        They do where every field has one. They do not where most fields have none, or where all fields are eight bytes
+        long, or the subjects are named after types alone, which may be the other side's: then the topic has a subject,
+        and something else was written to it."""
+        if not found.certain:
+            return False
+        if not found.by_subject:
+            return not found.counted and not used.fields and self._has_side(found)
+        if found.by_subject >= used.fields:
+            return True
+        listed = used.fields - used.unlisted  # of the others nobody knows the ids
+        return used.sure > 0 and 2 * found.by_subject >= listed and self._has_side(found)
+
+    def _own(self, topic: str, part: Part) -> list[SchemaVersion]:
+        """Return the versions of the topic's own subjects: of this side, or of a type that either side may have."""
+        first = bisect_left(self._by_subject, f"{topic}-", key=itemgetter(0))
+        found: list[SchemaVersion] = []
+        for subject, version in islice(self._by_subject, first, None):
+            if not subject.startswith(f"{topic}-"):
+                break
+            if is_of_side(version, topic, part) or is_of_type(version, topic):
+                found.append(version)
+        return found
+
+    def _has_side(self, found: JudgedPart) -> bool:
+        own = self._own(found.topic, found.part)
+        return any(is_of_side(version, found.topic, found.part) for version in own)
+
+    def _look(self, topic: TopicState, part: Part, context: str) -> _Evidence:
+        """Decode keys, or values, of a sample of a topic's records."""
+        looked_at = fitting = 0
+        for row in self.sample(topic):
+            data = row.key if part == "key" else row.value
+            fits = None if data is None else self._fits(part, context, data, row)
+            if fits is not None:
+                looked_at += 1
+                fitting += fits
+        return _Evidence(looked_at, fitting)
+
+    def _fits(self, part: Part, context: str, data: bytes, row: Row) -> bool | None:
+        """Return whether data decode by the schema that they seem to name; None if they name none that is known."""
+        try:
+            frame = frame_of(data, row.headers, HEADERS[part])
+        except UndecodableError:
+            return None
+        if frame is None or frame.schema not in self.index(context):
+            return None
+        codec = self._decoder(context, part).codec(frame.schema)
+        if isinstance(codec, Undecoded):
+            return False
+        return payload_fits(codec, frame.rest, data if frame.apart else None)
+
+    def needed(
+        self, judged: Iterable[JudgedPart], topics: Iterable[TopicState], *, only_certain: bool = False
+    ) -> list[SchemaVersion]:
+        """Return the schemas that records carry where a serializer wrote them. With `only_certain`, leave out the other
+        ids of keys or values that are judged by subject: one odd record may have such an id by chance."""
+        uses = {(topic.name, used.part): used for topic in topics for used in topic.schemas}
+        found: dict[Place, SchemaVersion] = {}
+        for each in judged:
+            if not each.maps:
+                continue
+            used = uses.get((each.topic, each.part))
+            ids = {usual_id(text) for text in used.ids} if used is not None else set()
+            if not each.counted:  # any of the topic's own schemas may be meant, or any at all
+                ids |= {*each.certain} if each.how == "subject" else {v.id for v in self.schemas.versions}
+            if only_certain and each.how == "subject":
+                ids &= {*each.certain}
+            known = self.index(each.context)
+            for version in (known.find(schema) for schema in ids if schema in known):
+                found[version.subject, version.version] = version
+        return list(found.values())
+
+
+def _looks_whole(used: UsedSchemas) -> bool:
+    """Return whether every field looks like a frame, and not only because all of them are numbers."""
+    return used.sure > 0 and used.framed == used.fields
+
+
+def _with(found: JudgedPart, how: How) -> JudgedPart:
+    return replace(found, how=how)
+
+
+def unmapped_words(judged: Iterable[JudgedPart]) -> list[str]:
+    """Return in words what a serializer wrote, it seems, by schemas that the restore point lacks."""
+    return [
+        f"{plural(each.unknown, each.part)} of topic {each.topic} with schemas that the restore point lacks"
+        for each in judged
+        if each.unknown and (each.maps or each.how == "unknown")
+    ]
