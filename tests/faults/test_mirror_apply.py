@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,29 @@ def test_killed_and_applied_again(wish: Wish, mirror: Mirror, tmp_path: Path) ->
 
     die(mirror.store, wish, tmp_path / "dead", work)
     mirror.check(mirror.apply())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_while_a_topic_is_held_back(when: When, mirror: Mirror, tmp_path: Path) -> None:
+    """The others are applied once, and so is the held back one when it is mended."""
+    archive = open_archive(mirror.store)
+    topics = mirror.topics(archive)
+    records = Counter(tp.topic for tp, rows in in_archive(mirror.store).items() for _ in rows)
+    refusing = mirror.remote(TopicPartition(records.most_common(1)[0][0], 0)).topic
+    admin = Cluster(mirror.client, "target").topic_admin
+    assert admin.alter_configs({refusing: {"message.timestamp.before.max.ms": "1"}}) == {}
+
+    def work(mortal: Any) -> None:
+        with mirror.applier(state=mortal) as applier:
+            mirror.round(applier, archive, topics)
+
+    die(mirror.store, Wish("kill job", when, "write mirrors/*/map/*", 1), tmp_path / "dead", work)
+    held_back = mirror.apply()
+    assert list(held_back.refused) == [refusing]
+    assert admin.alter_configs({refusing: {"message.timestamp.before.max.ms": None}}) == {}
+    mended = mirror.apply()
+    assert mended.refused == {}
+    mirror.check(mended)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -190,7 +190,9 @@ def test_take_halves_say_which_source_a_restore_point_is_of(frame: Frame, capsys
     """Both ways, each source has restore points of its own."""
     reporter = RoundReporter(frame, None, "take B: ")
     totals = SimpleNamespace(records=3, bytes=10, segments=1)
-    backed_up = SimpleNamespace(restore_point=7, warnings=(), losses=(), held_back=0, totals=totals, offline=())
+    backed_up = SimpleNamespace(
+        restore_point=7, warnings=(), losses=(), held_back=0, totals=totals, offline=(), deleted_records=0
+    )
     reporter.committed(cast(BackupReport, backed_up))
     reporter.failed(UnreachableError("source cluster at b:9092 did not answer"), 2.0)
     lines = capsys.readouterr().err.splitlines()
