@@ -7,12 +7,15 @@ newest records of the source are in no restore point. Whoever deletes the topic 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from kbackup.archive.models import Manifest, Member, PartitionState, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.errors import RefusedError
-from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kbackup.kafka.admin.cluster import Cluster, Topic  # 'status' reads reports without a client of Kafka's
 
 _NAMED = 20  # topics of which a text is shown
 

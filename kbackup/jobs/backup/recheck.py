@@ -75,8 +75,8 @@ class RecheckWork:
         with ExitStack() as stack:
             buckets = 1 + sum_of(task.segments, "count") // _BUCKET
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="kbackup-recheck-")))
-            archived = stack.enter_context(KeyFiles(folder / "archived", buckets))
-            present = stack.enter_context(KeyFiles(folder / "present", buckets))
+            archived = stack.enter_context(DigestFiles(folder / "archived", buckets))
+            present = stack.enter_context(DigestFiles(folder / "present", buckets))
             try:
                 self._read_archive(task, archived, progress)
             except CorruptError as error:
@@ -85,7 +85,7 @@ class RecheckWork:
             log_start = self._read_log(task, present, progress)
             yield self._compare(task, archived, present, log_start)
 
-    def _read_archive(self, task: CheckedPartition, archived: KeyFiles, progress: ProgressSender) -> None:
+    def _read_archive(self, task: CheckedPartition, archived: DigestFiles, progress: ProgressSender) -> None:
         for segment in task.segments:
             for block in read_segment(self.store, segment):
                 keys = keys_of(block, segment.key)
@@ -93,7 +93,7 @@ class RecheckWork:
                 archived.add(keys[inside])
                 progress.add(len(block), block.nbytes)
 
-    def _read_log(self, task: CheckedPartition, present: KeyFiles, progress: ProgressSender) -> int:
+    def _read_log(self, task: CheckedPartition, present: DigestFiles, progress: ProgressSender) -> int:
         """Read the log up to its end at that time, and return its start then.
 
         Compaction removes a record only if the log has a later one of its key. A reader that goes forward meets the
@@ -113,7 +113,9 @@ class RecheckWork:
                 at = end
         return cluster.log_starts([tp])[tp]
 
-    def _compare(self, task: CheckedPartition, archived: KeyFiles, present: KeyFiles, log_start: int) -> DeletedKeys:
+    def _compare(
+        self, task: CheckedPartition, archived: DigestFiles, present: DigestFiles, log_start: int
+    ) -> DeletedKeys:
         offsets: list[Int64Array] = []
         compared = OffsetRange(*task.tp, max(task.start, log_start), task.end)
         for bucket in range(archived.buckets):
@@ -127,7 +129,7 @@ class RecheckWork:
         return DeletedKeys(task.tp, task.incarnation, ranges_of(every))
 
 
-class KeyFiles:
+class DigestFiles:
     """Keys in files of a folder, one file for each bucket of digests: both sides have a key in the same bucket."""
 
     def __init__(self, folder: Path, buckets: int) -> None:
@@ -136,7 +138,7 @@ class KeyFiles:
         self._paths = [folder / str(number) for number in range(buckets)]
         self._files = [path.open("wb") for path in self._paths]
 
-    def __enter__(self) -> KeyFiles:
+    def __enter__(self) -> DigestFiles:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -82,7 +82,11 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("keep 99 -a archive", 2, "there is no restore point 99", NEWEST),
     ("diff 1 99 -a archive", 2, "there is no restore point 99", NEWEST),
     (
-        *("label 1 9lives -a archive", 2, "label '9lives' can't be used"),
+        *(
+            "label 1 9lives -a archive",
+            2,
+            "label '9lives' can't be used: it is a number, a word of commands, or has other characters",
+        ),
         "begin with a letter, then use letters, digits, '.', '_' and '-', at most 100",
     ),
     # numbers, times, addresses

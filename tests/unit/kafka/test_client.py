@@ -194,7 +194,7 @@ def test_a_failure_is_told_without_what_the_token_is_made_from(ours: ModuleType)
     with pytest.raises(UnreachableError) as raised:
         connection.admin()
     assert raised.value.message == (
-        "no token to log in to the source cluster at b:1: ours:give raised ConnectionError: 401 for https://idp/?secret=…"
+        "no token to log in to the source cluster at b:1: ours:give raised ConnectionError: 401 for https://idp/?secret=********"
     )
     assert raised.value.__suppress_context__
     assert connection.tokens is not None

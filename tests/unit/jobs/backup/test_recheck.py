@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.formats.key_digests import KEYS, keys_of
-from kbackup.jobs.backup.recheck import KeyFiles, Keys, deleted_records, ranges_of, strangers
+from kbackup.jobs.backup.recheck import DigestFiles, Keys, deleted_records, ranges_of, strangers
 from kbackup.types import OffsetRange, Offsets
 from tests.support.plain_records import Plain, block_of
 
@@ -106,7 +106,7 @@ def test_offsets_become_ranges_without_the_gaps_between_them() -> None:
 
 def test_both_sides_have_a_key_in_the_same_bucket(tmp_path: Path) -> None:
     names = [f"key-{number}" for number in range(50)]
-    with KeyFiles(tmp_path / "one", 3) as one, KeyFiles(tmp_path / "other", 3) as other:
+    with DigestFiles(tmp_path / "one", 3) as one, DigestFiles(tmp_path / "other", 3) as other:
         for number, name in enumerate(names):
             one.add(keys((number, name, True)))
         other.add(keys(*((100 + number, name, True) for number, name in enumerate(names))))
