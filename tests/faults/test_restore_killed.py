@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 from msgspec.structs import replace
 
 from kbackup.archive import layout
 from kbackup.archive.query.selection import Selection
 from kbackup.config.models import Restore
-from kbackup.errors import ClusterError, MismatchError, RefusedError
+from kbackup.errors import MismatchError, RefusedError
 from kbackup.jobs.groups.job import Captures, undo
 from kbackup.jobs.restore.job import restore
 from kbackup.kafka.admin.cluster import Cluster
@@ -116,12 +117,27 @@ def test_a_resume_after_its_progress_is_gone_is_refused(trip: Trip, tmp_path: Pa
     group = layout.progress_group(trip.id)
     cluster.groups.delete([group])
     before = in_cluster(trip.broker.bootstrap, [f"{trip.id}-{t}" for t in trip.shop.topics])
-    with pytest.raises(ClusterError, match=rf"the progress of unit \d+ is missing on the target: {trip.id}-"):
+    with pytest.raises(RefusedError, match=rf"target topic {trip.id}-.* holds records, and the progress"):
         trip.resume(spark)
     after = in_cluster(trip.broker.bootstrap, [f"{trip.id}-{t}" for t in trip.shop.topics])
     assert {tp: rows for tp, rows in after.items() if before.get(tp)} == {
         tp: rows for tp, rows in before.items() if rows
     }
+
+
+def test_a_resume_into_a_topic_with_records_of_others_is_refused(
+    trip: Trip, tmp_path: Path, spark: SparkSession
+) -> None:
+    """As by a plan that somebody else has written into the bucket, under an id that is always the same."""
+    trip.die(Wish("kill job", "after", "write restores/*/plan.json"), tmp_path / "dead", spark)
+    topic = f"{trip.id}-{trip.shop.topics[0]}"
+    trip.broker.create_topic(topic, 8)
+    producer = Producer(trip.broker.client())
+    producer.produce(topic, b"precious", partition=0)
+    assert producer.flush() == 0
+    with pytest.raises(RefusedError, match=rf"target topic {topic} holds records, and the progress"):
+        trip.resume(spark)
+    assert [row.value for rows in in_cluster(trip.broker.bootstrap, [topic]).values() for row in rows] == [b"precious"]
 
 
 LOW, HIGH = 10**12 + 37, 10**12 + 480

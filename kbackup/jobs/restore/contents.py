@@ -10,6 +10,7 @@ from itertools import islice
 
 from kbackup.archive import layout
 from kbackup.archive.restores.plan import RestorePlan, UnitRange
+from kbackup.errors import RefusedError
 from kbackup.formats.record import Row, rows
 from kbackup.jobs.replay import SILENCE, read_range
 from kbackup.kafka.admin.cluster import Cluster
@@ -61,6 +62,27 @@ def only_aborted(reading: TargetReading, starts: Offsets, ends: Offsets) -> set[
         if next(_with_records(reading, whole), None) is None:
             empty.add(name)
     return empty
+
+
+def foreign_topics(reading: TargetReading, plan: RestorePlan, starts: Offsets, ends: Offsets) -> set[str]:
+    """Return the topics with committed records, from `starts` to `ends`, of which the restore's own progress on the
+    target says nothing. Whoever may only write to the archive can write a plan, but no progress: it is committed in the
+    target, in one transaction with the records.
+
+    Records of open transactions don't count: an attempt that was killed leaves some, and the next one aborts them.
+    """
+    held = {tp.topic for tp in starts if ends[tp] > starts[tp]}
+    committed, unread = reading.cluster.groups.committed(plan.progress_group_names)
+    if unread:
+        reason = next(iter(unread.values()))
+        raise RefusedError(
+            f"the progress of restore {plan.restore_id} can't be read: {reason}", "give Read on its groups"
+        )
+    ours = {position.tp.topic for positions in committed.values() for position in positions}
+    partitions = [tp for tp in starts if tp.topic in held - ours]
+    stable = reading.cluster.log_ends(partitions, "read_committed")
+    ranges = [OffsetRange(*tp, starts[tp], stable[tp]) for tp in partitions if stable[tp] > starts[tp]]
+    return set(_with_records(reading, ranges))
 
 
 def _with_records(reading: TargetReading, ranges: Sequence[OffsetRange]) -> Iterator[str]:

@@ -37,6 +37,7 @@ from kbackup.jobs.newer import NewerRecords, newer_in_source, newer_sentences, r
 from kbackup.jobs.restore.contents import warn_of_existing
 from kbackup.jobs.restore.demands import find_unfit
 from kbackup.jobs.restore.plan import (
+    check_same_names,
     check_same_options,
     count_by_tasks,
     excluded_targets,
@@ -311,6 +312,7 @@ def find_begun(options: Restore, state: Store, cluster: Cluster, cluster_id: str
     check_same_target(plan, cluster_id)
     report = finished_report(state, plan)
     check_same_options(plan, options)
+    check_same_names(plan, options)
     if report is not None:
         check_still_there(cluster, state, without_topics(plan, report.excluded))
     elif not plan.transactions:

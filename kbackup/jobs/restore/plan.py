@@ -467,6 +467,21 @@ def check_same_options(plan: RestorePlan, options: Restore) -> None:
         )
 
 
+def check_same_names(plan: RestorePlan, options: Restore) -> None:
+    """Raise `MismatchError` if a plan sends a topic elsewhere than the options do: somebody else has written it."""
+    if plan.options is None:  # an older version wrote it, which did not keep the options either
+        return
+    targets = {topic.source: topic.target for topic in plan.topics}
+    planned = {(topic.source, topic.target) for topic in plan.topics}
+    planned |= {(part.topic, part.target) for unit in plan.units for part in unit}
+    for source, target in sorted(planned):
+        if targets.get(source) != target or target_name(source, options.map, options.map_regex) != target:
+            raise MismatchError(
+                f"the plan of restore {plan.restore_id} sends topic {source} to {target}, which its options don't",
+                "find out who wrote it, and use another --restore-id",
+            )
+
+
 def resumed_plan(plan: RestorePlan, options: Restore) -> RestorePlan:
     """Return the plan of a restore that was begun, with the configs and the replication factor that are asked for now:
     for topics that are still to be created."""

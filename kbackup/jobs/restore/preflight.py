@@ -17,7 +17,7 @@ from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePla
 from kbackup.archive.segments.table import Segment, Segments, bounds, due_in_order, rows_of, sum_of, unpaired
 from kbackup.errors import KbackupError, MismatchError, RefusedError
 from kbackup.jobs.restore.configs import settle_configs, whole_number
-from kbackup.jobs.restore.contents import TargetReading, only_aborted
+from kbackup.jobs.restore.contents import TargetReading, foreign_topics, only_aborted
 from kbackup.jobs.restore.demands import Demands, TimeLimit, UnfitRecords, codecs_of
 from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
 from kbackup.kafka.client import Properties
@@ -117,6 +117,9 @@ def check_target(check: TargetCheck, ranges: Iterable[UnitRange], left_out: Cont
     if not plan.into_existing and not check.resumed:
         empty = only_aborted(check.reading, starts, ends)
         findings.warnings += [f"target topic {t} holds aborted records only: it counts as empty" for t in sorted(empty)]
+    foreign: set[str] = set()
+    if not plan.into_existing and check.resumed:
+        foreign = foreign_topics(check.reading, plan, starts, ends)
     own_configs = cluster.all_topic_configs(existing)
     denied = cluster.missing_rights(existing, rights_to_write(plan.transactions))
     settled = settle_configs(
@@ -131,6 +134,8 @@ def check_target(check: TargetCheck, ranges: Iterable[UnitRange], left_out: Cont
         if there is not None:
             holds = topic.target in held - empty and not plan.into_existing and not check.resumed
             _check_existing(findings, topic, cluster, len(there.partitions), holds)
+            if topic.target in foreign:
+                _refuse_foreign(findings, plan, topic)
             _check_rights(findings, topic, denied.get(topic.target, ()))
             configs = _configs_of_existing(findings, check, topic, own_configs[topic.target])
         else:
@@ -207,6 +212,16 @@ def _check_existing(
             "restore only the topics that are missing with --topic, restore it beside under another name with "
             f"--map {topic.source}={topic.source}-restored, or append with --into-existing",
         )
+
+
+def _refuse_foreign(findings: PreflightFindings, plan: RestorePlan, topic: PlannedTopic) -> None:
+    """Refuse to go on with a restore into a topic whose records it can't have written."""
+    findings.refuse(
+        f"target topic {topic.target} holds records, and the progress of restore {plan.restore_id} on the target has "
+        "none of them: they are of others, or the progress is gone",
+        f"leave it out with --exclude-topic {topic.source}, or begin another restore, under another id and into topics "
+        "made anew",
+    )
 
 
 def _topics_command(cluster: Cluster, topic: PlannedTopic, action: str, *options: str) -> str:
