@@ -12,7 +12,7 @@ import msgspec
 
 from kbackup.archive import models
 from kbackup.archive.catalog import documents
-from kbackup.archive.models import Document
+from kbackup.archive.models import Document, Transactions
 from kbackup.archive.query.groups import GroupOverview, GroupsOverview
 from kbackup.archive.query.overview import ArchiveOverview, PointOverview, TopicOverview
 from kbackup.archive.restores.offset_map import FlowState
@@ -176,7 +176,7 @@ HalfFields = model(
     {"archive": NotRequired[str], "flow": NotRequired[str], "restore_point": int | None},
     {"restore_points": NotRequired[int], "rounds": int, "retries": int, "records": int, "bytes": int},
     {"stored_bytes": NotRequired[int], "losses": NotRequired[dict[str, int]], "is_loss": NotRequired[bool]},
-    {"seconds": NotRequired[float]},
+    {"seconds": NotRequired[float], "transactions": NotRequired[Transactions | None]},
     about="""The report of a half: `FollowReport` of one that takes, `ApplyReport` of one that applies.""",
 )
 HalvesOutput = model("HalvesOutput", halves=named(HalfFields))

@@ -8,8 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from kbackup.archive import layout
+from kbackup.archive.models import TopicState
 from kbackup.archive.reader import open_archive
 from kbackup.formats.index import decode_group_offsets
 from scripts.dev.kafka import Broker
@@ -106,10 +108,14 @@ def test_runs_add_only_what_is_new(zoo: Zoo) -> None:
     assert [r["parent"] for r in (first, second, third)] == [None, 1, 2]
     archive = open_archive(zoo.archive.store)
     old, new_ = archive.restore_point(2), archive.restore_point(3)
-    assert new_.topics == tuple(
-        type(t)(**{f: getattr(t, f) for f in t.__struct_fields__} | {"captured": 3}) if t.state == "present" else t
-        for t in old.topics
-    )
+    expected = [replace(topic, captured=3) if topic.state == "present" else topic for topic in old.topics]
+    assert list(map(_without_times, new_.topics)) == list(map(_without_times, expected))
+
+
+def _without_times(topic: TopicState) -> TopicState:
+    """Return a topic without the times at which its compacted partitions were looked at, which each run moves on."""
+    partitions = [replace(partition, seen_at="") for partition in topic.partitions]
+    return replace(topic, partitions=tuple(partitions))
 
 
 def test_losses_are_reported(zoo: Zoo) -> None:
