@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import Self
 
 _PREFIX = "kbackup-"
-_LOCK = ".lock"
+_LOCK = ".kbackup-scratch"
+"""A name that nobody else gives to a file: Kafka's folders of logs have a `.lock`, whatever they are called."""
 _YOUNG = 2.0  # s
 
 _swept = threading.Event()

@@ -46,7 +46,7 @@ def make_in_another_process(tmpdir: Path) -> tuple[subprocess.Popen[str], Path]:
 def make_older(folder: Path) -> None:
     """Let the lock of a folder look as if it had been made an hour ago."""
     hour_ago = time.time() - 3600
-    os.utime(folder / ".lock", (hour_ago, hour_ago))
+    os.utime(folder / scratch._LOCK, (hour_ago, hour_ago))
 
 
 def test_only_this_user_can_read_a_scratch_folder(tmpdir_of_ours: Path) -> None:
@@ -96,14 +96,25 @@ def test_the_folder_of_a_running_process_stays(tmpdir_of_ours: Path) -> None:
 def test_a_folder_that_is_being_made_stays(tmpdir_of_ours: Path) -> None:
     folder = tmpdir_of_ours / "kbackup-test-new"
     folder.mkdir()
-    (folder / ".lock").touch()
+    (folder / scratch._LOCK).touch()
     remove_abandoned()
     assert folder.exists()
 
 
+def test_a_folder_of_a_stopped_broker_stays(tmpdir_of_ours: Path) -> None:
+    logs = tmpdir_of_ours / "kbackup-kafka-logs"
+    logs.mkdir()
+    (logs / ".lock").touch()
+    (logs / "orders-0").mkdir()
+    hour_ago = time.time() - 3600
+    os.utime(logs / ".lock", (hour_ago, hour_ago))
+    remove_abandoned()
+    assert (logs / "orders-0").exists()
+
+
 def test_folders_without_a_lock_and_links_stay(tmpdir_of_ours: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    (elsewhere / ".lock").touch()
+    (elsewhere / scratch._LOCK).touch()
     make_older(elsewhere)
     (tmpdir_of_ours / "kbackup-test-link").symlink_to(elsewhere)
     older_version = tmpdir_of_ours / "kbackup-spark-of-an-older-version"
