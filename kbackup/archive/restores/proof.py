@@ -43,8 +43,8 @@ class ProvenStore(DelegatingStore):
         super().__init__(inner)
         self._folder = folder
         self._digests: dict[str, dict[str, str]] = {}
-        self.unproven: set[str] = set()
-        """The keys of documents that were read, and that this machine did not write."""
+        self.unproven: dict[str, str] = {}
+        """The digests, by key, of documents that were read, and that this machine did not write."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return _itself, (self.inner,)
@@ -56,38 +56,39 @@ class ProvenStore(DelegatingStore):
         return data, etag
 
     def put(self, key: str, data: Buffer) -> str:
-        etag = self.inner.put(key, data)
-        self._remember(key, data)
+        etag = super().put(key, data)
+        self._remember(key, _digest(data))
         return etag
 
     def put_new(self, key: str, data: Buffer) -> str:
-        etag = self.inner.put_new(key, data)
-        self._remember(key, data)
+        etag = super().put_new(key, data)
+        self._remember(key, _digest(data))
         return etag
 
     def accept(self) -> None:
-        """Take the unproven documents for the restore's own from now on, as the operator says."""
-        for key in sorted(self.unproven):
-            self._remember(key, self.inner.get(key))
+        """Take the unproven documents for the restore's own from now on, as the operator says: as they were read, for
+        they may be others in the store by now."""
+        for key, digest in sorted(self.unproven.items()):
+            self._remember(key, digest)
 
     def _check(self, restore_id: str, key: str, data: bytes) -> None:
-        known = self._known(restore_id).get(key)
+        known, digest = self._known(restore_id).get(key), _digest(data)
         if known is None:
-            self.unproven.add(key)
-        elif known != _digest(data):
+            self.unproven[key] = digest
+        elif known != digest:
             raise MismatchError(
                 f"file {key} at {self.url} is not the one that this machine has written",
                 "find out who replaced it, and restore it from a bucket version or a copy",
             )
 
-    def _remember(self, key: str, data: Buffer) -> None:
+    def _remember(self, key: str, digest: str) -> None:
         found = _DOCUMENT.match(key)
         if found is None:
             return
         restore_id = found[1]
         digests = self._known(restore_id)
-        digests[key] = _digest(data)
-        self.unproven.discard(key)
+        digests[key] = digest
+        self.unproven.pop(key, None)
         if self._folder is None:
             return
         document = {"archive": self.url, "restore_id": restore_id, "digests": digests}

@@ -59,6 +59,16 @@ def test_a_document_of_another_machine_is_unproven_until_it_is_accepted(shared_s
     assert unproven_documents(later) == []
 
 
+def test_what_is_accepted_is_what_was_read(shared_store: Store, tmp_path: Path) -> None:
+    shared_store.put(PLAN, b"shown")
+    store = proven(shared_store, tmp_path)
+    store.get(PLAN)
+    shared_store.put(PLAN, b"swapped")
+    check_proven(store, "r", accept=True)
+    with pytest.raises(MismatchError, match="is not the one that this machine has written"):
+        proven(shared_store, tmp_path).get(PLAN)
+
+
 def test_restores_of_two_archives_are_told_apart(tmp_path: Path) -> None:
     folder = tmp_path / "memory"
     proven(FileStore(tmp_path / "a"), folder).put_new(PLAN, b"{}")
