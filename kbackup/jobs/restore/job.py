@@ -15,6 +15,7 @@ from kbackup.archive.restores.offset_map import MappedUnit, Runs, collect_map, i
 from kbackup.archive.restores.plan import (
     PlannedTopic,
     RestorePlan,
+    begun_restore,
     check_same_archive,
     check_same_target,
     with_segments,
@@ -130,7 +131,7 @@ def restore(
             plan = plan_restore(options, content, cluster_id)
             sources = {topic.source for topic in plan.topics}
             newer = newer_in_source(cluster, cluster_id, archive, plan.restore_point, sources)
-        else:  # its target was checked when it began
+        else:  # the archive may have later restore points by now: the plan says what is restored
             check_same_archive(begun.plan, store)
             content, plan = None, begun.plan
         records = readable(store, plan.archive_id)
@@ -153,7 +154,6 @@ def restore(
         if begun.plan is not None or options.schemas == "none":
             registered = resumed_schemas(options.schemas, state, plan.restore_id)
         else:
-            archive = open_archive_or_folder(store)
             schemas = plan_record_schemas(record_options(options), registry or RegistryOptions(), archive, plan, state)
             findings.warnings += schemas.warnings if schemas is not None else ()
         shown = without_topics(plan, {*excluded.values(), *(topic.source for topic in not_restored)})
@@ -304,10 +304,8 @@ def find_begun(options: Restore, state: Store, cluster: Cluster, cluster_id: str
     """Return the restore that was begun under this id, after checks that it is the same one and still there."""
     if options.restore_id is None:
         return Begun()
-    key = layout.restore_key(options.restore_id, layout.PLAN)
-    try:
-        plan = load(RestorePlan, state.get(key), key)
-    except NotFoundError:
+    plan = begun_restore(state, options.restore_id)
+    if plan is None:
         return Begun()
     check_same_target(plan, cluster_id)
     report = finished_report(state, plan)
