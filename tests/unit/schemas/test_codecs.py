@@ -301,7 +301,7 @@ def test_a_decimal_of_a_mebibyte_is_not_made_a_number(precision: int) -> None:
     began = monotonic()
     with pytest.raises(UndecodableError, match=r"bytes for a decimal of \d+ digits"):
         codec.decode(b"\x80\x80\x80\x01" + b"\x7f" * (1 << 20))
-    assert monotonic() - began < 2, "the number was made"
+    assert monotonic() - began < 60, "the number was made, which takes minutes"
 
 
 # Decode Protobuf by the text of a schema and by a descriptor.
