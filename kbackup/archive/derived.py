@@ -105,14 +105,14 @@ def derived_files(archive: Archive, before: State | None = None) -> dict[str, by
         known_topics = [t for key, t in archive.manifest(point).incarnations().items() if key in names]
         files = dict(files.items() - _group_files(archive, known_topics, before).items())
     table = state.segments.read([*PLACE.names, "key"])
-    spare = {  # names of segments, where they are not the usual ones
+    padded_names = {  # names of segments, where they are not the usual ones
         ((row["topic"], row["incarnation"], row["partition"]), row["first"]): layout.stem_of(row["key"])
-        for row in table.filter(pc.match_substring_regex(table["key"], layout.SPARE_NAME)).to_pylist()
+        for row in table.filter(pc.match_substring_regex(table["key"], layout.PADDED_NAME)).to_pylist()
     }
     for place in partitions:
         topic, incarnation, number = place
         entries = [
-            PartitionIndexEntry(spare.get((place, first)) or layout.segment_stem(number, first), first)
+            PartitionIndexEntry(padded_names.get((place, first)) or layout.segment_stem(number, first), first)
             for first in starts.get(place, _NONE).tolist()
         ]
         key = layout.partition_index_key(layout.topic_dir(topic, incarnation), number)

@@ -17,8 +17,8 @@ import numpy as np
 from kbackup.archive import layout
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.block import rising
+from kbackup.formats.fields import MIN_RECORD, ShortError, check_magic, record
 from kbackup.formats.index import ENTRY, SegmentIndex, decode_index, encode_index
-from kbackup.formats.layout import MIN_RECORD, ShortError, check_magic, record
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.wrappers import DelegatingStore
 

@@ -44,7 +44,7 @@ PAGE = "report.html"
 STATUS = "status.json"
 
 _SEGMENT = re.compile(r"^segment_partition_([0-9]+)_from_offset_([0-9]+)_(records|records\.zst|index)\Z")
-SPARE_NAME = "_from_offset_0[0-9]{10}"
+PADDED_NAME = "_from_offset_0[0-9]{10}"
 """Found in the names of segments with more zeros than ten digits need (`segment_stem`), and in no others."""
 _PARTITION_INDEX = re.compile(r"^index_partition_([0-9]+)\Z")
 _GROUP_OFFSETS = re.compile(r"^consumer_offsets_partition_([0-9]+)\Z")
@@ -84,12 +84,12 @@ _ADMIN_GROUP = "kbackup-groups"
 
 
 class SegmentName(NamedTuple):
-    """`kind` is 'records', 'records.zst' or 'index'. `spare` counts zeros before the offset beyond its ten digits."""
+    """`kind` is 'records', 'records.zst' or 'index'. `extra_zeros` counts those before the offset's ten digits."""
 
     partition: int
     start: int
     kind: str
-    spare: int = 0
+    extra_zeros: int = 0
 
 
 def topic_dir(topic: str, incarnation: int = 1, root: str = TOPICS) -> str:
@@ -97,15 +97,15 @@ def topic_dir(topic: str, incarnation: int = 1, root: str = TOPICS) -> str:
     return f"{root}{topic}/" if incarnation == 1 else f"{root}{topic}@{incarnation}/"
 
 
-def segment_stem(partition: int, first_offset: int, spare: int = 0) -> str:
-    """Return a segment's name without `_records` or `_index`, as the partition index has it. A `spare` name has so many
-    more zeros before the offset: an orphan segment keeps the plain name."""
-    return f"segment_partition_{partition:03d}_from_offset_{'0' * spare}{first_offset:010d}"
+def segment_stem(partition: int, first_offset: int, extra_zeros: int = 0) -> str:
+    """Return a segment's name without `_records` or `_index`, as the partition index has it. `extra_zeros`
+    zeros more stand before the offset where an orphan segment has the plain name."""
+    return f"segment_partition_{partition:03d}_from_offset_{'0' * extra_zeros}{first_offset:010d}"
 
 
-def records_key(directory: str, partition: int, first_offset: int, compression: str, spare: int = 0) -> str:
+def records_key(directory: str, partition: int, first_offset: int, compression: str, extra_zeros: int = 0) -> str:
     suffix = "_records.zst" if compression == "zstd" else "_records"
-    return directory + segment_stem(partition, first_offset, spare) + suffix
+    return directory + segment_stem(partition, first_offset, extra_zeros) + suffix
 
 
 def index_key_of(records: str) -> str:
@@ -144,7 +144,7 @@ def is_records_key(key: str, directory: str, partition: int, first_offset: int) 
     if key == records_key(directory, partition, first_offset, compression):  # nearly every one: 50,000 take 50 ms
         return True
     name = parse_segment(key.removeprefix(directory))
-    return name is not None and key == records_key(directory, partition, first_offset, compression, name.spare)
+    return name is not None and key == records_key(directory, partition, first_offset, compression, name.extra_zeros)
 
 
 def parse_partition_index(filename: str) -> int | None:

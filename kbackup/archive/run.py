@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit, write_hint
-from kbackup.archive.catalog.documents import IsolationLevel, Kind, OpenRun
+from kbackup.archive.catalog.documents import IsolationLevel, OpenRun, OperationKind
 from kbackup.archive.catalog.operations import NewPoint, begin_run, end_run
 from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.derived import Files, refresh_derived
@@ -69,7 +69,7 @@ class WritingRun:
     archive: Archive
     plain: Store
     lease: HeldLease
-    kind: Kind
+    kind: OperationKind
     interrupted: bool = False
     """True if the run before this one was interrupted and may have left segments behind."""
     began: int = 0
@@ -86,7 +86,7 @@ class WritingRun:
     def next_point(self) -> int:
         return self.archive.state.next_point
 
-    def commit(self, operation: Callable[[State], State], kind: Kind, summary: str) -> None:
+    def commit(self, operation: Callable[[State], State], kind: OperationKind, summary: str) -> None:
         """Commit an operation and move the archive on to it."""
         author = Author(kind, self.run, summary)
         self.archive.move(commit(self.store, self.archive.committed, operation, author, hint=self.hints))
@@ -121,7 +121,7 @@ class WritingRun:
 
 
 def begin_writing(
-    store: Store, lease: HeldLease, kind: Kind, isolation_level: IsolationLevel = "read_committed"
+    store: Store, lease: HeldLease, kind: OperationKind, isolation_level: IsolationLevel = "read_committed"
 ) -> WritingRun:
     """Fence off every other run, and write the derived files that an interrupted run left behind.
 

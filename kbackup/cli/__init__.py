@@ -17,8 +17,8 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from kbackup import __version__
-from kbackup.cli.common import frame
-from kbackup.cli.common.frame import EXIT_CODES, FlagValues
+from kbackup.cli.common import command_context
+from kbackup.cli.common.command_context import EXIT_CODES, FlagValues
 from kbackup.cli.common.options import common_options
 from kbackup.cli.common.output import Reporter
 from kbackup.errors import KbackupError, UsageError, without_credentials
@@ -79,7 +79,7 @@ COMPLETION_VARIABLE = "_KBACKUP_COMPLETE"
 """The variable by which the script of a shell calls kbackup to complete a word."""
 
 
-class CommandGroup(frame.LazyGroup):
+class CommandGroup(command_context.LazyGroup):
     """The group of `COMMANDS`."""
 
     def resolve_command(
@@ -137,11 +137,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         json_line=JSON_LINE in args,
         debug="--debug" in args or os.environ.get("KBACKUP_DEBUG", "0") not in ("", "0"),
     )
-    with frame.signal_handler(_interrupt, signal.SIGTERM):
+    with command_context.signal_handler(_interrupt, signal.SIGTERM):
         code = _guarded(lambda: _run(args, command, state), state)
         if state.notifier is not None:
             state.notifier.run_ended(code, state.reporter, state.error)
-        ended = frame.finish_metrics(code, state.metrics)
+        ended = command_context.finish_metrics(code, state.metrics)
         return _guarded(lambda: _print_document(ended, state), state)
 
 
@@ -161,9 +161,9 @@ def _guarded(work: Callable[[], int], state: FlagValues) -> int:
             # errors of libraries have the addresses of their requests, with signatures
             text = without_credentials("".join(traceback.format_exception(raised)))
             print(printable_lines(text), file=sys.stderr)
-        state.error = error = frame.as_error(raised)
+        state.error = error = command_context.as_error(raised)
         failed(error)
-        frame.print_error(error)
+        command_context.print_error(error)
         return error.exit_code
 
 
@@ -173,7 +173,7 @@ def _run(args: list[str], command: str, state: FlagValues) -> int:
     That takes a socket's broken pipe for stdout's, and an early end of a stream for Ctrl-D."""
     if instruction := os.environ.get(COMPLETION_VARIABLE):
         return shell_complete(cli, {}, "kbackup", COMPLETION_VARIABLE, instruction)
-    state.metrics = frame.requested_metrics_file(args, command)
+    state.metrics = command_context.requested_metrics_file(args, command)
     with cli.make_context("kbackup", plain_arguments(args), obj=state) as context:
         return cli.invoke(context) or 0
 
@@ -203,4 +203,4 @@ def _interrupt(number: int, stack: FrameType | None) -> None:
     """Let SIGTERM end a run as Ctrl-C does, with its cleaning up.
 
     A running Spark replaces the handler of SIGINT: it cancels jobs, which the run would wait for otherwise."""
-    frame.interrupt_by(signal.getsignal(signal.SIGINT), stack)
+    command_context.interrupt_by(signal.getsignal(signal.SIGINT), stack)

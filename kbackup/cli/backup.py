@@ -10,7 +10,7 @@ import msgspec
 
 from kbackup import library
 from kbackup.cli.common import session
-from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import (
     archive_command,
     key_option,
@@ -40,11 +40,11 @@ class RoundReporter:
 
     `label` begins each line, if a process follows several clusters."""
 
-    def __init__(self, frame: Frame, health: Health | None, label: str = "") -> None:
-        self._reporter, self._metrics, self._health = frame.reporter, frame.metrics, health
+    def __init__(self, context: CommandContext, health: Health | None, label: str = "") -> None:
+        self._reporter, self._metrics, self._health = context.reporter, context.metrics, health
         self._label = label
-        self._notifier, self._is_failing = frame.notifier, False
-        self._allow_loss = frame.config.backup.allow_loss
+        self._notifier, self._is_failing = context.notifier, False
+        self._allow_loss = context.config.backup.allow_loss
         self._warnings: tuple[str, ...] = ()
         self._offline: tuple[str, ...] = ()
 
@@ -70,17 +70,17 @@ class RoundReporter:
         if self._notifier is not None:
             self._notifier.records_lost(tuple(f"{self._label}{message}" for message in messages), report)
 
-    def well(self) -> None:
+    def record_success(self) -> None:
         self._count_success()
         if self._is_failing and self._notifier is not None:
             self._notifier.rounds_recovered()
         self._is_failing = False
         if self._health is not None:
-            self._health.well()
+            self._health.record_success()
         self._write()
 
     def _count_success(self) -> None:
-        metrics.well()
+        metrics.record_success()
 
     def failed(self, error: KbackupError, pause: float) -> None:
         self._reporter.warning(f"{self._label}{error}; retrying in {human_duration(pause)}")
@@ -109,9 +109,9 @@ def check_stale_after(follow: Follow) -> None:
         )
 
 
-def _follow_until_stopped(frame: Frame) -> int:
-    config, reporter = frame.config, frame.reporter
-    store = session.archive_store(frame)
+def _follow_until_stopped(context: CommandContext) -> int:
+    config, reporter = context.config, context.reporter
+    store = session.archive_store(context)
     with ExitStack() as stack:
         health: Health | None = None
         if config.follow.listen:
@@ -121,7 +121,7 @@ def _follow_until_stopped(frame: Frame) -> int:
             health = Health(config.follow.stale_after_seconds)
             server = stack.enter_context(Server(config.follow.listen, health))
             reporter.note(f"metrics on port {server.port}")
-        session.show_connecting(frame, "source")
+        session.show_connecting(context, "source")
         spark = stack.enter_context(spark_session(config, at_once=True, reporter=reporter))
         shown = stack.enter_context(ShownProgress(reporter))
         stop = stack.enter_context(closing(Stop()))
@@ -130,7 +130,7 @@ def _follow_until_stopped(frame: Frame) -> int:
         from kbackup.jobs.backup.schemas import BackupSchemas
         from kbackup.jobs.backup.transactions import are_in_part
 
-        rounds = RoundReporter(frame, health)
+        rounds = RoundReporter(context, health)
         schemas = BackupSchemas(config.schema_registry, config.backup.schemas)
         follower = Follower(
             config.backup, config.follow, config.source, store, spark, shown, rounds, stop, None, schemas
@@ -168,7 +168,7 @@ def _follow_until_stopped(frame: Frame) -> int:
     spark=True,
     example="kbackup backup --label before-migration",
 )
-def command(frame: Frame, follow: bool, label: str | None) -> int:
+def command(context: CommandContext, follow: bool, label: str | None) -> int:
     """Back up topics, group offsets and settings into one new restore point.
 
     Later backups take the new records. Ends with exit code 3 when records were lost before they could be archived, when
@@ -185,16 +185,16 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
     if follow:
         if label:
             raise UsageError("--label excludes --follow", "run 'kbackup label latest NAME' after a restore point")
-        if frame.config.export.delta:
-            origin = frame.loaded.origins["export.delta"]
+        if context.config.export.delta:
+            origin = context.loaded.origins["export.delta"]
             if origin.kind == "flag" and origin.name != "--set":
                 raise UsageError("--delta excludes --follow", "run 'kbackup export --delta URL' at the same time")
-            frame.reporter.note("--follow writes no Delta tables: run 'kbackup export' at the same time")
-        return _follow_until_stopped(frame)
-    for path, origin in frame.loaded.origins.items():
+            context.reporter.note("--follow writes no Delta tables: run 'kbackup export' at the same time")
+        return _follow_until_stopped(context)
+    for path, origin in context.loaded.origins.items():
         if path.startswith("follow.") and origin.kind == "flag" and origin.name != "--set":
             raise UsageError(f"{origin.name} needs --follow", "add --follow, or leave it out")
-    config, reporter, address = frame.config, frame.reporter, frame.archive
+    config, reporter, address = context.config, context.reporter, context.archive
     exported: list[ExportReport] = []
 
     def show_export(report: ExportReport) -> None:
@@ -207,8 +207,8 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
         spark_session(config, reporter=reporter) as without_tables,
         ShownProgress(reporter) as shown,
     ):
-        store = session.archive_store(frame, address)
-        session.show_connecting(frame, "source")
+        store = session.archive_store(context, address)
+        session.show_connecting(context, "source")
         report = library.run_backup(
             *(config, store, for_tables, without_tables, shown, label or ""),
             show_plan=lambda plan: _show_plan(plan, reporter),
@@ -274,17 +274,17 @@ def _show(report: BackupReport, reporter: Reporter) -> None:
     spark=True,
     example="kbackup export --delta s3://lake/kafka --topic orders",
 )
-def export_command(frame: Frame) -> int:
+def export_command(context: CommandContext) -> int:
     """Export what is new in an archive to Delta tables or Parquet files.
 
     Writes each restore point once, as one commit of a table, also after a crash. Backups may run meanwhile. For Delta
     tables Spark fetches jars. Ends with exit code 3 when records may have expired before they were exported.
     """
-    config, reporter = frame.config, frame.reporter
+    config, reporter = context.config, context.reporter
     export = config.export
     if not export.delta and not export.parquet:
         raise UsageError("no destination is named", "give --delta URL or --parquet URL")
-    store = session.archive_store(frame)
+    store = session.archive_store(context)
     done: list[ExportReport] = []
     with (
         spark_session(library.delta_config(config, export.delta), reporter=reporter) as spark,

@@ -10,7 +10,7 @@ from kbackup.archive.query.browse import Catalogue, PartitionRecords, records, t
 from kbackup.archive.segments.table import Segment, sum_of
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common import records as shown
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import archived, bucket_options, state_options
 from kbackup.cli.common.output import Cell, columns
 from kbackup.config.windows import TopicAddress, moment_of
@@ -27,9 +27,9 @@ from kbackup.util.times import human_time
     "--tail", "last", type=click.IntRange(min=1), metavar="N", help="Print the last N records of each partition."
 )
 @shown.record_options
-@pass_frame
+@pass_command_context
 @shown.with_record_request
-def command(frame: Frame, request: shown.RecordRequest, address_text: str, last: int | None) -> None:
+def command(context: CommandContext, request: shown.RecordRequest, address_text: str, last: int | None) -> None:
     """Print records by partition, in order of their offsets.
 
     PLACE is topic, topic:partition, topic:partition:offset (one record) or topic:partition:from-to. To is excluded;
@@ -38,14 +38,14 @@ def command(frame: Frame, request: shown.RecordRequest, address_text: str, last:
     Text escapes control characters. JSON (--json) and hex are exact: bytes that are not UTF-8 become {"base64": "…"}.
     With --decode, keys and values become JSON by the schemas of the restore point, without a registry.
     """
-    show = request.show(frame)
+    show = request.show(context)
     address = shown.parse_address(address_text)
     window = request.window(address)
     if last is not None and (window.timed or address.ranged or request.limit is not None):
         raise UsageError("--tail needs a topic or a partition alone", "leave out offsets, times and --limit")
-    opened = request.open(frame, address)
+    opened = request.open(context, address)
     store, catalogue, _ = opened
-    decoding = request.decoding(frame, opened)
+    decoding = request.decoding(context, opened)
     batches = _read_records(store, catalogue, address, window, last, request.limit)
     if not shown.print_records(batches, show, decoding) and address.one and not window.timed:
         (partition,) = shown.partitions_of(catalogue, address)
@@ -56,7 +56,7 @@ def command(frame: Frame, request: shown.RecordRequest, address_text: str, last:
             f"has offsets {partition.start} to {partition.end} (exclusive), without those of compaction and "
             "transactions",
         )
-    shown.report_undecoded(decoding, frame.reporter)
+    shown.report_undecoded(decoding, context.reporter)
 
 
 def _read_records(
@@ -96,8 +96,8 @@ _HEADINGS = {
 @click.argument("address_text", metavar="[PLACE]", required=False, shell_complete=archived("topics"))
 @state_options
 @bucket_options
-@pass_frame
-def ls_command(frame: Frame, address_text: str | None, restore_point: str, to_time: str | None) -> None:
+@pass_command_context
+def ls_command(context: CommandContext, address_text: str | None, restore_point: str, to_time: str | None) -> None:
     """List an archive's topics; with PLACE, a topic's partitions (orders) or a partition's segments (orders:3).
 
     A slash may stand for the colon. A partition's range ends with the next offset to archive, a segment's with its last
@@ -106,14 +106,14 @@ def ls_command(frame: Frame, address_text: str | None, restore_point: str, to_ti
     address = shown.parse_partition(address_text)
     moment = moment_of("--to-time", to_time)
     topic = address.topic if address is not None else None
-    catalogue = shown.open_archive_at(frame, restore_point, moment, topic).catalogue
+    catalogue = shown.open_archive_at(context, restore_point, moment, topic).catalogue
     level, rows = _rows(catalogue, address)
     names = _COLUMNS[level]
     heads = columns(", ".join(_HEADINGS.get(name, name) for name in names))
-    frame.reporter.table(heads, [[_cell(n, row[n]) for n in names] for row in rows])
+    context.reporter.table(heads, [[_cell(n, row[n]) for n in names] for row in rows])
     document = {"archive": catalogue.archive, "restore_point": catalogue.restore_point}
     choice = {"choice": catalogue.choice} if catalogue.choice is not None else {}
-    frame.reporter.document({**document, "committed_at": catalogue.committed_at, level: rows, **choice})
+    context.reporter.document({**document, "committed_at": catalogue.committed_at, level: rows, **choice})
 
 
 def _cell(name: str, value: Cell) -> Cell:

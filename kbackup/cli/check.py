@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import archive_command, client_file_option, name_options, source_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store, spark_session
@@ -26,18 +26,18 @@ def show_step(step: CheckStep, reporter: Reporter) -> None:
     spark=True,
     example="kbackup check --spark",
 )
-def command(frame: Frame, target: bool, spark: bool) -> int:
+def command(context: CommandContext, target: bool, spark: bool) -> int:
     """Check access and rights before a run, and leave nothing behind.
 
     Source: connect, list topics, offsets, configs and groups, read a record. Archive: open, conditional writes, upload,
     read, list, delete, clock, lease. Schema registries: list subjects. Prints each step, with a hint if it failed. The
     exit code is that of the first failure.
     """
-    reporter = frame.reporter
-    with spark_session(frame.config, reporter=reporter) as session:
+    reporter = context.reporter
+    with spark_session(context.config, reporter=reporter) as session:
         report = check(
-            frame.config,
-            lambda: archive_store(frame),
+            context.config,
+            lambda: archive_store(context),
             lambda step: show_step(step, reporter),
             target,
             session if spark else None,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import click
 
 from kbackup.archive import layout
-from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import archive_command, point_option, rate_option, second_store_options
 from kbackup.cli.common.output import ShownProgress
 from kbackup.cli.common.session import archive_store
@@ -25,7 +25,9 @@ from kbackup.util.text import human_duration, human_size, plural
     second_store_options,
     example="kbackup copy s3://other-region/kafka",
 )
-def command(frame: Frame, destination: str, restore_point: str | None, keep: bool, **to: str | bool | None) -> None:
+def command(
+    context: CommandContext, destination: str, restore_point: str | None, keep: bool, **to: str | bool | None
+) -> None:
     """Copy an archive, or what is new in it, to DEST.
 
     DEST must be empty or a copy of the same archive; it is a whole archive at each moment. The command checks every
@@ -38,26 +40,26 @@ def command(frame: Frame, destination: str, restore_point: str | None, keep: boo
     """
     from kbackup.jobs.copy import copy_archive
 
-    source = archive_store(frame)
-    target = _target(frame, destination, to)
-    lease = frame.config.backup.lease_seconds
-    with ShownProgress(frame.reporter) as shown:
+    source = archive_store(context)
+    target = _target(context, destination, to)
+    lease = context.config.backup.lease_seconds
+    with ShownProgress(context.reporter) as shown:
         report = copy_archive(source, target, lease, shown, point=restore_point, keep=keep)
     points = report.restore_points
     summary = f"{plural(len(points), 'restore point')} copied" if points else "nothing new"
     dropped = plural(len(report.dropped), "restore point")
     summary += f", {dropped} dropped" if report.dropped else ""
-    frame.reporter.line(
+    context.reporter.line(
         f"{report.destination}: {summary}, {plural(report.objects, 'object')} with {human_size(report.bytes)}; "
         f"the newest restore point is {report.newest or '-'}; {human_duration(sum(report.seconds.values()))}"
     )
     if report.dropped:
-        frame.reporter.note(f"{dropped} expired in the source; a copy with --keep keeps them")
-    frame.reporter.document(report)
+        context.reporter.note(f"{dropped} expired in the source; a copy with --keep keeps them")
+    context.reporter.document(report)
 
 
-def _target(frame: Frame, url: str, to: Mapping[str, object]) -> Store:
-    kind, stores, config = kind_of(url), frame.config.stores, frame.config
+def _target(context: CommandContext, url: str, to: Mapping[str, object]) -> Store:
+    kind, stores, config = kind_of(url), context.config.stores, context.config
     given = {name: to.get(f"to_{kind.section}_{name}") for name in kind.flags}
     given = {name: value for name, value in given.items() if value is not None}
     if given:

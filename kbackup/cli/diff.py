@@ -10,7 +10,7 @@ import click
 
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import archive_command, client_file_option, key_option, name_options
 from kbackup.cli.common.output import Cell, Column, Reporter, columns
 from kbackup.cli.common.session import archive_store
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     click.option("--exit-code", is_flag=True, help="End with exit code 3 if there are differences."),
     example="kbackup diff latest source",
 )
-def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
+def command(context: CommandContext, a: str, b: str, exit_code: bool) -> int:
     """Show how B differs from A: topics, offsets, groups and settings of the cluster.
 
     A and B are restore points (number, label or latest) or the clusters source or target. Offsets of a cluster are
@@ -39,13 +39,13 @@ def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
     """
     from kbackup.jobs.diff import check_selections, diff, live_view, point_view
 
-    config = frame.config
+    config = context.config
     topics = Selection.of(config.backup.topics, config.backup.exclude_topics)
     groups = Selection.of(config.backup.groups, config.backup.exclude_groups)
 
     @functools.cache
     def archive() -> Archive:
-        return open_archive(archive_store(frame))
+        return open_archive(archive_store(context))
 
     def read_view(name: str) -> DiffView:
         """Read the view of a restore point or a cluster."""
@@ -57,8 +57,8 @@ def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
     views = [read_view(a), read_view(b)]
     check_selections(views, topics, groups)
     differences = diff(*views)
-    _show(differences, frame.reporter)
-    frame.reporter.document(differences)
+    _show(differences, context.reporter)
+    context.reporter.document(differences)
     return EXIT_LOSS if exit_code and not differences.same else EXIT_OK
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.archive import layout
-from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import archive_command, key_options, name_options, point_key_option, target_options
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
@@ -54,16 +54,18 @@ if TYPE_CHECKING:
     spark=True,
     example="kbackup drill --topic orders --report /var/www/drills",
 )
-def command(frame: Frame, prefix: str | None, folder: Path | None, keep: bool, on_source: bool, show: int) -> int:
+def command(
+    context: CommandContext, prefix: str | None, folder: Path | None, keep: bool, on_source: bool, show: int
+) -> int:
     """Restore a restore point for practice, compare the result with the archive, and report.
 
     Records go to scratch topics, groups to scratch groups; both are deleted at the end, also after an error or Ctrl-C.
     The archive gets the report as drills/<id>/report.json and report.html. Ends with exit code 3 when anything differs
     or could not be deleted.
     """
-    config, reporter = frame.config, frame.reporter
-    store = archive_store(frame)
-    state = state_store(frame, store)
+    config, reporter = context.config, context.reporter
+    store = archive_store(context)
+    state = state_store(context, store)
     if folder is not None:  # made before the drill: an error must not come after hours of work
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +75,7 @@ def command(frame: Frame, prefix: str | None, folder: Path | None, keep: bool, o
     def publish(report: DrillReport) -> None:
         _publish(report, folder, state, reporter)
 
-    show_connecting(frame, "target")
+    show_connecting(context, "target")
     with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
         from kbackup.jobs.drill.job import Drill, drill  # while the JVM starts
 

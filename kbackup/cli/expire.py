@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import Duration, archive_command, own_command
 from kbackup.cli.common.output import Reporter, ShownProgress, columns, human_age
 from kbackup.cli.common.session import archive_store
@@ -53,7 +53,7 @@ def _span_option(name: str, help: str, **attributes: Any) -> Callable[[F], F]:
     example="kbackup expire --keep-daily 14 --keep-monthly 12",
 )
 def command(
-    frame: Frame,
+    context: CommandContext,
     keep_within: timedelta | None,
     older_than: timedelta | None,
     grace: timedelta,
@@ -76,17 +76,17 @@ def command(
     from kbackup.jobs.retention import undo as undo_expire
 
     policy = Policy(**{name: keep[f"keep_{name}"] or 0 for name in ("last", *_UNITS)}, within=keep_within)
-    store, lease = archive_store(frame), frame.config.backup.lease_seconds
+    store, lease = archive_store(context), context.config.backup.lease_seconds
     if undo:
         undone = undo_expire(store, lease)
         count = plural(len(undone.restore_points), "restore point")
-        frame.reporter.line(f"the newest expiration is undone: {count} and all its records are back")
-        frame.reporter.document(undone)
+        context.reporter.line(f"the newest expiration is undone: {count} and all its records are back")
+        context.reporter.document(undone)
         return
-    with ShownProgress(frame.reporter) as shown:
+    with ShownProgress(context.reporter) as shown:
         report = expire(store, Expiry(policy, older_than, grace, ignore_mirrors), lease, shown, confirm=confirm)
-    _show(report, frame.reporter)
-    frame.reporter.document(report)
+    _show(report, context.reporter)
+    context.reporter.document(report)
     if report.failed:
         raise StoreError(
             f"{plural(len(report.failed), 'object')} could not be deleted; the rest of the expiration is done",

@@ -12,7 +12,7 @@ import click
 from kbackup.archive.query.browse import Catalogue
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.cli.common import records
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import archived
 from kbackup.cli.common.output import Reporter
 from kbackup.config.windows import TopicAddress
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 )
 @click.option("--jq", "expression", metavar="EXPR", help="Print records for which the jq expression EXPR is true.")
 @records.record_options
-@pass_frame
+@pass_command_context
 @records.with_record_request
 def command(
-    frame: Frame,
+    context: CommandContext,
     request: records.RecordRequest,
     pattern: str | None,
     address_text: str | None,
@@ -64,14 +64,14 @@ def command(
 
     if expression is not None and address_text is None:
         pattern, address_text = None, pattern
-    show = request.show(frame)
+    show = request.show(context)
     text = _text(pattern, regex, ignore_case, parts)
     if expression is None and text is None:
         raise UsageError("no search text is given", "give TEXT, or an expression with --jq")
     address = records.parse_address(address_text) if address_text is not None else None
     window = request.window(address)
-    opened = request.open(frame, address)
-    decoding = request.decoding(frame, opened)
+    opened = request.open(context, address)
+    decoding = request.decoding(context, opened)
     compiled = None if expression is None else Expression(expression, decoding, text)
     matches = compiled or text
     assert matches is not None  # noqa: S101 (checked above)
@@ -81,16 +81,16 @@ def command(
     # an expression has decoded each record, and counted it
     decode = decoding if compiled is None else decoding.decode_uncounted
     with (
-        frame.reporter.progress("searched", records=total, nbytes=nbytes) as progress,
+        context.reporter.progress("searched", records=total, nbytes=nbytes) as progress,
         closing(find(opened.store, partitions, matches, window, progress.advance)) as batches,
     ):
         limited = records.limit_records(batches, request.limit)
         count = records.print_records(limited, show, decode, partial(progress.hidden, restart=request.whole_lines))
     if not count:
-        frame.reporter.note(f"no match in {plural(total, 'record')} of {plural(len(partitions), 'partition')}")
-    records.report_undecoded(decoding, frame.reporter)
+        context.reporter.note(f"no match in {plural(total, 'record')} of {plural(len(partitions), 'partition')}")
+    records.report_undecoded(decoding, context.reporter)
     if compiled is not None:
-        _report_failures(compiled, frame.reporter)
+        _report_failures(compiled, context.reporter)
 
 
 def _report_failures(expression: Expression, reporter: Reporter) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import (
     archive_command,
     archived,
@@ -70,7 +70,7 @@ _selection_options = options(
     group=command,
     example="kbackup groups show billing",
 )
-def show(frame: Frame, group: str | None, restore_point: str | None, to_time: str | None) -> None:
+def show(context: CommandContext, group: str | None, restore_point: str | None, to_time: str | None) -> None:
     """Show the groups of an archive; with GROUP, its offsets, leader epochs and metadata.
 
     Lag counts the archived offsets after the group's offset.
@@ -79,7 +79,7 @@ def show(frame: Frame, group: str | None, restore_point: str | None, to_time: st
     from kbackup.archive.query.java import is_java_archive
     from kbackup.archive.reader import open_archive
 
-    store, moment = archive_store(frame), chosen_moment(restore_point, to_time)
+    store, moment = archive_store(context), chosen_moment(restore_point, to_time)
     try:
         archive = open_archive(store)
     except NoArchiveError:
@@ -89,13 +89,13 @@ def show(frame: Frame, group: str | None, restore_point: str | None, to_time: st
     else:
         overview = groups_overview(archive, moment.of(archive))
     if group is None:
-        show_groups(overview, frame.reporter)
-        frame.reporter.document(overview)
+        show_groups(overview, context.reporter)
+        context.reporter.document(overview)
         return
     shown = _find_group(overview, group)
-    show_group(shown, overview, frame.reporter)
+    show_group(shown, overview, context.reporter)
     named = {"archive": overview.archive, "restore_point": overview.restore_point}
-    frame.reporter.document(named | {"captured_at": overview.captured_at, "group": shown})
+    context.reporter.document(named | {"captured_at": overview.captured_at, "group": shown})
 
 
 def _find_group(overview: GroupsOverview, name: str) -> GroupOverview:
@@ -138,17 +138,17 @@ def show_group(group: GroupOverview, overview: GroupsOverview, reporter: Reporte
 
 
 @archive_command("plan", _selection_options, group=command, example="kbackup groups plan --restore-id worst-day")
-def plan(frame: Frame, same_offsets: bool, restore_point: str | None, to_time: str | None) -> int:
+def plan(context: CommandContext, same_offsets: bool, restore_point: str | None, to_time: str | None) -> int:
     """Show which offsets each group would get on the target, and why; write nothing.
 
     Ends with exit code 3 when a group could not be set, or not in all its partitions.
     """
     from kbackup.jobs.groups.job import plan_report
 
-    cluster, prepared = _prepare(frame, same_offsets, chosen_moment(restore_point, to_time))
+    cluster, prepared = _prepare(context, same_offsets, chosen_moment(restore_point, to_time))
     report = plan_report(cluster, prepared, named=not same_offsets)
-    show_plan(report, frame.reporter)
-    frame.reporter.document(report)
+    show_plan(report, context.reporter)
+    context.reporter.document(report)
     return EXIT_LOSS if report.missing else EXIT_OK
 
 
@@ -171,7 +171,7 @@ def _as_of(report: GroupsPlanReport | GroupsReport) -> str:
 
 
 @archive_command("apply", _selection_options, group=command, example="kbackup groups apply --restore-id worst-day")
-def apply(frame: Frame, same_offsets: bool, restore_point: str | None, to_time: str | None) -> int:
+def apply(context: CommandContext, same_offsets: bool, restore_point: str | None, to_time: str | None) -> int:
     """Set groups on the target, by the offset map of an earlier restore.
 
     First stores the present offsets of the groups for 'kbackup groups undo'. Skips groups with live members. Ends with
@@ -179,10 +179,10 @@ def apply(frame: Frame, same_offsets: bool, restore_point: str | None, to_time: 
     """
     from kbackup.jobs.groups import job as groups_apply
 
-    cluster, prepared = _prepare(frame, same_offsets, chosen_moment(restore_point, to_time))
-    report = groups_apply.apply(cluster, state_store(frame), prepared)
-    show_applied(report, frame.reporter)
-    frame.reporter.document(report)
+    cluster, prepared = _prepare(context, same_offsets, chosen_moment(restore_point, to_time))
+    report = groups_apply.apply(cluster, state_store(context), prepared)
+    show_applied(report, context.reporter)
+    context.reporter.document(report)
     return EXIT_LOSS if report.missing else EXIT_OK
 
 
@@ -217,7 +217,7 @@ def show_results(groups: Iterable[GroupResult], reporter: Reporter) -> None:
     group=command,
     example="kbackup groups undo --restore-id worst-day --confirm",
 )
-def undo(frame: Frame, number: int | None, confirm: bool, accept_unproven: bool) -> int:
+def undo(context: CommandContext, number: int | None, confirm: bool, accept_unproven: bool) -> int:
     """Put back the offsets that groups had before 'apply', and delete those they did not have.
 
     Without --confirm, only show the plan. NUMBER selects a capture; each write stores one before it begins. [default:
@@ -227,20 +227,20 @@ def undo(frame: Frame, number: int | None, confirm: bool, accept_unproven: bool)
     from kbackup.archive.query.selection import Selection
     from kbackup.jobs.groups.job import undo as undo_groups
 
-    restore = frame.config.restore
+    restore = context.config.restore
     if restore.restore_id is None:
         raise UsageError("no restore is named", "give --restore-id")
     report = undo_groups(
-        _cluster(frame),
-        state_store(frame),
+        _cluster(context),
+        state_store(context),
         restore.restore_id,
         number,
         Selection.of(restore.groups, restore.exclude_groups),
         confirm=confirm,
         accept_unproven=accept_unproven,
     )
-    show_undone(report, frame.reporter)
-    frame.reporter.document(report)
+    show_undone(report, context.reporter)
+    context.reporter.document(report)
     return EXIT_LOSS if report.missing else EXIT_OK
 
 
@@ -261,10 +261,10 @@ def show_undone(report: GroupUndoReport, reporter: Reporter) -> None:
     reporter.line(f"{put_back} of {groups} put back to {report.captured_at}, {before}")
 
 
-def _cluster(frame: Frame) -> Cluster:
+def _cluster(context: CommandContext) -> Cluster:
     from kbackup.kafka.admin.cluster import Cluster
 
-    return Cluster(frame.config.target, "target")
+    return Cluster(context.config.target, "target")
 
 
 def chosen_moment(restore_point: str | None, to_time: str | None) -> Moment:
@@ -276,9 +276,9 @@ def chosen_moment(restore_point: str | None, to_time: str | None) -> Moment:
     return Moment(restore_point, moment_of("--to-time", to_time))
 
 
-def _prepare(frame: Frame, same_offsets: bool, moment: Moment) -> tuple[Cluster, Prepared]:
+def _prepare(context: CommandContext, same_offsets: bool, moment: Moment) -> tuple[Cluster, Prepared]:
     from kbackup.jobs.groups.job import prepare
 
-    cluster, store = _cluster(frame), archive_store(frame)
-    state = state_store(frame, store)
-    return cluster, prepare(cluster, store, state, frame.config.restore, moment, same_offsets)
+    cluster, store = _cluster(context), archive_store(context)
+    state = state_store(context, store)
+    return cluster, prepare(cluster, store, state, context.config.restore, moment, same_offsets)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import click
 
-from kbackup.cli.common.frame import FlagValues, Frame
+from kbackup.cli.common.command_context import CommandContext, FlagValues
 from kbackup.config.windows import in_zone, moment_of, parse_address
 from kbackup.errors import UsageError
 from kbackup.util.text import kbackup_command
@@ -163,7 +163,7 @@ CASES = (
 )
 
 
-def run_guide(frame: Frame) -> int:
+def run_guide(context: CommandContext) -> int:
     """Ask three questions, print the commands, and run the first one. Return its exit code.
 
     Raises `UsageError` without a terminal."""
@@ -178,7 +178,7 @@ def run_guide(frame: Frame) -> int:
     first, second = map(_ask, (case.first, case.second))
     word = re.sub("[^A-Za-z0-9]+", "-", first).strip("-") or "restore"
     steps = case.steps(first, second, f"{word[:60]}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-    common = _common_words(frame)
+    common = _common_words(context)
     click.echo("\nStop producers and consumers first. Then, one line after the other:\n")
     for step in steps:
         click.echo(f"  # {step.why}\n  {kbackup_command(*step.words, *common)}\n")
@@ -201,10 +201,10 @@ def _ask(question: Question) -> str:
     return answer
 
 
-def _common_words(frame: Frame) -> Words:
+def _common_words(context: CommandContext) -> Words:
     """Return the options that name the archive and the files of the configuration, as this run got them."""
     state = click.get_current_context().ensure_object(FlagValues)
     named = [setting.path for setting in state.settings]
-    archive = ("--archive", frame.archive) if "archive" in named else ()
+    archive = ("--archive", context.archive) if "archive" in named else ()
     files = (("--config", state.config_file), ("--target-config", state.target_file))
     return (*archive, *(word for option, file in files if file is not None for word in (option, file)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ZshComplete
 
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import common_options, key_option, spark_options, store_options
 from kbackup.cli.common.output import columns
 from kbackup.config import KEYS, VARIABLES, settings_in_effect, show_value, shown
@@ -64,10 +64,10 @@ def completion_command(context: click.Context, shell: str) -> None:
 @store_options
 @spark_options
 @common_options
-@pass_frame
-def config_command(frame: Frame, output: str) -> None:
+@pass_command_context
+def config_command(context: CommandContext, output: str) -> None:
     """Show the configuration and where each value came from; secrets are hidden."""
-    reporter = frame.reporter
+    reporter = context.reporter
     if output == "keys":
         keys = KEYS.values()
         reporter.table(
@@ -81,18 +81,18 @@ def config_command(frame: Frame, output: str) -> None:
         return
     from kbackup.cli.common.notify import RequestBody, Webhook
 
-    notify = frame.config.notify
+    notify = context.config.notify
     RequestBody(notify.body)  # raises for a template that makes no JSON
     if notify.url:
         Webhook(notify.url, notify.headers)  # raises for an invalid URL
-    settings = [(setting, shown(setting.path, setting.value)) for setting in settings_in_effect(frame.loaded)]
+    settings = [(setting, shown(setting.path, setting.value)) for setting in settings_in_effect(context.loaded)]
     reporter.table(
         ("key", "value", "from"),
         [(setting.path, _text(setting.path, value), str(setting.origin)) for setting, value in settings],
     )
-    reporter.note(*frame.loaded.notes)
+    reporter.note(*context.loaded.notes)
     documents = [{"key": s.path, "value": value, "origin": s.origin._asdict()} for s, value in settings]
-    reporter.document({"settings": documents, "notes": frame.loaded.notes})
+    reporter.document({"settings": documents, "notes": context.loaded.notes})
 
 
 def _text(path: str, value: object) -> str:

@@ -12,7 +12,7 @@ from kbackup.archive.lease import describe, holder
 from kbackup.archive.query.java import is_java_archive
 from kbackup.archive.query.overview import ArchiveOverview, Sums, TopicOverview, list_points
 from kbackup.archive.reader import open_archive
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import (
     archive_command,
     archived,
@@ -42,9 +42,9 @@ from kbackup.util.times import human_time
     argument=True,
     example="kbackup list s3://my-backups/kafka",
 )
-def list_command(frame: Frame, label: str | None) -> None:
+def list_command(context: CommandContext, label: str | None) -> None:
     """List an archive's restore points, and who is writing to it."""
-    store, reporter = cached_archive_store(frame), frame.reporter
+    store, reporter = cached_archive_store(context), context.reporter
     try:
         archive = open_archive(store)
     except NoArchiveError:
@@ -62,7 +62,7 @@ def list_command(frame: Frame, label: str | None) -> None:
         holding = pool.submit(holder, store)
         fetch(state.points, state.incarnations, state.losses, state.past)
     points = [p for p in list_points(archive) if label is None or label in p.labels]
-    lease, let_go = holding.result(), state.let_go
+    lease, expired = holding.result(), state.expired
     reporter.table(
         columns(
             "number, committed at, age 4, topics 2, partitions 1, new records, bytes 4, stored 3, groups 1 optional, "
@@ -83,12 +83,12 @@ def list_command(frame: Frame, label: str | None) -> None:
                 f"label {name!r} of restore point {number} selects nothing: it could also be a number or a word of "
                 "commands; remove it with 'kbackup label --remove', and give another one"
             )
-    if let_go:
-        reporter.note(f"{plural(let_go, 'restore point')} expired or lost; see 'kbackup log'")
+    if expired:
+        reporter.note(f"{plural(expired, 'restore point')} expired or lost; see 'kbackup log'")
     if lease is not None:
         reporter.note(f"locked by {describe(lease)}")
     document = {"archive": store.url, "archive_id": archive.info.id, "restore_points": points}
-    reporter.document(document | {"let_go": let_go, "held_by": lease_fields(lease)})
+    reporter.document(document | {"let_go": expired, "held_by": lease_fields(lease)})
 
 
 @click.command("info", epilog="Example: kbackup info orders")
@@ -96,8 +96,8 @@ def list_command(frame: Frame, label: str | None) -> None:
 @state_options
 @count_option
 @bucket_options
-@pass_frame
-def command(frame: Frame, topic: str | None, restore_point: str, to_time: str | None, count: bool) -> None:
+@pass_command_context
+def command(context: CommandContext, topic: str | None, restore_point: str, to_time: str | None, count: bool) -> None:
     """Show what an archive holds and what it lost; with TOPIC, its partitions and consumer groups.
 
     With --to-time, records and bytes are upper bounds unless you --count. Folders of the Java tool kafka-backup work
@@ -106,24 +106,24 @@ def command(frame: Frame, topic: str | None, restore_point: str, to_time: str | 
     from kbackup.library.reading import ArchiveReader
 
     moment = moment_of("--to-time", to_time)
-    store = cached_archive_store(frame)
+    store = cached_archive_store(context)
     archived = ArchiveReader(store, restore_point, moment).overview(topic, count=count)
     bound = moment is not None and not count
     if archived.choice is not None:
-        frame.reporter.note(f"{archived.archive} as a restore would bring it back:")
-        show_window(archived.choice, frame.reporter)
+        context.reporter.note(f"{archived.archive} as a restore would bring it back:")
+        show_window(archived.choice, context.reporter)
     if topic is None:
-        _show_archive(archived, frame.reporter, bound)
-        frame.reporter.document(archived)
+        _show_archive(archived, context.reporter, bound)
+        context.reporter.document(archived)
         return
     shown = next((each for each in archived.topics if each.name == topic), None)
     if shown is None:
         hint = suggest_name(topic, [t.name for t in archived.topics], "run 'kbackup info' to list them")
         where = f"restore point {archived.restore_point}" if archived.restore_point else archived.archive
         raise UsageError(f"there is no topic {topic} in {where}", hint)
-    _show_topic(shown, frame.reporter, bound)
+    _show_topic(shown, context.reporter, bound)
     document = {"archive": archived.archive, "restore_point": archived.restore_point, "topic": shown}
-    frame.reporter.document(document | ({"choice": archived.choice} if archived.choice is not None else {}))
+    context.reporter.document(document | ({"choice": archived.choice} if archived.choice is not None else {}))
 
 
 def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = False) -> None:

@@ -20,7 +20,7 @@ from typing import Literal, TypeVar, get_args
 import click
 
 from kbackup.cli.check import show_step
-from kbackup.cli.common.frame import FlagValues, start_reporter
+from kbackup.cli.common.command_context import FlagValues, start_reporter
 from kbackup.cli.common.options import bootstrap_option, common_options, key_option, name_options, store_options
 from kbackup.cli.common.output import Reporter
 from kbackup.config import KEYS, Config, ConfigFiles, Setting, SettingOrigin, exposes_secret, load
@@ -32,8 +32,8 @@ from kbackup.util.text import printable
 
 T = TypeVar("T")
 W = TypeVar("W", bound=str)
-Kind = Literal["systemd", "kubernetes", "none"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+ScheduleKind = Literal["systemd", "kubernetes", "none"]
+KINDS: tuple[ScheduleKind, ...] = get_args(ScheduleKind)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class InitReport:
 @common_options
 @click.pass_obj
 def command(
-    state: FlagValues, yes: bool, overwrite: bool, no_check: bool, kind: Kind | None, at: str, image: str | None
+    state: FlagValues, yes: bool, overwrite: bool, no_check: bool, kind: ScheduleKind | None, at: str, image: str | None
 ) -> int:
     """Ask for the configuration of a backup, try each answer, and write kbackup.toml.
 
@@ -91,7 +91,7 @@ def command(
         reporter.note("nothing was written")
         reporter.document(InitReport(str(config), (), dialog.steps, ()))
         return dialog.exit_code
-    default: Kind = "systemd" if Path("/run/systemd/system").is_dir() else "none"  # where systemd runs
+    default: ScheduleKind = "systemd" if Path("/run/systemd/system").is_dir() else "none"  # where systemd runs
     schedule = Schedule(kind or default, parse_at(at), image or "")
     if not yes:
         schedule = _ask_schedule(schedule.kind, at, schedule.image)
@@ -364,7 +364,7 @@ def _ask_selection(draft: ConfigDraft) -> None:
     _ask_key(draft, "backup.exclude_groups", "Consumer groups to exclude")
 
 
-def _ask_schedule(kind: Kind, at: str, image: str) -> Schedule:
+def _ask_schedule(kind: ScheduleKind, at: str, image: str) -> Schedule:
     click.echo("\nThe nightly run", err=True)
     kind = _choice("Run it by", kind, KINDS)
     moment = parse_at(at) if kind == "none" else _prompt("Time of the day", at, parse_at)
@@ -445,7 +445,7 @@ _TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 class Schedule:
     """`at` is a time of the day, hour and minute. `image` is the repository of kbackup's image, for Kubernetes."""
 
-    kind: Kind
+    kind: ScheduleKind
     at: tuple[int, int]
     image: str = ""
 

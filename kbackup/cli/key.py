@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import archive_command, common_options
 from kbackup.cli.common.output import columns
 from kbackup.cli.common.session import archive_store
@@ -25,8 +25,8 @@ def command() -> None:
 @command.command("generate", epilog="Example: kbackup key generate /etc/kbackup/archive.key")
 @click.argument("file", type=click.Path(path_type=Path))
 @common_options
-@pass_frame
-def generate(frame: Frame, file: Path) -> None:
+@pass_command_context
+def generate(context: CommandContext, file: Path) -> None:
     """Write a new key to FILE, which only its owner may read. Keep a copy: without it the archive is lost."""
     try:
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -39,28 +39,28 @@ def generate(frame: Frame, file: Path) -> None:
         out.flush()
         os.fsync(out.fileno())
     name = load_kek(f"file:{file}").name
-    frame.reporter.line(f'key {name} is in {file}: set encryption.key = "file:{file.absolute()}"')
-    frame.reporter.document({"file": str(file), "key": name})
+    context.reporter.line(f'key {name} is in {file}: set encryption.key = "file:{file.absolute()}"')
+    context.reporter.document({"file": str(file), "key": name})
 
 
 @archive_command("list", argument=True, group=command, example="kbackup key list")
-def show(frame: Frame) -> int:
+def show(context: CommandContext) -> int:
     """List an archive's files of data keys, and whether the given key opens them.
 
     Ends with exit code 13 when two files hold different data keys under one id.
     """
     from kbackup.jobs.keys import held_keys
 
-    store = archive_store(frame)
+    store = archive_store(context)
     files, skipped, conflicts = held_keys(store)
-    frame.reporter.warning(*(str(each) for each in skipped))
-    frame.reporter.warning(*(f"{conflict.message}: {conflict.hint}" for conflict in conflicts))
-    frame.reporter.table(
+    context.reporter.warning(*(str(each) for each in skipped))
+    context.reporter.warning(*(f"{conflict.message}: {conflict.hint}" for conflict in conflicts))
+    context.reporter.table(
         columns("file, created at 1, under key 4, data keys 2, opens"),
         [(h.file, h.created_at, h.kek, h.keys, "yes" if h.ours else "no") for h in files],
     )
     paths, messages = [each.path for each in skipped], [conflict.message for conflict in conflicts]
-    frame.reporter.document({"archive": store.url, "files": files, "skipped": paths, "conflicts": messages})
+    context.reporter.document({"archive": store.url, "files": files, "skipped": paths, "conflicts": messages})
     return CorruptError.exit_code if conflicts else EXIT_OK
 
 
@@ -73,7 +73,7 @@ def show(frame: Frame) -> int:
     group=command,
     example="kbackup key rotate --to file:/etc/kbackup/new.key",
 )
-def rotate(frame: Frame, new: str) -> int:
+def rotate(context: CommandContext, new: str) -> int:
     """Encrypt an archive's data keys with a new key; segments stay as they are.
 
     Needs the archive's lease and does not wait for other writers. After a crash run it again. Ends with exit code 3
@@ -82,18 +82,18 @@ def rotate(frame: Frame, new: str) -> int:
     from kbackup.jobs.keys import rotate_keys
 
     check_source(new)
-    store = archive_store(frame)
-    done = rotate_keys(store, new, frame.config.backup.lease_seconds)
-    frame.reporter.warning(*(str(each) for each in done.skipped))
+    store = archive_store(context)
+    done = rotate_keys(store, new, context.config.backup.lease_seconds)
+    context.reporter.warning(*(str(each) for each in done.skipped))
     for failed in done.undeleted:
-        frame.reporter.warning(
+        context.reporter.warning(
             f"{failed.key} is still under the old key: {failed.error.message}; delete it with a user that may"
         )
-    frame.reporter.line(
+    context.reporter.line(
         f"{plural(done.keys, 'data key')} of {store.url} under key {done.kek} now, in {done.file}; "
         f"{plural(len(done.removed), 'file')} removed"
     )
     made = {"archive": store.url, "key": done.kek, "data_keys": done.keys, "file": done.file, "removed": done.removed}
     left, skipped = [failed.key for failed in done.undeleted], [each.path for each in done.skipped]
-    frame.reporter.document(made | {"left": left, "skipped": skipped})
+    context.reporter.document(made | {"left": left, "skipped": skipped})
     return EXIT_LOSS if done.undeleted else EXIT_OK

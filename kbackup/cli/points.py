@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kbackup.archive.reader import open_archive
-from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import archive_command, archived, cache_option
 from kbackup.cli.common.output import columns, human_age
 from kbackup.cli.common.session import archive_store, cached_archive_store
@@ -15,27 +15,27 @@ _point_argument = click.argument("restore_point", metavar="N|LABEL|latest", shel
 
 
 @archive_command("keep", _point_argument, example="kbackup keep 41")
-def keep_command(frame: Frame, restore_point: str) -> None:
+def keep_command(context: CommandContext, restore_point: str) -> None:
     """Pin a restore point, so that neither it nor its records expire.
 
     'kbackup list' shows pins, 'kbackup release' removes them. A backup may run at the same time.
     """
     from kbackup.jobs.points import pin
 
-    report = pin(archive_store(frame), restore_point)
+    report = pin(archive_store(context), restore_point)
     state = "is pinned" if report.changed else "was pinned already"
-    frame.reporter.line(f"restore point {report.restore_point} {state}")
-    frame.reporter.document(report)
+    context.reporter.line(f"restore point {report.restore_point} {state}")
+    context.reporter.document(report)
 
 
 @archive_command("release", _point_argument, example="kbackup release 41")
-def release_command(frame: Frame, restore_point: str) -> None:
+def release_command(context: CommandContext, restore_point: str) -> None:
     """Remove the pin of a restore point. The next 'kbackup expire' may expire it."""
     from kbackup.jobs.points import release
 
-    report = release(archive_store(frame), restore_point)
-    frame.reporter.line(f"restore point {report.restore_point} is no longer pinned")
-    frame.reporter.document(report)
+    report = release(archive_store(context), restore_point)
+    context.reporter.line(f"restore point {report.restore_point} is no longer pinned")
+    context.reporter.document(report)
 
 
 @archive_command(
@@ -45,7 +45,7 @@ def release_command(frame: Frame, restore_point: str) -> None:
     click.option("--remove", metavar="NAME", shell_complete=archived("labels"), help="Remove this label."),
     example="kbackup label 41 before-migration",
 )
-def label_command(frame: Frame, restore_point: str | None, label: str | None, remove: str | None) -> None:
+def label_command(context: CommandContext, restore_point: str | None, label: str | None, remove: str | None) -> None:
     """Give a restore point a label: 'kbackup label 41 before-migration'.
 
     Options that take a restore point's number also take its label. A label of another restore point moves. A backup may
@@ -56,27 +56,27 @@ def label_command(frame: Frame, restore_point: str | None, label: str | None, re
     if remove is not None:
         if restore_point is not None:
             raise UsageError("--remove and a restore point exclude each other", "give --remove NAME alone")
-        report = points.remove_label(archive_store(frame), remove)
-        frame.reporter.line(f"label {remove} is removed")
+        report = points.remove_label(archive_store(context), remove)
+        context.reporter.line(f"label {remove} is removed")
     elif restore_point is None or label is None:
         raise UsageError("a restore point or a label is missing", "give both, for instance: kbackup label 41 NAME")
     else:
-        report = points.label(archive_store(frame), restore_point, label)
-        frame.reporter.line(f"restore point {report.restore_point} has label {label}")
-    frame.reporter.document(report)
+        report = points.label(archive_store(context), restore_point, label)
+        context.reporter.line(f"restore point {report.restore_point} has label {label}")
+    context.reporter.document(report)
 
 
 @archive_command("promote", argument=True, example="kbackup promote s3://other-region/kafka")
-def promote_command(frame: Frame) -> None:
+def promote_command(context: CommandContext) -> None:
     """Make a copy an independent archive, also when its origin is lost.
 
     Backups into it are then allowed, and 'kbackup copy' from the origin refused.
     """
     from kbackup.jobs.copy import promote
 
-    report = promote(archive_store(frame))
-    frame.reporter.line(f"{report.archive} is an independent archive; it was a copy of {report.origin}")
-    frame.reporter.document(report)
+    report = promote(archive_store(context))
+    context.reporter.line(f"{report.archive} is an independent archive; it was a copy of {report.origin}")
+    context.reporter.document(report)
 
 
 @archive_command(
@@ -86,14 +86,14 @@ def promote_command(frame: Frame) -> None:
     argument=True,
     example="kbackup log --limit 10",
 )
-def log_command(frame: Frame, limit: int | None) -> None:
+def log_command(context: CommandContext, limit: int | None) -> None:
     """Show the history of an archive: backups, expirations, pins, repairs and copies, with time, user and result."""
     from kbackup.jobs.points import history
 
-    store = cached_archive_store(frame)
+    store = cached_archive_store(context)
     rows = history(open_archive(store), limit)
-    frame.reporter.table(
+    context.reporter.table(
         columns("catalog, at, age, what 2, by 1, result prose"),
         [(r.catalog, r.at, human_age(r.at), r.kind, r.by, r.summary) for r in rows],
     )
-    frame.reporter.document({"archive": store.url, "history": [row._asdict() for row in rows]})
+    context.reporter.document({"archive": store.url, "history": [row._asdict() for row in rows]})

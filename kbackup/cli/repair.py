@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import archive_command, confirm_option, own_command
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, spark_session
@@ -24,7 +24,7 @@ _MENDED = 20  # files that are named
     spark=True,
     example="kbackup repair --read-data",
 )
-def command(frame: Frame, confirm: bool, read_data: bool) -> int:
+def command(context: CommandContext, confirm: bool, read_data: bool) -> int:
     """Show what can be repaired in an archive that has lost files; with --confirm, repair it.
 
     First look for an undamaged copy: object versions of the bucket, or a destination of 'kbackup copy'.
@@ -34,14 +34,14 @@ def command(frame: Frame, confirm: bool, read_data: bool) -> int:
     Compares segments by size, with --read-data by checksum. Ends with exit code 3 when restore points, records or
     documents of restore points are lost.
     """
-    store = archive_store(frame, lost=True)
-    with spark_session(frame.config, reporter=frame.reporter) as session, ShownProgress(frame.reporter) as shown:
-        report = repair(store, confirm, read_data, frame.config.backup.lease_seconds, session, shown)
-    return _show(report, frame.reporter)
+    store = archive_store(context, lost=True)
+    with spark_session(context.config, reporter=context.reporter) as session, ShownProgress(context.reporter) as shown:
+        report = repair(store, confirm, read_data, context.config.backup.lease_seconds, session, shown)
+    return _show(report, context.reporter)
 
 
 @archive_command("adopt", confirm_option, argument=True, spark=True, example="kbackup adopt s3://my-backups/java")
-def adopt_command(frame: Frame, confirm: bool) -> int:
+def adopt_command(context: CommandContext, confirm: bool) -> int:
     """Make an archive of a folder that the Java tool kafka-backup wrote, at the same address.
 
     Stop the Java tool first. The command copies every segment and commits a restore point. It leaves the folder as it
@@ -50,10 +50,10 @@ def adopt_command(frame: Frame, confirm: bool) -> int:
     Leaves out damaged segments, names them and ends with exit code 3. The folder holds no topic ids: give the first
     backup --adopt-topics.
     """
-    store = archive_store(frame)
-    with spark_session(frame.config, reporter=frame.reporter) as session, ShownProgress(frame.reporter) as shown:
-        report = adopt(store, confirm, frame.config.backup.lease_seconds, session, shown)
-    return _show(report, frame.reporter)
+    store = archive_store(context)
+    with spark_session(context.config, reporter=context.reporter) as session, ShownProgress(context.reporter) as shown:
+        report = adopt(store, confirm, context.config.backup.lease_seconds, session, shown)
+    return _show(report, context.reporter)
 
 
 def _show(report: RepairReport, reporter: Reporter) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import (
     archive_command,
     count_option,
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     example="kbackup restore --restore-point 41 --topic orders --dry-run",
 )
 def command(
-    frame: Frame, dry_run: bool, count: bool, guide: bool, undo: bool, confirm: bool, accept_unproven: bool
+    context: CommandContext, dry_run: bool, count: bool, guide: bool, undo: bool, confirm: bool, accept_unproven: bool
 ) -> int:
     """Restore topics, records and group offsets exactly once, from a restore point or a time.
 
@@ -91,18 +91,18 @@ def command(
     if guide:
         from kbackup.cli.guide import run_guide
 
-        return run_guide(frame)
+        return run_guide(context)
     if undo:
-        return _undo_settings(frame, confirm and not dry_run, accept_unproven)
+        return _undo_settings(context, confirm and not dry_run, accept_unproven)
     if confirm or accept_unproven:
         option = "--confirm" if confirm else "--accept-unproven"
         raise UsageError(f"{option} is for --undo alone", "leave it out: without --dry-run, a restore restores")
-    config, reporter, address = frame.config, frame.reporter, frame.archive
+    config, reporter, address = context.config, context.reporter, context.archive
     counted = count or bool(config.restore.where)
     shown_warnings: set[str] = set()
     with spark_session(config, at_once=not dry_run, reporter=reporter) as session, ShownProgress(reporter) as shown:
-        store = archive_store(frame, address)
-        show_connecting(frame, "target")
+        store = archive_store(context, address)
+        show_connecting(context, "target")
         from kbackup.jobs.restore.report import count_restore  # while the JVM starts
 
         report = run_restore(
@@ -244,17 +244,17 @@ def _show_acls(title: str, acls: Iterable[Acl], reporter: Reporter) -> None:
         reporter.line()
 
 
-def _undo_settings(frame: Frame, confirm: bool, accept_unproven: bool) -> int:
+def _undo_settings(context: CommandContext, confirm: bool, accept_unproven: bool) -> int:
     """Show how to put back the ACLs, configs and quotas that the target had before a restore; with `confirm`, do it."""
     from kbackup.jobs.settings.write import undo_settings
     from kbackup.kafka.admin.cluster import Cluster
 
-    config, reporter = frame.config, frame.reporter
+    config, reporter = context.config, context.reporter
     restore_id = config.restore.restore_id
     if restore_id is None:
         raise UsageError("no restore is named", "give --restore-id")
     cluster = Cluster(config.target, "target")
-    undone = undo_settings(cluster, state_store(frame), restore_id, confirm=confirm, accept_unproven=accept_unproven)
+    undone = undo_settings(cluster, state_store(context), restore_id, confirm=confirm, accept_unproven=accept_unproven)
     _show_changes(undone.changes, reporter)
     reporter.warning(*undone.missing)
     if not undone.changes:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import (
     archive_command,
     archived,
@@ -65,11 +65,11 @@ class _Point(NamedTuple):
     head: dict[str, Any]
 
 
-def _point(frame: Frame, restore_point: str | None, to_time: str | None = None) -> _Point:
+def _point(context: CommandContext, restore_point: str | None, to_time: str | None = None) -> _Point:
     """Return a restore point with its schemas. Raises `UsageError` if it has none."""
     from kbackup.archive.reader import open_archive
 
-    archive = open_archive(archive_store(frame))
+    archive = open_archive(archive_store(context))
     manifest = chosen_moment(restore_point, to_time).of(archive)
     schemas = archive.schemas(manifest)
     if schemas is None:
@@ -91,7 +91,7 @@ def _point(frame: Frame, restore_point: str | None, to_time: str | None = None) 
     group=command,
     example="kbackup schemas show orders-value",
 )
-def show(frame: Frame, subject: str | None, restore_point: str | None, to_time: str | None) -> None:
+def show(context: CommandContext, subject: str | None, restore_point: str | None, to_time: str | None) -> None:
     """Show the subjects of a restore point; with SUBJECT, its versions, schemas and settings.
 
     Needs no registry. Topics are those whose records carry an id of the subject.
@@ -101,7 +101,7 @@ def show(frame: Frame, subject: str | None, restore_point: str | None, to_time: 
     from kbackup.jobs.schemas.plan import ids_of_records, subjects_of
     from kbackup.schemas.base import SubjectSettings
 
-    point, reporter = _point(frame, restore_point, to_time), frame.reporter
+    point, reporter = _point(context, restore_point, to_time), context.reporter
     found = subjects_of(point.schemas, point.manifest.topics)
     head: list[tuple[str, Cell]] = [(name.replace("_", " "), value) for name, value in point.head.items()]
     if subject is None:
@@ -159,7 +159,7 @@ def show_version(v: SchemaVersion, reporter: Reporter) -> None:
     group=command,
     example="kbackup schemas diff 41 target",
 )
-def diff(frame: Frame, a: str, b: str, exit_code: bool) -> int:
+def diff(context: CommandContext, a: str, b: str, exit_code: bool) -> int:
     """Show how the schemas of B differ from those of A.
 
     A and B are restore points (number, label or latest), or the registry of the source or target: source is
@@ -172,14 +172,14 @@ def diff(frame: Frame, a: str, b: str, exit_code: bool) -> int:
 
     def schemas(name: str) -> Schemas:
         if name not in ("source", "target"):
-            return _point(frame, name).schemas
+            return _point(context, name).schemas
         section = "schema_registry" if name == "source" else "target_schema_registry"
-        return capture_schemas(open_registry(frame.config.section(section), section), (), None, "all")
+        return capture_schemas(open_registry(context.config.section(section), section), (), None, "all")
 
     names = [f"{each} registry" if each in ("source", "target") else f"restore point {each}" for each in (a, b)]
     differences = diff_schemas(names[0], names[1], schemas(a), schemas(b))
-    show_diff(differences, frame.reporter)
-    frame.reporter.document(differences)
+    show_diff(differences, context.reporter)
+    context.reporter.document(differences)
     return EXIT_LOSS if exit_code and not differences.same else EXIT_OK
 
 
@@ -204,7 +204,7 @@ def show_diff(diff: SchemasDiff, reporter: Reporter) -> None:
     group=command,
     example="kbackup schemas export ./schemas",
 )
-def export(frame: Frame, directory: Path, restore_point: str | None, to_time: str | None) -> None:
+def export(context: CommandContext, directory: Path, restore_point: str | None, to_time: str | None) -> None:
     """Write each version of each subject into a file of DIRECTORY, which must be empty or new.
 
     Files are SUBJECT/v1.avsc, .proto or .json; signs that a file's name can't have are written as in URLs. Also writes
@@ -212,7 +212,7 @@ def export(frame: Frame, directory: Path, restore_point: str | None, to_time: st
     """
     from kbackup.archive.models import dump
 
-    point = _point(frame, restore_point, to_time)
+    point = _point(context, restore_point, to_time)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
@@ -228,8 +228,8 @@ def export(frame: Frame, directory: Path, restore_point: str | None, to_time: st
     except OSError as error:
         raise KbackupError(f"the schemas can't be written: {error}", "check the directory and its disk") from error
     count = len(point.schemas.versions)
-    frame.reporter.line(f"{plural(count, 'version')} of restore point {point.manifest.number} in {directory}")
-    frame.reporter.document(point.head | {"directory": str(directory), "versions": count})
+    context.reporter.line(f"{plural(count, 'version')} of restore point {point.manifest.number} in {directory}")
+    context.reporter.document(point.head | {"directory": str(directory), "versions": count})
 
 
 def _write_new(folder: Folder, name: str, data: bytes) -> None:
@@ -270,7 +270,7 @@ def export_files(schemas: Schemas) -> Iterator[tuple[str, bytes]]:
     example="kbackup schemas restore orders-value --dry-run",
 )
 def restore(
-    frame: Frame, subjects: tuple[str, ...], restore_point: str | None, to_time: str | None, dry_run: bool
+    context: CommandContext, subjects: tuple[str, ...], restore_point: str | None, to_time: str | None, dry_run: bool
 ) -> int:
     """Register schemas of a restore point in the target registry, with all that they refer to.
 
@@ -282,27 +282,27 @@ def restore(
     from kbackup.jobs.schemas.plan import carried_versions, open_registry, prepare_schemas
     from kbackup.jobs.schemas.write import apply_schemas
 
-    given = frame.config.restore
+    given = context.config.restore
     if given.schemas == "none":
         raise UsageError("--schemas none restores nothing", "give same or map")
-    registry = open_registry(frame.config.target_schema_registry)
-    point, mode = _point(frame, restore_point, to_time), given.schemas or "same"
+    registry = open_registry(context.config.target_schema_registry)
+    point, mode = _point(context, restore_point, to_time), given.schemas or "same"
     selection, names = Selection.of(subjects, ()), {v.subject for v in point.schemas.versions}
     where = f"in restore point {point.manifest.number}"
     check_selection(selection, "subject", names, where, "see 'kbackup schemas show'")
     carried = carried_versions(point.manifest.topics, SchemaIndex(point.schemas))
     plan = prepare_schemas(registry, point.schemas, carried, mode, given.subject_prefix, selection)
     if dry_run:
-        show_plan(plan, frame.reporter)
-        frame.reporter.document(plan)
+        show_plan(plan, context.reporter)
+        context.reporter.document(plan)
         plan.check()
         return EXIT_OK
     restore_id = given.restore_id or f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
     if not plan.problems:
-        frame.reporter.note(f"restore {restore_id}")
-    done = apply_schemas(registry, state_store(frame), restore_id, plan)
-    show_restored(done, plan, frame.reporter)
-    frame.reporter.document(done)
+        context.reporter.note(f"restore {restore_id}")
+    done = apply_schemas(registry, state_store(context), restore_id, plan)
+    show_restored(done, plan, context.reporter)
+    context.reporter.document(done)
     return EXIT_LOSS if done.not_set else EXIT_OK
 
 
@@ -336,7 +336,7 @@ def show_restored(done: SchemaMap, plan: SchemaPlan, reporter: Reporter) -> None
     group=command,
     example="kbackup schemas undo --restore-id worst-day --confirm",
 )
-def undo(frame: Frame, confirm: bool, accept_unproven: bool) -> int:
+def undo(context: CommandContext, confirm: bool, accept_unproven: bool) -> int:
     """Delete the schemas that a restore created, and put the registry's settings back.
 
     Without --confirm, only show the plan. Leaves what others have changed since, or refer to. Ends with exit code 3
@@ -345,14 +345,14 @@ def undo(frame: Frame, confirm: bool, accept_unproven: bool) -> int:
     from kbackup.jobs.schemas.plan import open_registry
     from kbackup.jobs.schemas.write import undo_schemas
 
-    restore_id = frame.config.restore.restore_id
+    restore_id = context.config.restore.restore_id
     if restore_id is None:
         raise UsageError("no restore is named", "give --restore-id")
-    registry = open_registry(frame.config.target_schema_registry)
-    state = state_store(frame)
+    registry = open_registry(context.config.target_schema_registry)
+    state = state_store(context)
     undone = undo_schemas(registry, state, restore_id, confirm=confirm, accept_unproven=accept_unproven)
-    show_undone(undone, frame.reporter)
-    frame.reporter.document(undone)
+    show_undone(undone, context.reporter)
+    context.reporter.document(undone)
     return EXIT_LOSS if undone.left else EXIT_OK
 
 

@@ -6,7 +6,7 @@ import click
 
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common import options
-from kbackup.cli.common.frame import FlagValues, Frame, pass_frame
+from kbackup.cli.common.command_context import CommandContext, FlagValues, pass_command_context
 from kbackup.cli.common.session import cached_archive_store, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError
 from kbackup.jobs.status import LEVELS, ArchiveStatus, archive_status, count_status, summary
@@ -45,29 +45,29 @@ def command(nagios: bool) -> int:
         return UNKNOWN
 
 
-@pass_frame
-def _status(frame: Frame) -> int:
-    status = _read(frame)
-    frame.reporter.line(f"{status.level}: {status.archive}: {summary(status)}")
+@pass_command_context
+def _status(context: CommandContext) -> int:
+    status = _read(context)
+    context.reporter.line(f"{status.level}: {status.archive}: {summary(status)}")
     for finding in status.findings:
-        frame.reporter.line(f"{finding.level}: {finding.message}; run: {finding.command}")
-    frame.reporter.summary = "; ".join(f.message for f in status.findings) or frame.reporter.summary
-    frame.reporter.document(status)
+        context.reporter.line(f"{finding.level}: {finding.message}; run: {finding.command}")
+    context.reporter.summary = "; ".join(f.message for f in status.findings) or context.reporter.summary
+    context.reporter.document(status)
     if any(f.subject == "damage" and f.level == "critical" for f in status.findings):
         return CorruptError.exit_code
     return EXIT_LOSS if status.findings else EXIT_OK
 
 
-@pass_frame
-def _nagios(frame: Frame) -> int:
-    status = _read(frame)
+@pass_command_context
+def _nagios(context: CommandContext) -> int:
+    status = _read(context)
     text = "; ".join(f"{f.message} (run: {f.command})" for f in status.findings) or summary(status)
     figures = [f"losses={status.losses}", f"damaged_points={status.damaged_points}"]
     if status.newest is not None:
         figures.insert(0, f"age={status.newest.age_seconds:.0f}s;;{status.max_age_seconds:.0f};0")
     figures.append(f"growth={status.growth.stored_bytes}B")
-    frame.reporter.line(f"KBACKUP {status.level.upper()} - {_one_line(text)} | {' '.join(figures)}")
-    frame.reporter.document(status)
+    context.reporter.line(f"KBACKUP {status.level.upper()} - {_one_line(text)} | {' '.join(figures)}")
+    context.reporter.document(status)
     return LEVELS.index(status.level)
 
 
@@ -76,8 +76,8 @@ def _one_line(text: str) -> str:
     return printable(" ".join(text.split())).replace("|", "/")
 
 
-def _read(frame: Frame) -> ArchiveStatus:
-    store = cached_archive_store(frame)
-    status = archive_status(open_archive(store), frame.config.backup, reports=state_store(frame, store))
+def _read(context: CommandContext) -> ArchiveStatus:
+    store = cached_archive_store(context)
+    status = archive_status(open_archive(store), context.config.backup, reports=state_store(context, store))
     count_status(status)
     return status

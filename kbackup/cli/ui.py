@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kbackup.archive.schemas import archived_schemas
-from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import archive_command, cache_option, command_line, key_option
 from kbackup.cli.common.session import cached_archive_store, state_store
 from kbackup.cli.restore import command as restore
@@ -38,7 +38,7 @@ _GRACE = 3  # s, for requests in progress at the end
     ),
     example="kbackup ui --listen 127.0.0.1:8080",
 )
-def command(frame: Frame, no_token: bool) -> int:
+def command(context: CommandContext, no_token: bool) -> int:
     """Serve a web page that shows the archive, until SIGTERM or Ctrl-C.
 
     The page changes nothing. Its token is ui.token, or a new one in the printed link. It speaks HTTP: from other
@@ -57,13 +57,13 @@ def command(frame: Frame, no_token: bool) -> int:
             f"the package {error.name} of 'kbackup ui' is not installed", "install it: pip install 'kafka-kbackup[web]'"
         ) from error
 
-    listener = _listen(frame.config.ui.listen)
+    listener = _listen(context.config.ui.listen)
     with listener.socket:
-        access = _access(frame, listener, no_token)
-        store = cached_archive_store(frame)
-        state = state_store(frame, store)
-        cache = ArchiveCache(store, state=state, rules=frame.config.backup)
-        registry = frame.config.schema_registry
+        access = _access(context, listener, no_token)
+        store = cached_archive_store(context)
+        state = state_store(context, store)
+        cache = ArchiveCache(store, state=state, rules=context.config.backup)
+        registry = context.config.schema_registry
         decoder = FieldDecoder(lambda schemas: Decoding(archived_schemas(schemas, registry).decoders(), mm2=True))
         config = uvicorn.Config(
             make_app(cache, access, partial(command_line, restore), decoder),
@@ -73,11 +73,11 @@ def command(frame: Frame, no_token: bool) -> int:
             proxy_headers=False,
             timeout_graceful_shutdown=_GRACE,
         )
-        _announce(frame, listener, access)
+        _announce(context, listener, access)
         try:
             uvicorn.Server(config).run(sockets=[listener.socket])
         except KeyboardInterrupt:  # uvicorn raises it after its own end
-            frame.reporter.note("ended")
+            context.reporter.note("ended")
     return 0
 
 
@@ -110,10 +110,10 @@ def _listen(listen: str) -> _Listener:
     return _Listener(bound_socket, f"[{shown}]" if ":" in shown else shown, int(bound[1]), ip.is_loopback)
 
 
-def _access(frame: Frame, listener: _Listener, no_token: bool) -> Access:
+def _access(context: CommandContext, listener: _Listener, no_token: bool) -> Access:
     from kbackup.web.guard import Access
 
-    options = frame.config.ui
+    options = context.config.ui
     if options.token is not None and len(options.token) < _MIN_TOKEN:
         raise UsageError(
             f"ui.token has fewer than {_MIN_TOKEN} characters", "make one that can't be guessed: openssl rand -hex 16"
@@ -128,17 +128,17 @@ def _access(frame: Frame, listener: _Listener, no_token: bool) -> Access:
     return Access(frozenset(name.lower() for name in names), token, f"kbackup-ui-{listener.port}")
 
 
-def _announce(frame: Frame, listener: _Listener, access: Access) -> None:
+def _announce(context: CommandContext, listener: _Listener, access: Access) -> None:
     """Print the address, and with it a new token; nothing else prints a token."""
-    is_new = access.token is not None and access.token != frame.config.ui.token
+    is_new = access.token is not None and access.token != context.config.ui.token
     url = f"http://{listener.host}:{listener.port}/{f'?token={access.token}' if is_new else ''}"
-    frame.reporter.document({"url": url, "archive": frame.archive}, at_once=True)
-    frame.reporter.line(url)
+    context.reporter.document({"url": url, "archive": context.archive}, at_once=True)
+    context.reporter.line(url)
     if access.token is None:
         who = "on this machine" if listener.loopback else "who reaches this address"
-        frame.reporter.note(f"the page asks for no token: everybody {who} sees every record")
+        context.reporter.note(f"the page asks for no token: everybody {who} sees every record")
     elif not is_new:
-        frame.reporter.note("the page asks for ui.token")
+        context.reporter.note("the page asks for ui.token")
     if not listener.loopback:
-        frame.reporter.note("the page is HTTP without TLS: others on the network can read it")
-    frame.reporter.note("Ctrl-C ends the server")
+        context.reporter.note("the page is HTTP without TLS: others on the network can read it")
+    context.reporter.note("Ctrl-C ends the server")

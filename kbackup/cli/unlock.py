@@ -8,7 +8,7 @@ import click
 
 from kbackup.archive.lease import break_lease, describe, inspect_lease
 from kbackup.archive.models import Lease
-from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import archive_command
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import RefusedError, UsageError
@@ -21,7 +21,7 @@ from kbackup.errors import RefusedError, UsageError
     argument=True,
     example="kbackup unlock",
 )
-def command(frame: Frame, yes: bool, force: bool) -> None:
+def command(context: CommandContext, yes: bool, force: bool) -> None:
     """Show who holds an archive's lease, and break it.
 
     A dead lease has run out: the command asks, then breaks it. The next writer would also take it over. A live lease is
@@ -31,7 +31,7 @@ def command(frame: Frame, yes: bool, force: bool) -> None:
     --force breaks a live lease. Its run stops with exit code 11, and the next backup salvages its segments. Nobody gets
     the lease before that run must have noticed: for backup.lease_seconds, or until it would have run out.
     """
-    store, reporter = archive_store(frame), frame.reporter
+    store, reporter = archive_store(context), context.reporter
     seen = inspect_lease(store)
     document: dict[str, object] = {"archive": store.url, "state": seen.state if seen else "none"}
     document["lease"] = lease_fields(seen.lease if seen else None)
@@ -40,10 +40,10 @@ def command(frame: Frame, yes: bool, force: bool) -> None:
         reporter.document(document | {"broken": False, "free_at": None})
         return
     condition = "has run out" if seen.state == "dead" else "is alive"
-    reporter.line(f"archive {frame.archive}: the lease of {describe(seen.lease)} {condition}")
+    reporter.line(f"archive {context.archive}: the lease of {describe(seen.lease)} {condition}")
     if (seen.state == "dead" or force) and not yes:
         _ask(" and stop the run that holds it" if seen.state == "alive" else "")
-    broken = break_lease(store, seen, force=force, seconds=frame.config.backup.lease_seconds)
+    broken = break_lease(store, seen, force=force, seconds=context.config.backup.lease_seconds)
     until = "now" if broken.released else f"from {broken.expires_at} on"
     reporter.line(f"the lease is broken; it is free {until}")
     reporter.document(document | {"broken": True, "free_at": broken.expires_at})

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from kbackup.archive.models import USE_NEWER
-from kbackup.cli.common.frame import FlagValues, Frame
+from kbackup.cli.common.command_context import CommandContext, FlagValues
 from kbackup.cli.common.options import (
     archive_command,
     key_option,
@@ -61,7 +61,7 @@ selection_options = options(time_key_options, key_option("restore.range"), name_
     example="kbackup verify --quick",
 )
 def command(
-    frame: Frame,
+    context: CommandContext,
     restore_point: str,
     quick: bool,
     against: Literal["target", "source"] | None,
@@ -79,11 +79,11 @@ def command(
     the topics that a restore with these options would write. Also looks whether the source's schema registry has what
     is archived, and the target's what the restore registered. Ends with exit code 3 when anything differs.
     """
-    reporter = frame.reporter
+    reporter = context.reporter
     if against is not None:
         if quick:
             raise UsageError("--quick reads no records", "leave it out with --against")
-        return _against(frame, restore_point, against, groups, exact, show)
+        return _against(context, restore_point, against, groups, exact, show)
     settings = click.get_current_context().ensure_object(FlagValues).settings
     if groups or exact or any(s.path.startswith("restore.") and s.origin.name != "--set" for s in settings):
         raise UsageError("options of a comparison need --against", "give --against target or source")
@@ -91,8 +91,8 @@ def command(
     def unrecorded(error: KbackupError) -> None:
         reporter.note(f"note: the result was not recorded in the archive: {error.message}")
 
-    store = archive_store(frame)
-    with spark_session(frame.config, reporter=reporter) as session, ShownProgress(reporter) as shown:
+    store = archive_store(context)
+    with spark_session(context.config, reporter=reporter) as session, ShownProgress(reporter) as shown:
         report = run_verify(store, restore_point, quick, session, shown, unrecorded)
     count_verification(report)
     _show(report, reporter)
@@ -120,15 +120,20 @@ def _show(report: VerifyReport, reporter: Reporter) -> None:
 
 
 def _against(
-    frame: Frame, restore_point: str, against: Literal["target", "source"], groups: bool, exact: bool, show: int
+    context: CommandContext,
+    restore_point: str,
+    against: Literal["target", "source"],
+    groups: bool,
+    exact: bool,
+    show: int,
 ) -> int:
-    config, reporter = frame.config, frame.reporter
+    config, reporter = context.config, context.reporter
     options = config.restore
     if restore_point != "all":
         number_or_label = int(restore_point) if restore_point.isdecimal() else restore_point
         options = msgspec.structs.replace(options, restore_point=number_or_label)
-    store = archive_store(frame)
-    show_connecting(frame, against)
+    store = archive_store(context)
+    show_connecting(context, against)
     with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
         from kbackup.jobs.compare.job import CompareRequest, verify_against  # while the JVM starts
         from kbackup.jobs.compare.report import count_comparison
@@ -136,7 +141,7 @@ def _against(
         request = CompareRequest(against, options, groups, exact, show)
         cluster = config.source if against == "source" else config.target
         registry = config.schema_registry if against == "source" else config.target_schema_registry
-        report = verify_against(request, cluster, store, state_store(frame, store), session, shown, registry)
+        report = verify_against(request, cluster, store, state_store(context, store), session, shown, registry)
     count_comparison(report)
     show_comparison(report, reporter)
     reporter.document(report)

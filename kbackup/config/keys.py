@@ -13,7 +13,7 @@ from kbackup.config.models import Config, store_models
 from kbackup.config.windows import RANGES, TIMES
 from kbackup.errors import UsageError
 
-Kind = Literal["size", "rate", "duration", "time", "flag", "number", "choice", "text", "list", "table"]
+ValueKind = Literal["size", "rate", "duration", "time", "flag", "number", "choice", "text", "list", "table"]
 
 _EXPECTED = {
     "restore.restore_point": "a number, a label or latest",
@@ -37,7 +37,7 @@ class Key(NamedTuple):
 
     path: str
     type: Any
-    kind: Kind
+    kind: ValueKind
     default: object
     doc: str
 
@@ -129,7 +129,7 @@ def _keys(model: type[Any], prefix: str) -> Iterator[Key]:
             yield Key(prefix + name, hint, _kind(name, hint), default, "".join(texts))
 
 
-def _kind(name: str, hint: Any) -> Kind:
+def _kind(name: str, hint: Any) -> ValueKind:
     plain = _plain(hint)
     if get_origin(plain) is dict:
         return "table"

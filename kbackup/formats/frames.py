@@ -17,7 +17,7 @@ from struct import Struct
 import numpy as np
 import zstandard
 
-from kbackup.formats.layout import MAGIC_BYTE, Buffer, corrupt
+from kbackup.formats.fields import MAGIC_BYTE, Buffer, corrupt
 from kbackup.types import Int64Array, RecordBlock
 
 FOOTER_SIZE = 9

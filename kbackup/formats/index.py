@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from kbackup.errors import CorruptError, UsageError
 from kbackup.formats.block import rising
-from kbackup.formats.layout import MAGIC_BYTE, MIN_RECORD, Buffer, check_magic, corrupt
+from kbackup.formats.fields import MAGIC_BYTE, MIN_RECORD, Buffer, check_magic, corrupt
 from kbackup.types import Bytes, Int64Array
 
 ENTRY = 24  # bytes of an index entry

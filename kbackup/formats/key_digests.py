@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from kbackup.formats.layout import Fields, layout
+from kbackup.formats.fields import FieldSpans, locate_fields
 from kbackup.types import Bytes, RecordBlock
 
 KEYS = np.dtype([("digest", "<u8"), ("offset", "<i8"), ("has_value", "?")])
@@ -23,23 +23,23 @@ _GOLDEN, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476
 
 def keys_of(block: RecordBlock, name: str = "record block") -> npt.NDArray[np.void]:
     """Return `KEYS` of the records of a block that have a key. `CorruptError` for records that are none."""
-    fields = layout(block, name, 0)
+    fields = locate_fields(block, name, 0)
     keyed = np.flatnonzero(fields.keys.length >= 0)
     keys = np.empty(len(keyed), KEYS)
-    keys["digest"] = _digests(block.data, Fields(fields.keys.start[keyed], fields.keys.length[keyed]))
+    keys["digest"] = _digests(block.data, FieldSpans(fields.keys.start[keyed], fields.keys.length[keyed]))
     keys["offset"] = block.offsets[keyed]
     keys["has_value"] = fields.values.length[keyed] >= 0
     return keys
 
 
-def _digests(data: Bytes, keys: Fields) -> npt.NDArray[np.uint64]:
+def _digests(data: Bytes, keys: FieldSpans) -> npt.NDArray[np.uint64]:
     digests = np.empty(len(keys.start), np.uint64)
     for rows in _chunks(keys):
-        digests[rows] = _chunk_digests(data, Fields(keys.start[rows], keys.length[rows]))
+        digests[rows] = _chunk_digests(data, FieldSpans(keys.start[rows], keys.length[rows]))
     return digests
 
 
-def _chunks(keys: Fields) -> Iterator[slice]:
+def _chunks(keys: FieldSpans) -> Iterator[slice]:
     """Yield slices of the keys, each of about `_AT_ONCE` bytes, or with one longer key."""
     ends = np.cumsum(keys.length)
     first = 0
@@ -51,7 +51,7 @@ def _chunks(keys: Fields) -> Iterator[slice]:
         first = last
 
 
-def _chunk_digests(data: Bytes, keys: Fields) -> npt.NDArray[np.uint64]:
+def _chunk_digests(data: Bytes, keys: FieldSpans) -> npt.NDArray[np.uint64]:
     """Return for each key the sum over its bytes of a mixed number, made of the byte and its place in the key."""
     sums = _mixed(keys.length.astype(np.uint64))
     filled = np.flatnonzero(keys.length > 0)

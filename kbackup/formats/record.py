@@ -13,7 +13,7 @@ import pyarrow as pa
 from kbackup.errors import UsageError
 from kbackup.formats import arrow
 from kbackup.formats.block import HEAD, make_block, rising, rotation_cut, slice_block
-from kbackup.formats.layout import MAGIC, Fields, check, gather, header_keys, layout
+from kbackup.formats.fields import MAGIC, FieldSpans, check, gather, header_keys, locate_fields
 from kbackup.formats.stream import blocks, scan
 from kbackup.types import RECORDS, Int64Array, RecordBlock
 
@@ -35,11 +35,11 @@ class Row(NamedTuple):
 
 def rows(block: RecordBlock, name: str = "record block", base: int = 0) -> Iterator[Row]:
     """Yield the records in order; `CorruptError`, naming `name`, before the first one where the block is not whole."""
-    fields = layout(block, name, base)
+    fields = locate_fields(block, name, base)
     data = block.data.data
     starts = fields.header_starts.tolist()
 
-    def cuts(part: Fields) -> Iterator[bytes | None]:
+    def cuts(part: FieldSpans) -> Iterator[bytes | None]:
         for start, length in zip(part.start.tolist(), part.length.tolist(), strict=True):
             yield None if length < 0 else data[start : start + length].tobytes()
 
@@ -86,7 +86,7 @@ def encode(batch: pa.RecordBatch) -> RecordBlock:
 def decode(block: RecordBlock, name: str = "record block", base: int = 0) -> pa.RecordBatch:
     """Return the records as a batch of schema `RECORDS`; `CorruptError`, naming `name`, as `check` raises it;
     `UsageError` for a header key that is not UTF-8: it is no damage, but has no place in that schema."""
-    fields = layout(block, name, base)
+    fields = locate_fields(block, name, base)
     header: list[pa.Array[Any]] = [
         header_keys(block.data, fields.header_keys, name, base),
         gather(block.data, fields.header_values),

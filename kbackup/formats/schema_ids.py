@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbackup.formats.block import slice_block
-from kbackup.formats.layout import check, corrupt
+from kbackup.formats.fields import check, corrupt
 from kbackup.types import Bytes, Int64Array, RecordBlock, TopicPartition
 
 Part = Literal["key", "value"]

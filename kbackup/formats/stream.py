@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from kbackup.formats.block import make_block
+from kbackup.formats.fields import Buffer, ShortError, check, check_magic, corrupt, record
 from kbackup.formats.index import SegmentIndex
-from kbackup.formats.layout import Buffer, ShortError, check, check_magic, corrupt, record
 from kbackup.types import Bytes, RecordBlock
 from kbackup.util.system import BufferPool
 

@@ -19,7 +19,7 @@ from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.kafka.client import Properties
 from kbackup.kafka.groups.admin import OTHER
 from kbackup.kafka.retry import TIMEOUT
-from kbackup.kafka.security import SecurityAdmin, Untold
+from kbackup.kafka.security import SecurityAdmin, Unavailable
 from kbackup.metadata.entities import (
     SCRAM_SECRETS,
     BrokerConfig,
@@ -73,7 +73,7 @@ def connect(properties: Properties, options: Backup) -> SourceCluster:
 
 
 @dataclass
-class Base:
+class BackupSession:
     """What a backup goes on from: its run, and the newest restore point with its groups, settings and schemas, None
     without one. A commit moves it on. `compared` has the leader epochs under which logs were compared with the archive:
     a leader appends to its log and never cuts it; `given_up` the last stable offsets at which a restore point stopped
@@ -145,19 +145,19 @@ def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = 
     security = cluster.security
     not_carried: list[NotCarried] = []
 
-    def told(part: MetadataPartName, answer: Iterable[T] | Untold) -> tuple[T, ...] | None:
-        if not isinstance(answer, Untold):
+    def told(part: MetadataPartName, answer: Iterable[T] | Unavailable) -> tuple[T, ...] | None:
+        if not isinstance(answer, Unavailable):
             return tuple(answer)
         not_carried.append(not_carried_entry(part, answer.reason, answer.why))
         return () if answer.reason == "not there" else None
 
     with cluster.admin_session() as session:
         acls = security.acls()
-        if not isinstance(acls, Untold) and acls[1]:
+        if not isinstance(acls, Unavailable) and acls[1]:
             # confluent-kafka knows no ACLs of delegation tokens and users: kafka-python reads them
             all_kinds = _asked(session, lambda s: s.acls())
-            acls = acls if isinstance(all_kinds, Untold) else all_kinds
-        rules, strange = (acls, []) if isinstance(acls, Untold) else acls
+            acls = acls if isinstance(all_kinds, Unavailable) else all_kinds
+        rules, strange = (acls, []) if isinstance(acls, Unavailable) else acls
         return Reading(
             source="brokers",
             cluster_id=cluster_id,
@@ -177,18 +177,18 @@ def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = 
         )
 
 
-def _asked(session: AdminSession | Untold, ask: Callable[[AdminSession], T | Untold]) -> T | Untold:
-    return session if isinstance(session, Untold) else ask(session)
+def _asked(session: AdminSession | Unavailable, ask: Callable[[AdminSession], T | Unavailable]) -> T | Unavailable:
+    return session if isinstance(session, Unavailable) else ask(session)
 
 
-def _broker_configs(security: SecurityAdmin, session: AdminSession | Untold) -> list[BrokerConfig] | Untold:
+def _broker_configs(security: SecurityAdmin, session: AdminSession | Unavailable) -> list[BrokerConfig] | Unavailable:
     """Return the configs of each broker, and the cluster-wide default. Where the default can't be read, the result has
     the default entries that brokers inherit."""
     configs = security.broker_configs()
-    if isinstance(configs, Untold):
+    if isinstance(configs, Unavailable):
         return configs
     default = _asked(session, lambda s: s.default_broker_configs())
-    if isinstance(default, Untold):
+    if isinstance(default, Unavailable):
         return configs
     return [*default, *(config for config in configs if config.broker is not None)]
 

@@ -29,9 +29,9 @@ from kbackup.jobs.schemas.plan import open_registry
 from kbackup.kafka.admin.cluster import Cluster, Topic, TopicToCreate
 from kbackup.kafka.client import Properties, librdkafka_version
 from kbackup.kafka.consume import RangeReader
-from kbackup.kafka.kernel import message_outlet
+from kbackup.kafka.kernel import message_sink
 from kbackup.kafka.produce import BlockProducer
-from kbackup.kafka.security import Untold
+from kbackup.kafka.security import Unavailable
 from kbackup.kafka.transactions import begin_cut
 from kbackup.metadata.entities import Reading, source_name
 from kbackup.schemas.base import RegistryOptions
@@ -238,7 +238,7 @@ def check_source(steps: Steps, config: Config, archive: Archive | None) -> None:
         return
     with steps.trying(_SOURCE[6]) as step:
         step.detail = "a restore point has them whole"
-        if isinstance(begun := begin_cut(cluster), Untold):
+        if isinstance(begun := begin_cut(cluster), Unavailable):
             step.warn(
                 f"a restore point may have them in part: {begun.why}",
                 "give Read on these topics, or set backup.transactions to partition",
@@ -264,8 +264,8 @@ def _check_groups(
 
 
 def _warn_of_untold(step: CheckStep, reading: Reading, hint: str) -> None:
-    if untold := [f"{n.what}: {n.why}" for n in reading.not_carried if n.reason in _MENDABLE]:
-        step.warn(f"a restore point would not hold {'; '.join(untold)}", hint)
+    if unavailable := [f"{n.what}: {n.why}" for n in reading.not_carried if n.reason in _MENDABLE]:
+        step.warn(f"a restore point would not hold {'; '.join(unavailable)}", hint)
 
 
 def _reach(
@@ -319,7 +319,7 @@ def check_target(steps: Steps, target: Mapping[str, str], transactions: bool) ->
         steps.skip(_TARGET[1:], "restore.transactions is off")
         return
     with steps.trying(_TARGET[1]) as step:
-        producer = BlockProducer(target, name, layout.progress_group(name), outlet=message_outlet)
+        producer = BlockProducer(target, name, layout.progress_group(name), sink=message_sink)
         try:
             producer.start([TopicPartition(name, 0)])
         finally:

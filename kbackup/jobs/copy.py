@@ -21,7 +21,7 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import ArchiveInfo, load
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import begin_writing
-from kbackup.archive.segments.table import Due, Segments, not_in, objects_of, ordered, rows_where, sum_of
+from kbackup.archive.segments.table import ExpectedObject, Segments, not_in, objects_of, ordered, rows_where, sum_of
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.store.base import Store, check_apart, check_conditional_writes
@@ -36,56 +36,56 @@ _IN_THE_WAY = "delete it by hand while no copy runs, then run the copy again; no
 DIVERGED = "use another address: something other than 'kbackup copy' wrote to this one"
 
 
-def missing(target: Store, due: list[Due]) -> list[Due]:
+def missing(target: Store, expected: list[ExpectedObject]) -> list[ExpectedObject]:
     """Return the objects of `due` that are not at `target`. `RefusedError` for an object that is there and is not
     whole, by size or by the checksum that `target` keeps: a copy deletes and replaces nothing that a later copy may
     send."""
     raw = stored(target)
-    keys = {each.key for each in due}
+    keys = {each.key for each in expected}
     sizes: dict[str, int] = {}
 
     def find(key: str) -> None:
         with suppress(NotFoundError):
             sizes[key] = raw.stat(key).size
 
-    def is_whole(each: Due) -> bool:
+    def is_whole(each: ExpectedObject) -> bool:
         if sizes[each.key] != size_of(target, each.size):
             return False
         kept = target.checksum(each.key)
         return kept is None or f"{kept:016x}" == each.crc
 
-    if len(due) > _FEW:
+    if len(expected) > _FEW:
         first, last = min(keys), max(keys)
         listed = takewhile(lambda entry: entry.key <= last, raw.list(layout.TOPICS, first[:-1]))
         sizes = {entry.key: entry.size for entry in listed if entry.key in keys}
     else:
         in_threads(find, keys, THREADS)
-    there = [each for each in due if each.key in sizes]
+    there = [each for each in expected if each.key in sizes]
     for each, whole in zip(there, in_threads(is_whole, there, THREADS), strict=True):
         if not whole:
             raise RefusedError(f"file {each.key} at {target.url} is damaged", _IN_THE_WAY)
-    return [each for each in due if each.key not in sizes]
+    return [each for each in expected if each.key not in sizes]
 
 
-def send(source: Store, target: Store, due: Due) -> int:
+def send(source: Store, target: Store, expected: ExpectedObject) -> int:
     """Copy one object, and return its stored bytes. `CorruptError` if it contradicts the archive; nothing is left at
     `target` then. `RefusedError` if other bytes arrived than were sent; these stay."""
     crc = sent_crc = sent = 0
-    with stored(target).upload(due.key) as upload:
-        for piece, plain in read_chunks(source, due.key, due.size):
+    with stored(target).upload(expected.key) as upload:
+        for piece, plain in read_chunks(source, expected.key, expected.size):
             sent += len(piece)
             sent_crc = crc64nvme(piece, sent_crc)
             crc = sent_crc if plain is piece else crc64nvme(plain, crc)
             upload.write(piece)
-        if f"{crc:016x}" != due.crc:
-            raise CorruptError(f"file {due.key} is not what its manifest says (checksum)", _DAMAGED)
+        if f"{crc:016x}" != expected.crc:
+            raise CorruptError(f"file {expected.key} is not what its manifest says (checksum)", _DAMAGED)
         try:
             arrived = upload.commit()
         except AlreadyExistsError:
-            missing(target, [due])
+            missing(target, [expected])
             return sent
     if arrived != (sent, sent_crc):
-        raise RefusedError(f"file {due.key} arrived at {target.url} as other bytes than were sent", _IN_THE_WAY)
+        raise RefusedError(f"file {expected.key} arrived at {target.url} as other bytes than were sent", _IN_THE_WAY)
     return sent
 
 
@@ -280,9 +280,9 @@ def copy_archive(
             origin = Origin(archive=archive.store.url, catalog=link)
             goal = partial(follow_source, source=ours, run=writing.run, origin=origin, keep=keep)
             after = goal(before)
-            due = lacking_segments(after, before)
+            lacking = lacking_segments(after, before)
         with phases.step("copy"):
-            sent, sent_bytes, found = _copy_segments(source, writing.store, due, listener)
+            sent, sent_bytes, found = _copy_segments(source, writing.store, lacking, listener)
             points = {(p.number, p.manifest) for p in before.restore_points}
             new = [p for p in after.restore_points if (p.number, p.manifest) not in points]
             _copy_documents(archive, writing.store, new)
@@ -321,10 +321,10 @@ def _copy_segments(
     objects = sent = present = records = plain = 0
     for at in range(0, len(segments), SEGMENTS_AT_ONCE):
         part = segments[at : at + SEGMENTS_AT_ONCE]
-        due = [*chain.from_iterable(objects_of(part))]
+        files = [*chain.from_iterable(objects_of(part))]
         counts = {key: (count, size) for key, count, size in part.rows("key", "count", "bytes")}
-        lacking = missing(target, due)
-        present += len(due) - len(lacking)
+        lacking = missing(target, files)
+        present += len(files) - len(lacking)
         with ThreadPoolExecutor(THREADS) as pool:
             for each, size in zip(lacking, pool.map(partial(send, source, target), lacking), strict=True):
                 objects, sent = objects + 1, sent + size

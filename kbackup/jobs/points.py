@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kbackup.archive.catalog.commit import Author, commit, list_catalogs
-from kbackup.archive.catalog.documents import Kind
+from kbackup.archive.catalog.documents import OperationKind
 from kbackup.archive.catalog.labels import check_label
 from kbackup.archive.catalog.operations import label_point, pin_points, release_points
 from kbackup.archive.catalog.state import HistoryRow, State
@@ -70,7 +70,7 @@ def remove_label(store: Store, label: str) -> LabelReport:
     return LabelReport(store.url, label, None, dict(archive.state.labels))
 
 
-def _commit(archive: Archive, operation: Callable[[State], State], kind: Kind, summary: str) -> bool:
+def _commit(archive: Archive, operation: Callable[[State], State], kind: OperationKind, summary: str) -> bool:
     before = archive.state.number
     archive.move(commit(archive.store, archive.committed, operation, Author(kind, "", summary)))
     return archive.state.number > before

@@ -24,7 +24,7 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Committed
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest, OpenRun
 from kbackup.archive.catalog.retention import drop_unreferenced, lose_segments
-from kbackup.archive.catalog.state import PastPoint, State
+from kbackup.archive.catalog.state import ExpiredPoint, State
 from kbackup.archive.derived import derived_files, put_files
 from kbackup.archive.identity import check_encryption
 from kbackup.archive.lease import HeldLease
@@ -46,7 +46,7 @@ from kbackup.archive.repair.segments import (
     unreached,
 )
 from kbackup.archive.run import WritingRun, put_manifest
-from kbackup.archive.segments.table import Segment, Segments, due_in_order, ordered, sum_of, unpaired
+from kbackup.archive.segments.table import Segment, Segments, expected_in_order, ordered, sum_of, unpaired
 from kbackup.archive.verify.catalog import check_derived, check_present
 from kbackup.archive.verify.findings import Findings
 from kbackup.errors import NoArchiveError, NotFoundError, PreconditionError, RefusedError
@@ -183,10 +183,10 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
         known = set(base.state.lost)
         job.losses += [loss.message for loss in after.damage if loss not in known]
     with phases.step("commit"):
-        mender = points.Mender(writing, documents, manifests)
-        after = _add_new_points(job, writing, base, mender.mend(after), mender.manifests, documents)
-        job.losses += mender.losses
-        job.mended += [Mended(key, "made anew") for key in mender.made]
+        rebuilder = points.ManifestRebuilder(writing, documents, manifests)
+        after = _add_new_points(job, writing, base, rebuilder.mend(after), rebuilder.manifests, documents)
+        job.losses += rebuilder.losses
+        job.mended += [Mended(key, "made anew") for key in rebuilder.made]
         _commit(job, writing, base, after)
         if job.without_index:  # their indexes are written: they are listed now
             listed = ordered([after.segments.read()]).segments
@@ -353,7 +353,7 @@ def _damaged_segments(job: RepairJob, base: RepairBase, documents: Documents) ->
         entries = [*entries]
         job.sizes |= {entry.key: entry.size for entry in entries}
         job.modified = {entry.key: entry.modified for entry in entries}
-    others, lacking = unpaired(entries, due_in_order(added.parts))
+    others, lacking = unpaired(entries, expected_in_order(added.parts))
     job.sizes |= others
     present = check_present(added.segments, lacking, job.sizes, findings)
     wrong = {f.file: f.what for f in findings.entries}
@@ -404,12 +404,12 @@ def _rebuild_state(
     state = points.with_points(state, [point for _, point in unlisted.values()], max(given, default=0) + 1)
     least = 0 if "points" in base.stale else base.state.next_point
     job.lost |= {n for n in given if n >= least} - {*state.numbers.tolist(), *state.past_manifests}
-    past = [PastPoint(number, "") for number in sorted(job.lost - state.past_manifests.keys())]
+    past = [ExpiredPoint(number, "") for number in sorted(job.lost - state.past_manifests.keys())]
     state = replace(state, past=state.past.append(past))
     if not state.isolation_levels:
         state = replace(state, isolation_levels=frozenset(m.isolation_level for m in manifests.values()))
     manifests = {number: manifests[number] for number in state.numbers.tolist() if number in manifests}
-    state = points.without_let_go(state)
+    state = points.without_expired(state)
     rows = attribute(_unlisted_segments(job, state), state, manifests, job.modified)
     lives = points.lives_of(state, manifests, job.sizes)
     # losses of expired restore points concern later ones

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.retention import expire_points, expire_records, old_starts, records_by_point
-from kbackup.archive.catalog.state import Hold, State, held_points
+from kbackup.archive.catalog.state import RetentionHold, State, held_points
 from kbackup.archive.catalog.sweep import (
     Orphans,
     commit_sweep,
@@ -179,7 +179,7 @@ class ExpirationPlan:
     mirrors: tuple[str, ...]
 
 
-def plan_expiration(archive: Archive, expiry: Expiry, holds: Sequence[Hold]) -> ExpirationPlan:
+def plan_expiration(archive: Archive, expiry: Expiry, holds: Sequence[RetentionHold]) -> ExpirationPlan:
     newest = archive.restore_point("latest")
     state = archive.state
     points = archive.restore_points

@@ -29,7 +29,7 @@ from kbackup.archive.restores.plan import RestorePlan, with_segments
 from kbackup.archive.segments.table import (
     Segment,
     Segments,
-    due_in_order,
+    expected_in_order,
     objects_of,
     ordered,
     rows_of,
@@ -171,7 +171,7 @@ def _survey(
         check_verifications(store, sizes, findings)
         check_data_keys(store, findings)
     with phases.step("objects"):
-        others, lacking = unpaired(store.list(layout.TOPICS), due_in_order(added.parts))
+        others, lacking = unpaired(store.list(layout.TOPICS), expected_in_order(added.parts))
         sizes |= others
         segments = added.segments.where(added.points <= max(numbers, default=0))
         remaining = catalog.check_present(segments, lacking, sizes, findings)

@@ -136,7 +136,7 @@ _FORBIDDEN = {
 }
 
 
-def on_the_way(round_trip: float) -> int:
+def fetch_size_factor(round_trip: float) -> int:
     """Return how many times as much must be on its way as to a near cluster: one for each 50 ms, 1 to 4."""
     return min(max(1, round(round_trip / 0.05)), 4)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from kbackup.errors import UsageError
 from kbackup.kafka.client import Connection
-from kbackup.kafka.kernel_protocol import Outlet, Source
+from kbackup.kafka.kernel_protocol import RecordSink, Source
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def load() -> None:
     """Import the selected kernel before its first use; an invalid selection is reported at that use."""
     with suppress(UsageError):
         if selected_kernel().name == "native":
-            from kbackup.kafka.native import outlet, source  # noqa: F401
+            from kbackup.kafka.native import sink, source  # noqa: F401
 
 
 def say(kernels: Iterable[Kernel]) -> None:
@@ -75,17 +75,17 @@ def source(connection: Connection, tuning: Mapping[str, Any]) -> Source:
     return MessageSource(connection, tuning)
 
 
-def outlet(connection: Connection, tuning: Mapping[str, Any], group: str) -> Outlet:
-    """Return an outlet of the selected kernel; `group` is the consumer group that progress is committed to."""
+def sink(connection: Connection, tuning: Mapping[str, Any], group: str) -> RecordSink:
+    """Return a sink of the selected kernel; `group` is the consumer group that progress is committed to."""
     if selected_kernel().name == "native":
-        from kbackup.kafka.native.outlet import KernelOutlet
+        from kbackup.kafka.native.sink import KernelSink
 
-        return KernelOutlet(connection, tuning, group)
-    return message_outlet(connection, tuning, group)
+        return KernelSink(connection, tuning, group)
+    return message_sink(connection, tuning, group)
 
 
-def message_outlet(connection: Connection, tuning: Mapping[str, Any], _group: str) -> Outlet:
-    """Return an outlet that loads no kernel: half a second less where no records are sent."""
-    from kbackup.kafka.messages import MessageOutlet
+def message_sink(connection: Connection, tuning: Mapping[str, Any], _group: str) -> RecordSink:
+    """Return a sink that loads no kernel: half a second less where no records are sent."""
+    from kbackup.kafka.messages import MessageSink
 
-    return MessageOutlet(connection, tuning)
+    return MessageSink(connection, tuning)

@@ -184,7 +184,7 @@ def cause(lost: Sequence[Undelivered]) -> Undelivered | None:
     return lost[0] if lost else None
 
 
-class Outlet(Protocol):
+class RecordSink(Protocol):
     """One client. Its calls raise confluent-kafka's `KafkaException`; times are in seconds. Close it after use."""
 
     @property

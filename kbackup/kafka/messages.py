@@ -134,7 +134,7 @@ def _header_column(messages: list[Message]) -> pa.Array[Any]:
     return made
 
 
-# confluent-kafka's `Producer` as an outlet for `BlockProducer`: a call and a callback a record. It produces wherever
+# confluent-kafka's `Producer` as a sink for `BlockProducer`: a call and a callback a record. It produces wherever
 # confluent-kafka runs, and is what the kernel is compared with.
 #
 # Header names with NUL bytes are cut at the first one by confluent-kafka, which does not tell.
@@ -166,8 +166,8 @@ class _Deliveries:
         return kernel_protocol.runs_of(np.concatenate(self.sources), np.array(self.targets, np.int64))
 
 
-class MessageOutlet:
-    """See `outlet.Outlet`."""
+class MessageSink:
+    """See `kernel_protocol.RecordSink`."""
 
     def __init__(self, connection: Connection, tuning: Mapping[str, Any]) -> None:
         self._producer = connection.producer(tuning)

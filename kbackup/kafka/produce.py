@@ -20,7 +20,7 @@ from kbackup.kafka.kernel_protocol import (
     CAUSED_BY_ANOTHER,
     CommittedProgress,
     NotProvenError,
-    Outlet,
+    RecordSink,
     RefusedRecordError,
     Runs,
     Undelivered,
@@ -173,8 +173,8 @@ class BlockProducer:
     transaction that carries the records, so that it is true or absent, never ahead or behind.
 
     `largest` is the size of the largest record to come, in bytes: the queue has room for two of them. `fenced` is the
-    message and the hint for the case that another producer with the same id has taken over. `outlet` is
-    `kernel.message_outlet` for a producer that only starts. `message_limit` is the least max.message.bytes of the
+    message and the hint for the case that another producer with the same id has taken over. `sink` is
+    `kernel.message_sink` for a producer that only starts. `message_limit` is the least max.message.bytes of the
     topics to come, None where none is smaller than a batch. `compression` is the codec, unless the properties name
     one.
 
@@ -191,7 +191,7 @@ class BlockProducer:
         progress_group: str,
         largest: int = 0,
         fenced: tuple[str, str] = FENCED_RESTORE,
-        outlet: Callable[[Connection, Mapping[str, Any], str], Outlet] = kernel.outlet,
+        sink: Callable[[Connection, Mapping[str, Any], str], RecordSink] = kernel.sink,
         message_limit: int | None = None,
         compression: str | None = None,
     ) -> None:
@@ -210,7 +210,7 @@ class BlockProducer:
         if self._transactional:
             extra |= TRANSACTIONAL | {"transactional.id": transactional_id}
         self._group = progress_group
-        self._outlet = outlet(self._connection, extra, progress_group)
+        self._sink = sink(self._connection, extra, progress_group)
         self._next: dict[TopicPartition, int | None] = {}
         self._open = self._given_up = False
         self._began = 0.0
@@ -218,7 +218,7 @@ class BlockProducer:
     @property
     def moved(self) -> int:
         """The number of records with timestamp 0 that were sent with 1."""
-        return self._outlet.moved
+        return self._sink.moved
 
     def close(self) -> None:
         """Gives up what was not committed."""
@@ -228,7 +228,7 @@ class BlockProducer:
             if self._open:
                 self.abort()
         finally:
-            self._outlet.close()
+            self._sink.close()
 
     def start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedProgress]:
         """Fence whoever had this id before, end its transaction, and return the progress it left."""
@@ -236,7 +236,7 @@ class BlockProducer:
             return {}
         settings = {"group.id": self._group, "enable.auto.commit": False}
         with self._errors("starting transactions"):
-            self._outlet.init(_TIMEOUT)
+            self._sink.init(_TIMEOUT)
             with closing(self._connection.consumer(settings)) as consumer:
                 # the coordinator may not be ready yet, or still ends a transaction
                 for _ in attempts(_COORDINATOR, _PAUSE):
@@ -246,7 +246,7 @@ class BlockProducer:
                         break
                 if isinstance(committed, KafkaError):
                     raise KafkaException(committed)
-                self._outlet.join(consumer)
+                self._sink.join(consumer)
         # a note is written with the NUL byte behind it that confluent-kafka wants
         return {c.tp: CommittedProgress(c.offset, c.metadata.rstrip("\0")) for c in committed}
 
@@ -260,9 +260,9 @@ class BlockProducer:
             self._begin()
         with self._errors("delivering records"):
             try:
-                self._outlet.send(tp, block)
+                self._sink.send(tp, block)
             except RefusedRecordError as refused:
-                self._outlet.serve(_LAST_WORDS)
+                self._sink.serve(_LAST_WORDS)
                 self._check()
                 raise self._undelivered(refused.lost) from refused
         self._check()
@@ -271,9 +271,9 @@ class BlockProducer:
         """Wait until every record is delivered; return the target offsets by partition."""
         until = time.monotonic() + _TIMEOUT
         with self._errors("delivering records"):
-            while undelivered := self._outlet.flush(_FLUSH_SLICE):
+            while undelivered := self._sink.flush(_FLUSH_SLICE):
                 # after a refusal, what is still queued of its partition stays so until the transaction is given up
-                if self._outlet.lost() is not None or time.monotonic() >= until:
+                if self._sink.lost() is not None or time.monotonic() >= until:
                     break
         self._check()
         if undelivered:
@@ -282,7 +282,7 @@ class BlockProducer:
                 "check that all brokers are running",
             )
         resolved = {}
-        for tp, runs in self._outlet.taken().items():
+        for tp, runs in self._sink.taken().items():
             ask = partial(record_offsets, self._connection, self._group, tp, timeout=_READ_BACK)
             try:
                 resolved[tp] = resolve(runs, self._next.get(tp), ask)
@@ -304,7 +304,7 @@ class BlockProducer:
         if not self._open:
             return
         with self._errors("committing a transaction"):
-            adding = Waiting(partial(self._outlet.send_progress, progress, OFFSETS_SECONDS))
+            adding = Waiting(partial(self._sink.send_progress, progress, OFFSETS_SECONDS))
             if not adding.ended(OFFSETS_SECONDS + 10):
                 self._open, self._given_up = False, True
                 raise ClusterError(
@@ -312,7 +312,7 @@ class BlockProducer:
                     "the transaction is not committed",
                     _RETRY_HINT,
                 )
-            self._outlet.commit(_TIMEOUT)
+            self._sink.commit(_TIMEOUT)
         self._open = False
 
     def commit_alone(self, progress: Mapping[TopicPartition, CommittedProgress]) -> None:
@@ -322,20 +322,20 @@ class BlockProducer:
 
     def _begin(self) -> None:
         with self._errors("beginning a transaction"):
-            self._outlet.begin()
+            self._sink.begin()
         self._open, self._began = True, time.monotonic()
 
     def abort(self) -> None:
         self._open = False
         try:
-            self._outlet.abort(_TIMEOUT)
+            self._sink.abort(_TIMEOUT)
         except KafkaException as raised:
             if not raised.args[0].fatal():  # a fenced producer has nothing left to abort
                 raise self._connection.error(raised.args[0], "aborting a transaction") from raised
 
     def _check(self) -> None:
         """Raise an error for a record that was not delivered, of any partition."""
-        lost = self._outlet.lost()
+        lost = self._sink.lost()
         if lost is not None:
             raise self._undelivered(lost)
 
@@ -349,7 +349,7 @@ class BlockProducer:
         doing = f"delivering the record of {lost.tp} from source offset {lost.source}"
         if self._open and error.code() in CAUSED_BY_ANOTHER:
             try:
-                self._outlet.begin()
+                self._sink.begin()
             except KafkaException as raised:
                 if raised.args[0].code() != KafkaError._STATE:
                     error, topic, doing = raised.args[0], "", "delivering records"

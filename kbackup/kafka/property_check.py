@@ -86,15 +86,15 @@ _NOT_CHECKED = {CALLBACK, "plugin.library.paths"}
 
 _TEXT = 512  # bytes for librdkafka's words
 
-Kind = Literal["unknown name", "invalid value"]
-_KINDS: dict[int, Kind] = {-2: "unknown name", -1: "invalid value"}
+RefusalKind = Literal["unknown name", "invalid value"]
+_KINDS: dict[int, RefusalKind] = {-2: "unknown name", -1: "invalid value"}
 """By `rd_kafka_conf_res_t`."""
 
 
 class PropertyRefusal(NamedTuple):
     """`words` are librdkafka's; they may show the value."""
 
-    kind: Kind
+    kind: RefusalKind
     words: str
 
 

@@ -1,6 +1,6 @@
 """Read and change ACLs, SCRAM users, and the configs set at run time on brokers and groups, by the admin API.
 
-A cluster may refuse to list one of these, or not have it: that is an answer (`Untold`), not an error.
+A cluster may refuse to list one of these, or not have it: that is an answer (`Unavailable`), not an error.
 
 confluent-kafka 2.16 takes a refused DescribeAcls for an answer without ACLs, and a refused DescribeUserScramCredentials
 ends the process (`munmap_chunk(): invalid pointer`): so neither is requested before the cluster has granted the right.
@@ -58,14 +58,14 @@ _CLUSTER = "cluster"  # Kafka's word for what librdkafka calls a broker
 
 
 @dataclass(frozen=True, slots=True)
-class Untold:
+class Unavailable:
     """A cluster's answer that holds nothing."""
 
     reason: Reason
     why: str
 
     @classmethod
-    def of(cls, error: KafkaError, doing: str, connection: Connection) -> Untold:
+    def of(cls, error: KafkaError, doing: str, connection: Connection) -> Unavailable:
         """Return the answer of a cluster that refused a request with `error`. `doing`: the request, for the message."""
         return cls(_REASONS.get(error.code(), "failed"), connection.error(error, doing).message)
 
@@ -101,11 +101,11 @@ class SecurityAdmin:
         self.connection = connection
         self._admin = admin
 
-    def acls(self) -> tuple[list[Acl], list[str]] | Untold:
+    def acls(self) -> tuple[list[Acl], list[str]] | Unavailable:
         """Return every ACL, and a description of each ACL of a kind that the client library doesn't know."""
         doing = "describing ACLs"
         rights = self._rights(doing)
-        if isinstance(rights, Untold):
+        if isinstance(rights, Unavailable):
             return rights
         every = AclBindingFilter(
             ResourceType.ANY,
@@ -117,28 +117,28 @@ class SecurityAdmin:
             AclPermissionType.ANY,
         )
         answer = self._ask(self._admin.describe_acls(every, request_timeout=TIMEOUT), doing)
-        if isinstance(answer, Untold):
+        if isinstance(answer, Unavailable):
             return answer
         if not answer and AclOperation.DESCRIBE_CONFIGS in rights:
             brokers = self.brokers()
-            if not isinstance(brokers, Untold):
+            if not isinstance(brokers, Unavailable):
                 (future,) = self._describe([ConfigResource(ResourceType.BROKER, str(brokers[0]))]).values()
                 configs = self._ask(future, f"reading configs of broker {brokers[0]}")
-                if not isinstance(configs, Untold) and not configs["authorizer.class.name"].value:
-                    return Untold("not there", f"{self.connection.address} has no authorizer")
+                if not isinstance(configs, Unavailable) and not configs["authorizer.class.name"].value:
+                    return Unavailable("not there", f"{self.connection.address} has no authorizer")
         rules = sorted(map(acl_of, answer), key=astuple)
         strange = [rule for rule in rules if "unknown" in (rule.resource, rule.operation, rule.permission)]
         return [r for r in rules if r not in set(strange)], [r.words for r in strange]
 
-    def users(self) -> list[ScramUser] | Untold:
+    def users(self) -> list[ScramUser] | Unavailable:
         """Return each SCRAM credential there is; its secret stays with the broker."""
         doing = "describing SCRAM users"
         rights = self._rights(doing)
-        if isinstance(rights, Untold):
+        if isinstance(rights, Unavailable):
             return rights
         asked: Any = self._admin.describe_user_scram_credentials(request_timeout=TIMEOUT)
         answer = self._ask(asked, doing)
-        if isinstance(answer, Untold):
+        if isinstance(answer, Unavailable):
             return answer
         users = [
             ScramUser(user=user, mechanism=info.mechanism.name.replace("_", "-"), iterations=info.iterations)
@@ -147,15 +147,15 @@ class SecurityAdmin:
         ]
         return sorted(users, key=lambda user: (user.user, user.mechanism))
 
-    def brokers(self) -> list[int] | Untold:
+    def brokers(self) -> list[int] | Unavailable:
         found = self._ask(self._admin.describe_cluster(request_timeout=TIMEOUT), "listing brokers")
-        return found if isinstance(found, Untold) else sorted(node.id for node in found.nodes)
+        return found if isinstance(found, Unavailable) else sorted(node.id for node in found.nodes)
 
-    def broker_configs(self) -> list[BrokerConfig] | Untold:
+    def broker_configs(self) -> list[BrokerConfig] | Unavailable:
         """Return the dynamic configs of brokers, and their cluster-wide default; brokers never return sensitive
         values."""
         brokers = self.brokers()
-        if isinstance(brokers, Untold):
+        if isinstance(brokers, Unavailable):
             return brokers
         own, of_all = (ConfigSource.DYNAMIC_BROKER_CONFIG.value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.value)
         asked = [(b, self._describe([ConfigResource(ResourceType.BROKER, str(b))])) for b in brokers]
@@ -163,7 +163,7 @@ class SecurityAdmin:
         for broker, futures in asked:
             (future,) = futures.values()
             entries = self._ask(future, f"reading configs of broker {broker}")
-            if isinstance(entries, Untold):
+            if isinstance(entries, Unavailable):
                 return entries
             settings |= {
                 BrokerConfig(broker=broker if e.source == own else None, name=e.name, value=_value(e))
@@ -172,7 +172,7 @@ class SecurityAdmin:
             }
         return sorted(settings, key=lambda c: ("" if c.broker is None else str(c.broker), c.name))
 
-    def group_configs(self, groups: Iterable[str]) -> list[GroupConfig] | Untold:
+    def group_configs(self, groups: Iterable[str]) -> list[GroupConfig] | Unavailable:
         """Return the configs set on `groups`."""
         names = sorted(groups)
         settings: list[GroupConfig] = []
@@ -180,11 +180,11 @@ class SecurityAdmin:
             resources = [ConfigResource(ResourceType.GROUP, name) for name in names[at : at + _BATCH]]
             for resource, future in self._describe(resources).items():
                 entries = self._ask(future, f"reading configs of group {resource.name}")
-                if isinstance(entries, Untold) and entries.reason == "not supported":
+                if isinstance(entries, Unavailable) and entries.reason == "not supported":
                     # a cluster with ZooKeeper, or old brokers, call the request malformed
                     why = f"{self.connection.address} has no group configs: its brokers are too old, or use ZooKeeper"
-                    return Untold(entries.reason, why)
-                if isinstance(entries, Untold):
+                    return Unavailable(entries.reason, why)
+                if isinstance(entries, Unavailable):
                     return entries
                 settings += [
                     GroupConfig(group=resource.name, name=e.name, value=_value(e))
@@ -215,15 +215,15 @@ class SecurityAdmin:
         (future,) = self._admin.incremental_alter_configs([resource], request_timeout=TIMEOUT).values()
         return _refusal(self._ask(future, f"setting {name} of {kind} {owner}"))
 
-    def _rights(self, doing: str) -> set[AclOperation] | Untold:
+    def _rights(self, doing: str) -> set[AclOperation] | Unavailable:
         """Return the operations on the cluster that are granted to us, Describe among them."""
         asked = self._admin.describe_cluster(include_authorized_operations=True, request_timeout=TIMEOUT)
         described = self._ask(asked, doing)
-        if isinstance(described, Untold):
+        if isinstance(described, Unavailable):
             return described
         rights = {*(described.authorized_operations or ())}
         if AclOperation.DESCRIBE not in rights:
-            return Untold.of(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED), doing, self.connection)
+            return Unavailable.of(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED), doing, self.connection)
         return rights
 
     def _describe(self, resources: list[ConfigResource]) -> Mapping[ConfigResource, Future[Any]]:
@@ -233,10 +233,10 @@ class SecurityAdmin:
         try:
             return future.result(timeout=TIMEOUT * 2)
         except KafkaException as raised:
-            return Untold.of(raised.args[0], doing, self.connection)
+            return Unavailable.of(raised.args[0], doing, self.connection)
         except concurrent.futures.TimeoutError:
-            return Untold("failed", f"{self.connection.address} did not answer {doing}")
+            return Unavailable("failed", f"{self.connection.address} did not answer {doing}")
 
 
 def _refusal(answer: object) -> str:
-    return answer.why if isinstance(answer, Untold) else ""
+    return answer.why if isinstance(answer, Unavailable) else ""

@@ -19,12 +19,12 @@ from confluent_kafka import KafkaError
 from kbackup.errors import CorruptError
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.admin_protocol.endpoint import RefusedRequestError
-from kbackup.kafka.admin_protocol.session import UntoldError, ask_leaders, describe_topics, log_windows
+from kbackup.kafka.admin_protocol.session import UnavailableError, ask_leaders, describe_topics, log_windows
 from kbackup.kafka.groups.admin import OFFSETS_TOPIC
 from kbackup.kafka.groups.calls import CommittedOffset, text
 from kbackup.kafka.metadata_log.codec import Cursor
 from kbackup.kafka.retry import TIMEOUT
-from kbackup.kafka.security import Untold
+from kbackup.kafka.security import Unavailable
 from kbackup.types import Offsets, TopicPartition
 from kbackup.util.system import attempts
 
@@ -98,7 +98,7 @@ class TransactionCut:
     transactional: frozenset[TopicPartition]
 
 
-def begin_cut(cluster: Cluster, *, offsets_topic_exists: bool = False) -> CutBegun | Untold:
+def begin_cut(cluster: Cluster, *, offsets_topic_exists: bool = False) -> CutBegun | Unavailable:
     """Take the first step, before groups are asked for their positions.
 
     `offsets_topic_exists`: somebody has seen `__consumer_offsets`, so this waits until every broker knows it."""
@@ -106,12 +106,12 @@ def begin_cut(cluster: Cluster, *, offsets_topic_exists: bool = False) -> CutBeg
     for _ in attempts(TIMEOUT, _ELECTION_PAUSE):
         try:
             _, groups = _internal_topics(cluster)
-        except UntoldError as error:
-            return error.untold
+        except UnavailableError as error:
+            return error.unavailable
         if groups or not offsets_topic_exists:
             break
     if offsets_topic_exists and not groups:
-        return Untold("failed", f"{OFFSETS_TOPIC} was created, but its brokers don't list it")
+        return Unavailable("failed", f"{OFFSETS_TOPIC} was created, but its brokers don't list it")
     return CutBegun(cluster, cluster.log_ends(groups, "read_committed"))
 
 
@@ -122,7 +122,7 @@ class CutBegun:
     cluster: Cluster
     groups: Ends
 
-    def close(self, stable: Ends, wait: float, given_up: Ends = MappingProxyType({})) -> TransactionCut | Untold:
+    def close(self, stable: Ends, wait: float, given_up: Ends = MappingProxyType({})) -> TransactionCut | Unavailable:
         """Take the other steps. `stable` are last stable offsets, listed after the groups were asked. Open transactions
         have `wait` seconds to end, but none where an earlier cut gave up at the same last stable offset.
 
@@ -131,12 +131,12 @@ class CutBegun:
             coordinators, _ = _internal_topics(self.cluster)
             if coordinators:
                 return self._close(coordinators, stable, wait, given_up)
-        except UntoldError as error:
-            return error.untold
+        except UnavailableError as error:
+            return error.unavailable
         except CorruptError as error:
-            return Untold("failed", error.message)
+            return Unavailable("failed", error.message)
         except RefusedRequestError as error:
-            return Untold.of(error.kafka_error(), f"reading {OFFSETS_TOPIC}", self.cluster.connection)
+            return Unavailable.of(error.kafka_error(), f"reading {OFFSETS_TOPIC}", self.cluster.connection)
         return TransactionCut(dict(stable), {}, (), (), frozenset())  # no transaction was ever begun
 
     def _close(
@@ -229,7 +229,7 @@ class CutBegun:
 
 def _internal_topics(cluster: Cluster) -> list[list[TopicPartition]]:
     """Return the partitions of `__transaction_state` and of `__consumer_offsets`, none of one that doesn't exist.
-    `UntoldError` if one can't be read."""
+    `UnavailableError` if one can't be read."""
     refused: dict[str, int] = {}
     for _ in attempts(_ELECTION, _ELECTION_PAUSE):
         described = describe_topics(cluster.connection, (STATE, OFFSETS_TOPIC))
@@ -239,7 +239,7 @@ def _internal_topics(cluster: Cluster) -> list[list[TopicPartition]]:
         if KafkaError.LEADER_NOT_AVAILABLE not in refused.values():
             break
     for name, code in refused.items():
-        raise UntoldError(Untold.of(KafkaError(code), f"reading {name}", cluster.connection))
+        raise UnavailableError(Unavailable.of(KafkaError(code), f"reading {name}", cluster.connection))
     return [
         [TopicPartition(name, each.partition_index) for each in by_name[name].partitions]
         for name in (STATE, OFFSETS_TOPIC)
@@ -541,7 +541,9 @@ class _StateLog:
                 if entry is not None:
                     self._add(name, entry)
             if self.positions[tp] < ends[tp]:
-                raise UntoldError(Untold("failed", f"{tp} lacks offset {self.positions[tp]}, or is too large"))
+                raise UnavailableError(
+                    Unavailable("failed", f"{tp} lacks offset {self.positions[tp]}, or is too large")
+                )
 
     def _add(self, name: str, entry: Entry) -> None:
         own = self.entries[name]

@@ -216,7 +216,7 @@ def failed(error: KbackupError) -> None:
     counted.add("kbackup_errors_total", 1, type(error).__name__, str(error.exit_code))
 
 
-def well(at: float | None = None) -> None:
+def record_success(at: float | None = None) -> None:
     """A round ended well, at a time in seconds since the epoch (default: now)."""
     counted.put("kbackup_last_success_timestamp_seconds", time.time() if at is None else at)
 

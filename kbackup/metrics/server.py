@@ -112,7 +112,7 @@ class Health:
         self._stale_after, self._clock = stale_after, clock
         self._well, self._error = clock(), ""
 
-    def well(self) -> None:
+    def record_success(self) -> None:
         self._well, self._error = self._clock(), ""
 
     def failed(self, error: str) -> None:

@@ -19,7 +19,7 @@ from fastavro.repository import SchemaRepositoryError
 from fastavro.repository.base import AbstractSchemaRepository
 
 from kbackup.errors import UndecodableError
-from kbackup.schemas.base import AVRO_DECIMAL, Json, Kind, Schema, TextBudget, misfit
+from kbackup.schemas.base import AVRO_DECIMAL, Json, Schema, SchemaType, TextBudget, misfit
 
 _MOST_ZEROS = 1_000
 
@@ -116,7 +116,7 @@ class _Texts(AbstractSchemaRepository):
 class AvroCodec:
     """Unions are their value alone, enums their names; logical types as `plain` has them."""
 
-    kind: Kind = "AVRO"
+    kind: SchemaType = "AVRO"
 
     def __init__(self, schema: Schema) -> None:
         """Raises what fastavro does for a schema that is none."""

@@ -14,7 +14,7 @@ import msgspec
 from kbackup.errors import KbackupError, UndecodableError, UsageError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-Kind = Literal["AVRO", "PROTOBUF", "JSON"]
+SchemaType = Literal["AVRO", "PROTOBUF", "JSON"]
 KINDS = ("AVRO", "PROTOBUF", "JSON")
 
 Headers = Sequence[tuple[bytes, bytes | None]]
@@ -28,7 +28,7 @@ class Schema(NamedTuple):
     """`references` are (name, text) of all that `text` stands on, each after what it needs itself; `name` is for
     messages."""
 
-    kind: Kind
+    kind: SchemaType
     text: str
     references: tuple[tuple[str, str], ...] = ()
     name: str = "the schema"
@@ -116,7 +116,7 @@ def schema_of(version: SchemaVersion, find: Find, built_in: Mapping[str, str], n
         raise UndecodableError(f"{name} is of type {version.type}, which is not known here")
     texts = dict(built_in) if version.type == "PROTOBUF" else {}
     texts |= {below: needed.schema for below, needed in standing_on(version, find)}
-    return Schema(cast(Kind, version.type), version.schema, tuple(texts.items()), name)
+    return Schema(cast(SchemaType, version.type), version.schema, tuple(texts.items()), name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +184,7 @@ class TextBudget:
 
 class Codec(Protocol):
     @property
-    def kind(self) -> Kind: ...
+    def kind(self) -> SchemaType: ...
 
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
         """Decode all of `data`, without a registry's frame. `indexes` select the message of a Protobuf file: the n-th
@@ -215,7 +215,7 @@ def of_others(name: str, kind: str) -> Iterator[None]:
         raise UndecodableError(f"{name} is no {kind}: {reason}") from error
 
 
-def misfit(kind: Kind, error: Exception) -> UndecodableError:
+def misfit(kind: SchemaType, error: Exception) -> UndecodableError:
     """Return the error for bytes that a library refuses, in one line."""
     reason = str(error).strip().partition("\n")[0]
     return UndecodableError(f"not {kind} by its schema: {reason or type(error).__name__}")

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from kbackup.errors import UndecodableError, UsageError
-from kbackup.schemas.base import Codec, Headers, Json, Kind, Schema, misfit, missing, of_others
+from kbackup.schemas.base import Codec, Headers, Json, Schema, SchemaType, misfit, missing, of_others
 
 
 def codec_of(schema: Schema) -> Codec:
@@ -39,7 +39,7 @@ class JsonCodec:
     """JSON that a JSON Schema describes is shown as it is. It is not held against the schema: showing it needs none,
     and a schema and a record can be made for each other so that a validation does not end."""
 
-    kind: Kind = "JSON"
+    kind: SchemaType = "JSON"
 
     def __init__(self, schema: Schema) -> None:
         self.schema = msgspec.json.decode(schema.text)

@@ -18,7 +18,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 
 from kbackup.errors import UndecodableError, UsageError
-from kbackup.schemas.base import Json, Kind, Schema, misfit
+from kbackup.schemas.base import Json, Schema, SchemaType, misfit
 from kbackup.schemas.protobuf_growth import MessageGrowth, check_growth, growth_of
 from kbackup.util.scratch import ScratchFolder
 
@@ -34,7 +34,7 @@ class ProtobufCodec:
     """Fields by the names that they have in the file, as Protobuf's own mapping to JSON has them, defaults included;
     64-bit integers are numbers as far as JSON's readers take them exactly, text beyond."""
 
-    kind: Kind = "PROTOBUF"
+    kind: SchemaType = "PROTOBUF"
 
     def __init__(self, files: FileDescriptorSet, main: str, message: str | None = None) -> None:
         """Messages come from the file `main`: `message` by its name, with or without the package; by default the one

@@ -108,9 +108,9 @@ def open_store(
         plain = LimitedStore(plain, rate)
     store = plain
     if cache is not None and kind is not DIRECTORY:
-        from kbackup.store.wrappers import CachedStore, Shelf
+        from kbackup.store.wrappers import CachedStore, DiskCache
 
-        store = CachedStore(plain, Shelf(cache), getattr(own, "endpoint_url", ""))
+        store = CachedStore(plain, DiskCache(cache), getattr(own, "endpoint_url", ""))
     if not key:
         return store
     if key_class is None:

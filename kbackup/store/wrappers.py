@@ -272,24 +272,24 @@ class CachedStore(DelegatingStore):
     belongs below the wrapper that decrypts.
     """
 
-    def __init__(self, inner: Store, shelf: Shelf, identity: str = "") -> None:
+    def __init__(self, inner: Store, cache: DiskCache, identity: str = "") -> None:
         super().__init__(inner)
-        self._shelf = shelf
+        self._cache = cache
         self._identity = f"{identity}\n{inner.url}"
         self._listed: dict[str, str] = {}
 
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         etag = self._listed.get(key, "")
-        if not etag and is_key(key) and self._shelf.get(self._name(key, "")) is not None:
+        if not etag and is_key(key) and self._cache.get(self._name(key, "")) is not None:
             etag = self.inner.stat(key).etag
-            self._shelf.put(self._name(key, ""), etag.encode())
-        if etag and (cached := self._shelf.get(self._name(key, etag))) is not None:
+            self._cache.put(self._name(key, ""), etag.encode())
+        if etag and (cached := self._cache.get(self._name(key, etag))) is not None:
             return cached, etag
         data, current = self.inner.get_with_etag(key)
         if large := not etag and len(data) >= ASK_BYTES:
-            self._shelf.put(self._name(key, ""), current.encode())
+            self._cache.put(self._name(key, ""), current.encode())
         if large or current == etag != "":
-            self._shelf.put(self._name(key, current), data)
+            self._cache.put(self._name(key, current), data)
         return data, current
 
     def _name(self, key: str, etag: str) -> str:
@@ -306,7 +306,7 @@ class CachedStore(DelegatingStore):
             self._listed.pop(key, None)
 
 
-class Shelf:
+class DiskCache:
     """A bounded cache of bytes by name, in a folder that only this user can read.
 
     Above `limit` bytes the least recently used entries are deleted. Unreadable and damaged entries count as missing,

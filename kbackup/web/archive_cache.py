@@ -285,7 +285,7 @@ class ArchiveCache:
         self._opened: int | None = None  # value of _reopenings when the archive was opened
         self._checked_at = 0.0
         self._points: list[PointOverview] = []
-        self._let_go: list[int] = []
+        self._expired: list[int] = []
         self._snapshots: OrderedDict[int, ArchiveSnapshot] = OrderedDict()
         self._znodes: dict[int, bool] = {}  # by restore point: its metadata is read once
         self._status_at = -FRESH_STATUS
@@ -313,11 +313,11 @@ class ArchiveCache:
             self._refresh()
             return self._points
 
-    def let_go(self) -> Sequence[int]:
+    def expired(self) -> Sequence[int]:
         """Return the numbers of restore points that expired or were lost, in order."""
         with self._lock:
             self._refresh()
-            return self._let_go
+            return self._expired
 
     def has_point(self, name: str) -> bool:
         """Return whether the last check read such a restore point. Does not wait for other requests."""
@@ -378,7 +378,7 @@ class ArchiveCache:
             self._archive = None
         archive = self._archive
         self._points = list_points(archive) if archive is not None else []
-        self._let_go = sorted(archive.state.past_manifests) if archive is not None else []
+        self._expired = sorted(archive.state.past_manifests) if archive is not None else []
         self._opened = reopenings
 
     def _is_newest(self, archive: Archive) -> bool:

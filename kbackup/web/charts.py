@@ -294,10 +294,10 @@ class Timeline:
     """Median of the seconds from one restore point to the next."""
 
 
-def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Timeline:
+def timeline(points: Sequence[PointOverview], expired: Sequence[int] = ()) -> Timeline:
     """Return the timeline of restore points, oldest first; at least one.
 
-    `let_go` are the ascending numbers of expired and lost restore points: they explain a pause, which is not shown."""
+    `expired` are the ascending numbers of expired and lost restore points: they explain a pause, which is not shown."""
     times = [ms_of(p.committed_at) for p in points]
     start, span = times[0], max(times[-1] - times[0], 1)
     step = WIDTH / COLUMNS
@@ -315,7 +315,7 @@ def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Tim
     steps = [
         (p, q, a, b)
         for (p, a), (q, b) in pairwise(zip(points, times, strict=True))
-        if bisect_left(let_go, p.number) == bisect_left(let_go, q.number)
+        if bisect_left(expired, p.number) == bisect_left(expired, q.number)
     ]
     intervals = [b - a for _, _, a, b in steps]
     usual = median(intervals) if len(intervals) > 1 else None

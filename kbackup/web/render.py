@@ -122,13 +122,13 @@ _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},:]|[^\s\[\]{},:"]++', re.DOT
 _WORDS = (b"t", b"f", b"n")
 
 
-Kind = Literal["name", "text", "number", "word", "layout"]
+TokenKind = Literal["name", "text", "number", "word", "layout"]
 
 
 class JsonToken(NamedTuple):
     """A piece of laid out JSON. `start` and `end` are the offsets in the value of the bytes that it shows."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     end: int
     start: int = 0
@@ -173,7 +173,7 @@ def tokens(data: bytes) -> Iterator[JsonToken]:
                 stack += sign
                 yield JsonToken("layout", sign.decode(), end)
             else:
-                kind: Kind = "word" if sign in _WORDS else "number"
+                kind: TokenKind = "word" if sign in _WORDS else "number"
                 if sign == b'"':
                     kind = "name" if is_name else "text"
                 yield from _scalar(data, start, end, kind)
@@ -197,7 +197,7 @@ def _line(stack: bytearray) -> str:
     return "\n" + "  " * min(len(stack), LEVELS)
 
 
-def _scalar(data: bytes, start: int, end: int, kind: Kind) -> Iterator[JsonToken]:
+def _scalar(data: bytes, start: int, end: int, kind: TokenKind) -> Iterator[JsonToken]:
     """Yield the tokens of a string, a number or a word; long ones in several."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     for at in range(start, end, _CHUNK):

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, loss_row
-from kbackup.archive.catalog.state import Life, Point
+from kbackup.archive.catalog.state import IncarnationRow, Point
 from kbackup.archive.catalog.tables import SEGMENTS
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Capture, Groups, Loss, Metadata, PartitionState, TopicState
@@ -118,7 +118,7 @@ def _commit_rows(
     rows = [_row(writing.run, number, partitions, added) for number, added in points]
     table = pa.Table.from_batches([to_batch([segment for _, added in points for segment in added])])
     column = pa.array([number for number, added in points for _ in added], pa.int64())
-    life = Life(TOPIC, 1, topic_id, points[0][0], None, False)
+    life = IncarnationRow(TOPIC, 1, topic_id, points[0][0], None, False)
     losses = [loss_row(number, 1, loss) for number, _ in points for loss in _losses(number)]
     writing.commit(
         lambda state: replace(

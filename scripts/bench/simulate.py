@@ -32,17 +32,17 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import RestorePlan, with_segments, write_plan
 from kbackup.archive.run import begin_writing, check_written, open_or_create
 from kbackup.archive.segments.read import FETCH_SPAN
-from kbackup.archive.segments.table import Segment, due_in_order, ordered, sum_of, unpaired
+from kbackup.archive.segments.table import Segment, expected_in_order, ordered, sum_of, unpaired
 from kbackup.archive.verify.catalog import check_vectors
 from kbackup.archive.verify.findings import Findings
 from kbackup.config.models import Backup, Restore
 from kbackup.jobs.backup.compaction import CheckedDeletions
-from kbackup.jobs.backup.job import Captured, commit, next_topics, reserve
+from kbackup.jobs.backup.job import ClusterSnapshot, commit, next_topics, reserve
 from kbackup.jobs.backup.plan import make_plan
 from kbackup.jobs.backup.schemas import TakenSchemas
 from kbackup.jobs.backup.task import PACK_PARTITIONS, Read, make_tasks, without
 from kbackup.jobs.backup.transactions import WholeEnds
-from kbackup.jobs.capture import Base, Live, LiveTopic, SourceCluster
+from kbackup.jobs.capture import BackupSession, Live, LiveTopic, SourceCluster
 from kbackup.jobs.copy import lacking_segments
 from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.metadata.entities import TopicMetadata
@@ -251,7 +251,7 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
             writing = begin_writing(store, lease, "backup")
             head = writing.archive.head
             number = writing.next_point
-        base = Base(writing, head)
+        base = BackupSession(writing, head)
         cluster: Any = SimpleNamespace(topics=lambda names: {})
         source = SourceCluster(cluster, "simulated", 100, Sources(kafka={}), options.isolation_level, 1.0)
         with run.step("plan", "make_plan, without, make_tasks"):
@@ -260,7 +260,7 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
             tasks = make_tasks(without(plan.ranges, ()), options.split_records, options.pack_records)
         with run.step("reserve", "incarnations in the catalog"):
             ends = WholeEnds(live, groups, Transactions(whole=True))
-            captured = Captured(now(), ends, [t.name for t in live], metadata, "", groups)
+            snapshot = ClusterSnapshot(now(), ends, [t.name for t in live], metadata, "", groups)
             reserve(writing, plan)
         run.tasks = [run.data.record * sum(r.end - r.start for r in task) for task in tasks]
         found = _ship(run, tasks)
@@ -271,8 +271,8 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
             }
             read = Read(found, lasts=lasts)
             check_written(store, found)
-            checked = CheckedDeletions(next_topics(base, captured, plan, read), None)
-            commit(source, base, captured, plan, read, checked, TakenSchemas())
+            checked = CheckedDeletions(next_topics(base, snapshot, plan, read), None)
+            commit(source, base, snapshot, plan, read, checked, TakenSchemas())
         with run.step("refresh", "partition indexes, group offset files"):
             writing.refresh_derived()
     run.requests = store.requests - asked
@@ -329,8 +329,8 @@ def _verify_and_copy(run: Simulated, store: MemoryStore) -> None:
         manifests = {manifest.number: manifest for manifest in archive.manifests(archive.restore_points)}
         added = ordered([archive.state.segments.read()], checked=True)
         check_vectors(archive.state, manifests, added, Findings())
-        listed = (ObjectInfo(each.key, each.size, "", 0.0) for each in due_in_order(added.parts))
-        unpaired(listed, due_in_order(added.parts))
+        listed = (ObjectInfo(each.key, each.size, "", 0.0) for each in expected_in_order(added.parts))
+        unpaired(listed, expected_in_order(added.parts))
         del added
     with run.step("copy", "the segments that an empty copy lacks"):
         lacking_segments(archive.state, State(archive.info.id))

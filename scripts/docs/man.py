@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 from kbackup.cli import COMMANDS, GROUPS, cli
-from kbackup.cli.common.frame import EXIT_CODES
+from kbackup.cli.common.command_context import EXIT_CODES
 from scripts.docs.commands import all_commands, subcommands
 
 _FILES = (

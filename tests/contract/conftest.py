@@ -22,7 +22,7 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.gcs import GcsOptions
-from kbackup.store.wrappers import CachedStore, Shelf
+from kbackup.store.wrappers import CachedStore, DiskCache
 from scripts.dev.azurite import Azurite
 from scripts.dev.gcs import FakeGcs
 from scripts.dev.s3 import S3Server
@@ -181,8 +181,8 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     if wrapper == "encrypted":
         return encrypted(location, tmp_path)
     if wrapper == "cached":
-        shelf = Shelf(tmp_path / "cache")
-        return Location(location.url, lambda: CachedStore(location.store(), shelf), location.unfinished)
+        cache = DiskCache(tmp_path / "cache")
+        return Location(location.url, lambda: CachedStore(location.store(), cache), location.unfinished)
     return location
 
 

@@ -293,12 +293,12 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Callable[[BlockProducer], None]:
     """Reports that tell from now on that records were delivered, and not where to."""
 
     def silence(producer: BlockProducer) -> None:
-        told = producer._outlet.taken
+        told = producer._sink.taken
 
         def taken() -> dict[TopicPartition, Runs]:
             return {tp: Runs(r.source, np.full_like(r.target, UNKNOWN), r.count) for tp, r in told().items()}
 
-        monkeypatch.setattr(producer._outlet, "taken", taken)
+        monkeypatch.setattr(producer._sink, "taken", taken)
 
     return silence
 

@@ -39,7 +39,7 @@ import io, json, sys
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from unittest import mock
 from kbackup.cli import main
-from kbackup.cli.common.frame import FlagValues, load_config
+from kbackup.cli.common.command_context import FlagValues, load_config
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import spark_session
 

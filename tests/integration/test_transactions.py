@@ -16,7 +16,7 @@ from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.admin_protocol.connection import LogBatch
 from kbackup.kafka.admin_protocol.session import log_batches
 from kbackup.kafka.client import Connection
-from kbackup.kafka.security import Untold
+from kbackup.kafka.security import Unavailable
 from kbackup.kafka.transactions import CutBegun, OpenTransaction, TransactionCut, begin_cut
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
@@ -156,7 +156,7 @@ def test_a_user_without_read_on_internal_topics_is_told(secured_broker: SecuredB
     cluster = Cluster(secured_broker.scram(name, word), "source")
     for operation in ("describe", "read"):
         begun = begin_cut(cluster)
-        assert isinstance(begun, Untold), operation
+        assert isinstance(begun, Unavailable), operation
         assert (begun.reason, "Read on the topic" in begun.why) == ("denied", True), begun
         secured_broker.allow(name, operation, "topic", "__", prefixed=True)
     topics.wait_until(lambda: isinstance(begin_cut(cluster), CutBegun))

@@ -21,7 +21,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.jobs.capture import capture_settings
 from kbackup.jobs.settings.plan import quota_values
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.security import Untold
+from kbackup.kafka.security import Unavailable
 from kbackup.metadata.entities import ClientMetrics, ClientQuota, QuotaKey, Reading
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
@@ -99,7 +99,7 @@ def write_configs(folder: Path, source: SecuredBroker) -> None:
 
 def furnish(broker: SecuredBroker) -> None:
     with Cluster(broker.client(), "source").admin_session() as session:
-        assert not isinstance(session, Untold)
+        assert not isinstance(session, Unavailable)
         refused = [
             *session.set_quotas(QUOTAS).values(),
             *session.set_default_broker_configs({"log.segment.bytes": "2097152"}).values(),
@@ -204,7 +204,7 @@ def stands(target: Broker) -> Reading:
 def test_a_second_cluster_gets_the_same_and_gives_it_back(whole: Whole, plain: Metadata) -> None:
     with Broker(GUARDED) as target:
         with Cluster(target.client(), "target").admin_session() as session:
-            assert not isinstance(session, Untold)
+            assert not isinstance(session, Unavailable)
             own: dict[QuotaKey, dict[str, float | None]] = {
                 (("user", None),): {"controller_mutation_rate": 3.0, "request_percentage": 90.0}
             }

@@ -18,8 +18,8 @@ from kbackup.archive.reader import open_archive
 from kbackup.config.models import Backup, Follow
 from kbackup.kafka import transactions
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.admin_protocol.session import UntoldError
-from kbackup.kafka.security import Untold
+from kbackup.kafka.admin_protocol.session import UnavailableError
+from kbackup.kafka.security import Unavailable
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.following import Following
@@ -264,7 +264,7 @@ def test_a_restore_point_that_is_not_whole_for_want_of_a_right_ends_with_exit_co
     quick.commit(7)
 
     def refuse(cluster: Cluster) -> Any:
-        raise UntoldError(Untold("denied", "not authorized for reading __transaction_state"))
+        raise UnavailableError(Unavailable("denied", "not authorized for reading __transaction_state"))
 
     monkeypatch.setattr(transactions, "_internal_topics", refuse)
     outcome = kbackup("backup", "--archive", archive.url, "-t", topic)

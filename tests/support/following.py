@@ -52,9 +52,9 @@ class Following:
     def committed(self, report: BackupReport) -> None:
         self.commits.append(report)
 
-    def well(self) -> None:
+    def record_success(self) -> None:
         self.rounds += 1
-        self.health.well()
+        self.health.record_success()
 
     def failed(self, error: KbackupError, pause: float) -> None:
         self.errors.append(error)

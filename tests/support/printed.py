@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from kbackup.cli import cli
-from kbackup.cli.common.frame import FlagValues
+from kbackup.cli.common.command_context import FlagValues
 from kbackup.config import Config, load
 
 

@@ -346,7 +346,7 @@ def test_health_and_metrics_are_served() -> None:
         assert status == 503
         assert "stale: no round has ended well for 61 s; last error: source cluster did not answer" in body
         assert body.count("\n") == 1
-        health.well()
+        health.record_success()
         assert get(f"{url}/healthz")[0] == 200
         assert get(f"{url}/etc/passwd")[0] == 404
         with pytest.raises(UsageError, match="can't listen on"), Server(f"127.0.0.1:{server.port}", health):
@@ -359,7 +359,7 @@ def test_process_is_well_only_where_each_component_is() -> None:
     take, apply = joint.add_component("take A"), joint.add_component("apply A->B")
     assert joint.answer() == (200, "take A: ok: 0 s\napply A->B: ok: 0 s\n")
     clock.now = 61
-    apply.well()
+    apply.record_success()
     take.failed("source cluster did not answer")
     status, text = joint.answer()
     assert status == 503
@@ -367,7 +367,7 @@ def test_process_is_well_only_where_each_component_is() -> None:
         "take A: stale: no round has ended well for 61 s; last error: source cluster did not answer",
         "apply A->B: ok: 0 s",
     ]
-    take.well()
+    take.record_success()
     assert joint.answer()[0] == 200
 
 

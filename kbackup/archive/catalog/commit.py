@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.documents import Catalog, Kind, Label, Latest, Link, Operation, Pin, Tables
+from kbackup.archive.catalog.documents import Catalog, Label, Latest, Link, Operation, OperationKind, Pin, Tables
 from kbackup.archive.catalog.state import SCHEMAS, State
 from kbackup.archive.catalog.tables import open_rows, write_rows
 from kbackup.archive.identity import REPAIR
@@ -163,7 +163,7 @@ def state_of(store: Store, catalog: Catalog, known: State | None = None) -> Stat
 class Author:
     """The author of a commit: the kind of the operation, the run that makes it, and a sentence for the log."""
 
-    kind: Kind
+    kind: OperationKind
     run: str
     summary: str
 

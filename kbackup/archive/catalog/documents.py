@@ -10,7 +10,7 @@ from typing import Literal
 from kbackup.archive.models import Document, Member
 from kbackup.util.text import ArchiveId
 
-Kind = Literal[
+OperationKind = Literal[
     "create", "begin", "backup", "end", "expire", "undo", "keep", "release", "label",
     "sweep", "repair", "adopt", "import", "copy", "promote",
 ]  # fmt: skip
@@ -49,7 +49,7 @@ class Operation(Member, frozen=True, kw_only=True):
     """The operation that made a catalog: `token` is unique to one attempt, `by` is a host and process, `summary` a
     sentence."""
 
-    kind: Kind
+    kind: OperationKind
     token: str
     run: str
     by: str

@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 
 from kbackup.archive.catalog.documents import OpenRun
 from kbackup.archive.catalog.labels import check_label
-from kbackup.archive.catalog.state import Life, LostRange, Point, State, highest_incarnations
+from kbackup.archive.catalog.state import IncarnationRow, LostRange, Point, State, highest_incarnations
 from kbackup.archive.models import Loss
 from kbackup.errors import LeaseLostError, RefusedError, UsageError
 from kbackup.types import Incarnation
@@ -72,7 +72,7 @@ def reserve_incarnations(state: State, run: str, incarnations: Mapping[Incarnati
                 f"topic {topic}: incarnation {incarnation} can't follow {state.highest.get(topic, 0)}",
                 "run the command again",
             )
-    lives = [Life(*key, new[key], None, None, False) for key in sorted(new)]
+    lives = [IncarnationRow(*key, new[key], None, None, False) for key in sorted(new)]
     return replace(state, incarnations=state.incarnations.append(lives))
 
 
@@ -102,7 +102,7 @@ def _advance(state: State, number: int, present: Mapping[Incarnation, str]) -> A
     """Return the incarnations after restore point `number`, which has the `present` ones: other living incarnations
     ended before it."""
     lives = state.lives
-    new = {key: Life(*key, present[key], number, None, False) for key in sorted(present) if key not in lives}
+    new = {key: IncarnationRow(*key, present[key], number, None, False) for key in sorted(present) if key not in lives}
     begun = [key for key in present if key in lives and (lives[key].first is None or lives[key].retired)]
     before = state.newest.number if state.newest is not None else number - 1
     ended = {
@@ -112,11 +112,11 @@ def _advance(state: State, number: int, present: Mapping[Incarnation, str]) -> A
     }
     if not ended and not begun:
         return state.incarnations.append(list(new.values()))
-    started = {key: Life(*key, present[key], number, None, False) for key in begun}
+    started = {key: IncarnationRow(*key, present[key], number, None, False) for key in begun}
     return state.incarnations.replace(drop_superseded({**lives, **ended, **started, **new}.values()))
 
 
-def drop_superseded(lives: Iterable[Life]) -> list[Life]:
+def drop_superseded(lives: Iterable[IncarnationRow]) -> list[IncarnationRow]:
     """Drop rows that nothing needs: reserved or retired numbers below the highest of their topic."""
     every = list(lives)
     highest = highest_incarnations(life[:2] for life in every)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from kbackup.archive.catalog.operations import check_listed, drop_superseded
-from kbackup.archive.catalog.state import Hold, LogStart, LostRange, PastPoint, State, highest_incarnations
+from kbackup.archive.catalog.state import ExpiredPoint, LogStart, LostRange, RetentionHold, State, highest_incarnations
 from kbackup.errors import RefusedError
 from kbackup.types import Incarnation, IncarnationPartition
 
@@ -32,7 +32,7 @@ def expire_points(state: State, numbers: Iterable[int]) -> State:
 def lose_points(state: State, numbers: Collection[int]) -> State:
     """Return `state` without restore points, their pins and labels, and what no other restore point has. The numbers
     are not given again."""
-    gone = [PastPoint(p.number, p.manifest) for p in state.restore_points if p.number in numbers]
+    gone = [ExpiredPoint(p.number, p.manifest) for p in state.restore_points if p.number in numbers]
     if not gone:
         return state
     return drop_unreferenced(
@@ -70,7 +70,7 @@ def drop_unreferenced(state: State) -> State:
 
 
 def old_starts(
-    state: State, cutoff: int, spared: Collection[Incarnation] = (), holds: Sequence[Hold] = ()
+    state: State, cutoff: int, spared: Collection[Incarnation] = (), holds: Sequence[RetentionHold] = ()
 ) -> dict[IncarnationPartition, int]:
     """Return new log starts that expire records from before `cutoff` (ms since the epoch), by whole segments from the
     start of each partition. Segments of pinned restore points, of `holds` and of incarnations `spared` stay."""

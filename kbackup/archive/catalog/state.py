@@ -46,7 +46,7 @@ class Point(NamedTuple):
     documents: tuple[str, ...]
 
 
-class Life(NamedTuple):
+class IncarnationRow(NamedTuple):
     """One row per incarnation. `first` and `last` are restore points that have it: `first` is null if a run reserved
     the number and no restore point has it yet, `last` is null while it lives. `retired`: no restore point is left, and
     the row keeps the number from being given again."""
@@ -88,7 +88,7 @@ class LostRange(NamedTuple):
         return self.topic, self.incarnation, self.partition, self.start, self.end, self.kind
 
 
-class PastPoint(NamedTuple):
+class ExpiredPoint(NamedTuple):
     """One row per expired restore point."""
 
     number: int
@@ -108,10 +108,10 @@ class HistoryRow(NamedTuple):
 
 SCHEMAS = {
     "points": schema_of(Point),
-    "incarnations": schema_of(Life),
+    "incarnations": schema_of(IncarnationRow),
     "segments": SEGMENTS,
     "losses": schema_of(LostRange),
-    "past": schema_of(PastPoint),
+    "past": schema_of(ExpiredPoint),
     "log_starts": schema_of(LogStart),
     "history": schema_of(HistoryRow),
 }
@@ -158,8 +158,8 @@ class State:
         return np.sort(integers(self.points.read(["number"]), "number"))
 
     @cached_property
-    def lives(self) -> Mapping[Incarnation, Life]:
-        return {(row[0], row[1]): Life(*row) for row in self.incarnations.rows(*Life._fields)}
+    def lives(self) -> Mapping[Incarnation, IncarnationRow]:
+        return {(row[0], row[1]): IncarnationRow(*row) for row in self.incarnations.rows(*IncarnationRow._fields)}
 
     @cached_property
     def highest(self) -> Mapping[str, int]:
@@ -193,7 +193,7 @@ class State:
         return frozenset([*self.past.rows("number", "manifest"), *points])
 
     @property
-    def let_go(self) -> int:
+    def expired(self) -> int:
         """The number of restore points that were let go."""
         return len(self.past_manifests.keys() - set(self.numbers.tolist()))
 
@@ -245,7 +245,7 @@ def highest_incarnations(incarnations: Iterable[Incarnation]) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Hold:
+class RetentionHold:
     """Records that somebody still has to read: `name` has read restore points up to `restore_point`.
 
     `positions` maps a topic to an incarnation and the next offsets to read of its partitions. Earlier incarnations are
@@ -269,7 +269,7 @@ class Hold:
         return last >= (following[partition] if partition < len(following) else 0)
 
 
-def held_points(state: State, holds: Sequence[Hold]) -> dict[int, list[str]]:
+def held_points(state: State, holds: Sequence[RetentionHold]) -> dict[int, list[str]]:
     """Return the restore points that must stay, each with the names of its holds. A hold on an incarnation that has
     ended is on the last restore point that has it."""
     last_points = state.last_points()

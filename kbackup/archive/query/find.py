@@ -24,7 +24,7 @@ from kbackup.archive.segments.window import Window
 from kbackup.errors import UsageError
 from kbackup.formats.arrow import compute
 from kbackup.formats.block import select_records
-from kbackup.formats.layout import gather, layout
+from kbackup.formats.fields import gather, locate_fields
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
 
@@ -59,7 +59,7 @@ class Pattern:
 
     def __call__(self, tp: TopicPartition, block: RecordBlock) -> npt.NDArray[np.bool_]:
         """Return which records match: bool[n]. The block is checked on the way."""
-        fields = layout(block, "record block", 0)
+        fields = locate_fields(block, "record block", 0)
         matching = np.zeros(len(block), np.bool_)
         if "key" in self.fields:
             matching |= self._among(gather(block.data, fields.keys))

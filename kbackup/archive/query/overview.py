@@ -411,7 +411,7 @@ def _overview(
         warnings=manifest.warnings if manifest is not None else content.warnings,
         choice=content.choice,
         not_known=manifest.not_known if manifest is not None else (),
-        let_go=state.let_go if state is not None else 0,
+        let_go=state.expired if state is not None else 0,
         transactions=manifest.transactions if manifest is not None and content.choice is None else None,
     )
 

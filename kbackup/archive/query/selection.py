@@ -13,7 +13,7 @@ from kbackup.errors import UsageError, suggest_name
 from kbackup.util.linear_regex import LinearRegex
 from kbackup.util.text import printable
 
-Kind = Literal["topic", "group", "subject"]
+NameKind = Literal["topic", "group", "subject"]
 
 
 def is_internal(topic: str) -> bool:
@@ -57,7 +57,7 @@ class Selection:
         """The exact names of `include`: topics that regular expressions match may come later."""
         return Selection(tuple(sorted(self.names)))
 
-    def unmatched(self, kind: Kind, names: Iterable[str], internal: bool = False) -> list[str]:
+    def unmatched(self, kind: NameKind, names: Iterable[str], internal: bool = False) -> list[str]:
         """Return the entries of `include` that select nothing of `names`: each exact name that is missing; and every
         regular expression where nothing at all is selected. None if `include` is empty. `internal`: regular
         expressions select internal topics, too."""
@@ -77,7 +77,7 @@ class Selections(NamedTuple):
 
 def check_selection(
     selection: Selection,
-    kind: Kind,
+    kind: NameKind,
     names: Iterable[str],
     where: str,
     hint: str,

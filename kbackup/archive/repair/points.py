@@ -18,7 +18,7 @@ import pyarrow as pa
 from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import drop_superseded, loss_of, loss_row
-from kbackup.archive.catalog.state import Life, LostRange, PastPoint, Point, State
+from kbackup.archive.catalog.state import ExpiredPoint, IncarnationRow, LostRange, Point, State
 from kbackup.archive.models import (
     Capture,
     Deletions,
@@ -92,7 +92,7 @@ def topic_at(captured: Captured, name: str, topic_id: str, number: int) -> Topic
 
 
 @dataclass
-class Mender:
+class ManifestRebuilder:
     """Makes documents anew for `writing`, which has not committed yet. `manifests` has the readable ones by number,
     `losses` describes what can't be recovered, and `made` has the keys of replaced documents."""
 
@@ -148,7 +148,9 @@ class Mender:
         return replace(
             state,
             points=state.points.replace([new.get(p.number, p) for p in state.restore_points]),
-            past=state.past.append([PastPoint(p.number, p.manifest) for p in state.restore_points if p.number in new]),
+            past=state.past.append(
+                [ExpiredPoint(p.number, p.manifest) for p in state.restore_points if p.number in new]
+            ),
         )
 
     def _whole(self, number: int, capture: Capture, notes: list[str]) -> Capture:
@@ -546,7 +548,7 @@ def unlisted_points(base: RepairBase, documents: Documents) -> dict[int, tuple[M
     return {manifest.number: (manifest, point) for manifest, point in points}
 
 
-def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> list[Life]:
+def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> list[IncarnationRow]:
     """Return the incarnations of the restore points, from their manifests, the table and the rows of segments. Numbers
     of folders and reservations stay taken.
 
@@ -567,17 +569,19 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
         seen[key] |= {number for number in (life.first, life.last) if number is not None and not life.retired}
     firsts = {key: min(numbers) for key, numbers in seen.items() if numbers}
     folders = {place[0] for key in sizes if (place := layout.parse_topic_key(key)) is not None}
-    lives: list[Life] = []
+    lives: list[IncarnationRow] = []
     for key in sorted({*seen, *folders}):
         known = state.lives.get(key)
         if key not in firsts:
             retired = known is None or known.retired
-            lives.append(Life(*key, ids.get(key, ""), None, None, retired))
+            lives.append(IncarnationRow(*key, ids.get(key, ""), None, None, retired))
             continue
         later = min((n for other, n in firsts.items() if other[0] == key[0] and other > key), default=0)
         is_alive = key in topics if is_newest else known is None or known.last is None
         last = max([*seen[key], *(number for number in state.numbers.tolist() if number < later)])
-        lives.append(Life(*key, ids.get(key, ""), firsts[key], None if is_alive and not later else last, False))
+        lives.append(
+            IncarnationRow(*key, ids.get(key, ""), firsts[key], None if is_alive and not later else last, False)
+        )
     return drop_superseded(lives)
 
 
@@ -591,7 +595,7 @@ def losses_of(state: State, manifests: Mapping[int, Manifest]) -> list[LostRange
     return [loss for loss in losses if loss not in known]
 
 
-def without_let_go(state: State) -> State:
+def without_expired(state: State) -> State:
     """Return `state` without rows of segments before the log start or among the losses, which an older table still
     has."""
     starts, damaged = state.starts, damaged_ranges(state)
@@ -604,7 +608,7 @@ def without_let_go(state: State) -> State:
     return replace(state, segments=state.segments.where(stays, *names))
 
 
-def with_rows(state: State, lives: Sequence[Life], segments: pa.Table, losses: Sequence[LostRange]) -> State:
+def with_rows(state: State, lives: Sequence[IncarnationRow], segments: pa.Table, losses: Sequence[LostRange]) -> State:
     return replace(
         state,
         incarnations=state.incarnations.replace(lives),

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.state import Life, LogStart, LostRange, State
+from kbackup.archive.catalog.state import IncarnationRow, LogStart, LostRange, State
 from kbackup.archive.catalog.tables import SEGMENTS
 from kbackup.archive.models import Loss, Manifest, PartitionState
 from kbackup.archive.repair.base import Sizes
@@ -179,14 +179,14 @@ def attribute(
 
 
 def by_preference(segment: Segment) -> tuple[object, ...]:
-    """Return the key to sort segments by: in order; of two that begin alike, the one with the spare name first, because
-    the other is an orphan."""
+    """Return the key to sort segments by: in order; of two that begin alike, the one with the padded name first,
+    because the other is an orphan."""
     name = layout.parse_segment(segment.key.rpartition("/")[2])
-    return (*in_order(segment), -(name.spare if name is not None else 0), -segment.last)
+    return (*in_order(segment), -(name.extra_zeros if name is not None else 0), -segment.last)
 
 
 def _possible(
-    segment: Segment, states: Sequence[tuple[int, PartitionState]], lost: Sequence[int], life: Life | None
+    segment: Segment, states: Sequence[tuple[int, PartitionState]], lost: Sequence[int], life: IncarnationRow | None
 ) -> list[int]:
     """Return the restore points that may have added a segment: the ones with `lost` manifests after the last restore
     point that ends before the segment, then the first that includes it, or 0 if none does."""
@@ -322,12 +322,12 @@ def _uncounted(
     sums: Sequence[tuple[int, int]],
     holes: Sequence[tuple[int, int]],
 ) -> Iterator[LostRange]:
-    start, let_go = (log_start.start, log_start.records) if log_start is not None else (0, 0)
+    start, expired = (log_start.start, log_start.records) if log_start is not None else (0, 0)
     lacking = 0
     for number, p in states:
         if p.end <= start:
             continue
-        missing = p.records - let_go - sum(count for point, count in sums if point <= number)
+        missing = p.records - expired - sum(count for point, count in sums if point <= number)
         first, start = max(start, p.start), p.end
         explained = any(a < p.end and first <= b for a, b in holes)
         if missing > lacking and not explained:

@@ -17,8 +17,8 @@ from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats import frames
 from kbackup.formats.block import make_block
+from kbackup.formats.fields import Buffer, check, corrupt
 from kbackup.formats.index import ENTRY, SegmentIndex, decode_entries, decode_index
-from kbackup.formats.layout import Buffer, check, corrupt
 from kbackup.formats.stream import block_of, blocks, record_cuts
 from kbackup.store.base import Store
 from kbackup.types import Bytes, RecordBlock

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from kbackup.formats.arrow import compute
 from kbackup.formats.block import heads
-from kbackup.formats.layout import Layout, gather, layout
+from kbackup.formats.fields import BlockFields, gather, locate_fields
 from kbackup.types import Int64Array, RecordBlock
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.large_binary())])
@@ -45,7 +45,7 @@ def to_table_batch(
     """Return the block's records in columns of `SCHEMA`: `columns`, in their order, by default all. Others cost
     nothing. `CorruptError`, naming `segment`, for a damaged block."""
     names = SCHEMA.names if columns is None else columns
-    fields = layout(block, segment, 0)
+    fields = locate_fields(block, segment, 0)
     count = len(block)
     make: dict[str, Callable[[], pa.Array[Any]]] = {
         "key": lambda: gather(block.data, fields.keys),
@@ -67,14 +67,14 @@ def micros(timestamps: Int64Array) -> Int64Array:
     return np.clip(timestamps, -_FURTHEST, _FURTHEST) * 1000
 
 
-def _timestamps(fields: Layout) -> pa.Array[Any]:
+def _timestamps(fields: BlockFields) -> pa.Array[Any]:
     untimed = fields.types < 0
     values: Any = pa.array(micros(np.where(untimed, 0, fields.timestamps)), pa.int64(), mask=untimed)
     made: pa.Array[Any] = values.view(SCHEMA.field("timestamp").type)
     return made
 
 
-def _headers(block: RecordBlock, fields: Layout) -> pa.Array[Any]:
+def _headers(block: RecordBlock, fields: BlockFields) -> pa.Array[Any]:
     keys: Any = gather(block.data, fields.header_keys)
     try:
         keys = keys.cast(pa.string())
@@ -142,7 +142,7 @@ def to_export_batch(
 
 def _raw_header_keys(block: RecordBlock, segment: str, headers: Any) -> Any:
     """Return the header keys of the records that have one which is not UTF-8; null for all others."""
-    fields = layout(block, segment, 0)
+    fields = locate_fields(block, segment, 0)
     raw: Any = gather(block.data, fields.header_keys)
     shown = headers.flatten().field(0).cast(pa.large_binary())
     changed = compute().not_equal(raw, shown).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -448,14 +448,14 @@ def with_checked_key(segment: Segment) -> Segment:
 
 
 def _wrong_key(key: str, folder: str, partition: int, first: int) -> CorruptError:
-    due = layout.records_key(folder, partition, first, layout.compression_of(key))
-    return CorruptError(f"file {key} is named by the catalog where {due} belongs", _HINT)
+    expected = layout.records_key(folder, partition, first, layout.compression_of(key))
+    return CorruptError(f"file {key} is named by the catalog where {expected} belongs", _HINT)
 
 
 # The objects of segments, and which of them a store has.
 
 
-class Due(NamedTuple):
+class ExpectedObject(NamedTuple):
     """An object of the archive: `size` and `crc` (CRC-64/NVME, 16 hex digits) are of its plain bytes."""
 
     key: str
@@ -463,28 +463,28 @@ class Due(NamedTuple):
     crc: str
 
 
-def objects_of(segments: Sequence[Segment]) -> Iterator[tuple[Due, Due]]:
+def objects_of(segments: Sequence[Segment]) -> Iterator[tuple[ExpectedObject, ExpectedObject]]:
     """Yield the records and the index of each segment."""
     for key, stored, count, crc, index_crc in rows_of(segments, "key", "stored", "count", "crc", "index_crc"):
-        yield Due(key, stored, crc), Due(layout.index_key_of(key), 1 + 24 * count, index_crc)
+        yield ExpectedObject(key, stored, crc), ExpectedObject(layout.index_key_of(key), 1 + 24 * count, index_crc)
 
 
-def due_in_order(parts: Iterable[Sequence[Segment]], indexes: bool = True) -> Iterator[Due]:
-    """Yield the objects of partitions as a store lists them; short of offsets of more than ten digits, and of spare
+def expected_in_order(parts: Iterable[Sequence[Segment]], indexes: bool = True) -> Iterator[ExpectedObject]:
+    """Yield the objects of partitions as a store lists them; short of offsets of more than ten digits, and of padded
     names."""
     for part in sorted(filter(None, parts), key=lambda part: next(rows_of(part, "key"))):
         for records, index in objects_of(part):
             yield from (index, records) if indexes else (records,)
 
 
-def unpaired(listed: Iterable[ObjectInfo], due: Iterable[Due]) -> tuple[dict[str, int], dict[str, int]]:
+def unpaired(listed: Iterable[ObjectInfo], expected: Iterable[ExpectedObject]) -> tuple[dict[str, int], dict[str, int]]:
     """Return key and size of the objects that are listed and not due, and of those that are due and not listed in that
     size. Both come in order of keys, short of a few."""
     extra: dict[str, int] = {}
     lacking: dict[str, int] = {}
     remaining, paired = iter(listed), ""
     entry = next(remaining, None)
-    for each in due:
+    for each in expected:
         while entry is not None and entry.key < each.key:
             extra[entry.key], entry = entry.size, next(remaining, None)
         if entry is not None and entry.key == each.key and entry.size == each.size:

@@ -22,14 +22,14 @@ _MAGIC = b"\x01"
 
 class SegmentTarget(NamedTuple):
     """The topic, partition and form in which segments are written. `threshold` is `segment_bytes`; `compression` is
-    'none' or 'zstd'; `spare` is the suffix of the segments' names (`layout.segment_stem`)."""
+    'none' or 'zstd'; `extra_zeros` are in the segments' names (`layout.segment_stem`)."""
 
     topic: str
     incarnation: int
     partition: int
     threshold: int
     compression: str
-    spare: int = 0
+    extra_zeros: int = 0
 
     @property
     def incarnation_partition(self) -> IncarnationPartition:
@@ -42,7 +42,7 @@ class SegmentTarget(NamedTuple):
 
 class SegmentTakenError(KbackupError):
     """The name of the segment that begins at `first` is taken: salvage the segment (`read.salvage_segment`) and go on
-    after it, or write it with the next spare name."""
+    after it, or write it with one more extra zero in its name."""
 
     def __init__(self, key: str, first: int) -> None:
         super().__init__(f"object {key} exists already", "another attempt wrote it")
@@ -101,7 +101,9 @@ class _OpenSegment:
         self._min: int | None = None
         self._max: int | None = None
         self.size = 1
-        self._key = layout.records_key(target.directory, target.partition, first, target.compression, target.spare)
+        self._key = layout.records_key(
+            target.directory, target.partition, first, target.compression, target.extra_zeros
+        )
         self._index_key = layout.index_key_of(self._key)
         self._frames = FrameCompressor() if target.compression == "zstd" else None
         self._records: Upload = store.upload(self._key)

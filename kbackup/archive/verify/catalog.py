@@ -20,7 +20,7 @@ from kbackup.archive.catalog.tables import open_rows, read_ref
 from kbackup.archive.identity import ANOTHER_COPY, check_encryption
 from kbackup.archive.models import ArchiveInfo, Lease, Manifest, PartitionState, load
 from kbackup.archive.reader import Archive
-from kbackup.archive.segments.table import Due, Ordered, Segments, objects_of
+from kbackup.archive.segments.table import ExpectedObject, Ordered, Segments, objects_of
 from kbackup.archive.verify.findings import CHANGED, REBUILD, Findings, of_error
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
@@ -341,7 +341,7 @@ def check_stored_checksums(store: Store, segments: Segments, lacking: Collection
     """Checksums that the store keeps against the tables', but for `lacking` objects; returns how many it keeps none
     for."""
 
-    def compare(due: Due) -> bool:
+    def compare(due: ExpectedObject) -> bool:
         with findings.catching(due.key):
             kept = store.checksum(due.key)
             if kept is None:

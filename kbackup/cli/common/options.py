@@ -11,7 +11,13 @@ from typing import Any, TypeVar
 
 import click
 
-from kbackup.cli.common.frame import METRICS_FILE, FlagValues, Frame, load_config, pass_frame
+from kbackup.cli.common.command_context import (
+    METRICS_FILE,
+    CommandContext,
+    FlagValues,
+    load_config,
+    pass_command_context,
+)
 from kbackup.cli.common.output import Reporter
 from kbackup.config import KEYS, Key, Setting, SettingOrigin, exposes_secret
 from kbackup.config.values import escape_references
@@ -165,7 +171,7 @@ def _archived_names(kind: str, context: click.Context) -> list[str]:
             loaded = load_config(state)
             if (loaded.config.encryption.key or "").startswith("command:"):
                 return  # it may ask for a password
-            archive = open_archive(cached_archive_store(Frame(loaded, Reporter())))
+            archive = open_archive(cached_archive_store(CommandContext(loaded, Reporter())))
             if kind == "labels":
                 names.extend(archive.state.labels)
             elif kind == "points":
@@ -446,14 +452,14 @@ def archive_command(
     group: click.Group | None = None,
     example: str = "",
 ) -> Callable[[Callable[..., int | None]], click.Command]:
-    """Return a decorator that makes a function a command on an archive; its first argument is a `Frame`.
+    """Return a decorator that makes a function a command on an archive; its first argument is a `CommandContext`.
 
     The command has its `own` arguments and options and those that such commands share. `argument`: the archive may also
     be an argument. `spark`: the command may start Spark. `example` is a line at the end of its help."""
 
     def decorate(body: Callable[..., int | None]) -> click.Command:
         first, last = (archive_argument,) if argument else (), (spark_options,) if spark else ()
-        function = options(*first, *own, *last, bucket_options)(pass_frame(body))
+        function = options(*first, *own, *last, bucket_options)(pass_command_context(body))
         made = group.command if group is not None else click.command
         return made(name, epilog=f"Example: {example}" if example else None)(function)
 

@@ -19,7 +19,7 @@ from kbackup.archive.query.browse import Catalogue, PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.schemas import archived_schemas
 from kbackup.archive.segments.window import Window
-from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import bucket_options, key_option, options, state_options, zoned
 from kbackup.cli.common.output import Reporter, show_window
 from kbackup.cli.common.session import cached_archive_store
@@ -223,15 +223,17 @@ class OpenedArchive(NamedTuple):
     schemas: Callable[[], Schemas | None]
 
 
-def open_archive_at(frame: Frame, restore_point: str, to_time: int | None, topic: str | None) -> OpenedArchive:
+def open_archive_at(
+    context: CommandContext, restore_point: str, to_time: int | None, topic: str | None
+) -> OpenedArchive:
     """Open the archive as of a restore point, or of a time (ms since the epoch); notes name the selection."""
-    store = cached_archive_store(frame)
+    store = cached_archive_store(context)
     reader = ArchiveReader(store, restore_point, to_time)
     catalogue = reader.catalogue(topic)
     if catalogue.choice is not None:
-        frame.reporter.note(f"{catalogue.archive} as a restore would bring it back:")
-        show_window(catalogue.choice, frame.reporter)
-    frame.reporter.warning(*catalogue.warnings)
+        context.reporter.note(f"{catalogue.archive} as a restore would bring it back:")
+        show_window(catalogue.choice, context.reporter)
+    context.reporter.warning(*catalogue.warnings)
     readable = store if catalogue.restore_point is not None else JavaFolder(store)
     return OpenedArchive(readable, catalogue, reader.schemas)
 
@@ -318,24 +320,24 @@ class RecordRequest:
     def window(self, address: TopicAddress | None) -> Window:
         return self.times if address is None else self.times.at_offsets(address.start, address.end)
 
-    def open(self, frame: Frame, address: TopicAddress | None) -> OpenedArchive:
+    def open(self, context: CommandContext, address: TopicAddress | None) -> OpenedArchive:
         topic = address.topic if address is not None else None
-        return open_archive_at(frame, self.restore_point, self.times.to_time, topic)
+        return open_archive_at(context, self.restore_point, self.times.to_time, topic)
 
-    def show(self, frame: Frame) -> Show:
+    def show(self, context: CommandContext) -> Show:
         """Return the function that prints a record. Raises `UsageError` for a contradiction, and raw bytes on a
         terminal."""
         if self.template is None:
             if self.raw:
                 raise UsageError("--raw needs --format", "give a format, as in --format '%v' --raw")
-            return _documents(frame.reporter) if frame.reporter.json else SHOWS[self.output or "text"]
-        if self.output is not None or frame.reporter.json:
+            return _documents(context.reporter) if context.reporter.json else SHOWS[self.output or "text"]
+        if self.output is not None or context.reporter.json:
             raise UsageError("--format excludes --output and --json", "give one of the three")
         if self.raw and sys.stdout.isatty():
             raise UsageError("--raw prints unescaped bytes, and stdout is a terminal", "send them to a file or a pipe")
         return as_format(self.template, raw=self.raw)
 
-    def decoding(self, frame: Frame, opened: OpenedArchive) -> Decoding:
+    def decoding(self, context: CommandContext, opened: OpenedArchive) -> Decoding:
         """Return the decoding of the archive's records. Raises `UsageError` for a contradiction, an invalid schema
         file, a missing library, and without any source of schemas."""
         files = {"key": (self.key_schema, self.key_message), "value": (self.value_schema, self.value_message)}
@@ -348,15 +350,15 @@ class RecordRequest:
                 raise UsageError(
                     f"{option} {message} names a message without a schema", f"give --{part}-schema FILE as well"
                 )
-        named = frame.loaded.origins["schema_registry.url"].kind == "flag"
+        named = context.loaded.origins["schema_registry.url"].kind == "flag"
         requested = [part for part in self.decode if part != MM2] or (PARTS if named else ())
         rest = [part for part in requested if part not in decoders]
         if rest:
-            decoders |= archived_schemas(opened.schemas(), frame.config.schema_registry).decoders(rest)
+            decoders |= archived_schemas(opened.schemas(), context.config.schema_registry).decoders(rest)
         mm2 = MM2 in self.decode
         if self.strict and not decoders and not mm2:
             raise UsageError("--strict without decoding has no effect", "give --schema-registry, --decode or a schema")
-        if (decoders or mm2) and self.output == "hex" and not frame.reporter.json:
+        if (decoders or mm2) and self.output == "hex" and not context.reporter.json:
             raise UsageError("--output hex does not decode", "decode with --output text or json")
         return Decoding(decoders, self.strict, mm2)
 
@@ -375,11 +377,11 @@ def with_record_request(command: Callable[..., int | None]) -> Callable[..., int
     """Pass the values of `record_options` to a command as a `RecordRequest`, after its frame."""
 
     @functools.wraps(command)
-    def run(frame: Frame, /, **given: Any) -> int | None:
+    def run(context: CommandContext, /, **given: Any) -> int | None:
         times = _times_of(given.pop("from_time"), given.pop("to_time"))
         names = [field.name for field in fields(RecordRequest) if field.name != "times"]
         request = RecordRequest(times=times, **{name: given.pop(name) for name in names})
-        return command(frame, request, **given)
+        return command(context, request, **given)
 
     return run
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from kbackup import library
-from kbackup.cli.common.frame import Frame, interrupt_by, signal_handler
+from kbackup.cli.common.command_context import CommandContext, interrupt_by, signal_handler
 from kbackup.cli.common.output import Reporter
 from kbackup.config import Config
 from kbackup.errors import KbackupError
@@ -29,36 +29,36 @@ _MOST_ENDS = 3
 _HOUR = 3600.0
 
 
-def cached_archive_store(frame: Frame, address: str | None = None) -> Store:
+def cached_archive_store(context: CommandContext, address: str | None = None) -> Store:
     """Open the store of the command's archive, or of the archive at `address`, with the cache of metadata."""
-    address = address or frame.archive
-    return library.archive_store(frame.config, address, cached=True, accept_rollback=frame.accept_rollback)[0]
+    address = address or context.archive
+    return library.archive_store(context.config, address, cached=True, accept_rollback=context.accept_rollback)[0]
 
 
-def archive_store(frame: Frame, address: str | None = None, *, lost: bool = False) -> Store:
+def archive_store(context: CommandContext, address: str | None = None, *, lost: bool = False) -> Store:
     """Open the store of the command's archive, or of the archive at `address`; the end of the command remembers its
     newest catalog. `lost` accepts an archive without its archive.json.
 
     Raises `MismatchError` if the archive has another id than `archive_id`."""
-    address = address or frame.archive
-    store, remember = library.archive_store(frame.config, address, lost=lost, accept_rollback=frame.accept_rollback)
-    if frame.config.metadata_cache:
+    address = address or context.archive
+    store, remember = library.archive_store(context.config, address, lost=lost, accept_rollback=context.accept_rollback)
+    if context.config.metadata_cache:
         click.get_current_context().call_on_close(remember)
     return store
 
 
-def state_store(frame: Frame, store: Store | None = None) -> Store:
+def state_store(context: CommandContext, store: Store | None = None) -> Store:
     """Open the store for plans, offset maps and reports of restores and flows: unless set, the archive's `store`."""
-    if not frame.config.restore.state and store is None:
-        store = archive_store(frame)
-    return library.state_store(frame.config, store)
+    if not context.config.restore.state and store is None:
+        store = archive_store(context)
+    return library.state_store(context.config, store)
 
 
-def show_connecting(frame: Frame, role: Literal["source", "target"]) -> None:
+def show_connecting(context: CommandContext, role: Literal["source", "target"]) -> None:
     """Print the cluster to connect to. The imports and its answer may take seconds."""
-    properties = frame.config.source if role == "source" else frame.config.target
+    properties = context.config.source if role == "source" else context.config.target
     if servers := properties.get("bootstrap.servers"):
-        frame.reporter.doing(f"connecting to the {role} cluster at {servers}")
+        context.reporter.doing(f"connecting to the {role} cluster at {servers}")
 
 
 @contextmanager

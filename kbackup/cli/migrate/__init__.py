@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kbackup.cli.common.frame import LazyGroup
+from kbackup.cli.common.command_context import LazyGroup
 from kbackup.cli.common.options import common_options
 
 metrics_option = click.option(

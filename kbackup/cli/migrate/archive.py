@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import bucket_options, key_options, source_options
 from kbackup.cli.common.output import ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting
@@ -15,8 +15,8 @@ from kbackup.cli.common.session import archive_store, show_connecting
 @key_options("backup.adopt_cluster")
 @click.option("--label", metavar="NAME", help="Label of the new restore point.")
 @bucket_options
-@pass_frame
-def command(frame: Frame, label: str | None) -> None:
+@pass_command_context
+def command(context: CommandContext, label: str | None) -> None:
     """Archive the whole metadata of a cluster in one new restore point, without records.
 
     Run it before each step of a migration. It reads the brokers, and what else [source] names: ZooKeeper, a
@@ -24,11 +24,11 @@ def command(frame: Frame, label: str | None) -> None:
     """
     from kbackup.jobs.migrate.archive import archive_metadata
 
-    store = archive_store(frame)
-    show_connecting(frame, "source")
-    with ShownProgress(frame.reporter) as shown:
-        report = archive_metadata(frame.config.backup, frame.config.sources, store, shown, label or "")
-    reporter = frame.reporter
+    store = archive_store(context)
+    show_connecting(context, "source")
+    with ShownProgress(context.reporter) as shown:
+        report = archive_metadata(context.config.backup, context.config.sources, store, shown, label or "")
+    reporter = context.reporter
     reporter.table(
         ("part", "entities", "read from"), [(each.part, each.entities, each.source) for each in report.parts]
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import bucket_options, point_option
 from kbackup.cli.common.session import archive_store
 from kbackup.util.text import plural
@@ -29,8 +29,8 @@ from kbackup.util.text import plural
     help="Folder for the new bootstrap.checkpoint, which only you can read.",
 )
 @bucket_options
-@pass_frame
-def command(frame: Frame, restore_point: str, base: Path, out: Path) -> None:
+@pass_command_context
+def command(context: CommandContext, restore_point: str, base: Path, out: Path) -> None:
     """Write the bootstrap.checkpoint of a new KRaft cluster, in which users keep their passwords.
 
     Adds SCRAM credentials, client quotas, valid delegation tokens and the next producer id to the file that
@@ -40,8 +40,8 @@ def command(frame: Frame, restore_point: str, base: Path, out: Path) -> None:
     from kbackup.archive.reader import open_archive
     from kbackup.jobs.migrate.archive import make_bootstrap
 
-    reporter = frame.reporter
-    report = make_bootstrap(open_archive(archive_store(frame)), restore_point, base, out)
+    reporter = context.reporter
+    report = make_bootstrap(open_archive(archive_store(context)), restore_point, base, out)
     reporter.note(*(f"delegation token {token} has expired and is left out" for token in report.expired))
     counts = [
         plural(report.scram_users, "SCRAM user"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import bucket_options, source_options
 from kbackup.cli.common.session import archive_store, show_connecting
 from kbackup.cli.migrate import controller_config_option
@@ -16,8 +16,8 @@ from kbackup.cli.migrate import controller_config_option
 @source_options
 @controller_config_option
 @bucket_options
-@pass_frame
-def command(frame: Frame, controller_files: tuple[Path, ...]) -> int:
+@pass_command_context
+def command(context: CommandContext, controller_files: tuple[Path, ...]) -> int:
     """Check whether a cluster is ready for its migration from ZooKeeper to KRaft.
 
     Reads the brokers, ZooKeeper (zookeeper.connect in [source]), --controller-config and the archive; changes nothing.
@@ -27,10 +27,10 @@ def command(frame: Frame, controller_files: tuple[Path, ...]) -> int:
     from kbackup.jobs.migrate.preflight import judge
     from kbackup.jobs.migrate.readings import read_preflight
 
-    reporter = frame.reporter
-    show_connecting(frame, "source")
-    store = (lambda: archive_store(frame)) if frame.config.archive else None
-    report = judge(read_preflight(frame.config.sources, controller_files, store))
+    reporter = context.reporter
+    show_connecting(context, "source")
+    store = (lambda: archive_store(context)) if context.config.archive else None
+    report = judge(read_preflight(context.config.sources, controller_files, store))
     for line in report.lines:
         word = {"failed": "FAILED", "ok": "ok"}.get(line.status, "warning")
         reporter.check(word, line.name, line.detail, line.hint)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import bucket_options, source_options
 from kbackup.cli.common.session import archive_store, show_connecting
 from kbackup.cli.migrate import controller_config_option, metrics_option
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 )
 @click.option("--confirm", is_flag=True, help="Delete /controller and /migration if every guard allows it.")
 @bucket_options
-@pass_frame
-def command(frame: Frame, /, confirm: bool, **options: Any) -> None:
+@pass_command_context
+def command(context: CommandContext, /, confirm: bool, **options: Any) -> None:
     """Show the steps back to ZooKeeper; with --confirm, delete the migration's znodes.
 
     --confirm deletes /controller and /migration alone. It refuses unless the migration is not finished, no KRaft
@@ -56,15 +56,15 @@ def command(frame: Frame, /, confirm: bool, **options: Any) -> None:
     from kbackup.jobs.migrate.rollback import RollbackOptions, delete_znodes, guards_of, read_situation, runbook
     from kbackup.zookeeper.session import open_session
 
-    sources, reporter = frame.config.sources, frame.reporter
+    sources, reporter = context.config.sources, context.reporter
     if sources.zookeeper is None:
         raise UsageError("no ZooKeeper is named", "set zookeeper.connect in [source]")
-    show_connecting(frame, "source")
+    show_connecting(context, "source")
     read = partial(
         read_situation,
         sources,
         options=RollbackOptions(**options),
-        store=(lambda: archive_store(frame)) if frame.config.archive else None,
+        store=(lambda: archive_store(context)) if context.config.archive else None,
     )
     deleted: Sequence[ZnodeContent] = ()
     with open_session(sources.zookeeper) as zookeeper:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import common_options, source_options
 from kbackup.cli.common.output import Cell, Reporter, cell_text
 from kbackup.cli.common.session import stop_at_signals
@@ -147,8 +147,8 @@ _PAUSE = 2.0  # s between two looks at a ZooKeeper that is behind
     help="Seconds between looks of --follow.",
 )
 @common_options
-@pass_frame
-def command(frame: Frame, metrics_urls: tuple[str, ...], follow: bool, interval: float) -> int:
+@pass_command_context
+def command(context: CommandContext, metrics_urls: tuple[str, ...], follow: bool, interval: float) -> int:
     """Show the state of a migration from ZooKeeper to KRaft, and the next step.
 
     Asks three witnesses: metrics of controllers (--metrics-url), znodes (zookeeper.connect in [source]) and a
@@ -167,17 +167,17 @@ def command(frame: Frame, metrics_urls: tuple[str, ...], follow: bool, interval:
 
     def read_state() -> StateReport:
         nonlocal earlier
-        witnesses, before = read_witnesses(frame.config.sources, metrics_urls), earlier
+        witnesses, before = read_witnesses(context.config.sources, metrics_urls), earlier
         earlier = witnesses
         return judge(witnesses, before)
 
     if follow:
-        _follow(read_state, interval, frame.reporter)
+        _follow(read_state, interval, context.reporter)
         return EXIT_OK
     report = read_state()
     if report.lag:  # it may be catching up: a second look shows whether it does
         time.sleep(_PAUSE)
         report = read_state()
-    frame.reporter.fields(_fields(report))
-    frame.reporter.document(state_document(report))
+    context.reporter.fields(_fields(report))
+    context.reporter.document(state_document(report))
     return EXIT_LOSS if report.disagreements or report.waits_for else EXIT_OK

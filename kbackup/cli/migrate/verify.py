@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import click
 
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import Duration, bucket_options, point_option, source_options
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import EXIT_OK, CorruptError
@@ -24,8 +24,8 @@ from kbackup.util.text import plural
 )
 @source_options
 @bucket_options
-@pass_frame
-def command(frame: Frame, restore_point: str, lag: timedelta) -> int:
+@pass_command_context
+def command(context: CommandContext, restore_point: str, lag: timedelta) -> int:
     """Compare ZooKeeper, KRaft and the archive, and name each difference.
 
     Compares what [source] names (brokers, ZooKeeper, a controller's metadata log), and a restore point if an archive is
@@ -34,9 +34,9 @@ def command(frame: Frame, restore_point: str, lag: timedelta) -> int:
     from kbackup.archive.reader import open_archive
     from kbackup.jobs.migrate.verify import verify_migration
 
-    archive = open_archive(archive_store(frame)) if frame.config.archive else None
-    report = verify_migration(frame.config.sources, archive, restore_point, lag.total_seconds())
-    reporter = frame.reporter
+    archive = open_archive(archive_store(context)) if context.config.archive else None
+    report = verify_migration(context.config.sources, archive, restore_point, lag.total_seconds())
+    reporter = context.reporter
     labels = sorted({label for side in report.sides for label in side.entities})
     reporter.table(
         ("entities", *(side.name for side in report.sides)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kbackup.cli.common.frame import LazyGroup
+from kbackup.cli.common.command_context import LazyGroup
 
 SUBCOMMANDS = {name: f"{__name__}.{name}" for name in ("run", "status", "translate")}
 """`kbackup mirror FILE` is `kbackup mirror run FILE`."""

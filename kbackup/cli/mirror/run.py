@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.backup import RoundReporter, check_stale_after
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import bucket_options, key_option, options, rate_option, spark_options
 from kbackup.cli.common.output import Reporter, columns
 from kbackup.cli.common.session import archive_store, spark_session, state_store, stop_at_signals
@@ -23,10 +23,10 @@ from kbackup.jobs.backup.transactions import are_in_part
 from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror.dry_run import DryRun, dry_run, dry_run_of_take
 from kbackup.jobs.mirror.flow import Flow
-from kbackup.jobs.mirror.halves.apply import ApplyHalf, ApplyReport, RoundReport
+from kbackup.jobs.mirror.halves.apply import ApplyReport, MirrorWriter, RoundReport
 from kbackup.jobs.mirror.halves.take import (
+    MirrorReader,
     MirrorSource,
-    TakeHalf,
     mirror_selections,
     rhythm_of,
     run_together,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def show_dry_runs(
-    frame: Frame,
+    context: CommandContext,
     properties: MirrorProperties,
     flows: Iterable[Flow],
     spark: Callable[[], SparkSession],
@@ -55,19 +55,19 @@ def show_dry_runs(
     """Show what a round of each flow would do, in the halves that are selected: `take`, `apply` or both."""
     runs: list[DryRun] = []
     for flow in flows:
-        store = archive_store(frame, flow.archive_address())
+        store = archive_store(context, flow.archive_address())
         pairs = [pair for pair in properties.heartbeat_flows if take and pair.target == flow.source]
         if apply:
             target = Cluster(flow.client("target"), "target")
             target.connect()
             heartbeats = pairs if flow.source_properties is not None else ()
-            runs.append(dry_run(flow, store, state_store(frame, store), target, heartbeats, spark))
+            runs.append(dry_run(flow, store, state_store(context, store), target, heartbeats, spark))
         else:
             runs.append(dry_run_of_take(flow, store, pairs))
-        frame.reporter.warning(*runs[-1].warnings)
-        _show(runs[-1], frame.reporter)
-        frame.reporter.warning(*(f"flow {flow.name} would end: {problem}" for problem in runs[-1].problems))
-    frame.reporter.document({"flows": runs})
+        context.reporter.warning(*runs[-1].warnings)
+        _show(runs[-1], context.reporter)
+        context.reporter.warning(*(f"flow {flow.name} would end: {problem}" for problem in runs[-1].problems))
+    context.reporter.document({"flows": runs})
     return EXIT_LOSS if any(run.held_back or run.problems for run in runs) else EXIT_OK
 
 
@@ -116,8 +116,8 @@ def _change(run: DryRun, remote: str) -> str:
 class ApplyRoundReporter(RoundReporter):
     """Prints the result of each round of an apply half, and updates health and metrics file."""
 
-    def __init__(self, frame: Frame, health: Health | None) -> None:
-        super().__init__(frame, health)
+    def __init__(self, context: CommandContext, health: Health | None) -> None:
+        super().__init__(context, health)
         self._refused: dict[str, frozenset[str]] = {}
         self._held_back: frozenset[str] = frozenset()
 
@@ -164,21 +164,21 @@ class ApplyRoundReporter(RoundReporter):
             )
 
 
-def show_reports(frame: Frame, reports: Mapping[str, FollowReport | ApplyReport]) -> bool:
+def show_reports(context: CommandContext, reports: Mapping[str, FollowReport | ApplyReport]) -> bool:
     """Print the totals of each half. Return whether anything was lost or refused, or whether the last restore point of
     a source may have transactions in part."""
     is_loss = False
     for name, report in reports.items():
         if isinstance(report, FollowReport):
-            options = frame.config.backup
+            options = context.config.backup
             is_lost = bool(report.losses) and not options.allow_loss
             is_loss = is_loss or is_lost or are_in_part(report.transactions, options)
             summary = f"{plural(report.restore_points, 'restore point')}; newest {report.restore_point or 'none'}"
         else:
             is_loss = is_loss or report.is_loss
             summary = f"{plural(report.rounds, 'round')}; applied restore point {report.restore_point or 'none'}"
-        frame.reporter.line(f"{name}: {plural(report.records, 'record')}, {human_size(report.bytes)}, {summary}")
-    frame.reporter.document({"halves": reports})
+        context.reporter.line(f"{name}: {plural(report.records, 'record')}, {human_size(report.bytes)}, {summary}")
+    context.reporter.document({"halves": reports})
     return is_loss
 
 
@@ -189,7 +189,7 @@ class Building:
     Take halves end at `stop`, apply halves at `last`. If both run, `last` comes later: the apply halves then apply the
     last restore points of the take halves."""
 
-    frame: Frame
+    context: CommandContext
     properties: MirrorProperties
     spark: Callable[[], SparkSession]
     stop: Stop
@@ -203,60 +203,60 @@ class Building:
             check_stale_after(follow)
             self.health = JointHealth(follow.stale_after_seconds)
             server = self.stack.enter_context(Server(follow.listen, self.health))
-            self.frame.reporter.note(f"metrics on port {server.port}")
+            self.context.reporter.note(f"metrics on port {server.port}")
 
     @property
     def rhythm(self) -> Follow:
         """The `[follow]` section with a mirror's own defaults."""
-        unset = [path for path, origin in self.frame.loaded.origins.items() if origin.kind == "default"]
-        return rhythm_of(self.frame.config.follow, unset)
+        unset = [path for path, origin in self.context.loaded.origins.items() if origin.kind == "default"]
+        return rhythm_of(self.context.config.follow, unset)
 
-    def halves(self, flows: Iterable[Flow], *, take: bool, apply: bool) -> dict[str, TakeHalf | ApplyHalf]:
+    def halves(self, flows: Iterable[Flow], *, take: bool, apply: bool) -> dict[str, MirrorReader | MirrorWriter]:
         """Return the halves by name, in the order of `clusters`.
 
         A source's take half comes before the apply halves of its flows."""
         members = tuple(flows)
         sources = sources_of(members) if take else []
-        halves: dict[str, TakeHalf | ApplyHalf] = {}
+        halves: dict[str, MirrorReader | MirrorWriter] = {}
         for alias in self.properties.clusters:
-            bells: list[Event] = []
+            wakeups: list[Event] = []
             for source in (source for source in sources if source.alias == alias):
                 name = f"take {alias} into {source.archive}"
-                halves[name] = self._take(source, name, bells)
+                halves[name] = self._take(source, name, wakeups)
             for flow in (flow for flow in members if apply and flow.source == alias):
                 name = f"apply {flow.name}"
                 halves[name] = half = self._apply(flow, name)
-                bells.append(half.bell)
+                wakeups.append(half.wakeup)
         return halves
 
     def _health_of(self, half: str) -> Health | None:
         return self.health.add_component(half) if self.health is not None else None
 
-    def _take(self, source: MirrorSource, name: str, bells: list[Event]) -> TakeHalf:
-        config = self.frame.config
+    def _take(self, source: MirrorSource, name: str, wakeups: list[Event]) -> MirrorReader:
+        config = self.context.config
         heartbeats = tuple(flow for flow in self.properties.heartbeat_flows if flow.target == source.alias)
         follower = Follower(
             config.backup,
             self.rhythm,
             source.properties,
-            archive_store(self.frame, source.archive),
+            archive_store(self.context, source.archive),
             self.spark,
             Silent(),
-            RoundReporter(self.frame, self._health_of(name), f"take {source.alias}: "),
+            RoundReporter(self.context, self._health_of(name), f"take {source.alias}: "),
             self.stop,
             mirror_selections(config.backup, source.flows),
             BackupSchemas(source.flows[0].source_registry, config.backup.schemas),
         )
-        return TakeHalf(source, heartbeats, follower, bells)
+        return MirrorReader(source, heartbeats, follower, wakeups)
 
-    def _apply(self, flow: Flow, name: str) -> ApplyHalf:
+    def _apply(self, flow: Flow, name: str) -> MirrorWriter:
         flow.client("target")  # refuse now, not after the first restore point
-        store = archive_store(self.frame, flow.archive_address())
-        state = state_store(self.frame, store)
-        watcher = ApplyRoundReporter(self.frame, self._health_of(name))
+        store = archive_store(self.context, flow.archive_address())
+        state = state_store(self.context, store)
+        watcher = ApplyRoundReporter(self.context, self._health_of(name))
         finish = self.last is not self.stop
         with counted.of_archive(store.url):
-            return ApplyHalf(
+            return MirrorWriter(
                 *(flow, store, state, self.spark, Silent(), watcher, self.last),
                 finish=finish,
                 look_seconds=self.rhythm.look_seconds,
@@ -282,9 +282,9 @@ class Building:
 @rate_option
 @spark_options
 @bucket_options
-@pass_frame
+@pass_command_context
 def command(
-    frame: Frame, file: Path, names: tuple[str, ...], take: bool, apply: bool, once: bool, dry_run: bool
+    context: CommandContext, file: Path, names: tuple[str, ...], take: bool, apply: bool, once: bool, dry_run: bool
 ) -> int:
     """Run the flows of a MirrorMaker 2 properties FILE until stopped.
 
@@ -297,18 +297,18 @@ def command(
     """
     if take and apply:
         raise UsageError("--take and --apply exclude each other", "give neither to run both halves")
-    properties = load_flows(file, archive=frame.config.archive)
+    properties = load_flows(file, archive=context.config.archive)
     flows = properties.selected(names)
-    frame.reporter.note(*properties.notes)
-    frame.reporter.warning(*properties.warnings)
+    context.reporter.note(*properties.notes)
+    context.reporter.warning(*properties.warnings)
     if dry_run:
-        with spark_session(frame.config, reporter=frame.reporter) as spark:
-            return show_dry_runs(frame, properties, flows, spark, take=not apply, apply=not take)
+        with spark_session(context.config, reporter=context.reporter) as spark:
+            return show_dry_runs(context, properties, flows, spark, take=not apply, apply=not take)
     with ExitStack() as stack:
         stop = stack.enter_context(closing(Stop()))
-        spark = stack.enter_context(spark_session(frame.config, reporter=frame.reporter))
+        spark = stack.enter_context(spark_session(context.config, reporter=context.reporter))
         last = stack.enter_context(closing(Stop())) if not (take or apply) else stop
-        halves = Building(frame, properties, spark, stop, last, stack).halves(flows, take=not apply, apply=not take)
+        halves = Building(context, properties, spark, stop, last, stack).halves(flows, take=not apply, apply=not take)
         runs: dict[str, Callable[[], FollowReport | ApplyReport]] = {
             name: counted.of_archive(half.archive)(half.run) for name, half in halves.items()
         }
@@ -318,7 +318,7 @@ def command(
             reports = {name: run() for name, run in runs.items()}
         else:
             stack.enter_context(stop_at_signals(stop))
-            takes = {name: run for name, run in runs.items() if isinstance(halves[name], TakeHalf)}
+            takes = {name: run for name, run in runs.items() if isinstance(halves[name], MirrorReader)}
             applies = {name: run for name, run in runs.items() if name not in takes}
             reports = run_together(takes, stop, applies, last)
-    return EXIT_LOSS if show_reports(frame, reports) else EXIT_OK
+    return EXIT_LOSS if show_reports(context, reports) else EXIT_OK

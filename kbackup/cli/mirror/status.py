@@ -8,7 +8,7 @@ import click
 
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import archive_argument, bucket_options, key_option
 from kbackup.cli.common.output import Reporter, columns
 from kbackup.cli.common.session import archive_store
@@ -28,16 +28,16 @@ _INCIDENTS = 5  # number of the newest to show
 @click.option("--partitions", is_flag=True, help="Show the applied position of each partition.")
 @key_option("restore.state", "--state")
 @bucket_options
-@pass_frame
-def command(frame: Frame, names: tuple[str, ...], partitions: bool) -> None:
+@pass_command_context
+def command(context: CommandContext, names: tuple[str, ...], partitions: bool) -> None:
     """Show each flow of an archive: applied restore point, records and seconds behind, topics held back.
 
     "-" is an unknown value. The command reads the archive alone.
     """
     from kbackup.jobs.mirror.status import flows_of
 
-    config, reporter = frame.config, frame.reporter
-    store = archive_store(frame)
+    config, reporter = context.config, context.reporter
+    store = archive_store(context)
     address = config.restore.state
     state = (
         open_store(address, config.stores, config.encryption.key or "", key_class=layout.key_class)

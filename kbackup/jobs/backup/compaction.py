@@ -21,7 +21,7 @@ from kbackup.jobs.backup.log_check import is_compacted
 from kbackup.jobs.backup.plan import Plan
 from kbackup.jobs.backup.recheck import CheckedPartition, DeletedKeys, RecheckWork
 from kbackup.jobs.backup.task import Read
-from kbackup.jobs.capture import Base, SourceCluster
+from kbackup.jobs.capture import BackupSession, SourceCluster
 from kbackup.metrics.registry import Phases
 from kbackup.spark.tasks import Spark, run_counted
 from kbackup.types import IncarnationPartition, Offsets, TopicPartition
@@ -69,14 +69,14 @@ def explicitly_compacted(*settings: Metadata | None) -> set[str]:
 
 @dataclass(frozen=True)
 class CompactionCheck:
-    """Looks for deletions that compaction removed, for the backup that goes on from `base`.
+    """Looks for deletions that compaction removed, for the backup that goes on from `session`.
 
     Partitions that may lack deletions are rechecked, as far as `options.recheck_bytes` allows. With `recheck_all`,
     every compacted partition is rechecked.
     """
 
     source: SourceCluster
-    base: Base
+    session: BackupSession
     options: Backup
     spark: Spark
     phases: Phases
@@ -88,25 +88,25 @@ class CompactionCheck:
         """Return what the restore point of `topics` knows of deletions. `settings` are those of its capture, which
         began at `started_at`; `read` has the records of `plan`."""
         read_at = now()
-        base = self.base
-        looks = looks_of(plan, read.segments, read.vanished, base.looks, base.head, started_at)
+        session = self.session
+        looks = looks_of(plan, read.segments, read.vanished, session.looks, session.head, started_at)
         gaps = {tp.topic for tp, look in looks.items() if look.missing}
         configs = self._configs(gaps)
-        compacted = explicitly_compacted(settings, base.settings)
+        compacted = explicitly_compacted(settings, session.settings)
         # the policy may be a default of the brokers, which a capture does not have
         compacted |= {name for name in gaps if is_compacted(configs[name].get(_POLICY))}
-        retention = _least_retention(gaps & compacted, configs, settings, base.settings)
+        retention = _least_retention(gaps & compacted, configs, settings, session.settings)
         looks = {tp: look for tp, look in looks.items() if tp.topic in compacted}
         late = late_looks(looks, retention, read_at)
         for tp in self._left_by_transactions(plan, read, late):
             del late[tp]
         marked = with_looks(topics, looks, late, started_at)
-        base.looks.update((tp, started_at) for tp, look in looks.items() if look.complete)
+        session.looks.update((tp, started_at) for tp, look in looks.items() if look.complete)
         found = self._recheck(plan, read, marked, compacted, late)
         checked = {each.tp for each in found if not each.failure}
         failures = [f"the log of {each.tp} was not rechecked: {each.failure}" for each in found if each.failure]
         marked = _without_unseen(marked, checked)
-        kept = still_archived(base.deletions, marked, base.archive.state.starts)
+        kept = still_archived(session.deletions, marked, session.archive.state.starts)
         deletions, records = merge_deletions(kept, found)
         return CheckedDeletions(
             topics=marked,
@@ -139,7 +139,7 @@ class CompactionCheck:
                 if few and sum_of(segments[tp], "count") <= MOST_RECORDS:
                     vanished = [(gone.start, gone.end) for gone in read.vanished if gone.tp == tp]
                     ranges = read_ranges(partition, vanished)
-                    missing[tp] = missing_ranges(self.base.run.plain, segments[tp], ranges)
+                    missing[tp] = missing_ranges(self.session.run.plain, segments[tp], ranges)
         return left_by_transactions(self.source, missing)
 
     def _recheck(
@@ -161,29 +161,29 @@ class CompactionCheck:
             if tp not in captured or not state.records:
                 continue
             # a follower does not try again each round what has failed
-            is_due = state.unseen is not None and (tp in late or tp not in self.base.rechecked)
+            is_due = state.unseen is not None and (tp in late or tp not in self.session.rechecked)
             if is_due and state.bytes <= room:
                 room -= state.bytes
             elif not (self.recheck_all and topic.name in compacted):
                 continue
             due.append(self._checked_partition(topic, state, read))
-            self.base.rechecked.add(tp)
+            self.session.rechecked.add(tp)
         if not due:
             return []
         work = RecheckWork(
             source=self.source.properties,
-            store=self.base.run.plain,
+            store=self.session.run.plain,
             isolation=self.source.isolation_level,
-            group=self.base.group,
+            group=self.session.group,
             poll_timeout=self.source.poll_timeout,
-            exact=may_salvage(self.base.archive.state),
+            exact=may_salvage(self.session.archive.state),
         )
         expected = sum(2 * sum_of(each.segments, "count") for each in due)
         with self.phases.step("recheck compacted topics"):
             return run_counted(self.spark, due, work, self.phases.listener, expected)
 
     def _checked_partition(self, topic: TopicState, state: PartitionState, read: Read) -> CheckedPartition:
-        archive, head = self.base.archive, self.base.head
+        archive, head = self.session.archive, self.session.head
         segments: list[Segment] = []
         if head is not None:
             archived = archive.partitions(head, [topic])

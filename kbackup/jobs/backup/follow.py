@@ -20,10 +20,10 @@ from kbackup.errors import ClusterError, KbackupError
 from kbackup.jobs.backup import job
 from kbackup.jobs.backup.compaction import CompactionCheck
 from kbackup.jobs.backup.deletions import complete_looks
-from kbackup.jobs.backup.job import BackupReport, Captured
-from kbackup.jobs.backup.plan import NO_PATIENCE, Patience, held_back, hold_back, new_bytes, waiting
+from kbackup.jobs.backup.job import BackupReport, ClusterSnapshot
+from kbackup.jobs.backup.plan import NO_PATIENCE, BatchingPolicy, held_back, hold_back, new_bytes, waiting
 from kbackup.jobs.backup.schemas import BackupSchemas
-from kbackup.jobs.capture import Base, SourceCluster, connect
+from kbackup.jobs.capture import BackupSession, SourceCluster, connect
 from kbackup.jobs.common import Stop, run_rounds
 from kbackup.kafka.client import Properties
 from kbackup.metrics.registry import ROUNDS, Phases, ProgressListener, counted, failed
@@ -42,7 +42,7 @@ class Watcher(Protocol):
 
     def committed(self, report: BackupReport) -> None: ...
 
-    def well(self) -> None:
+    def record_success(self) -> None:
         """Note a successful round: the newest restore point has all but the records that are held back."""
 
     def failed(self, error: KbackupError, pause: float) -> None:
@@ -95,14 +95,14 @@ class Follower:
 
     def __post_init__(self) -> None:
         self.report = FollowReport(self.store.url)
-        self._connected: tuple[SourceCluster, Base] | None = None
-        self._captured: tuple[float, Captured] | None = None
+        self._connected: tuple[SourceCluster, BackupSession] | None = None
+        self._captured: tuple[float, ClusterSnapshot] | None = None
         self._derived_due = False
         self._since: dict[IncarnationPartition, float] = {}
         self._offline: set[TopicPartition] = set()
         rhythm = self.rhythm
         share = min(1.0, rhythm.interval_seconds / max(rhythm.max_age_seconds, rhythm.interval_seconds))
-        self._patience = Patience(rhythm.small_bytes, rhythm.max_age_seconds, rhythm.small_segments, share)
+        self._patience = BatchingPolicy(rhythm.small_bytes, rhythm.max_age_seconds, rhythm.small_segments, share)
 
     def follow(self) -> FollowReport:
         """Run rounds until a stop is requested; then a last round archives all records. Where the stop was requested
@@ -120,9 +120,9 @@ class Follower:
         pause = self.stop.wait if self._follows else time.sleep
         name, seconds = "kbackup backup --follow", self.rhythm.lease_seconds
         with HeldLease(self.store, name, seconds, pause, standby=self._follows) as lease:
-            base = job.begin(self.store, lease, source, self.options.adopt_cluster)
-            self._connected = source, base
-            self.report.restore_point = base.head.number if base.head is not None else None
+            session = job.begin(self.store, lease, source, self.options.adopt_cluster)
+            self._connected = source, session
+            self.report.restore_point = session.head.number if session.head is not None else None
             run_rounds(self.stop, lambda last: self._attempt(lease, last), self._failed)
         self.report.seconds = round(self.clock() - began, 3)
         return self.report
@@ -135,11 +135,11 @@ class Follower:
         if self._connected is None:
             source = self._connect()
             self._connected = source, job.begin(self.store, lease, source, self.options.adopt_cluster)
-        source, base = self._connected
+        source, session = self._connected
         due = self.clock() + self.rhythm.interval_seconds
-        self._round(source, base, last)
+        self._round(source, session, last)
         if not last:
-            self._wait(source, base, due)
+            self._wait(source, session, due)
 
     def _failed(self, error: KbackupError, pause: float) -> None:
         self._connected = self._captured = None
@@ -149,30 +149,30 @@ class Follower:
         self._count_round("failed")
         self.watcher.failed(error, pause)
 
-    def _round(self, source: SourceCluster, base: Base, last: bool) -> None:
-        phases, base.run.hints = Phases(self.listener), last
+    def _round(self, source: SourceCluster, session: BackupSession, last: bool) -> None:
+        phases, session.run.hints = Phases(self.listener), last
         if source.whole_within is not None:
             wait = _WAIT if last else max(_WAIT, self.rhythm.interval_seconds)
             source = replace(source, whole_within=min(source.whole_within, wait))
-        captured, whole = self._capture(source, base, phases, last)
+        snapshot, whole = self._capture(source, session, phases, last)
         # at the start nobody knows how long records wait already, and at the end nobody waits for more
-        patience = NO_PATIENCE if last or not self.report.rounds else self._patience
-        plan, moment = job.plan_records(source, base, captured, phases, self.options.adopt_topics), self.clock()
+        batching = NO_PATIENCE if last or not self.report.rounds else self._patience
+        plan, moment = job.plan_records(source, session, snapshot, phases, self.options.adopt_topics), self.clock()
         self._since = {place: self._since.get(place, moment) for place in waiting(plan)}
         offline = {TopicPartition(t.name, p.partition) for t in plan.topics for p in t.offline}
-        plan = hold_back(plan, patience, self._since, moment, captured.ends.written)
-        if offline != self._offline or job.has_news(base, captured, plan):
-            read = job.archive_records(source, base, plan, self.options, self.spark, phases, here=True)
+        plan = hold_back(plan, batching, self._since, moment, snapshot.ends.written)
+        if offline != self._offline or job.has_news(session, snapshot, plan):
+            read = job.archive_records(source, session, plan, self.options, self.spark, phases, here=True)
             # once: a follower misses a deletion only where it was down for long
             recheck_all = self.options.recheck_compacted and not self.report.restore_points
-            check = CompactionCheck(source, base, self.options, self.spark, phases, recheck_all)
-            checked = job.check_deletions(check, captured, plan, read)
+            check = CompactionCheck(source, session, self.options, self.spark, phases, recheck_all)
+            checked = job.check_deletions(check, snapshot, plan, read)
             with phases.step("capture schemas"):
-                taken = self.schemas.take(checked.topics, base.schemas, again=last)
+                taken = self.schemas.take(checked.topics, session.schemas, again=last)
             with phases.step("commit"):
-                manifest = job.commit(source, base, captured, plan, read, checked, taken, last=last)
+                manifest = job.commit(source, session, snapshot, plan, read, checked, taken, last=last)
             self._since = {place: self._since[place] for place in held_back(plan)}
-            report = job.report_of(manifest, captured, plan, read, checked, taken, self.store.url, phases)
+            report = job.report_of(manifest, snapshot, plan, read, checked, taken, self.store.url, phases)
             self.report.add(report)
             job.backed_up(report)
             self._count_round("committed")
@@ -181,47 +181,49 @@ class Follower:
             self.watcher.committed(report)
             self._derived_due = True
         else:
-            base.looks.update(complete_looks(plan, captured.started_at))
+            session.looks.update(complete_looks(plan, snapshot.started_at))
             self._count_round("unchanged")
             if last:
-                base.run.end()
+                session.run.end()
         self._offline = offline
         if self._derived_due and whole:
-            job.refresh(base.run, self.spark, phases)
+            job.refresh(session.run, self.spark, phases)
             self._derived_due = False
         self.report.rounds += 1
-        self.watcher.well()
+        self.watcher.record_success()
 
-    def _capture(self, source: SourceCluster, base: Base, phases: Phases, last: bool) -> tuple[Captured, bool]:
+    def _capture(
+        self, source: SourceCluster, session: BackupSession, phases: Phases, last: bool
+    ) -> tuple[ClusterSnapshot, bool]:
         """Return what the cluster shows, and whether groups and settings are captured anew."""
         selections, moment = self.selections or job.selections_of(self.options), self.clock()
         if self._captured is not None and not last and moment < self._captured[0] + _CAPTURE_EVERY:
-            ends = job.capture_ends(source, base, selections, phases, self._captured[1])
+            ends = job.capture_ends(source, session, selections, phases, self._captured[1])
             if ends is not None:
                 return ends, False
-        base.compared.clear()
-        captured = job.capture_cluster(source, base, selections, phases, now(), True, self._offline)
-        self._captured = moment, captured
-        return captured, True
+        session.compared.clear()
+        snapshot = job.capture_cluster(source, session, selections, phases, now(), True, self._offline)
+        self._captured = moment, snapshot
+        return snapshot, True
 
     def _count_round(self, result: str) -> None:
         """Count a round of a follower, for alerts."""
         if self._follows:
             counted.add("kbackup_rounds_total", 1, result)
 
-    def _wait(self, source: SourceCluster, base: Base, due: float) -> None:
+    def _wait(self, source: SourceCluster, session: BackupSession, due: float) -> None:
         """Wait until the next round is `due`, a whole segment has come in, or a stop is requested."""
         every = min(self.rhythm.interval_seconds, _LOG_ENDS_EVERY)
         while (remaining := due - self.clock()) > 0:
-            if self.stop.wait(min(remaining, every)) or self._has_whole_segment(source, base):
+            if self.stop.wait(min(remaining, every)) or self._has_whole_segment(source, session):
                 return
 
-    def _has_whole_segment(self, source: SourceCluster, base: Base) -> bool:
+    def _has_whole_segment(self, source: SourceCluster, session: BackupSession) -> bool:
         """Return whether a partition has a whole segment of new records, and update the lag in the metrics."""
-        assert base.head is not None  # noqa: S101 (a round went well)
+        assert session.head is not None  # noqa: S101 (a round went well)
         known = {
             TopicPartition(t.name, p.partition): p
-            for t in base.head.topics
+            for t in session.head.topics
             if t.state == "present"
             for p in t.partitions
             if TopicPartition(t.name, p.partition) not in self._offline

@@ -16,7 +16,7 @@ from kbackup.archive.segments.window import joined, without
 from kbackup.jobs.backup.plan import PartitionPlan
 from kbackup.jobs.capture import SourceCluster
 from kbackup.kafka.admin_protocol.session import log_batches
-from kbackup.kafka.security import Untold
+from kbackup.kafka.security import Unavailable
 from kbackup.store.base import Store
 from kbackup.types import Int64Array, Offsets, TopicPartition
 
@@ -60,7 +60,7 @@ def left_by_transactions(source: SourceCluster, missing: Mapping[TopicPartition,
     while waiting:
         firsts = {tp: ranges[0][0] for tp, ranges in waiting.items()}
         batches = log_batches(source.cluster.connection, firsts)
-        if isinstance(batches, Untold):
+        if isinstance(batches, Unavailable):
             break
         following: dict[TopicPartition, Offsets] = {}
         for tp, ranges in waiting.items():

@@ -46,10 +46,10 @@ from kbackup.jobs.backup.plan import Plan
 from kbackup.jobs.backup.schemas import BackupSchemas, TakenSchemas
 from kbackup.jobs.backup.task import BackupWork, Read, make_tasks, read_records, recover, without, write_by_tasks
 from kbackup.jobs.backup.transactions import Begun, WholeEnds
-from kbackup.jobs.capture import Base, LiveTopic, SourceCluster, connect, settings_warnings
+from kbackup.jobs.capture import BackupSession, LiveTopic, SourceCluster, connect, settings_warnings
 from kbackup.jobs.metadata import with_sources
 from kbackup.kafka.admin.cluster import Cluster, Topic
-from kbackup.kafka.client import Properties, on_the_way
+from kbackup.kafka.client import Properties, fetch_size_factor
 from kbackup.kafka.transactions import OffsetsTopicCreatedError
 from kbackup.metrics.registry import LOSSES, Phases, ProgressListener, counted
 from kbackup.schemas.base import RegistryOptions
@@ -92,7 +92,7 @@ class BackupReport:
 
 
 @dataclass(frozen=True)
-class Captured:
+class ClusterSnapshot:
     """What the cluster showed: where its logs end, names of all topics, and settings. `damage` names the corrupt
     sources of metadata. The ends were found by what was `begun` before, and by groups as `asked` for before."""
 
@@ -139,20 +139,20 @@ def backup(
         open_or_create(store)
     with HeldLease(store, "kbackup backup", options.lease_seconds, time.sleep if options.wait else None) as lease:
         with phases.step("connect"):
-            base = begin(store, lease, source, options.adopt_cluster)
-        captured = capture_cluster(source, base, selections_of(options), phases, started_at)
-        plan = plan_records(source, base, captured, phases, options.adopt_topics)
+            session = begin(store, lease, source, options.adopt_cluster)
+        snapshot = capture_cluster(source, session, selections_of(options), phases, started_at)
+        plan = plan_records(source, session, snapshot, phases, options.adopt_topics)
         show_plan(plan)
-        read = archive_records(source, base, plan, options, spark, phases)
-        recheck = CompactionCheck(source, base, options, spark, phases, options.recheck_compacted)
-        checked = check_deletions(recheck, captured, plan, read)
+        read = archive_records(source, session, plan, options, spark, phases)
+        recheck = CompactionCheck(source, session, options, spark, phases, options.recheck_compacted)
+        checked = check_deletions(recheck, snapshot, plan, read)
         with phases.step("capture schemas"):
-            taken = schemas.take(checked.topics, base.schemas)
+            taken = schemas.take(checked.topics, session.schemas)
         with phases.step("commit"):
-            manifest = commit(source, base, captured, plan, read, checked, taken, label)
-        report = report_of(manifest, captured, plan, read, checked, taken, store.url, phases)
+            manifest = commit(source, session, snapshot, plan, read, checked, taken, label)
+        report = report_of(manifest, snapshot, plan, read, checked, taken, store.url, phases)
         backed_up(report)
-        refresh(base.run, spark, phases)
+        refresh(session.run, spark, phases)
     return report
 
 
@@ -163,15 +163,17 @@ def selections_of(options: Backup) -> Selections:
     )
 
 
-def begin(store: Store, lease: HeldLease, source: SourceCluster, adopt_cluster: bool) -> Base:
+def begin(store: Store, lease: HeldLease, source: SourceCluster, adopt_cluster: bool) -> BackupSession:
     """Fence off every other run, and read the newest restore point."""
     run = begin_point(store, lease, source.id, adopt_cluster, source.isolation_level)
     head = run.archive.head
     if head is None:
-        return Base(run)
+        return BackupSession(run)
     archive = run.archive
     deletions = archive.deletions(head)
-    return Base(run, head, archive.groups(head), archive.metadata(head), archive.schemas(head), deletions=deletions)
+    return BackupSession(
+        run, head, archive.groups(head), archive.metadata(head), archive.schemas(head), deletions=deletions
+    )
 
 
 def begin_point(
@@ -190,44 +192,44 @@ def begin_point(
 
 def capture_cluster(
     source: SourceCluster,
-    base: Base,
+    session: BackupSession,
     selections: Selections,
     phases: Phases,
     started_at: str,
     later: bool = False,
     offline: Collection[TopicPartition] = (),
-) -> Captured:
+) -> ClusterSnapshot:
     """Capture topics, groups and settings of the cluster. `later`: selected groups, and topics that regular expressions
     select, may be created later. `offline`: partitions that need no time for an election."""
     cluster = source.cluster
     with phases.step("discover"):
-        topics, existing = capture.discover(cluster, selections.topics, base.head, later, offline)
+        topics, existing = capture.discover(cluster, selections.topics, session.head, later, offline)
 
     def begin_with_groups(offsets_topic_exists: bool) -> tuple[Begun, Groups]:
         with phases.step("capture groups"):
             begun = transactions.begin(source, offsets_topic_exists=offsets_topic_exists)
             # before the end offsets, so that no group points past what is archived
-            asked = capture.groups(cluster, selections.groups, set(topics), base.groups, later)
+            asked = capture.groups(cluster, selections.groups, set(topics), session.groups, later)
         return begun, asked
 
     begun, asked = begin_with_groups(offsets_topic_exists=False)
     try:
-        ends = capture_logs(source, base, topics, begun, asked, selections, phases)
+        ends = capture_logs(source, session, topics, begun, asked, selections, phases)
     except OffsetsTopicCreatedError:
         # A cluster that never had a group has no such topic, until somebody asks for a group's coordinator: most often
         # this very capture. What was begun did not look at the topic, so groups and logs are captured once more.
         begun, asked = begin_with_groups(offsets_topic_exists=True)
-        ends = capture_logs(source, base, topics, begun, asked, selections, phases)
+        ends = capture_logs(source, session, topics, begun, asked, selections, phases)
     with phases.step("resolve ranges"):
         reading = capture.read_brokers(cluster, topics, source.id, [group.group for group in asked.groups])
         merged = with_sources(reading, source.brokers, source.sources)
-    settings = as_archived(merged.metadata, base.archive.info)  # which is what the next run compares with
-    return Captured(started_at, ends, existing, settings, begun, asked, merged.warnings, merged.damage)
+    settings = as_archived(merged.metadata, session.archive.info)  # which is what the next run compares with
+    return ClusterSnapshot(started_at, ends, existing, settings, begun, asked, merged.warnings, merged.damage)
 
 
 def capture_logs(
     source: SourceCluster,
-    base: Base,
+    session: BackupSession,
     topics: Mapping[str, Topic],
     begun: Begun,
     asked: Groups,
@@ -239,49 +241,57 @@ def capture_logs(
     with phases.step("resolve ranges"):
         live = capture.live_topics(source.cluster, topics, source.isolation_level)
     with phases.step("end transactions"):
-        captured = partial(capture.is_captured, selections.groups)
-        return transactions.whole_ends(source, begun, live, asked, captured, base.given_up)
+        snapshot = partial(capture.is_captured, selections.groups)
+        return transactions.whole_ends(source, begun, live, asked, snapshot, session.given_up)
 
 
 def capture_ends(
-    source: SourceCluster, base: Base, selections: Selections, phases: Phases, captured: Captured
-) -> Captured | None:
+    source: SourceCluster, session: BackupSession, selections: Selections, phases: Phases, snapshot: ClusterSnapshot
+) -> ClusterSnapshot | None:
     """Capture the ends of the logs anew, with the groups and settings of an earlier capture. None if topics or
     partitions have come or gone since, `__consumer_offsets` included: then all is captured anew."""
-    started_at, offline = now(), {TopicPartition(t.name, p) for t in captured.topics for p in t.offline}
+    started_at, offline = now(), {TopicPartition(t.name, p) for t in snapshot.topics for p in t.offline}
     with phases.step("discover"):
-        topics, existing = capture.discover(source.cluster, selections.topics, base.head, True, offline)
-    before = {t.name: (t.id, {*t.partitions, *t.offline}) for t in captured.topics}
+        topics, existing = capture.discover(source.cluster, selections.topics, session.head, True, offline)
+    before = {t.name: (t.id, {*t.partitions, *t.offline}) for t in snapshot.topics}
     if {t.name: (t.id, {*t.partitions}) for t in topics.values()} != before:
         return None
     try:
-        ends = capture_logs(source, base, topics, captured.begun, captured.asked, selections, phases)
+        ends = capture_logs(source, session, topics, snapshot.begun, snapshot.asked, selections, phases)
     except OffsetsTopicCreatedError:
         return None
-    return replace(captured, started_at=started_at, ends=ends, existing=existing)
+    return replace(snapshot, started_at=started_at, ends=ends, existing=existing)
 
 
-def plan_records(source: SourceCluster, base: Base, captured: Captured, phases: Phases, adopt_topics: bool) -> Plan:
+def plan_records(
+    source: SourceCluster, session: BackupSession, snapshot: ClusterSnapshot, phases: Phases, adopt_topics: bool
+) -> Plan:
     """Plan what to archive. Topics whose log was cut begin anew."""
     with phases.step("compare logs"):
-        check_identity(base.head, captured.topics, adopt_topics)
-        diverged, warnings = compare_logs(source, base, captured.topics)
+        check_identity(session.head, snapshot.topics, adopt_topics)
+        diverged, warnings = compare_logs(source, session, snapshot.topics)
     with phases.step("plan"):
-        numbers = partial(operations.next_incarnation, base.archive.state)
-        plan = planning.make_plan(base.head, captured.topics, captured.existing, numbers, diverged)
-    return replace(plan, warnings=(*plan.warnings, *warnings, *captured.ends.warnings, *captured.warnings))
+        numbers = partial(operations.next_incarnation, session.archive.state)
+        plan = planning.make_plan(session.head, snapshot.topics, snapshot.existing, numbers, diverged)
+    return replace(plan, warnings=(*plan.warnings, *warnings, *snapshot.ends.warnings, *snapshot.warnings))
 
 
 def archive_records(
-    source: SourceCluster, base: Base, plan: Plan, options: Backup, spark: Spark, phases: Phases, here: bool = False
+    source: SourceCluster,
+    session: BackupSession,
+    plan: Plan,
+    options: Backup,
+    spark: Spark,
+    phases: Phases,
+    here: bool = False,
 ) -> Read:
     """Write the segments of the plan, by tasks on Spark, and look at each of them. `here`: a small round is done in
     this process."""
-    run = base.run
+    run = session.run
     with phases.step("plan"):
         reserve(run, plan)
     with phases.step("run"):
-        read = salvaged = recover(run, plan, spark, partial(truncated_partitions, source, base))
+        read = salvaged = recover(run, plan, spark, partial(truncated_partitions, source, session))
         taken = [OffsetRange(s.topic, s.partition, s.first, s.last + 1) for s in salvaged.segments]
         ranges = without(plan.ranges, taken)
         if tasks := make_tasks(ranges, options.split_records, options.pack_records):
@@ -290,7 +300,7 @@ def archive_records(
                 source=source.properties,
                 store=run.plain.for_writing(),
                 isolation=source.isolation_level,
-                group=base.group,
+                group=session.group,
                 segment_bytes=options.segment_bytes,
                 compression=options.compression,
                 poll_timeout=source.poll_timeout,
@@ -302,7 +312,7 @@ def archive_records(
             expected = [p for p in planning.waiting(plan).values() if p.end > p.start]
             size = sum(planning.new_bytes(p.end - p.start, p.before) for p in expected)
             here = here and size <= _SMALL_BYTES and sum(p.end - p.start for p in expected) <= options.pack_records
-            far = 1 if here else on_the_way(source.cluster.round_trip(ranges[0].topic))
+            far = 1 if here else fetch_size_factor(source.cluster.round_trip(ranges[0].topic))
             read = read_records(replace(work, far=far), tasks, None if here else spark, phases.listener)
             schemas = merge([*salvaged.schemas, *read.schemas])
             read = replace(read, segments=[*salvaged.segments, *read.segments], schemas=schemas)
@@ -319,37 +329,37 @@ def reserve(run: WritingRun, plan: Plan) -> None:
         run.commit(lambda state: operations.reserve_incarnations(state, run.run, new), "begin", summary)
 
 
-def has_news(base: Base, captured: Captured, plan: Plan) -> bool:
+def has_news(session: BackupSession, snapshot: ClusterSnapshot, plan: Plan) -> bool:
     """Return whether a restore point of this capture would differ from the newest one."""
-    if planning.says_more(plan, base.head) or base.groups is None or base.settings is None:
+    if planning.says_more(plan, session.head) or session.groups is None or session.settings is None:
         return True
     # a group that moves on in what is held back is none the better for a restore point
-    groups = planning.clamp(captured.groups, plan), planning.clamp(base.groups, plan)
-    return not (planning.same_groups(*groups) and planning.same_settings(captured.settings, base.settings))
+    groups = planning.clamp(snapshot.groups, plan), planning.clamp(session.groups, plan)
+    return not (planning.same_groups(*groups) and planning.same_settings(snapshot.settings, session.settings))
 
 
-def next_topics(base: Base, captured: Captured, plan: Plan, read: Read) -> tuple[TopicState, ...]:
+def next_topics(session: BackupSession, snapshot: ClusterSnapshot, plan: Plan, read: Read) -> tuple[TopicState, ...]:
     """Return the topics of the restore point that is about to be committed."""
-    compacted = {t.name for t in captured.settings.topics if is_compacted(t.configs.get("cleanup.policy"))}
-    before = base.settings.topics if base.settings is not None else ()
+    compacted = {t.name for t in snapshot.settings.topics if is_compacted(t.configs.get("cleanup.policy"))}
+    before = session.settings.topics if session.settings is not None else ()
     # Compaction may have taken records of these before it was switched off: one that is missing is no sign of a cut.
     was_compacted = {t.name for t in before if is_compacted(t.configs.get("cleanup.policy"))} - compacted
     return planning.next_states(
-        base.run.next_point, plan, read.segments, read.lasts, compacted, read.schemas, read.earlier, was_compacted
+        session.run.next_point, plan, read.segments, read.lasts, compacted, read.schemas, read.earlier, was_compacted
     )
 
 
-def check_deletions(check: CompactionCheck, captured: Captured, plan: Plan, read: Read) -> CheckedDeletions:
+def check_deletions(check: CompactionCheck, snapshot: ClusterSnapshot, plan: Plan, read: Read) -> CheckedDeletions:
     """Return the topics of the restore point that is about to be committed, with what is known of deletions that
     compaction removed before they could be read."""
-    topics = next_topics(check.base, captured, plan, read)
-    return check.run(captured.settings, captured.started_at, plan, read, topics)
+    topics = next_topics(check.session, snapshot, plan, read)
+    return check.run(snapshot.settings, snapshot.started_at, plan, read, topics)
 
 
 def commit(
     source: SourceCluster,
-    base: Base,
-    captured: Captured,
+    session: BackupSession,
+    snapshot: ClusterSnapshot,
     plan: Plan,
     read: Read,
     checked: CheckedDeletions,
@@ -357,16 +367,16 @@ def commit(
     label: str = "",
     last: bool = True,
 ) -> Manifest:
-    """Commit the restore point, and move `base` on to it. The run ends with its `last` restore point. `ClusterError`
+    """Commit the restore point, and move `session` on to it. The run ends with its `last` restore point. `ClusterError`
     for a topic that was created anew meanwhile."""
     check_same_topics(source.cluster, plan)
-    run, number, groups, settings = base.run, base.run.next_point, captured.groups, captured.settings
+    run, number, groups, settings = session.run, session.run.next_point, snapshot.groups, snapshot.settings
     not_carried = [f"group {group} is not in this restore point: {why}" for group, why in groups.not_carried.items()]
     older = {t.captured for t in checked.topics} - {number}
-    earlier = base.head.captures if base.head is not None else ()
+    earlier = session.head.captures if session.head is not None else ()
     draft = Draft(
         number=number,
-        started_at=captured.started_at,
+        started_at=snapshot.started_at,
         committed_at=now(),
         cluster_id=source.id,
         isolation_level=source.isolation_level,
@@ -374,10 +384,10 @@ def commit(
         segments=read.segments,
         losses=[*plan.losses, *planning.vanished_losses(plan, read.vanished)],
         warnings=(*plan.warnings, *not_carried, *settings_warnings(settings), *taken.warnings, *checked.warnings),
-        captures=(*(c for c in earlier if c.number in older), put_documents(base, captured)),
-        schemas=put_schemas(base, taken.schemas),
-        transactions=captured.ends.transactions,
-        deletions=put_deletions(base, checked.deletions),
+        captures=(*(c for c in earlier if c.number in older), put_documents(session, snapshot)),
+        schemas=put_schemas(session, taken.schemas),
+        transactions=snapshot.ends.transactions,
+        deletions=put_deletions(session, checked.deletions),
         groups=len(groups.groups),
         captured_topics=len(plan.topics),
         captured_partitions=sum(len(t.partitions) for t in plan.topics),
@@ -390,41 +400,41 @@ def commit(
         return operations.end_run(added, run.run) if last else added
 
     run.commit(operation, "backup", f"restore point {number}: {manifest.totals.records} records added")
-    base.head, base.groups, base.settings, base.schemas = manifest, groups, settings, taken.schemas
-    base.deletions = checked.deletions
+    session.head, session.groups, session.settings, session.schemas = manifest, groups, settings, taken.schemas
+    session.deletions = checked.deletions
     run.interrupted = False
     return manifest
 
 
-def put_documents(base: Base, captured: Captured) -> Capture:
+def put_documents(session: BackupSession, snapshot: ClusterSnapshot) -> Capture:
     """Write the documents of the capture. A document that equals the newest restore point's is not written again."""
-    run, number, head = base.run, base.run.next_point, base.head
+    run, number, head = session.run, session.run.next_point, session.head
     old = next((c for c in head.captures if c.number == head.number), None) if head is not None else None
-    if old is not None and base.groups is not None and planning.same_groups(base.groups, captured.groups):
+    if old is not None and session.groups is not None and planning.same_groups(session.groups, snapshot.groups):
         groups = old.groups
     else:
-        groups = run.put_document(number, layout.GROUPS, captured.groups)
-    if old is not None and base.settings is not None and planning.same_settings(base.settings, captured.settings):
+        groups = run.put_document(number, layout.GROUPS, snapshot.groups)
+    if old is not None and session.settings is not None and planning.same_settings(session.settings, snapshot.settings):
         metadata = old.metadata
     else:
-        metadata = run.put_document(number, layout.METADATA, captured.settings)
-    return Capture(number=number, started_at=captured.started_at, groups=groups, metadata=metadata)
+        metadata = run.put_document(number, layout.METADATA, snapshot.settings)
+    return Capture(number=number, started_at=snapshot.started_at, groups=groups, metadata=metadata)
 
 
-def put_schemas(base: Base, schemas: Schemas | None) -> DocumentRef | None:
+def put_schemas(session: BackupSession, schemas: Schemas | None) -> DocumentRef | None:
     """Write what a restore point has of a registry, if it differs from the newest restore point's."""
-    if schemas is None or (base.head is not None and schemas is base.schemas):
-        return base.head.schemas if base.head is not None else None
-    return base.run.put_document(base.run.next_point, layout.SCHEMAS, schemas)
+    if schemas is None or (session.head is not None and schemas is session.schemas):
+        return session.head.schemas if session.head is not None else None
+    return session.run.put_document(session.run.next_point, layout.SCHEMAS, schemas)
 
 
-def put_deletions(base: Base, deletions: Deletions | None) -> DocumentRef | None:
+def put_deletions(session: BackupSession, deletions: Deletions | None) -> DocumentRef | None:
     """Write the records that a restore leaves out, if they differ from those of the newest restore point."""
     if deletions is None:
         return None
-    if base.head is not None and deletions is base.deletions:
-        return base.head.deletions
-    return base.run.put_document(base.run.next_point, layout.DELETIONS, deletions)
+    if session.head is not None and deletions is session.deletions:
+        return session.head.deletions
+    return session.run.put_document(session.run.next_point, layout.DELETIONS, deletions)
 
 
 def refresh(run: WritingRun, spark: Spark, phases: Phases) -> None:
@@ -442,7 +452,7 @@ def refresh(run: WritingRun, spark: Spark, phases: Phases) -> None:
 
 def report_of(
     manifest: Manifest,
-    captured: Captured,
+    snapshot: ClusterSnapshot,
     plan: Plan,
     read: Read,
     checked: CheckedDeletions,
@@ -453,7 +463,7 @@ def report_of(
     new_records = Counter[str]()
     for segment in read.segments:
         new_records[segment.topic] += segment.count
-    damage = list(captured.damage)
+    damage = list(snapshot.damage)
     if taken.failed:
         damage.append("schema registry")
     if taken.unlisted:
@@ -472,7 +482,7 @@ def report_of(
         note=". ".join(text for text in (taken.note, checked.note) if text),
         unseen_deletions=checked.unseen,
         deleted_records=checked.records,
-        offline=capture.offline_partitions(captured.topics),
+        offline=capture.offline_partitions(snapshot.topics),
         transactions=manifest.transactions,
         seconds=phases.seconds,
         new_records=dict(new_records),

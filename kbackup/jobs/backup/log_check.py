@@ -32,10 +32,10 @@ from kbackup.archive.models import EpochEnd, LastRecord, Manifest, PartitionStat
 from kbackup.archive.query.overview import lost_ranges
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import Segment
-from kbackup.jobs.capture import Base, Live, LiveTopic, SourceCluster
+from kbackup.jobs.capture import BackupSession, Live, LiveTopic, SourceCluster
 from kbackup.kafka.admin_protocol.session import log_batches
 from kbackup.kafka.consume import EpochPosition, RangeReader, validate_epochs
-from kbackup.kafka.security import Untold
+from kbackup.kafka.security import Unavailable
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from kbackup.util.text import plural
 
@@ -97,47 +97,49 @@ class Unseen(NamedTuple):
 
 
 def compare_logs(
-    source: SourceCluster, base: Base, live: Sequence[LiveTopic]
+    source: SourceCluster, session: BackupSession, live: Sequence[LiveTopic]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the partitions whose log differs from the archive, each with an offset that differs; and warnings. Adds
-    the last records that could be read to the newest restore point, `base.head`. Logs that were compared under the
+    the last records that could be read to the newest restore point, `session.head`. Logs that were compared under the
     same leader are left out."""
-    if base.head is None:
+    if session.head is None:
         return {}, []
     epochs = {TopicPartition(t.name, p): at.epoch for t in live for p, at in t.partitions.items()}
-    due = {tp for tp, epoch in epochs.items() if epoch is None or base.compared.get(tp) != epoch}
+    due = {tp for tp, epoch in epochs.items() if epoch is None or session.compared.get(tp) != epoch}
     if not due:
         return {}, []
     live = [replace(t, partitions={p: at for p, at in t.partitions.items() if (t.name, p) in due}) for t in live]
-    base.head, warnings = with_last_records(base.archive, base.head, live)
-    exact = may_salvage(base.archive.state)
-    expected = expectations(base.head, live, exact=exact)
+    session.head, warnings = with_last_records(session.archive, session.head, live)
+    exact = may_salvage(session.archive.state)
+    expected = expectations(session.head, live, exact=exact)
     if not all(each.archived for each in expected):
         # a range may have no record in the archive only because it lost them
-        incarnations = {topic.name: topic.incarnation for topic in base.head.topics}
-        lost = lost_ranges(base.archive, base.head)
+        incarnations = {topic.name: topic.incarnation for topic in session.head.topics}
+        lost = lost_ranges(session.archive, session.head)
 
         def is_lost(of: OffsetRange) -> bool:
             ranges = lost.get((of.topic, incarnations[of.topic], of.partition), ())
             return any(start < of.end and of.start < end for start, end in ranges)
 
         expected = [each for each in expected if each.archived or not is_lost(each.range)]
-    diverged, unanswered = _compare(source, base, expected)
-    base.compared |= {tp: epoch for tp in due if (epoch := epochs[tp]) is not None}
+    diverged, unanswered = _compare(source, session, expected)
+    session.compared |= {tp: epoch for tp in due if (epoch := epochs[tp]) is not None}
     return diverged, [*warnings, *unanswered]
 
 
-def truncated_partitions(source: SourceCluster, base: Base, segments: Sequence[Segment]) -> Set[TopicPartition]:
+def truncated_partitions(
+    source: SourceCluster, session: BackupSession, segments: Sequence[Segment]
+) -> Set[TopicPartition]:
     """Return the partitions whose log was cut after an earlier run read `segments`. A partition whose last segment
     can't be read is among them."""
     by_partition: dict[TopicPartition, list[Segment]] = defaultdict(list)
     for segment in sorted(segments, key=lambda s: s.last):
         by_partition[TopicPartition(segment.topic, segment.partition)].append(segment)
     newest = {tp: own[-1] for tp, own in by_partition.items()}
-    records = last_records(base.archive.store, newest)
+    records = last_records(session.archive.store, newest)
     unreadable = {tp for tp, few in records.items() if isinstance(few, str)}
     readable = {tp: own for tp, own in by_partition.items() if tp not in unreadable}
-    remembered = earlier_records(base.archive.store, readable)
+    remembered = earlier_records(session.archive.store, readable)
     expected: list[ExpectedRecords] = []
     for tp, few in records.items():
         if isinstance(few, str):
@@ -146,26 +148,26 @@ def truncated_partitions(source: SourceCluster, base: Base, segments: Sequence[S
         record_bytes = segment.bytes / segment.count
         each = ExpectedRecords(OffsetRange(*tp, few[0].offset, few[-1].offset + 1), few)
         expected.append(with_earlier(each, remembered[tp], record_bytes))
-    diverged, _ = _compare(source, base, expected)
+    diverged, _ = _compare(source, session, expected)
     return diverged.keys() | unreadable
 
 
 def _compare(
-    source: SourceCluster, base: Base, expected: Sequence[ExpectedRecords]
+    source: SourceCluster, session: BackupSession, expected: Sequence[ExpectedRecords]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the partitions whose log differs, each with the lowest offset that is seen to differ; and warnings."""
     if not expected:
         return {}, []
-    exact = may_salvage(base.archive.state)  # all runs, this one too, read with the same isolation level
+    exact = may_salvage(session.archive.state)  # all runs, this one too, read with the same isolation level
     isolation = source.isolation_level if exact else "read_uncommitted"
-    reader = RangeReader(source.properties, isolation, base.group, source.poll_timeout, BATCH, tuning=TUNING)
+    reader = RangeReader(source.properties, isolation, session.group, source.poll_timeout, BATCH, tuning=TUNING)
     with closing(reader):
         diverged, unseen = compare(reader, expected, exact=exact)
         for farther in far_records(expected):
             also_diverged, also_unseen = compare(reader, farther, exact=exact)
             diverged |= also_diverged  # lower offsets than before
             unseen += also_unseen
-    missing, warnings = compare_missing(source, base, unseen, committed=isolation == "read_committed")
+    missing, warnings = compare_missing(source, session, unseen, committed=isolation == "read_committed")
     lowest = dict(diverged)
     for tp, offset in missing.items():
         lowest[tp] = min(offset, lowest.get(tp, offset))
@@ -366,7 +368,7 @@ def _with_block(seen: SeenRecords, expected: ExpectedRecords, block: RecordBlock
 
 
 def compare_missing(
-    source: SourceCluster, base: Base, unseen: Sequence[Unseen], *, committed: bool
+    source: SourceCluster, session: BackupSession, unseen: Sequence[Unseen], *, committed: bool
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the partitions whose log was cut, each with the lowest offset that is seen to differ; and warnings.
     `committed`: the archive has no aborted record."""
@@ -381,7 +383,7 @@ def compare_missing(
             missing.append(each._replace(offsets=within))
     topics = {each.tp.topic for each in missing}
     policies = source.cluster.one_config(topics, "cleanup.policy") if topics else {}
-    before = {t.name: t.configs.get("cleanup.policy") for t in base.settings.topics} if base.settings else {}
+    before = {t.name: t.configs.get("cleanup.policy") for t in session.settings.topics} if session.settings else {}
     # compaction may have taken records of these since the newest restore point
     compacted = {name for name in topics if is_compacted(policies[name]) or is_compacted(before.get(name))}
     cut: dict[TopicPartition, int] = {}
@@ -392,7 +394,7 @@ def compare_missing(
     last_missing = [each.expected for each in missing if each.tp.topic in compacted and each.lacks_last]
     replaced, warnings = _compare_batches(source, last_missing, committed=committed)
     last_missing = [each for each in last_missing if each.range.tp not in replaced]
-    truncated, unanswered = _compare_epochs(source, base.group, last_missing, starts)
+    truncated, unanswered = _compare_epochs(source, session.group, last_missing, starts)
     return {**cut, **replaced, **truncated}, [*warnings, *unanswered]
 
 
@@ -409,7 +411,7 @@ def _compare_batches(
         return {}, []
     last = {each.range.tp: each.last for each in missing}
     batches = log_batches(source.cluster.connection, {tp: record.offset for tp, record in last.items()})
-    if isinstance(batches, Untold):
+    if isinstance(batches, Unavailable):
         why, batches = batches.why, {}
     else:
         why = "no answer of their leaders"

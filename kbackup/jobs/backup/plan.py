@@ -238,7 +238,7 @@ def vanished_losses(plan: Plan, vanished: Iterable[Vanished]) -> list[Loss]:
 TYPICAL_RECORD = 1024  # bytes; of a partition of which nothing is archived yet
 
 
-class Patience(NamedTuple):
+class BatchingPolicy(NamedTuple):
     """A partition with fewer than `small_bytes` of new records is small and waits, for `max_age` seconds at most. Of
     the small ones, the longest waiting first, `small_segments` or the `share` go with each restore point all the same:
     with a share of a round in `max_age`, those that began to wait together don't come of age together."""
@@ -249,7 +249,7 @@ class Patience(NamedTuple):
     share: float = 0.0
 
 
-NO_PATIENCE = Patience(0, 0.0, 0)
+NO_PATIENCE = BatchingPolicy(0, 0.0, 0)
 
 
 def new_bytes(offsets: int, before: PartitionState | None) -> float:
@@ -266,7 +266,7 @@ def waiting(plan: Plan) -> dict[IncarnationPartition, PartitionPlan]:
 
 def hold_back(
     plan: Plan,
-    patience: Patience,
+    batching: BatchingPolicy,
     since: Mapping[IncarnationPartition, float],
     now: float,
     never: Collection[TopicPartition] = (),
@@ -276,13 +276,13 @@ def hold_back(
     small = {
         place: since.get(place, now)
         for place, p in waiting(plan).items()
-        if new_bytes(p.end - p.start, p.before) < patience.small_bytes
+        if new_bytes(p.end - p.start, p.before) < batching.small_bytes
         and not p.owed
         and TopicPartition(place[0], place[2]) not in never
     }
     longest = sorted(small, key=lambda place: (small[place], place))
-    of_age = sum(now - begun >= patience.max_age for begun in small.values())
-    go = max(of_age, patience.small_segments, int(patience.share * len(small)))
+    of_age = sum(now - begun >= batching.max_age for begun in small.values())
+    go = max(of_age, batching.small_segments, int(batching.share * len(small)))
     held = set(longest[go:])
     if not held:
         return plan

@@ -76,7 +76,7 @@ _HELD_BYTES = 64 << 20  # blocks of small partitions that are read together, bef
 FETCH_BYTES = 1 << 20  # of a partition, compressed: librdkafka's default
 
 _WRITERS = 8
-_SPARE_NAMES = 100
+_MAX_EXTRA_ZEROS = 100
 """A file name has at most 255 bytes."""
 
 
@@ -99,9 +99,9 @@ class BackupWork:
     far: int = 1
     skips: Mapping[TopicPartition, Offsets] = field(default_factory=dict)
 
-    def target(self, tp: TopicPartition, spare: int = 0) -> SegmentTarget:
+    def target(self, tp: TopicPartition, extra_zeros: int = 0) -> SegmentTarget:
         return SegmentTarget(
-            tp.topic, self.incarnations[tp.topic], tp.partition, self.segment_bytes, self.compression, spare
+            tp.topic, self.incarnations[tp.topic], tp.partition, self.segment_bytes, self.compression, extra_zeros
         )
 
     def __call__(
@@ -140,12 +140,12 @@ class BackupWork:
             for offsets, (segments, taken) in zip(task, tries, strict=True):
                 yield from segments
                 if taken is not None:
-                    salvaged, rest, spare = self._pass_taken(source.schemas, offsets, taken, 0)
+                    salvaged, rest, extra_zeros = self._pass_taken(source.schemas, offsets, taken, 0)
                     yield from salvaged
-                    yield from self._write(source, rest, [], spare)
+                    yield from self._write(source, rest, [], extra_zeros)
 
     def _write(
-        self, source: TaskReader, offsets: OffsetRange, held: list[RecordBlock], spare: int = 0
+        self, source: TaskReader, offsets: OffsetRange, held: list[RecordBlock], extra_zeros: int = 0
     ) -> Iterator[Segment | LastRead]:
         """Write a range, of which the first blocks may be `held` already."""
 
@@ -156,9 +156,9 @@ class BackupWork:
 
         while True:
             try:
-                yield from self._segments(source, offsets, blocks(), spare)
+                yield from self._segments(source, offsets, blocks(), extra_zeros)
             except SegmentTakenError as taken:
-                salvaged, offsets, spare = self._pass_taken(source.schemas, offsets, taken, spare)
+                salvaged, offsets, extra_zeros = self._pass_taken(source.schemas, offsets, taken, extra_zeros)
             else:
                 return
             yield from salvaged
@@ -176,9 +176,9 @@ class BackupWork:
         return segments, None
 
     def _segments(
-        self, source: TaskReader, offsets: OffsetRange, blocks: Iterable[RecordBlock], spare: int = 0
+        self, source: TaskReader, offsets: OffsetRange, blocks: Iterable[RecordBlock], extra_zeros: int = 0
     ) -> Iterator[Segment | LastRead]:
-        with PartitionWriter(self.store, self.target(offsets.tp, spare)) as writer:
+        with PartitionWriter(self.store, self.target(offsets.tp, extra_zeros)) as writer:
             at: int = offsets.start - 1
             last: tuple[LastRecord, ...] = ()
             # Chosen by the end that is planned, not by the last record, which is known too late: then the buffers of
@@ -200,26 +200,26 @@ class BackupWork:
             yield LastRead(offsets.tp, (*last[:-1], with_epoch(last[-1], epoch)), tuple(earlier))
 
     def _pass_taken(
-        self, schemas: SchemaCounter, offsets: OffsetRange, taken: SegmentTakenError, spare: int
+        self, schemas: SchemaCounter, offsets: OffsetRange, taken: SegmentTakenError, extra_zeros: int
     ) -> tuple[list[Segment], OffsetRange, int]:
         """Return how to continue where a segment's name is taken.
 
-        Returns the segment if another attempt of this run wrote it, the rest of the range, and the spare number of the
+        Returns the segment if another attempt of this run wrote it, the rest of the range, and the extra zeros of the
         next names. An orphan of an earlier run stays: no run deletes or replaces objects beyond an end, so a run that
         slept can't damage a segment of a later run. The new segment gets another name.
         """
         if self.salvage and self.store.stat(taken.key).modified >= self.since:
             with suppress(CorruptError):
                 see = partial(schemas.add, offsets.tp, end=offsets.end)
-                segment = salvage_segment(self.store, self.target(offsets.tp, spare), taken.key, see)
+                segment = salvage_segment(self.store, self.target(offsets.tp, extra_zeros), taken.key, see)
                 if segment.last < offsets.end and not overlap(segment, self.skips):
-                    return [segment], offsets._replace(start=segment.last + 1), spare
-        if spare == _SPARE_NAMES:
+                    return [segment], offsets._replace(start=segment.last + 1), extra_zeros
+        if extra_zeros == _MAX_EXTRA_ZEROS:
             raise StoreError(
-                f"object {taken.key} and {spare} others of interrupted runs are in the way",
+                f"object {taken.key} and {extra_zeros} others of interrupted runs are in the way",
                 "delete them by hand while nothing writes to the archive",
             )
-        return [], offsets._replace(start=taken.first), spare + 1
+        return [], offsets._replace(start=taken.first), extra_zeros + 1
 
 
 @dataclass(frozen=True)

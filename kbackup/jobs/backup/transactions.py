@@ -16,7 +16,7 @@ from kbackup.config.models import Backup
 from kbackup.jobs.capture import ABSENT, LiveTopic, SourceCluster, offline_partitions
 from kbackup.jobs.groups.job import as_stored
 from kbackup.kafka.groups.calls import CommittedOffset
-from kbackup.kafka.security import Untold
+from kbackup.kafka.security import Unavailable
 from kbackup.kafka.transactions import (
     MOST_BYTES,
     STATE,
@@ -30,7 +30,7 @@ from kbackup.kafka.transactions import (
 from kbackup.types import TopicPartition
 from kbackup.util.text import human_duration, human_size, join_names, plural
 
-Begun = CutBegun | Untold | str
+Begun = CutBegun | Unavailable | str
 """Or the reason why partitions end by position, as they are asked to."""
 _NAMED = 5
 _BY_POSITION = "each partition ends at its own last stable offset"
@@ -80,9 +80,9 @@ def whole_ends(
     stable = {TopicPartition(t.name, p): live.end for t in topics for p, live in t.partitions.items()}
     wait = source.whole_within or 0.0
     cut = begun.close(stable, wait, given_up)
-    if isinstance(cut, Untold) and cut.reason == "failed":  # a leader may have moved
+    if isinstance(cut, Unavailable) and cut.reason == "failed":  # a leader may have moved
         cut = begun.close(stable, wait, given_up)
-    if isinstance(cut, Untold):
+    if isinstance(cut, Unavailable):
         return _by_position(topics, groups, cut)
     given_up.clear()
     seen, names = {**begun.groups, **stable}, {t.name for t in topics}
@@ -105,7 +105,7 @@ def whole_ends(
     return WholeEnds(ended, positions, transactions, _warnings(transactions), cut.transactional)
 
 
-def _by_position(topics: Sequence[LiveTopic], groups: Groups, reason: Untold | str) -> WholeEnds:
+def _by_position(topics: Sequence[LiveTopic], groups: Groups, reason: Unavailable | str) -> WholeEnds:
     """Return the ends as they are. A reason in words is what the user asked for, which is no warning."""
     if isinstance(reason, str):
         return WholeEnds(topics, groups, Transactions(whole=False, why=f"{_BY_POSITION}: {reason}"))

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from kbackup.formats.block import heads, windows
-from kbackup.jobs.compare.report import Comparison, Difference, Kind
+from kbackup.jobs.compare.report import Comparison, Difference, DifferenceKind
 from kbackup.types import Bytes, Int64Array, RecordBlock
 
 _RUN = 8  # records in a row that are equal: from there on both sides agree
@@ -376,7 +376,7 @@ class PartitionComparer:
     ) -> None:
         self._archive, self._topic, self._target_offsets = archive, topic, target_offsets
         self._show, self._seen = show, seen
-        self._counts: Counter[Kind] = Counter()
+        self._counts: Counter[DifferenceKind] = Counter()
         self._named: list[Difference] = []
         self._reported = self._records = self._bytes = self._same = self._far_searches = 0
 
@@ -443,7 +443,9 @@ class PartitionComparer:
         self._bytes += size
         self._seen(records, size)
 
-    def _report(self, kinds: tuple[Kind, ...], source: int | None, target: int | None, count: int = 1) -> None:
+    def _report(
+        self, kinds: tuple[DifferenceKind, ...], source: int | None, target: int | None, count: int = 1
+    ) -> None:
         """Count a difference of `count` records, and name it if it is one of the first."""
         self._reported += 1
         for kind in kinds:
@@ -483,7 +485,7 @@ class PartitionComparer:
             if i is not None and j is not None and not moved:
                 self._report_change(i, j)
             else:
-                kind: Kind = "missing" if j is None else "extra" if i is None else "order"
+                kind: DifferenceKind = "missing" if j is None else "extra" if i is None else "order"
                 self._report((kind,), None if i is None else one.offset(i), None if j is None else other.offset(j))
         self._count_archived(len(archived), one.bytes_of(len(archived)))
         one.skip(len(archived))
@@ -555,6 +557,6 @@ class PartitionComparer:
             self._report((kind,), None, first, records)
 
 
-def _differing_fields(a: ComparedRecord, b: ComparedRecord) -> tuple[Kind, ...]:
-    kinds: tuple[Kind, ...] = ("key", "value", "headers", "timestamp")
+def _differing_fields(a: ComparedRecord, b: ComparedRecord) -> tuple[DifferenceKind, ...]:
+    kinds: tuple[DifferenceKind, ...] = ("key", "value", "headers", "timestamp")
     return tuple(kind for kind, ours, theirs in zip(kinds, a, b, strict=True) if ours != theirs)

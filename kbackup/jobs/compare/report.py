@@ -15,14 +15,14 @@ from kbackup.jobs.newer import NewerRecords
 from kbackup.metrics.registry import counted
 
 Against = Literal["target", "source"]
-Kind = Literal["missing", "extra", "order", "key", "value", "headers", "timestamp", "place"]
+DifferenceKind = Literal["missing", "extra", "order", "key", "value", "headers", "timestamp", "place"]
 
 
 class Difference(Member, frozen=True, kw_only=True):
     """`what` is wrong with `count` records from offset `source` (null: not in the archive) or `target` (null: not in
     the topic) on. `expected` is the target offset in the offset map, if `what` is 'place' (null: none)."""
 
-    what: tuple[Kind, ...]
+    what: tuple[DifferenceKind, ...]
     source: int | None = None
     target: int | None = None
     count: int = 1
@@ -41,7 +41,7 @@ class Comparison(Member, frozen=True, kw_only=True):
     records: int
     bytes: int
     same: int
-    counts: dict[Kind, int]
+    counts: dict[DifferenceKind, int]
     differences: tuple[Difference, ...]
     after: int = 0
     after_from: int | None = None
@@ -58,7 +58,7 @@ class ComparedTopic(Member, frozen=True, kw_only=True):
     records: int
     bytes: int
     same: int
-    counts: dict[Kind, int]
+    counts: dict[DifferenceKind, int]
     after: int
     timestamps: bool
     ok: bool
@@ -97,7 +97,7 @@ class AgainstReport(Member, frozen=True, kw_only=True):
     records: int
     bytes: int
     same: int
-    counts: dict[Kind, int]
+    counts: dict[DifferenceKind, int]
     after: int
     findings: tuple[str, ...]
     notes: tuple[str, ...]
@@ -105,7 +105,7 @@ class AgainstReport(Member, frozen=True, kw_only=True):
     newer: tuple[NewerRecords, ...] = ()
 
 
-WORDS: dict[Kind, str] = {
+WORDS: dict[DifferenceKind, str] = {
     "missing": "missing in the topic",
     "extra": "in the topic and not in the archive",
     "order": "in another order",
@@ -148,8 +148,8 @@ def totals(results: Iterable[Comparison]) -> dict[str, Any]:
     return {**numbers, "counts": sum_counts(some)}
 
 
-def sum_counts(results: Iterable[Comparison]) -> dict[Kind, int]:
-    total: Counter[Kind] = Counter()
+def sum_counts(results: Iterable[Comparison]) -> dict[DifferenceKind, int]:
+    total: Counter[DifferenceKind] = Counter()
     for result in results:
         total.update(result.counts)
     return {kind: total[kind] for kind in WORDS if total[kind]}

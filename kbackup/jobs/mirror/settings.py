@@ -14,7 +14,7 @@ from msgspec.structs import astuple, replace
 from kbackup.errors import KbackupError
 from kbackup.jobs.mirror.flow import Flow, IdentityPolicy, NameFilter, RemoteTopic
 from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
-from kbackup.kafka.security import Untold
+from kbackup.kafka.security import Unavailable
 from kbackup.metadata.entities import Acl
 
 
@@ -75,9 +75,9 @@ def sync_acls(
         return AclsReport((), ())
     rules = {rule for acl in acls if (rule := remote_acl(flow, acl, replicated)) is not None}
     answer = cluster.security.acls()
-    if isinstance(answer, Untold) and answer.reason == "not there":
+    if isinstance(answer, Unavailable) and answer.reason == "not there":
         return AclsReport((), (f"{answer.why}, so it takes no ACLs",) if rules else ())
-    existing = set() if isinstance(answer, Untold) else {*answer[0]}
+    existing = set() if isinstance(answer, Unavailable) else {*answer[0]}
     new = sorted(rules - existing, key=astuple)
     answers = dict.fromkeys(new, "") if dry_run else cluster.security.create_acls(new)
     return AclsReport(

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from kbackup import __version__
-from kbackup.archive.catalog.state import Hold, State
+from kbackup.archive.catalog.state import RetentionHold, State
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.unmapped import UnmappedRecords, sum_unmapped
@@ -231,12 +231,12 @@ def _topic(
     )
 
 
-def flow_holds(store: Store, archive_id: str, grace: timedelta) -> list[Hold]:
+def flow_holds(store: Store, archive_id: str, grace: timedelta) -> list[RetentionHold]:
     """Return the records that flows still have to read; flows without a sign of life within the grace time have
     none."""
     oldest = datetime.now(UTC) - grace
     return [
-        Hold(
+        RetentionHold(
             name=status.name,
             restore_point=status.restore_point,
             positions={topic.source: (topic.incarnation, topic.applied) for topic in status.topics},

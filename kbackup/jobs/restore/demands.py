@@ -37,7 +37,7 @@ _TASK_BYTES = 64 << 20
 _HERE = 32 << 20  # bytes that are read sooner than Spark starts
 
 Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
-Kind = Literal["no key", "too large", "too early", "too late"]
+UnfitKind = Literal["no key", "too large", "too early", "too late"]
 
 
 class TimeLimit(NamedTuple):
@@ -95,7 +95,7 @@ class UnfitRecords(NamedTuple):
 
     target: str
     source: TopicPartition
-    kind: Kind
+    kind: UnfitKind
     first: int
     records: int
     worst: int
@@ -114,7 +114,7 @@ class ExamineRecords:
 
     def _examine(self, range_: UnitRange, progress: ProgressSender) -> Iterator[UnfitRecords]:
         demands = self.demands[range_.target]
-        found: dict[Kind, UnfitRecords] = {}
+        found: dict[UnfitKind, UnfitRecords] = {}
         for step in read_range(self.store, range_):
             if step.block is None:
                 continue
@@ -137,7 +137,7 @@ def _place(unfit: UnfitRecords) -> tuple[TopicPartition, int]:
     return unfit.source, unfit.first
 
 
-def unfit_in(block: RecordBlock, demands: Demands) -> Iterator[tuple[Kind, Int64Array, int]]:
+def unfit_in(block: RecordBlock, demands: Demands) -> Iterator[tuple[UnfitKind, Int64Array, int]]:
     """Yield what a block has against the demands: the kind, the offsets of these records, and the worst value."""
     head = heads(block.data, block.positions)
     is_timed = head["type"] >= 0
@@ -234,7 +234,7 @@ def find_unfit(
     else:
         tasks = pack(to_read, _size, _TASK_BYTES, len(to_read))
         found = run_counted(spark, tasks, work, listener, sum(range_.segments[0].count for range_ in to_read))
-    by_reason: defaultdict[tuple[str, Kind], list[UnfitRecords]] = defaultdict(list)
+    by_reason: defaultdict[tuple[str, UnfitKind], list[UnfitRecords]] = defaultdict(list)
     for unfit in found:
         by_reason[unfit.target, unfit.kind].append(unfit)
     by_topic: defaultdict[str, list[UnfitRecords]] = defaultdict(list)

@@ -78,8 +78,8 @@ from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
 from kbackup.kafka import kernel
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.client import Properties, on_the_way
-from kbackup.kafka.kernel import message_outlet
+from kbackup.kafka.client import Properties, fetch_size_factor
+from kbackup.kafka.kernel import message_sink
 from kbackup.kafka.produce import BlockProducer
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.schemas.base import RegistryOptions
@@ -200,7 +200,7 @@ def restore(
             limits=findings.limits,
         )
         units = numbered_units(plan, left_out)
-        far = on_the_way(cluster.round_trip(plan.topics[0].target)) if units else 1
+        far = fetch_size_factor(cluster.round_trip(plan.topics[0].target)) if units else 1
         tasks = side_by_side(units, far, spark().sparkContext.defaultParallelism if far > 1 else 1)
         results = run_counted(spark, tasks, work, listener, shown.records)
         kernel.say(r.kernel for r in results)
@@ -343,7 +343,7 @@ def try_transactions(plan: RestorePlan, target: Properties) -> None:
     """Check that the target allows transactions, before anything is written."""
     if plan.transactions and plan.units:
         txid, group = f"kbackup-{plan.restore_id}-preflight", plan.progress_group_names[-1]
-        with closing(BlockProducer(target, txid, group, outlet=message_outlet)) as producer:
+        with closing(BlockProducer(target, txid, group, sink=message_sink)) as producer:
             producer.start([plan.units[0][0].tp])
 
 

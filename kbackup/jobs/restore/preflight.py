@@ -14,7 +14,7 @@ from msgspec import structs
 from kbackup.archive.query.content import span
 from kbackup.archive.restores.offset_map import runs_by_partition
 from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan, UnitRange, finished_restore
-from kbackup.archive.segments.table import Segment, Segments, bounds, due_in_order, rows_of, sum_of, unpaired
+from kbackup.archive.segments.table import Segment, Segments, bounds, expected_in_order, rows_of, sum_of, unpaired
 from kbackup.errors import KbackupError, MismatchError, RefusedError
 from kbackup.jobs.restore.configs import settle_configs, whole_number
 from kbackup.jobs.restore.contents import TargetReading, foreign_topics, only_aborted
@@ -427,7 +427,7 @@ def check_segments(store: Store, partitions: Iterable[Sequence[Segment]]) -> Non
 
     def check(folder: str) -> tuple[dict[str, int], dict[str, int]]:
         listed = (entry for entry in store.list(folder) if not entry.key.endswith("_index"))
-        return unpaired(listed, due_in_order(folders[folder], indexes=False))
+        return unpaired(listed, expected_in_order(folders[folder], indexes=False))
 
     findings = PreflightFindings()
     for others, lacking in in_threads(check, sorted(folders)):

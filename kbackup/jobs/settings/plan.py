@@ -15,14 +15,14 @@ from kbackup.archive.secrets import is_sensitive
 from kbackup.metadata.entities import Acl, BrokerConfig, ClientQuota, QuotaEntity, QuotaKey, Reading, ScramUser
 from kbackup.util.text import kafka_command
 
-Kind = Literal["broker", "group", "client metrics"]
+ConfigResourceType = Literal["broker", "group", "client metrics"]
 
 
 class ConfigChange(Member, frozen=True, kw_only=True):
     """`before` is null if nothing was set at run time; `after` is null if the config is removed. `of_all`: the
     default of all brokers, whose `owner` is empty. A subscription to client metrics is the `owner` of its configs."""
 
-    kind: Kind
+    kind: ConfigResourceType
     owner: str
     name: str
     before: str | None
@@ -282,7 +282,7 @@ def _plan_configs(
     changes: list[ConfigChange] = []
     skipped: list[SkippedSetting] = []
 
-    def plan(kind: Kind, owner: str, name: str, value: str | None, of_all: bool = False) -> None:
+    def plan(kind: ConfigResourceType, owner: str, name: str, value: str | None, of_all: bool = False) -> None:
         before = current.get((kind, owner, name))
         if before != value:
             changes.append(ConfigChange(kind=kind, owner=owner, name=name, before=before, after=value, of_all=of_all))

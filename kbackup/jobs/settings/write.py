@@ -29,7 +29,7 @@ from kbackup.jobs.settings.plan import (
     quota_values,
 )
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.security import Untold
+from kbackup.kafka.security import Unavailable
 from kbackup.metadata.entities import LABELS, MetadataPartName, QuotaKey, Reading, reason_for
 from kbackup.store.base import Store
 from kbackup.util.text import join_names
@@ -75,7 +75,7 @@ def write_changes(cluster: Cluster, changes: Changes) -> tuple[Changes, tuple[st
     with cluster.admin_session() as session:
         special = [a for a in changes.acls if a.resource in _SPECIAL_RESOURCES or a.operation in _SPECIAL_OPERATIONS]
         created = cluster.security.create_acls([a for a in changes.acls if a not in set(special)])
-        if isinstance(session, Untold):
+        if isinstance(session, Unavailable):
             created |= dict.fromkeys(special, session.why)
         elif special:
             created |= session.create_acls(special)
@@ -83,7 +83,7 @@ def write_changes(cluster: Cluster, changes: Changes) -> tuple[Changes, tuple[st
         configs = [_set(cluster, session, change) for change in changes.configs]
         quotas = _set_quotas(session, changes.quotas)
         gone = changes.deleted_acls
-        failed = dict.fromkeys(gone, session.why) if isinstance(session, Untold) else session.delete_acls(gone)
+        failed = dict.fromkeys(gone, session.why) if isinstance(session, Unavailable) else session.delete_acls(gone)
         deleted = [failed[acl] for acl in gone]
     servers = cluster.connection.properties["bootstrap.servers"]
     words: list[str] = []
@@ -117,8 +117,8 @@ def write_changes(cluster: Cluster, changes: Changes) -> tuple[Changes, tuple[st
     return done, tuple(dict.fromkeys(words))
 
 
-def _set_quotas(session: AdminSession | Untold, changes: Sequence[QuotaChange]) -> list[str]:
-    if isinstance(session, Untold):
+def _set_quotas(session: AdminSession | Unavailable, changes: Sequence[QuotaChange]) -> list[str]:
+    if isinstance(session, Unavailable):
         return [session.why for _ in changes]
     by_entity: dict[QuotaKey, dict[str, float | None]] = {}
     for change in changes:
@@ -128,12 +128,12 @@ def _set_quotas(session: AdminSession | Untold, changes: Sequence[QuotaChange]) 
     return [refused[change.key[0]] for change in changes]
 
 
-def _set(cluster: Cluster, session: AdminSession | Untold, change: ConfigChange) -> str:
+def _set(cluster: Cluster, session: AdminSession | Unavailable, change: ConfigChange) -> str:
     """Set a config; return '' or the reason why the target refused it."""
     values = {change.name: change.after}
     if change.kind != "client metrics" and not change.of_all:
         return cluster.security.set_config(change.kind, change.owner, change.name, change.after)
-    if isinstance(session, Untold):
+    if isinstance(session, Unavailable):
         return session.why
     if change.of_all:
         return session.set_default_broker_configs(values)[change.name]
@@ -177,7 +177,7 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
     unused = any(entry.part == "acls" and entry.reason == "not there" for entry in current.not_carried)
     if "acls" in plan.settings and metadata.acls and unused:
         raise RefusedError(f"{address} has no authorizer, so it takes no ACLs", "leave acls out of --with")
-    if isinstance(brokers, Untold):
+    if isinstance(brokers, Unavailable):
         raise RefusedError(f"{brokers.why}", "leave configs out of --with")
     servers = cluster.connection.properties["bootstrap.servers"]
     return plan_settings(plan.settings, metadata, names, current, brokers, servers)

@@ -38,7 +38,7 @@ from kbackup.kafka.retry import (
     answered,
     ask_until_ready,
 )
-from kbackup.kafka.security import SecurityAdmin, Untold
+from kbackup.kafka.security import SecurityAdmin, Unavailable
 from kbackup.types import TopicPartition
 from kbackup.util.system import attempts
 
@@ -90,17 +90,17 @@ class BrokerAdmin:
             tuple(sorted(name for name, partition in partitions if partition.leader < 0)),
         )
 
-    def fetch_version(self, address: str) -> int | Untold:
+    def fetch_version(self, address: str) -> int | Unavailable:
         """Return the newest version of the Fetch request that the broker at host:port knows. It identifies
         the release."""
         connection = Connection({**self._properties, "bootstrap.servers": address}, self.connection.role)
         with admin_session(connection) as session:
-            return session if isinstance(session, Untold) else session.fetch_version()
+            return session if isinstance(session, Unavailable) else session.fetch_version()
 
-    def reassignments(self) -> list[str] | Untold:
+    def reassignments(self) -> list[str] | Unavailable:
         """Return the partitions that are on their way to other brokers, such as orders-0."""
         with admin_session(self.connection) as session:
-            return session if isinstance(session, Untold) else session.reassignments()
+            return session if isinstance(session, Unavailable) else session.reassignments()
 
     def configs(self, broker: int) -> dict[str, str]:
         """Return every config of a broker, static ones and defaults included, without those that are not
@@ -294,8 +294,8 @@ class Cluster:
         self.security = SecurityAdmin(self.connection, self._admin)
         self.topic_admin = TopicAdmin(self.connection, self._admin)
 
-    def admin_session(self) -> AbstractContextManager[AdminSession | Untold]:
-        """Return a connection for admin requests that confluent-kafka has no call for; `Untold` where there can be
+    def admin_session(self) -> AbstractContextManager[AdminSession | Unavailable]:
+        """Return a connection for admin requests that confluent-kafka has no call for; `Unavailable` where there can be
         none."""
         return admin_session(self.connection)
 

@@ -18,7 +18,7 @@ from kbackup.kafka.admin_protocol.connection import BrokerConnection
 from kbackup.kafka.admin_protocol.endpoint import NoConnectionError, RefusedRequestError
 from kbackup.kafka.client import Connection
 from kbackup.kafka.retry import TIMEOUT
-from kbackup.kafka.security import ACLS_AT_ONCE, Untold
+from kbackup.kafka.security import ACLS_AT_ONCE, Unavailable
 from kbackup.metadata import entities
 from kbackup.metadata.entities import Acl, QuotaKey
 
@@ -45,17 +45,17 @@ class DescribeDelegationTokenResponse(ApiMessage, load_json=__package__):  # typ
     """The same."""
 
 
-def _asking(doing: str) -> Callable[[Callable[[AdminSession], T]], Callable[[AdminSession], T | Untold]]:
-    """Have a request that reads return `Untold` where the broker refuses it, or doesn't answer."""
+def _asking(doing: str) -> Callable[[Callable[[AdminSession], T]], Callable[[AdminSession], T | Unavailable]]:
+    """Have a request that reads return `Unavailable` where the broker refuses it, or doesn't answer."""
 
-    def decorate(ask: Callable[[AdminSession], T]) -> Callable[[AdminSession], T | Untold]:
-        def asked(self: AdminSession) -> T | Untold:
+    def decorate(ask: Callable[[AdminSession], T]) -> Callable[[AdminSession], T | Unavailable]:
+        def asked(self: AdminSession) -> T | Unavailable:
             try:
                 return ask(self)
             except RefusedRequestError as refused:
-                return Untold.of(refused.kafka_error(), doing, self.connection)
+                return Unavailable.of(refused.kafka_error(), doing, self.connection)
             except NoConnectionError as error:
-                return Untold("failed", f"{self.connection.address} did not answer {doing}: {error}")
+                return Unavailable("failed", f"{self.connection.address} did not answer {doing}: {error}")
 
         return asked
 
@@ -100,10 +100,10 @@ class AdminSession:
         names = [r.resource_name for r in listed if r.resource_type == _CLIENT_METRICS]
         return metrics_of(self._configs(_CLIENT_METRICS, names) if names else ())
 
-    def features(self) -> list[entities.Feature] | Untold:
+    def features(self) -> list[entities.Feature] | Unavailable:
         found = self.broker.features
         if found is None:
-            return Untold("not supported", f"{self.connection.address} does not tell its features")
+            return Unavailable("not supported", f"{self.connection.address} does not tell its features")
         return [entities.Feature(name=name, level=level) for name, level in sorted(found.items())]
 
     @_asking("describing the cluster")

@@ -25,7 +25,7 @@ from kbackup.kafka.admin_protocol.endpoint import (
 )
 from kbackup.kafka.client import Connection
 from kbackup.kafka.retry import LEADER_NOT_READY, TIMEOUT, Answers, ask_until_ready
-from kbackup.kafka.security import Untold
+from kbackup.kafka.security import Unavailable
 from kbackup.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -38,32 +38,32 @@ _LARGEST = 1 << 62
 
 
 @contextmanager
-def admin_session(connection: Connection) -> Iterator[AdminSession | Untold]:
-    """One connection to the cluster while the context lasts; `Untold` where none can be made, with the reason."""
+def admin_session(connection: Connection) -> Iterator[AdminSession | Unavailable]:
+    """One connection to the cluster while the context lasts; `Unavailable` where none can be made, with the reason."""
     from kbackup.kafka.admin_protocol.metadata_requests import AdminSession  # which loads kafka-python
 
     try:
         broker = open_broker(connection)
     except NotMappedError as error:
-        yield Untold("not supported", str(error))
+        yield Unavailable("not supported", str(error))
         return
     except NoConnectionError as error:
-        yield Untold("failed", f"{connection.address} took no connection for admin requests: {error}")
+        yield Unavailable("failed", f"{connection.address} took no connection for admin requests: {error}")
         return
     with closing(broker):
         yield AdminSession(connection, broker)
 
 
-class UntoldError(Exception):
+class UnavailableError(Exception):
     """A cluster can't be asked, or refused."""
 
-    def __init__(self, untold: Untold) -> None:
-        super().__init__(untold.why)
-        self.untold = untold
+    def __init__(self, unavailable: Unavailable) -> None:
+        super().__init__(unavailable.why)
+        self.unavailable = unavailable
 
 
 def describe_topics(connection: Connection, names: Iterable[str]) -> Any:
-    """Return Kafka's `MetadataResponse` for topics, with the operations that we may do. Raises `UntoldError`."""
+    """Return Kafka's `MetadataResponse` for topics, with the operations that we may do. Raises `UnavailableError`."""
     from kafka.protocol.metadata import MetadataRequest
 
     request = MetadataRequest(
@@ -72,12 +72,12 @@ def describe_topics(connection: Connection, names: Iterable[str]) -> Any:
         include_topic_authorized_operations=True,
     )
     with admin_session(connection) as session:
-        if isinstance(session, Untold):
-            raise UntoldError(session)
+        if isinstance(session, Unavailable):
+            raise UnavailableError(session)
         try:
             return session.broker.ask(request, _BY_NAME)
         except (NoConnectionError, RefusedRequestError) as error:
-            raise UntoldError(Untold.of(error.kafka_error(), "describing topics", connection)) from error
+            raise UnavailableError(Unavailable.of(error.kafka_error(), "describing topics", connection)) from error
 
 
 A = TypeVar("A")
@@ -89,16 +89,16 @@ Ask = Callable[["BrokerConnection", list[TopicPartition]], Answers[TopicPartitio
 def ask_leaders(
     connection: Connection, partitions: Iterable[TopicPartition], ask: Ask[A], doing: str = ""
 ) -> dict[TopicPartition, A]:
-    """Return the answer of each partition's leader. `UntoldError` if none can be asked, or if one refuses; without
+    """Return the answer of each partition's leader. `UnavailableError` if none can be asked, or if one refuses; without
     `doing`, which names the request, its partitions are left out instead."""
 
     def asked(waiting: list[TopicPartition]) -> Answers[TopicPartition, A]:
         try:
             described = describe_topics(connection, {tp.topic for tp in waiting})
-        except UntoldError as error:
-            if error.untold.reason != "failed":
+        except UnavailableError as error:
+            if error.unavailable.reason != "failed":
                 raise
-            yield from ((tp, KafkaError(KafkaError._TRANSPORT, error.untold.why)) for tp in waiting)
+            yield from ((tp, KafkaError(KafkaError._TRANSPORT, error.unavailable.why)) for tp in waiting)
             return
         brokers = {broker.node_id: (broker.host, broker.port) for broker in described.brokers}
         leaders = {
@@ -117,7 +117,7 @@ def ask_leaders(
 
     answers, refused = ask_until_ready(partitions, asked, LEADER_NOT_READY if doing else {})
     for tp, error in refused.items() if doing else ():
-        raise UntoldError(Untold.of(error, f"{doing} {tp}", connection))
+        raise UnavailableError(Unavailable.of(error, f"{doing} {tp}", connection))
     return answers
 
 
@@ -146,17 +146,17 @@ def open_broker(connection: Connection, address: tuple[str, int] | None = None) 
 
 def log_batches(
     connection: Connection, offsets: Mapping[TopicPartition, int]
-) -> Mapping[TopicPartition, LogBatch] | Untold:
+) -> Mapping[TopicPartition, LogBatch] | Unavailable:
     """Return the batch of each log that has the offset given, or else the next batch.
 
-    Logs that give no answer are left out; `Untold` where none can be asked."""
+    Logs that give no answer are left out; `Unavailable` where none can be asked."""
     from kbackup.kafka.admin_protocol.connection import LogWindow  # which loads kafka-python
 
     windows = {tp: LogWindow(offset, 0, offset + 1) for tp, offset in offsets.items()}
     try:
         found = ask_leaders(connection, windows, partial(_read_windows, windows, size=1 << 10, committed=True))
-    except UntoldError as error:
-        return error.untold
+    except UnavailableError as error:
+        return error.unavailable
     return {tp: window.batches[0] for tp, window in found.items()}
 
 
@@ -167,7 +167,7 @@ def log_windows(
     records: Container[TopicPartition],
 ) -> dict[TopicPartition, LogWindow]:
     """Return the batches of logs in ranges of offsets, each with records or headers alone. After `limit` bytes of a
-    broker, the rest of its windows stay incomplete. `UntoldError` if a log can't be read."""
+    broker, the rest of its windows stay incomplete. `UnavailableError` if a log can't be read."""
     from kbackup.kafka.admin_protocol.connection import LogWindow  # which loads kafka-python
 
     windows = {tp: LogWindow(*ranges[tp]) for tp in sorted(ranges, key=lambda tp: ranges[tp][1] - ranges[tp][0])}

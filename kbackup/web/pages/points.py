@@ -104,15 +104,15 @@ def home(request: Requested, page: Number = 1) -> HTMLResponse:
     if request.cache.java:
         return request.page("java.html", "points", snapshot=request.snapshot, most=MOST)
     points = request.cache.points()
-    let_go = request.cache.let_go()
+    expired = request.cache.expired()
     return request.page(
         "points.html",
         "points",
         points=points,
         list_page=list_page(points[::-1], page, PAGE),
         before={later.number: earlier for earlier, later in pairwise(points)},
-        timeline=timeline(points, let_go) if points else None,
-        let_go=len(let_go),
+        timeline=timeline(points, expired) if points else None,
+        expired=len(expired),
         age=ms_of(points[-1].committed_at) if points else None,
         snapshot=request.snapshot if points else None,
         most=5,
@@ -162,7 +162,7 @@ def growth(request: Requested) -> HTMLResponse:
     return request.page(
         "growth.html",
         "growth",
-        let_go=len(request.cache.let_go()),
+        expired=len(request.cache.expired()),
         stored=grown("stored_bytes", "bytes"),
         records=grown("records"),
         segments=grown("segments"),

@@ -177,7 +177,7 @@ def test_a_remote_topic_that_is_deleted_under_the_apply_half_gets_every_record_a
 _TWO = """
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from kbackup.cli.common.frame import FlagValues, load_config
+from kbackup.cli.common.command_context import FlagValues, load_config
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import spark_session
 

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from kbackup.cli import COMMANDS, cli, plain_arguments
-from kbackup.cli.common.frame import FlagValues
+from kbackup.cli.common.command_context import FlagValues
 from kbackup.cli.common.notify import notifier_for
 from kbackup.config import KEYS, VARIABLES, ConfigFiles, load
 from kbackup.config.keys import show_value

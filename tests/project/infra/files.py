@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from kbackup.cli import cli
-from kbackup.cli.common.frame import FlagValues
+from kbackup.cli.common.command_context import FlagValues
 from kbackup.config import Config, ConfigFiles, load
 
 ROOT = Path(__file__).parents[3]

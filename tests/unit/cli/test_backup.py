@@ -15,7 +15,7 @@ import pytest
 
 from kbackup.archive.models import Totals
 from kbackup.archive.restores.plan import RestorePlan
-from kbackup.cli.common.frame import FlagValues, Frame, load_config
+from kbackup.cli.common.command_context import CommandContext, FlagValues, load_config
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import show_connecting, spark_session, stop_at_signals
 from kbackup.cli.restore import _show_plan
@@ -128,10 +128,10 @@ def test_a_wait_for_spark_is_said(ready: bool, message: list[str], monkeypatch: 
 def test_the_cluster_is_named() -> None:
     setting = Setting("target.bootstrap.servers", "there:1", SettingOrigin("flag", "--bootstrap-server"))
     reporter = Noted()
-    frame = Frame(load_config(FlagValues(settings=[setting])), reporter)
-    show_connecting(frame, "source")
+    context = CommandContext(load_config(FlagValues(settings=[setting])), reporter)
+    show_connecting(context, "source")
     assert reporter.lines == [], "none is named: that is an error soon"
-    show_connecting(frame, "target")
+    show_connecting(context, "target")
     assert reporter.lines == ["connecting to the target cluster at there:1"]
 
 

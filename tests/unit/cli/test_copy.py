@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbackup.archive.reader import open_archive
-from kbackup.cli.common.frame import FlagValues, Frame, load_config
+from kbackup.cli.common.command_context import CommandContext, FlagValues, load_config
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.copy import _target
 from kbackup.config import Setting, SettingOrigin
@@ -79,7 +79,7 @@ def test_another_s3_server() -> None:
     keys |= {"s3.access_key_id": "a", "s3.secret_access_key": "b"}
     loaded = load_config(FlagValues(settings=[Setting(path, text, origin) for path, text in keys.items()]))
     given: dict[str, object] = {"to_s3_endpoint_url": "http://there:2", "to_s3_profile": "other"}
-    store = _target(Frame(loaded, Reporter()), "s3://bucket/copy", given)
+    store = _target(CommandContext(loaded, Reporter()), "s3://bucket/copy", given)
     assert isinstance(store, S3Store)
     options = store._bucket.options
     assert (options.endpoint_url, options.profile, options.region) == ("http://there:2", "other", "eu-west-1")

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from kbackup.cli import cli
-from kbackup.cli.common.frame import FlagValues
+from kbackup.cli.common.command_context import FlagValues
 from kbackup.cli.guide import CASES, Case
 from kbackup.errors import UsageError
 from tests.support.printed import Kbackup

@@ -22,7 +22,7 @@ from click.shell_completion import ShellComplete
 
 from kbackup import cli, errors
 from kbackup.cli.common import options
-from kbackup.cli.common.frame import EXIT_CODES, Frame, pass_frame
+from kbackup.cli.common.command_context import EXIT_CODES, CommandContext, pass_command_context
 from kbackup.cli.common.options import common_options
 from kbackup.config import KEYS, VARIABLES
 from kbackup.errors import EXIT_LOSS, CorruptError, KbackupError, LockedError
@@ -31,7 +31,7 @@ from tests.support.printed import Kbackup, Printed, loaded_modules
 
 ROOT = Path(__file__).parents[3]
 HEAVY = {"pyspark", "boto3", "botocore", "confluent_kafka", "pyarrow", "numpy"}
-Body = Callable[[Frame], int | None]
+Body = Callable[[CommandContext], int | None]
 
 
 class Run(Protocol):
@@ -50,7 +50,7 @@ def run(kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ru
     monkeypatch.chdir(tmp_path)
 
     def runner(body: Body, *args: str, code: int) -> Printed:
-        command = click.command("it")(common_options(pass_frame(body)))
+        command = click.command("it")(common_options(pass_command_context(body)))
         monkeypatch.setitem(cli.COMMANDS, "it", ("it", "It."))
         monkeypatch.setitem(cli.cli.subcommands, "it", "kbackup.cli.it")
         monkeypatch.setitem(sys.modules, "kbackup.cli.it", SimpleNamespace(command=command))
@@ -59,8 +59,8 @@ def run(kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ru
     return runner
 
 
-def failing(error: BaseException) -> Callable[[Frame], NoReturn]:
-    def body(frame: Frame) -> NoReturn:
+def failing(error: BaseException) -> Callable[[CommandContext], NoReturn]:
+    def body(context: CommandContext) -> NoReturn:
         raise error
 
     return body
@@ -74,8 +74,8 @@ def test_every_error_ends_in_the_code_of_its_class(kind: type[KbackupError], run
 
 def test_exit_codes_are_those_of_the_classes(run: Run) -> None:
     assert set(EXIT_CODES) == {kind.exit_code for kind in tree()} | {errors.EXIT_OK, EXIT_LOSS}
-    run(lambda frame: None, code=0)
-    run(lambda frame: EXIT_LOSS, code=3)
+    run(lambda context: None, code=0)
+    run(lambda context: EXIT_LOSS, code=3)
 
 
 def test_the_tree_in_the_docstring_is_the_tree() -> None:
@@ -100,8 +100,8 @@ def test_json_holds_the_error_where_nothing_was_printed(run: Run) -> None:
 
 
 def test_json_is_one_document_also_when_it_fails_later(run: Run) -> None:
-    def body(frame: Frame) -> int:
-        frame.reporter.document({"bad": 1})
+    def body(context: CommandContext) -> int:
+        context.reporter.document({"bad": 1})
         raise CorruptError("1 segment is bad")
 
     error = {"type": "CorruptError", "message": "1 segment is bad", "hint": "", "exit_code": 13}
@@ -109,8 +109,8 @@ def test_json_is_one_document_also_when_it_fails_later(run: Run) -> None:
 
 
 def test_json_holds_the_exit_code_of_metrics_that_were_not_written(run: Run, tmp_path: Path) -> None:
-    def body(frame: Frame) -> None:
-        frame.reporter.document({"good": 1})
+    def body(context: CommandContext) -> None:
+        context.reporter.document({"good": 1})
         tmp_path.rename(tmp_path.with_name("gone"))
 
     printed = run(body, "--json", "--metrics-file", str(tmp_path / "kbackup.prom"), code=1)

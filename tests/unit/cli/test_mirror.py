@@ -20,7 +20,7 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.restores.offset_map import FlowMapPartName, OffsetMap
 from kbackup.cli import main
 from kbackup.cli.backup import RoundReporter
-from kbackup.cli.common.frame import FlagValues, Frame, load_config
+from kbackup.cli.common.command_context import CommandContext, FlagValues, load_config
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.mirror.run import ApplyRoundReporter, Building, show_reports
 from kbackup.config.load import Setting, SettingOrigin
@@ -88,21 +88,21 @@ def test_translate_refuses_one_archive_of_two_sources(tmp_path: Path, capsys: py
 
 
 @pytest.fixture
-def frame() -> Frame:
-    return Frame(load_config(FlagValues()), Reporter())
+def context() -> CommandContext:
+    return CommandContext(load_config(FlagValues()), Reporter())
 
 
-def test_a_mirror_whose_last_restore_point_has_transactions_in_part_ends_with_a_loss(frame: Frame) -> None:
+def test_a_mirror_whose_last_restore_point_has_transactions_in_part_ends_with_a_loss(context: CommandContext) -> None:
     in_part = FollowReport("file:///a", transactions=Transactions(whole=False, why="a transaction did not end"))
     whole = FollowReport("file:///a", transactions=Transactions(whole=True))
-    assert show_reports(frame, {"take A": in_part})
-    assert not show_reports(frame, {"take A": whole})
-    assert not show_reports(frame, {"take A": FollowReport("file:///a")}), "it made no restore point"
+    assert show_reports(context, {"take A": in_part})
+    assert not show_reports(context, {"take A": whole})
+    assert not show_reports(context, {"take A": FollowReport("file:///a")}), "it made no restore point"
 
 
-def test_refusals_are_told_once(frame: Frame, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals_are_told_once(context: CommandContext, capsys: pytest.CaptureFixture[str]) -> None:
     """Rounds between two that set the ACLs know nothing of them."""
-    reporter = ApplyRoundReporter(frame, None)
+    reporter = ApplyRoundReporter(context, None)
     no, none = {"acls": ("no authorizer",)}, dict[str, tuple[str, ...]]()
     counts: list[int] = []
     for refused in (no, none, no, {"acls": ()}, no):
@@ -112,9 +112,9 @@ def test_refusals_are_told_once(frame: Frame, capsys: pytest.CaptureFixture[str]
 
 
 def test_topics_are_told_when_they_begin_and_when_they_cease_to_be_held_back(
-    frame: Frame, capsys: pytest.CaptureFixture[str]
+    context: CommandContext, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reporter = ApplyRoundReporter(frame, None)
+    reporter = ApplyRoundReporter(context, None)
     lines: list[str] = []
     for refused in ({"A.orders": "too large"}, {"A.orders": "too large"}, dict[str, str]()):
         reporter.applied(flow_of(), RoundReport("A->B", 1, (), (), Applied(1), refused={"topics": refused}))
@@ -130,28 +130,28 @@ def last_success() -> float | None:
     return counted.snapshot().values.get(("kbackup_last_success_timestamp_seconds", ()))
 
 
-def test_apply_half_hides_no_stale_take_half(frame: Frame) -> None:
+def test_apply_half_hides_no_stale_take_half(context: CommandContext) -> None:
     counted.begin("mirror")
     joint = JointHealth(60, lambda: now)
     now = 0.0
-    take = RoundReporter(frame, joint.add_component("take A"), "take A: ")
-    apply = ApplyRoundReporter(frame, joint.add_component("apply A->B"))
+    take = RoundReporter(context, joint.add_component("take A"), "take A: ")
+    apply = ApplyRoundReporter(context, joint.add_component("apply A->B"))
     now = 61.0
-    apply.well()
+    apply.record_success()
     assert joint.answer()[0] == 503
     assert last_success() is None
-    take.well()
+    take.record_success()
     assert joint.answer()[0] == 200
     assert last_success() is not None
 
 
-def test_take_half_hides_no_other_one(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_take_half_hides_no_other_one(context: CommandContext, monkeypatch: pytest.MonkeyPatch) -> None:
     counted.begin("mirror")
-    halves = {name: RoundReporter(frame, None, f"take {name}: ") for name in ("A", "B")}
+    halves = {name: RoundReporter(context, None, f"take {name}: ") for name in ("A", "B")}
     for second, name in enumerate("AABAA", start=100):
         monkeypatch.setattr(time, "time", lambda second=second: float(second))
         with counted.of_archive(name):
-            halves[name].well()
+            halves[name].record_success()
     ended = {
         dict(labels)["archive"]: value
         for (name, labels), value in samples(counted.snapshot()).items()
@@ -160,10 +160,10 @@ def test_take_half_hides_no_other_one(frame: Frame, monkeypatch: pytest.MonkeyPa
     assert ended == {"A": 104, "B": 102}
 
 
-def test_flow_that_waits_for_its_archive_is_not_well(frame: Frame) -> None:
+def test_flow_that_waits_for_its_archive_is_not_well(context: CommandContext) -> None:
     now = 0.0
     joint = JointHealth(60, lambda: now)
-    apply = ApplyRoundReporter(frame, joint.add_component("apply A->B"))
+    apply = ApplyRoundReporter(context, joint.add_component("apply A->B"))
     apply.waiting(flow_of(), "there is no archive at /x")
     assert joint.answer() == (200, "apply A->B: ok: 0 s; last error: there is no archive at /x\n")
     now = 61.0
@@ -175,9 +175,9 @@ def test_each_half_has_its_own_health(tmp_path: Path) -> None:
     text = CLUSTERS + "B->A.enabled = true\n"
     properties = load_flows(text, archive=f"{tmp_path}/{{source}}")
     settings = [Setting("follow.listen", "127.0.0.1:0", SettingOrigin("flag", "--listen"))]
-    frame = Frame(load_config(FlagValues(settings=settings)), Reporter(quiet=True))
+    context = CommandContext(load_config(FlagValues(settings=settings)), Reporter(quiet=True))
     with closing(Stop()) as stop, ExitStack() as stack:
-        building = Building(frame, properties, lambda: pytest.fail("Spark"), stop, stop, stack)
+        building = Building(context, properties, lambda: pytest.fail("Spark"), stop, stop, stack)
         halves = building.halves(properties.flows, take=True, apply=True)
         assert building.health is not None
         status, text = building.health.answer()
@@ -186,9 +186,11 @@ def test_each_half_has_its_own_health(tmp_path: Path) -> None:
         assert len(halves) == 4
 
 
-def test_take_halves_say_which_source_a_restore_point_is_of(frame: Frame, capsys: pytest.CaptureFixture[str]) -> None:
+def test_take_halves_say_which_source_a_restore_point_is_of(
+    context: CommandContext, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Both ways, each source has restore points of its own."""
-    reporter = RoundReporter(frame, None, "take B: ")
+    reporter = RoundReporter(context, None, "take B: ")
     totals = SimpleNamespace(records=3, bytes=10, segments=1)
     backed_up = SimpleNamespace(
         restore_point=7, warnings=(), losses=(), held_back=0, totals=totals, offline=(), deleted_records=0

@@ -16,7 +16,7 @@ import pytest
 from kbackup.archive.models import Loss, Totals
 from kbackup.cli import main
 from kbackup.cli.backup import RoundReporter
-from kbackup.cli.common.frame import FlagValues, Frame, load_config
+from kbackup.cli.common.command_context import CommandContext, FlagValues, load_config
 from kbackup.cli.common.notify import Notifier, RequestBody, UndeliveredError, Webhook, notification_of
 from kbackup.cli.common.output import Reporter
 from kbackup.config import Setting, SettingOrigin
@@ -215,7 +215,7 @@ def rounds(fake: FakeWebhook, **keys: object) -> RoundReporter:
     settings = {"notify.url": fake.url, "notify.on": "failure,loss,success", **keys}
     flags = [Setting(path, value, SettingOrigin("flag", "--set")) for path, value in settings.items()]
     loaded = load_config(FlagValues(settings=flags))
-    return RoundReporter(Frame(loaded, Reporter(), notifier=Notifier(loaded.config, "backup")), None)
+    return RoundReporter(CommandContext(loaded, Reporter(), notifier=Notifier(loaded.config, "backup")), None)
 
 
 def with_losses(*messages: str) -> BackupReport:
@@ -231,11 +231,11 @@ def sent(fake: FakeWebhook) -> list[tuple[str, str]]:
 def test_failed_rounds_are_one_incident(fake: FakeWebhook) -> None:
     reporter = rounds(fake)
     for _ in range(2):
-        reporter.well()
+        reporter.record_success()
         reporter.failed(DOWN, 1)
         reporter.failed(DOWN, 2)
-    reporter.well()
-    reporter.well()
+    reporter.record_success()
+    reporter.record_success()
     failed = ("failure", "the source can't be reached; check the network")
     assert sent(fake) == [failed, ("success", "the rounds succeed again")] * 2
 

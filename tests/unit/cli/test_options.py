@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kbackup.archive.query.selection import Selection, exact_entry
 from kbackup.cli import COMMANDS, cli
 from kbackup.cli.common import options
-from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import command_line
 from kbackup.cli.restore import command as restore
 from kbackup.config import KEYS, Config, Loaded, SettingOrigin
@@ -44,9 +44,9 @@ def loaded(*args: str, target: bool = False) -> Loaded:
     @options.store_options
     @options.spark_options
     @options.key_options(*(path for path in KEYS if path.startswith("restore." if target else "backup.")))
-    @pass_frame
-    def command(frame: Frame) -> None:
-        config.append(frame.loaded)
+    @pass_command_context
+    def command(context: CommandContext) -> None:
+        config.append(context.loaded)
 
     result = CliRunner().invoke(command, list(args), catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -96,8 +96,8 @@ def test_files_of_flags() -> None:
 
 def test_an_archive_may_be_an_argument_and_is_asked_for() -> None:
     @options.archive_command("it", argument=True)
-    def command(frame: Frame) -> None:
-        click.echo(frame.archive)
+    def command(context: CommandContext) -> None:
+        click.echo(context.archive)
 
     assert CliRunner().invoke(command, ["s3://b"]).output == "s3://b\n"
     with pytest.raises(UsageError, match="no archive is named"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kbackup import errors
-from kbackup.cli.common.frame import EXIT_CODES
+from kbackup.cli.common.command_context import EXIT_CODES
 from kbackup.config import KEYS, VARIABLES
 from kbackup.config.clients import CONTROLLED
 from kbackup.errors import KbackupError

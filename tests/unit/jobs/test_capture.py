@@ -18,7 +18,7 @@ from kbackup.jobs.metadata import merge
 from kbackup.jobs.settings.plan import ConfigChange, QuotaChange, SettingsReport
 from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.security import Untold
+from kbackup.kafka.security import Unavailable
 from kbackup.metadata.entities import Acl, BrokerConfig, ClientQuota, GroupConfig, ScramUser
 from kbackup.store import open_store
 from kbackup.types import TopicPartition
@@ -174,14 +174,14 @@ def test_everything_that_is_told() -> None:
 
 
 def test_a_cluster_without_authorizer_has_no_acls_and_that_is_no_news() -> None:
-    found = captured(ClusterAnswers(acls_answer=Untold("not there", "no authorizer")))
+    found = captured(ClusterAnswers(acls_answer=Unavailable("not there", "no authorizer")))
     assert found.acls == ()
     assert [(n.what, n.reason) for n in found.not_carried if n not in NEVER] == [("ACLs", "not there")]
     assert settings_warnings(found) == []
 
 
 def test_denied_settings_are_one_warning() -> None:
-    no = Untold("denied", "it takes more")
+    no = Unavailable("denied", "it takes more")
     metadata = captured(ClusterAnswers(acls_answer=no, users_answer=no, configs_answer=no))
     assert (metadata.acls, metadata.scram_users, metadata.broker_configs, metadata.group_configs) == (
         None,
@@ -197,7 +197,9 @@ def test_denied_settings_are_one_warning() -> None:
 
 def test_failures_are_reported_and_unsupported_settings_are_not() -> None:
     metadata = captured(
-        ClusterAnswers(users_answer=Untold("failed", "timed out"), group_configs_answer=Untold("not supported", "old"))
+        ClusterAnswers(
+            users_answer=Unavailable("failed", "timed out"), group_configs_answer=Unavailable("not supported", "old")
+        )
     )
     assert settings_warnings(metadata) == ["SCRAM users are not in this restore point: timed out"]
     assert metadata.group_configs is None
@@ -205,7 +207,7 @@ def test_failures_are_reported_and_unsupported_settings_are_not() -> None:
 
 def test_acls_that_the_client_library_does_not_know_are_named() -> None:
     strange = ["allow unknown for User:a from * on unknown x (literal)"]
-    no = Untold("not supported", "no connection")
+    no = Unavailable("not supported", "no connection")
     found = captured(ClusterAnswers(acls_answer=([READ], strange), session=no))
     assert "ACL: allow unknown for User:a from * on unknown x (literal)" in {n.what for n in found.not_carried}
 
@@ -215,7 +217,7 @@ ASKED_BY_PROTOCOL = {"client quotas", "delegation tokens", "client metrics", "fe
 
 @pytest.mark.parametrize("reason", ["not supported", "failed"])
 def test_without_a_connection_for_admin_requests_the_rest_is_told(reason: Any) -> None:
-    no = Untold(reason, "no connection")
+    no = Unavailable(reason, "no connection")
     configs = [BrokerConfig(broker=None, name="log.retention.ms", value="1")]
     metadata = captured(ClusterAnswers(session=no, configs_answer=configs))
     assert {n.what for n in metadata.not_carried if n not in NEVER} == ASKED_BY_PROTOCOL
@@ -230,7 +232,7 @@ def test_answers_of_the_protocol_are_captured() -> None:
     on_user = acl_of("user", "b o%b", "literal", "User:a", "*", "create_tokens", "allow")
     session = Session(
         quotas_answer=[quota],
-        tokens_answer=Untold("not there", "tokens are disabled"),
+        tokens_answer=Unavailable("not there", "tokens are disabled"),
         acls_answer=([READ, on_user], []),
     )
     metadata = captured(ClusterAnswers(acls_answer=([READ], ["allow unknown"]), session=session))
@@ -277,7 +279,7 @@ def test_refused_settings_are_missing_and_others_are_set() -> None:
     acls = captured(ClusterAnswers(acls_answer=([DENY, READ], []))).acls or ()
     of_all = ConfigChange(kind="broker", owner="", name="min.insync.replicas", before="1", after="2", of_all=True)
     quota = QuotaChange(entity={"user": "a", "client-id": None}, name="producer_byte_rate", before=None, after=1)
-    answers = ClusterAnswers(refuses=(READ, ("g", "x", "2")), session=Untold("failed", "no connection"))
+    answers = ClusterAnswers(refuses=(READ, ("g", "x", "2")), session=Unavailable("failed", "no connection"))
     planned = SettingsReport(acls=acls, configs=(set_, refused, of_all), quotas=(quota,), missing=("a user",))
     captures = SettingsCaptures(MemoryStore(), "r")
     done = apply_settings(cluster(answers), captures, "target", planned)

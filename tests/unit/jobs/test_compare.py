@@ -29,7 +29,7 @@ from kbackup.jobs.compare.partition import Open, PartitionComparer, Side, Target
 from kbackup.jobs.compare.report import (
     Comparison,
     Difference,
-    Kind,
+    DifferenceKind,
     fewer_named,
     findings_of,
     is_wrong,
@@ -407,7 +407,7 @@ def test_comparison_skips_earlier_records_only_in_an_existing_topic(
     assert (found.start, found.end) == (start, 60)
 
 
-def comparison(counts: dict[Kind, int], named: int = 0, after: int = 0, stopped: str = "") -> Comparison:
+def comparison(counts: dict[DifferenceKind, int], named: int = 0, after: int = 0, stopped: str = "") -> Comparison:
     return Comparison(
         topic="orders",
         partition=1,

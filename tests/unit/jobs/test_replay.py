@@ -27,7 +27,7 @@ from kbackup.jobs import replay
 from kbackup.jobs.replay import ahead, read_range, together, within
 from kbackup.jobs.restore import task as restore_task
 from kbackup.jobs.restore.task import RestoreWork, UnitResult, side_by_side
-from kbackup.kafka.client import on_the_way
+from kbackup.kafka.client import fetch_size_factor
 from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.kafka.produce import RefusedTopicError
 from kbackup.spark.tasks import ProgressSender
@@ -322,6 +322,6 @@ def test_a_pause_is_not_kept_waiting(store: Store, small_then_large: tuple[Segme
     ],
 )
 def test_units_of_a_far_target_run_side_by_side(units: int, round_trip: float, cores: int, sizes: list[int]) -> None:
-    tasks = side_by_side([(number, ()) for number in range(units)], on_the_way(round_trip), cores)
+    tasks = side_by_side([(number, ()) for number in range(units)], fetch_size_factor(round_trip), cores)
     assert list(map(len, tasks)) == sizes
     assert [number for task in tasks for number, _ in task] == list(range(units))

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 from kbackup.errors import KbackupError, UnreachableError
 from kbackup.kafka.admin.cluster import TopicAdmin, TopicToCreate
 from kbackup.kafka.client import Connection
-from kbackup.kafka.security import ACLS_AT_ONCE, SecurityAdmin, Untold
+from kbackup.kafka.security import ACLS_AT_ONCE, SecurityAdmin, Unavailable
 from kbackup.metadata.entities import BrokerConfig, GroupConfig, ScramUser
 from tests.support.metadata_entities import acl_of
 from tests.unit.kafka.conftest import answer
@@ -99,7 +99,7 @@ def test_nothing_is_asked_that_would_be_refused(rights: list[AclOperation] | Non
     """confluent-kafka crashes where users are refused, and takes refused ACLs for none."""
     admin = Admin(rights=rights)
     for told in (security(admin).acls(), security(admin).users()):
-        assert isinstance(told, Untold)
+        assert isinstance(told, Unavailable)
         assert told.reason == "denied"
         assert "it takes Describe on the cluster" in told.why
     assert admin.asked == []
@@ -108,7 +108,7 @@ def test_nothing_is_asked_that_would_be_refused(rights: list[AclOperation] | Non
 def test_no_acls_and_no_authorizer() -> None:
     bare = {1: [entry("authorizer.class.name", "", ConfigSource.DEFAULT_CONFIG)]}
     told = security(Admin(brokers=bare)).acls()
-    assert isinstance(told, Untold)
+    assert isinstance(told, Unavailable)
     assert told.reason == "not there"
     assert security(Admin()).acls() == ([], [])
     # who may not see it does not know, and may describe ACLs all the same: so somebody decides
@@ -149,7 +149,7 @@ def test_configs_of_brokers() -> None:
 )
 def test_one_broker_that_does_not_tell_is_enough_not_to_know(code: int, reason: str) -> None:
     told = security(Admin(brokers={2: code})).broker_configs()
-    assert isinstance(told, Untold)
+    assert isinstance(told, Unavailable)
     assert told.reason == reason
     assert "configs of broker 2" in told.why
 
@@ -161,13 +161,13 @@ def test_configs_of_many_groups() -> None:
     assert told == [GroupConfig(group=f"g{n:04}", name="a", value=str(n)) for n in range(2500) if n != 7]
     groups["g2400"] = KafkaError.GROUP_AUTHORIZATION_FAILED  # type: ignore[assignment]
     denied = security(Admin(groups=groups)).group_configs(groups)
-    assert isinstance(denied, Untold)
+    assert isinstance(denied, Unavailable)
     assert denied.reason == "denied"
 
 
 def test_a_cluster_without_group_configs_is_not_blamed_on_a_group() -> None:
     told = security(Admin(groups={"g": KafkaError.INVALID_REQUEST})).group_configs(["g"])
-    assert told == Untold(
+    assert told == Unavailable(
         "not supported", "source cluster at h:1 has no group configs: its brokers are too old, or use ZooKeeper"
     )
 

@@ -232,14 +232,14 @@ def test_a_call_that_does_not(released: threading.Event) -> None:
 
 def test_a_producer_whose_progress_is_never_taken(released: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     class Deaf:
-        """An outlet that hangs, and must not be asked for anything else then."""
+        """A sink that hangs, and must not be asked for anything else then."""
 
         def send_progress(self, *_: object) -> None:
             released.wait()
 
     deaf: Any = Deaf()
     monkeypatch.setattr(produce, "OFFSETS_SECONDS", -9.9)
-    producer = BlockProducer({"bootstrap.servers": "nowhere:1"}, "id", "group", outlet=lambda *_: deaf)
+    producer = BlockProducer({"bootstrap.servers": "nowhere:1"}, "id", "group", sink=lambda *_: deaf)
     producer._open = True
     with pytest.raises(ClusterError, match="did not take the progress"):
         producer.commit({TopicPartition("t", 0): CommittedProgress(5, "note")})

@@ -37,7 +37,7 @@ def test_a_producer_without_brokers_finds_them_again(way: str, monkeypatch: pyte
         producer.send(TP, block_of([Plain(b"k", b"v")] * 3))
         producer.flush()
         cluster.hide()
-        assert producer._outlet.flush(1) == 0
+        assert producer._sink.flush(1) == 0
         cluster.replace("orders", "id", "progress")
         producer.send(TP, block_of([Plain(b"k", b"v")] * 3, range(3, 6)))
         (runs,) = producer.flush().values()
@@ -51,7 +51,7 @@ def test_a_producer_without_brokers_finds_them_again(way: str, monkeypatch: pyte
 
 
 class Fenced:
-    """An outlet whose transaction is refused at its end."""
+    """A sink whose transaction is refused at its end."""
 
     def __init__(self, code: int) -> None:
         self.code = code
@@ -70,11 +70,11 @@ def test_a_transaction_that_ran_out_is_not_another_producers(
     code: int, took: int, fenced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([1000.0, 1000.0 + took])
-    outlet: Any = Fenced(code)
+    sink: Any = Fenced(code)
     monkeypatch.setattr(produce, "Waiting", lambda call: SimpleNamespace(ended=lambda _: call() is None))
     monkeypatch.setattr(produce, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     servers, fencing = {"bootstrap.servers": "nowhere:1"}, ("another one", "wait")
-    producer = BlockProducer(servers, "id", "group", fenced=fencing, outlet=lambda *_: outlet)
+    producer = BlockProducer(servers, "id", "group", fenced=fencing, sink=lambda *_: sink)
     with pytest.raises(ClusterError) as raised:
         producer.commit_alone({TopicPartition("t", 0): CommittedProgress(5, "note")})
     assert isinstance(raised.value, FencedError) is fenced
@@ -86,7 +86,7 @@ def test_a_transaction_that_ran_out_is_not_another_producers(
 
 
 class Refusing:
-    """An outlet that could not deliver a record. `cause` is what the transaction failed by, if another one knows."""
+    """A sink that could not deliver a record. `cause` is what the transaction failed by, if another one knows."""
 
     def __init__(self, lost: Undelivered, cause: int | None = None) -> None:
         self._lost, self._cause = lost, cause
@@ -102,9 +102,9 @@ class Refusing:
         return self._lost
 
 
-def failed_flush(outlet: Any) -> tuple[BlockProducer, KbackupError]:
-    """Return a producer whose records the `outlet` could not deliver, and the error that it raises."""
-    producer = BlockProducer({"bootstrap.servers": "nowhere:1"}, "id", "group", outlet=lambda *_: outlet)
+def failed_flush(sink: Any) -> tuple[BlockProducer, KbackupError]:
+    """Return a producer whose records the `sink` could not deliver, and the error that it raises."""
+    producer = BlockProducer({"bootstrap.servers": "nowhere:1"}, "id", "group", sink=lambda *_: sink)
     producer._open = True
     with pytest.raises(KbackupError) as raised:
         producer.flush()

@@ -15,7 +15,7 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.file import FileStore
-from kbackup.store.wrappers import CachedStore, Shelf
+from kbackup.store.wrappers import CachedStore, DiskCache
 from tests.support.faulty_store import FaultyStore
 
 DATA = b"what a manifest says " * 40
@@ -30,7 +30,7 @@ class Stores:
     def open(self, identity: str = "", limit: int = wrappers.LIMIT_BYTES) -> CachedStore:
         """As the next command does."""
         self.below.calls.clear()
-        return CachedStore(self.below, Shelf(self.folder, limit), identity)
+        return CachedStore(self.below, DiskCache(self.folder, limit), identity)
 
     def read(self, key: str = "a/b", identity: str = "") -> tuple[bytes, int]:
         """Read an object after a listing, as commands do; return its bytes and the number of requests."""

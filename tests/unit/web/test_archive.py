@@ -121,7 +121,7 @@ def test_an_expiration_while_the_archive_opens_is_noticed(store: Store) -> None:
     now[0] += FRESH + 1
     assert cache.snapshot().archive is not archive
     assert [point.number for point in cache.points()] == [2]
-    assert cache.let_go() == [1]
+    assert cache.expired() == [1]
 
 
 def _expire(store: Store, *numbers: int) -> None:

@@ -350,7 +350,7 @@ class ApplyWatcher(Protocol):
 
     def applied(self, flow: Flow, report: RoundReport) -> None: ...
 
-    def well(self) -> None: ...
+    def record_success(self) -> None: ...
 
     def failed(self, error: KbackupError, pause: float) -> None: ...
 
@@ -372,10 +372,10 @@ _SLICE = 0.1  # s; a stop is noticed between two slices of a wait
 
 
 @dataclass
-class ApplyHalf:
+class MirrorWriter:
     """Applies one flow: it follows an archive, round after round, and keeps the flow's status and heartbeats. `store`
     holds the archive, `state` the flow's state. To `finish` is to apply a restore point that is newer than the last
-    round when asked to stop. It looks for a new restore point every `look_seconds`, by one LIST, and where `bell`
+    round when asked to stop. It looks for a new restore point every `look_seconds`, by one LIST, and where `wakeup`
     rings."""
 
     flow: Flow
@@ -389,7 +389,7 @@ class ApplyHalf:
     finish: bool = False
     look_seconds: float = 0.5
     lease_seconds: float = 10.0
-    bell: Event = field(default_factory=Event)
+    wakeup: Event = field(default_factory=Event)
 
     def __post_init__(self) -> None:
         self.report = ApplyReport(self.flow.name)
@@ -484,7 +484,7 @@ class ApplyHalf:
             self.watcher.warned(warning)
         rounds.internal.warnings.clear()
         self._check_heartbeats()
-        self.watcher.well()
+        self.watcher.record_success()
 
     def _check_heartbeats(self) -> None:
         """Warn of heartbeats that fail, once for each error. Records are applied without them."""
@@ -497,11 +497,11 @@ class ApplyHalf:
                 self.watcher.warned(f"heartbeats of {self.flow.name} are not written: {error}")
 
     def _pause(self) -> bool:
-        """Wait until it is time for a look, or the bell rings. Return whether a stop was requested."""
+        """Wait until it is time for a look, or a wakeup comes. Return whether a stop was requested."""
         end = time.monotonic() + self.look_seconds
-        while not self.stop.asked and (left := end - time.monotonic()) > 0 and not self.bell.wait(min(left, _SLICE)):
+        while not self.stop.asked and (left := end - time.monotonic()) > 0 and not self.wakeup.wait(min(left, _SLICE)):
             pass
-        self.bell.clear()
+        self.wakeup.clear()
         return self.stop.asked
 
     def _wait(self, archive: Archive, rounds: Rounds, keeper: StatusKeeper) -> None:
@@ -518,7 +518,7 @@ class ApplyHalf:
             if self.timetable.is_due(SIGN_OF_LIFE, ALIVE):
                 keeper.alive()
                 metering.nothing_to_apply(self.flow)
-                self.watcher.well()
+                self.watcher.record_success()
 
     def _opened(self) -> tuple[Archive, Rounds, StatusKeeper]:
         """Connect to both ends, unless that was done. The clock of the heartbeats keeps its own producer when the half

@@ -86,13 +86,13 @@ def rhythm_of(follow: Follow, is_default: Iterable[str]) -> Follow:
 
 
 @dataclass
-class TakeHalf:
+class MirrorReader:
     """Backs one source up. `heartbeats` are the flows onto this source that emit heartbeats and do no more."""
 
     source: MirrorSource
     heartbeats: tuple[Flow, ...]
     follower: Follower
-    bells: list[threading.Event] = field(default_factory=list)
+    wakeups: list[threading.Event] = field(default_factory=list)
     """Set at each restore point."""
 
     @property
@@ -112,7 +112,7 @@ class TakeHalf:
                     clocks.append(stack.enter_context(HeartbeatClock(flow, topics)))
                 except KbackupError as error:
                     log.warning("heartbeats of %s are not written: %s", flow.name, error)
-            self.follower.watcher = _TakeWatcher(self.follower.watcher, clocks, self.bells)
+            self.follower.watcher = _TakeWatcher(self.follower.watcher, clocks, self.wakeups)
             return self.follower.follow()
 
 
@@ -123,15 +123,15 @@ class _TakeWatcher:
 
     watcher: Watcher
     clocks: Sequence[HeartbeatClock]
-    bells: Sequence[threading.Event]
+    wakeups: Sequence[threading.Event]
     _logged: dict[str, str] = field(default_factory=dict)
 
     def committed(self, report: BackupReport) -> None:
-        for bell in self.bells:
-            bell.set()
+        for wakeup in self.wakeups:
+            wakeup.set()
         self.watcher.committed(report)
 
-    def well(self) -> None:
+    def record_success(self) -> None:
         for clock in self.clocks:
             try:
                 clock.check()
@@ -139,7 +139,7 @@ class _TakeWatcher:
                 if str(error) != self._logged.get(clock.flow.name):
                     self._logged[clock.flow.name] = str(error)
                     log.warning("heartbeats of %s are not written: %s", clock.flow.name, error)
-        self.watcher.well()
+        self.watcher.record_success()
 
     def failed(self, error: KbackupError, pause: float) -> None:
         self.watcher.failed(error, pause)

@@ -382,8 +382,8 @@ def segment_bytes(first: int, last: int) -> bytes:
     return f"{first}-{last}:".encode() + b"x" * (last - first + 1)
 
 
-def key_of(first: int, spare: int = 0) -> str:
-    return layout.records_key(FOLDER, 0, first, "none", spare)
+def key_of(first: int, extra_zeros: int = 0) -> str:
+    return layout.records_key(FOLDER, 0, first, "none", extra_zeros)
 
 
 def read_whole(store: Store, key: str) -> Segment | None:
@@ -460,18 +460,18 @@ def _recover(writing: WritingRun, start: int, end: int) -> list[Segment]:
     return kept
 
 
-def pass_orphan(store: Store, key: str, spare: int) -> int:
-    """The spare number of the name beside an orphan that is of no use."""
-    return spare + 1
+def pass_orphan(store: Store, key: str, extra_zeros: int) -> int:
+    """The extra zeros of the name beside an orphan that is of no use."""
+    return extra_zeros + 1
 
 
 def write_segments(
     store: Store, at: int, end: int, cut: int, since: Callable[[], float], salvage: bool = True
 ) -> Iterator[Segment]:
-    spare = 0
+    extra_zeros = 0
     while at < end:
         last = min(at + cut, end) - 1
-        data, key = segment_bytes(at, last), key_of(at, spare)
+        data, key = segment_bytes(at, last), key_of(at, extra_zeros)
         try:
             store.put_new(key, data)
             segment = _segment(at, last, data, key)
@@ -479,7 +479,7 @@ def write_segments(
             own = salvage and store.stat(key).modified >= since()
             found = read_whole(store, key) if own else None
             if found is None or found.last >= end:
-                spare = pass_orphan(store, key, spare)
+                extra_zeros = pass_orphan(store, key, extra_zeros)
                 continue
             segment = found
         yield segment

@@ -253,14 +253,14 @@ def test_an_encrypted_segment_has_the_size_of_its_plain_bytes(tmp_path: Path) ->
 
 
 def test_derived_files_follow_from_the_restore_point(store: FaultyStore) -> None:
-    spare = write(store, target(1)._replace(spare=1), range(4))  # an orphan had the plain name
-    first = write(store, target(), range(10)) + spare
+    extra_zeros = write(store, target(1)._replace(extra_zeros=1), range(4))  # an orphan had the plain name
+    first = write(store, target(), range(10)) + extra_zeros
     topics = [state((0, 0, 10), (1, 0, 4), (2, 0, 0), number=1)]
     archive, _ = committed(store, 1, None, first, topics, {"g": 7, "h": 0, "share": 3})
     names = _index(store, 0)
     assert names == [(layout.segment_stem(0, s.first), s.first) for s in first if s.partition == 0]
     assert len(names) > 1
-    assert _index(store, 1) == [(layout.stem_of(s.key), s.first) for s in spare]
+    assert _index(store, 1) == [(layout.stem_of(s.key), s.first) for s in extra_zeros]
     assert _index(store, 2) == []
     assert json.loads(store.get(f"topics/{TOPIC}/consumer_offsets_partition_000")) == {"g": 7, "h": 0}
     assert json.loads(store.get(f"topics/{TOPIC}/consumer_offsets_partition_001")) == {}

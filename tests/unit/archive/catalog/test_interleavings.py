@@ -220,9 +220,9 @@ def test_a_sweeper_that_deletes_beyond_the_end_is_found() -> None:
 def test_a_writer_that_deletes_an_orphan_in_its_way_is_found() -> None:
     """A run sleeps before its delete for longer than its lease; it hits a segment that the next run committed."""
 
-    def delete(store: Store, key: str, spare: int) -> int:
+    def delete(store: Store, key: str, extra_zeros: int) -> int:
         store.delete([key])
-        return spare
+        return extra_zeros
 
     with (
         broken(scenarios, "pass_orphan", delete),

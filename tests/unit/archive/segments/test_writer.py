@@ -22,7 +22,7 @@ from kbackup.archive.segments.read import crc_of, read_segment
 from kbackup.archive.segments.salvage import salvage_segment
 from kbackup.archive.segments.table import (
     PLACE,
-    Due,
+    ExpectedObject,
     Segment,
     Segments,
     bounds,
@@ -119,15 +119,17 @@ def test_an_index_without_records_takes_the_name(store: FaultyStore) -> None:
 
 
 @pytest.mark.parametrize("first", [5, 12_345_678_901])
-def test_a_spare_name_is_of_the_same_segment(store: FaultyStore, first: int) -> None:
+def test_a_padded_name_is_of_the_same_segment(store: FaultyStore, first: int) -> None:
     offsets = range(first, first + 5)
-    plain, spare = (write(store, target(threshold=1 << 20)._replace(spare=spare), offsets)[0] for spare in (0, 2))
-    assert plain.key != spare.key
-    assert replace(spare, key=plain.key) == plain
-    assert layout.parse_segment(spare.key.rpartition("/")[2]) == (0, first, "records", 2)
-    assert [s.key for s in map(with_checked_key, (plain, spare))] == [plain.key, spare.key]
-    assert [re.search(layout.SPARE_NAME, s.key) is not None for s in (plain, spare)] == [False, True]
-    assert from_batch(decode(next(read_segment(store, spare)))) == records(offsets)
+    plain, padded = (
+        write(store, target(threshold=1 << 20)._replace(extra_zeros=zeros), offsets)[0] for zeros in (0, 2)
+    )
+    assert plain.key != padded.key
+    assert replace(padded, key=plain.key) == plain
+    assert layout.parse_segment(padded.key.rpartition("/")[2]) == (0, first, "records", 2)
+    assert [s.key for s in map(with_checked_key, (plain, padded))] == [plain.key, padded.key]
+    assert [re.search(layout.PADDED_NAME, s.key) is not None for s in (plain, padded)] == [False, True]
+    assert from_batch(decode(next(read_segment(store, padded)))) == records(offsets)
 
 
 @pytest.mark.parametrize("pattern", ["*_records", "*_index"])
@@ -251,7 +253,7 @@ def test_listed_and_due_objects_find_each_other_in_any_order(
 ) -> None:
     due = {key: data.draw(st.integers(0, 2)) for key in order[: data.draw(st.integers(0, 6))]}
     listed = [ObjectInfo(key, size, "", 0.0) for key, size in sorted(sizes.items())]
-    twice = (Due(key, size, "") for key, size in due.items() for _ in range(data.draw(st.integers(1, 2))))
+    twice = (ExpectedObject(key, size, "") for key, size in due.items() for _ in range(data.draw(st.integers(1, 2))))
     extra, lacking = unpaired(listed, twice)
     assert extra.items() == sizes.items() - due.items()
     assert lacking.items() == due.items() - sizes.items()

@@ -12,7 +12,7 @@ from kbackup.jobs.backup.gaps import left_by_transactions, missing_ranges, read_
 from kbackup.jobs.backup.plan import PartitionPlan
 from kbackup.jobs.capture import Live
 from kbackup.kafka.admin_protocol.connection import LogBatch
-from kbackup.kafka.security import Untold
+from kbackup.kafka.security import Unavailable
 from kbackup.types import TopicPartition
 from tests.support.made_segments import target, write
 from tests.support.memory_store import MemoryStore
@@ -86,5 +86,5 @@ def test_aborted_records_that_a_run_reads_explain_nothing(log: list[LogBatch]) -
 
 
 def test_what_brokers_do_not_tell_is_not_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gaps, "log_batches", lambda *_: Untold("failed", "no answer"))
+    monkeypatch.setattr(gaps, "log_batches", lambda *_: Unavailable("failed", "no answer"))
     assert not explained((5, 6))

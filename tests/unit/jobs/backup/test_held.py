@@ -24,7 +24,7 @@ from kbackup.jobs.backup import log_check
 from kbackup.jobs.backup import task as backup_task
 from kbackup.jobs.backup.plan import (
     NO_PATIENCE,
-    Patience,
+    BatchingPolicy,
     Plan,
     hold_back,
     make_plan,
@@ -176,8 +176,8 @@ def test_what_vanishes_while_it_is_read_is_lost_as_far_as_it_was_not_archived() 
 
 def test_what_is_held_does_not_wait_for_more_records() -> None:
     plan = planned(head_of(held_archive()[1]), 41, ())
-    patient = Patience(1 << 30, 600.0, 0)
-    assert hold_back(plan, patience=patient, since={}, now=0.0) == plan
+    patient = BatchingPolicy(1 << 30, 600.0, 0)
+    assert hold_back(plan, batching=patient, since={}, now=0.0) == plan
     fresh = planned(None, 40, ())
     assert hold_back(fresh, NO_PATIENCE, {}, 0.0) == fresh
     assert hold_back(fresh, patient, {}, 0.0).ranges == [OffsetRange(TOPIC, 0, 0, 0)]

@@ -21,14 +21,14 @@ from kbackup.jobs.backup.follow import Follower
 from kbackup.jobs.backup.job import BackupReport, archive_records, begin
 from kbackup.jobs.backup.plan import Plan, TopicPlan, make_plan
 from kbackup.jobs.backup.task import BackupWork
-from kbackup.jobs.capture import Base, Live, LiveTopic
+from kbackup.jobs.capture import BackupSession, Live, LiveTopic
 from kbackup.jobs.common import Stop
 from kbackup.metrics.registry import ROUNDS, Phases, Silent, counted
 from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
 
 
-def begun(store: MemoryStore, cluster_id: str, *, adopt: bool = False) -> Base:
+def begun(store: MemoryStore, cluster_id: str, *, adopt: bool = False) -> BackupSession:
     source: Any = SimpleNamespace(id=cluster_id, isolation_level="read_committed")
     with HeldLease(store, "kbackup backup", 60) as lease:
         open_or_create(store)
@@ -82,7 +82,7 @@ def test_tasks_are_told_of_the_topics_they_read_alone_and_ask_a_far_cluster_for_
     topics = [LiveTopic(name, name, {0: Live(0, end, end)}) for name, end in (("busy", 50), ("idle", 0))]
     plan = make_plan(None, topics, ["busy", "idle"], lambda name, topic_id: 1)
     spark: Any = object
-    archive_records(source, Base(run), plan, options, spark, Phases(Silent()))
+    archive_records(source, BackupSession(run), plan, options, spark, Phases(Silent()))
     assert [(work.incarnations, work.far) for work in sent] == [({"busy": 1}, 2)]
 
 
@@ -96,7 +96,7 @@ class Watcher:
     def committed(self, report: BackupReport) -> None:
         pytest.fail("nothing is new")
 
-    def well(self) -> None:
+    def record_success(self) -> None:
         self.stop.ask()
 
     def failed(self, error: KbackupError, pause: float) -> None:
@@ -107,13 +107,13 @@ class Watcher:
 def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stop]:
     """Of rounds that find nothing new."""
     lease = SimpleNamespace(check=lambda: None)
-    base = SimpleNamespace(
+    session = SimpleNamespace(
         run=SimpleNamespace(end=lambda: None), head=SimpleNamespace(number=41), schemas=None, compared={}, looks={}
     )
     monkeypatch.setattr(follow, "connect", lambda *_: SimpleNamespace(id="c", whole_within=None))
     monkeypatch.setattr(follow, "open_or_create", lambda *_: None)
     monkeypatch.setattr(follow, "HeldLease", lambda *_, **__: nullcontext(lease))
-    monkeypatch.setattr(job, "begin", lambda *_: base)
+    monkeypatch.setattr(job, "begin", lambda *_: session)
     monkeypatch.setattr(job, "capture_cluster", lambda *_, **__: NOTHING)
     monkeypatch.setattr(job, "plan_records", lambda *_: Plan((), (), (), ()))
     monkeypatch.setattr(job, "has_news", lambda *_: False)
@@ -166,7 +166,7 @@ def test_rounds_in_quick_succession_capture_the_logs_alone(stop: Stop, monkeypat
     monkeypatch.setattr(job, "capture_ends", capture("ends"))
     half = follower(stop)
     half.rhythm, half.clock = Follow(interval_seconds=0), lambda: 2.0 * len(captures)  # a round every 2 s
-    monkeypatch.setattr(half.watcher, "well", lambda: stop.ask() if len(captures) == 5 else None)
+    monkeypatch.setattr(half.watcher, "record_success", lambda: stop.ask() if len(captures) == 5 else None)
     half.follow()
     assert captures == ["whole", "ends", "ends", "whole", "ends", "whole"]
 
@@ -189,7 +189,7 @@ def test_a_partition_without_a_leader_is_named_when_it_goes_and_when_it_is_back(
     half.rhythm, half.clock = Follow(interval_seconds=0), lambda: 9.0 * len(known)
     monkeypatch.setattr(half.report, "add", lambda _: None)
     monkeypatch.setattr(half.watcher, "committed", lambda _: None)
-    monkeypatch.setattr(half.watcher, "well", lambda: stop.ask() if len(known) == 4 else None)
+    monkeypatch.setattr(half.watcher, "record_success", lambda: stop.ask() if len(known) == 4 else None)
     half.follow()
     assert committed == [2, 4]
     assert known == [set(), set(), {("orders", 1)}, {("orders", 1)}, set()]

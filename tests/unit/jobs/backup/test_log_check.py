@@ -26,10 +26,10 @@ from kbackup.jobs.backup.log_check import (
     positions,
     with_last_records,
 )
-from kbackup.jobs.capture import Base, Live, LiveTopic, SourceCluster
+from kbackup.jobs.capture import BackupSession, Live, LiveTopic, SourceCluster
 from kbackup.kafka.admin_protocol.connection import LogBatch
 from kbackup.kafka.consume import EpochPosition, Validation
-from kbackup.kafka.security import Untold
+from kbackup.kafka.security import Unavailable
 from kbackup.metadata.sources import Sources
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from tests.support.archives import make_archive
@@ -191,10 +191,10 @@ def source_of(cluster: Source | None = None) -> SourceCluster:
     return SourceCluster(made, "c", 1, Sources(kafka={"bootstrap.servers": "b:1"}), "read_committed", 7)
 
 
-def base_of(head: Manifest | None = None, settings: Metadata | None = None, **archive: Any) -> Base:
+def base_of(head: Manifest | None = None, settings: Metadata | None = None, **archive: Any) -> BackupSession:
     state = SimpleNamespace(isolation_levels={"read_committed"})
     run: Any = SimpleNamespace(run="r", archive=SimpleNamespace(state=state, **archive))
-    return Base(run, head, None, settings)
+    return BackupSession(run, head, None, settings)
 
 
 def test_an_older_archive_tells_its_last_records_itself() -> None:
@@ -239,8 +239,8 @@ def test_segments_of_an_unfinished_run_are_held_against_the_log(monkeypatch: pyt
     tps = [TopicPartition(TOPIC, p) for p in (0, 1, 3)]
     reader = Reader({tps[0]: [range(30)], tps[1]: [range(30, 31)], tps[2]: []})
     monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: reader)
-    base = base_of(store=store)
-    assert log_check.truncated_partitions(source_of(), base, segments) == {tps[1], tps[2], TopicPartition(TOPIC, 2)}
+    session = base_of(store=store)
+    assert log_check.truncated_partitions(source_of(), session, segments) == {tps[1], tps[2], TopicPartition(TOPIC, 2)}
     assert reader.asked == [3]
 
 
@@ -344,9 +344,9 @@ def test_an_earlier_record_above_the_log_start_is_missed_without_compaction_alon
     log = [block(range(7, 10))]
     for policy, start, cut in (("delete", 5, {0: 5}), ("delete", 6, {}), ("compact", 5, {})):
         monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: Reader({TopicPartition("orders", 0): log}))
-        base = base_of(with_partition(head(AGAIN), earlier=NEAR))
+        session = base_of(with_partition(head(AGAIN), earlier=NEAR))
         live = [LiveTopic("orders", "A", {0: Live(0, 40, 40)})]
-        diverged, warnings = log_check.compare_logs(source_of(Source(policy, {0: start})), base, live)
+        diverged, warnings = log_check.compare_logs(source_of(Source(policy, {0: start})), session, live)
         assert ({tp.partition: at for tp, at in diverged.items()}, warnings) == (cut, []), (policy, start)
 
 
@@ -378,26 +378,26 @@ def test_a_log_is_compared_once_under_each_leader(monkeypatch: pytest.MonkeyPatc
     """A leader cuts no log of its own. Where the epoch is unknown, nobody can tell."""
     last = LastRecord(offset=9, leader_epoch=4, digest=digest_of(block(range(9, 10)), 0))
     logs = {TopicPartition("orders", p): [range(9, 10)] for p in range(2)}
-    reader, base = Reader(logs), base_of(head(last, last))
+    reader, session = Reader(logs), base_of(head(last, last))
     monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: reader)
     for epochs, asked in (((4, None), 2), ((4, None), 1), ((4, 4), 1), ((4, 4), 0), ((5, 4), 1), ((5, 4), 0)):
         reader.asked.clear()
         live = [LiveTopic("orders", "A", {p: Live(0, 40, 40, epoch) for p, epoch in enumerate(epochs)})]
-        assert log_check.compare_logs(source_of(), base, live) == ({}, [])
+        assert log_check.compare_logs(source_of(), session, live) == ({}, [])
         assert sum(reader.asked) == asked, epochs
 
 
 def compared(
     monkeypatch: pytest.MonkeyPatch,
     source: Source,
-    batches: dict[int, LogBatch] | Untold | None = None,
+    batches: dict[int, LogBatch] | Unavailable | None = None,
     settings: Metadata | None = None,
 ) -> tuple[dict[int, int], list[str], list[Any]]:
     """Compare five logs: the last one has the record. Epoch 4 of partition 0 was truncated; 2 gives no answer."""
     tps = [TopicPartition("orders", p) for p in range(5)]
     logs: dict[TopicPartition, list[range]] = {tp: [] for tp in tps[:4]} | {tps[4]: [range(9, 10)]}
     last = LastRecord(offset=9, leader_epoch=4, digest=digest_of(block(range(9, 10)), 0))
-    connected, base = source_of(source), base_of(head(*[last] * 5), settings)
+    connected, session = source_of(source), base_of(head(*[last] * 5), settings)
     asked: list[Any] = []
 
     def validate(*arguments: Any) -> Validation:
@@ -408,10 +408,10 @@ def compared(
 
     monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: Reader(logs))
     monkeypatch.setattr(log_check, "validate_epochs", validate)
-    known = batches if isinstance(batches, Untold) else {tps[p]: b for p, b in (batches or {}).items()}
+    known = batches if isinstance(batches, Unavailable) else {tps[p]: b for p, b in (batches or {}).items()}
     monkeypatch.setattr(log_check, "log_batches", lambda *_: known)
     live = [LiveTopic("orders", "A", dict.fromkeys(range(5), Live(0, 40, 40)))]
-    diverged, warnings = log_check.compare_logs(connected, base, live)
+    diverged, warnings = log_check.compare_logs(connected, session, live)
     return {tp.partition: at for tp, at in diverged.items()}, warnings, [sorted(a) for a in asked]
 
 
@@ -437,8 +437,8 @@ def test_a_topic_that_was_compacted_at_the_last_backup_counts_as_compacted(monke
 
 
 def test_batches_that_can_not_be_read_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    untold = Untold("not supported", "sasl.mechanism GSSAPI works in librdkafka alone")
-    diverged, warnings, _ = compared(monkeypatch, Source("compact", {}), untold)
+    unavailable = Unavailable("not supported", "sasl.mechanism GSSAPI works in librdkafka alone")
+    diverged, warnings, _ = compared(monkeypatch, Source("compact", {}), unavailable)
     assert diverged == {0: 9}
     assert warnings[0].startswith("4 logs (orders-0, …) that compaction may have changed were compared")
     assert "GSSAPI" in warnings[0]

@@ -28,7 +28,7 @@ from kbackup.archive.segments.table import Segment
 from kbackup.jobs.backup.plan import (
     NO_PATIENCE,
     TYPICAL_RECORD,
-    Patience,
+    BatchingPolicy,
     Plan,
     clamp,
     held_back,
@@ -262,7 +262,7 @@ def waiting_since(*ages: float) -> dict[IncarnationPartition, float]:
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[Plan, Patience, dict[IncarnationPartition, float]]:
+def situations(draw: st.DrawFn) -> tuple[Plan, BatchingPolicy, dict[IncarnationPartition, float]]:
     """Partitions known and new, with and without losses and open transactions, waiting for all kinds of times."""
     partitions: dict[int, Live] = {}
     ends: list[int] = []
@@ -275,20 +275,20 @@ def situations(draw: st.DrawFn) -> tuple[Plan, Patience, dict[IncarnationPartiti
     known = draw(st.integers(0, len(ends)))
     head = archived(*ends[:known]) if known else None
     plan = make_plan(head, [LiveTopic("orders", "A", partitions)], ["orders"])
-    patience = Patience(
+    batching = BatchingPolicy(
         *(draw(st.integers(0, 200)), draw(st.floats(0, 100)), draw(st.integers(0, 5))),
         draw(st.sampled_from([0.0, 0.1, 0.5, 1.0])),
     )
     ages = draw(st.dictionaries(st.integers(0, 11), st.floats(0, 200)))
-    return plan, patience, {("orders", 1, n): NOW - age for n, age in ages.items()}
+    return plan, batching, {("orders", 1, n): NOW - age for n, age in ages.items()}
 
 
 @given(situations())
 def test_hold_back_respects_the_maximal_age_and_claims_no_unarchived_records(
-    situation: tuple[Plan, Patience, dict[IncarnationPartition, float]],
+    situation: tuple[Plan, BatchingPolicy, dict[IncarnationPartition, float]],
 ) -> None:
-    plan, patience, since = situation
-    chosen = hold_back(plan, patience, since, NOW)
+    plan, batching, since = situation
+    chosen = hold_back(plan, batching, since, NOW)
     waits = held_back(chosen)
     before = {(t.name, t.incarnation, p.partition): p for t in plan.topics for p in t.partitions}
     after = {(t.name, t.incarnation, p.partition): p for t in chosen.topics for p in t.partitions}
@@ -296,22 +296,24 @@ def test_hold_back_respects_the_maximal_age_and_claims_no_unarchived_records(
     assert (chosen.losses, chosen.warnings, chosen.carried) == (plan.losses, plan.warnings, plan.carried)
     for key, p in after.items():
         if key in waits:
-            assert NOW - since.get(key, NOW) < patience.max_age
-            assert new_bytes(p.live.end - p.start, p.before) < patience.small_bytes
+            assert NOW - since.get(key, NOW) < batching.max_age
+            assert new_bytes(p.live.end - p.start, p.before) < batching.small_bytes
             assert p.end == p.start < p.live.end
             assert p.before is None or p.end >= p.before.end, "it never goes back"
         else:
             assert p == before[key]
-    small = [key for key, p in waiting(plan).items() if new_bytes(p.end - p.start, p.before) < patience.small_bytes]
-    of_age = [key for key in small if NOW - since.get(key, NOW) >= patience.max_age]
-    go = max(patience.small_segments, int(patience.share * len(small)), len(of_age))
+    small = [key for key, p in waiting(plan).items() if new_bytes(p.end - p.start, p.before) < batching.small_bytes]
+    of_age = [key for key in small if NOW - since.get(key, NOW) >= batching.max_age]
+    go = max(batching.small_segments, int(batching.share * len(small)), len(of_age))
     assert len(waits) == max(0, len(small) - go)
     taken = [since.get(key, NOW) for key in small if key not in waits]
     assert max(taken, default=0) <= min((since.get(key, NOW) for key in waits), default=NOW)
 
 
 @given(situations())
-def test_without_patience_nobody_waits(situation: tuple[Plan, Patience, dict[IncarnationPartition, float]]) -> None:
+def test_without_patience_nobody_waits(
+    situation: tuple[Plan, BatchingPolicy, dict[IncarnationPartition, float]],
+) -> None:
     plan, _, since = situation
     assert hold_back(plan, NO_PATIENCE, since, NOW) == plan
 
@@ -319,14 +321,14 @@ def test_without_patience_nobody_waits(situation: tuple[Plan, Patience, dict[Inc
 def test_a_partition_with_enough_does_not_wait() -> None:
     """The fixture's records are one byte each."""
     plan = planned(live(0, 50), live(0, 30), ends=(10, 10))
-    chosen = hold_back(plan, Patience(40, 600, 0), {}, NOW)
+    chosen = hold_back(plan, BatchingPolicy(40, 600, 0), {}, NOW)
     assert [(r.start, r.end) for r in chosen.ranges] == [(10, 50), (10, 10)]
     assert held_back(chosen) == {("orders", 1, 1): 10}
 
 
 def test_the_longest_waiting_go_first() -> None:
     plan = planned(live(0, 11), live(0, 11), live(0, 11), ends=(10, 10, 10))
-    chosen = hold_back(plan, Patience(1000, 600, 1), waiting_since(5, 50, 20), NOW)
+    chosen = hold_back(plan, BatchingPolicy(1000, 600, 1), waiting_since(5, 50, 20), NOW)
     assert held_back(chosen) == {("orders", 1, 0): 10, ("orders", 1, 2): 10}
 
 
@@ -334,7 +336,7 @@ def test_the_longest_waiting_go_first() -> None:
 def test_many_quiet_partitions_never_come_of_age_together() -> None:
     """2,000 of them with a record a minute each, all since the same moment: no minute has more than its share."""
     count, minutes = 2_000, 35
-    patience = Patience(1 << 20, 600.0, 50, 0.1)
+    batching = BatchingPolicy(1 << 20, 600.0, 50, 0.1)
     head = archived(*[100] * count)
     since: dict[IncarnationPartition, float] = {}
     written: list[int] = []
@@ -343,7 +345,7 @@ def test_many_quiet_partitions_never_come_of_age_together() -> None:
         now = 60.0 * minute
         plan = make_plan(head, [topic(*[live(0, 100 + minute)] * count)], ["orders"])
         since = {key: since.get(key, now) for key in waiting(plan)}
-        chosen = hold_back(plan, patience, since, now)
+        chosen = hold_back(plan, batching, since, now)
         waits = held_back(chosen)
         for key, begun in since.items():
             if key not in waits:
@@ -353,11 +355,11 @@ def test_many_quiet_partitions_never_come_of_age_together() -> None:
         head = msgspec.structs.replace(head, topics=next_states(minute, chosen, ()))
     assert written == [count // 10] * minutes
     assert len(waited) == count
-    assert max(waited.values()) <= patience.max_age
+    assert max(waited.values()) <= batching.max_age
 
 
 def test_a_loss_is_told_once_although_what_comes_after_it_waits() -> None:
-    first = hold_back(planned(live(14, 20), ends=(10,)), Patience(1000, 600, 0), {}, NOW)
+    first = hold_back(planned(live(14, 20), ends=(10,)), BatchingPolicy(1000, 600, 0), {}, NOW)
     assert [(loss.start, loss.end) for loss in first.losses] == [(10, 14)]
     (state,) = next_states(2, first, ())
     assert (state.partitions[0].end, state.partitions[0].log_end) == (14, 20)
@@ -366,7 +368,7 @@ def test_a_loss_is_told_once_although_what_comes_after_it_waits() -> None:
 
 
 def test_records_deleted_by_retention_while_held_back_are_a_loss() -> None:
-    (state,) = next_states(2, hold_back(planned(live(0, 5)), Patience(10**9, 600, 0), {}, NOW), ())
+    (state,) = next_states(2, hold_back(planned(live(0, 5)), BatchingPolicy(10**9, 600, 0), {}, NOW), ())
     assert (state.partitions[0].start, state.partitions[0].end) == (0, 0)
     (loss,) = make_plan(archived(0), [topic(live(3, 5))], ["orders"]).losses
     assert (loss.kind, loss.start, loss.end) == ("retention", 0, 3)
@@ -379,7 +381,7 @@ def test_bytes_are_guessed_by_what_is_archived() -> None:
 
 
 def test_group_offsets_stop_where_the_archive_does() -> None:
-    plan = hold_back(planned(live(0, 50), live(0, 30), ends=(10, 10)), Patience(40, 600, 0), {}, NOW)
+    plan = hold_back(planned(live(0, 50), live(0, 30), ends=(10, 10)), BatchingPolicy(40, 600, 0), {}, NOW)
     offsets = tuple(
         GroupOffset(topic=name, partition=p, offset=o, leader_epoch=3, metadata="m")
         for name, p, o in (("orders", 0, 45), ("orders", 1, 29), ("orders", 2, 7), ("else", 1, 99))
@@ -398,7 +400,7 @@ def test_group_offsets_stop_where_the_archive_does() -> None:
 
 
 def test_a_plan_that_holds_all_back_says_nothing_new() -> None:
-    patient = Patience(10**9, 600, 0)
+    patient = BatchingPolicy(10**9, 600, 0)
     for partitions, more in (
         ((live(0, 12),), False),
         ((live(5, 12),), False),

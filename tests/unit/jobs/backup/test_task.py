@@ -145,7 +145,7 @@ def test_an_orphan_in_the_way_stays(store: Store, partitions: int, orphan: str) 
     later = time.time() + 60
     segments = [s for s in results_of(store, *task, since=later) if isinstance(s, Segment)]
     assert [(s.first, s.last) for s in segments] == [(30, 59)] * partitions
-    assert {re.search(layout.SPARE_NAME, s.key) is not None for s in segments} == {True}
+    assert {re.search(layout.PADDED_NAME, s.key) is not None for s in segments} == {True}
     assert {key: store.get(key) for key in before} == before
     assert [next(read_segment(store, s)).offsets[0] for s in segments] == [30] * partitions
 
@@ -158,9 +158,9 @@ def test_where_runs_read_otherwise_no_attempt_is_taken_over(store: Store) -> Non
     assert len(names(store)) == 2
 
 
-def test_spare_names_come_to_an_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(layout.records_key("", 999_999, 1 << 62, "zstd", backup_task._SPARE_NAMES)) < 255
-    monkeypatch.setattr(backup_task, "_SPARE_NAMES", 2)
+def test_padded_names_come_to_an_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(layout.records_key("", 999_999, 1 << 62, "zstd", backup_task._MAX_EXTRA_ZEROS)) < 255
+    monkeypatch.setattr(backup_task, "_MAX_EXTRA_ZEROS", 2)
     for _ in range(3):
         results_of(store, OffsetRange(TOPIC, 0, 30, 60), salvage=False)
     with pytest.raises(RETRIED, match="2 others of interrupted runs are in the way") as met:

@@ -15,7 +15,7 @@ from kbackup.jobs.backup import transactions
 from kbackup.jobs.backup.transactions import WholeEnds, are_in_part, begin, replayed, whole_ends
 from kbackup.jobs.capture import ABSENT, Live, LiveTopic, SourceCluster
 from kbackup.kafka.groups.calls import CommittedOffset
-from kbackup.kafka.security import Untold
+from kbackup.kafka.security import Unavailable
 from kbackup.kafka.transactions import Commit, CutBegun, CutReason, OpenTransaction, TransactionCut
 from kbackup.metadata.sources import Sources
 from kbackup.types import TopicPartition
@@ -30,7 +30,7 @@ TOPICS = [LiveTopic("orders", "id", {0: Live(0, 9, 9), 1: Live(0, 8, 8)})]
 class Begun(CutBegun):
     """Gives the cut that it was made with, and keeps what was given up."""
 
-    def __init__(self, cut: TransactionCut | Untold) -> None:
+    def __init__(self, cut: TransactionCut | Unavailable) -> None:
         super().__init__(None, {OFFSETS: 5})  # type: ignore[arg-type]
         object.__setattr__(self, "cut", cut)
 
@@ -87,8 +87,8 @@ def test_positions_are_replayed_in_order() -> None:
     ("begun", "why", "warned"),
     [
         ("backup.transactions is partition", "backup.transactions is partition", 0),
-        (Untold("denied", "no right"), "no right", 2),
-        (Begun(Untold("failed", "no answer")), "no answer", 1),
+        (Unavailable("denied", "no right"), "no right", 2),
+        (Begun(Unavailable("failed", "no answer")), "no answer", 1),
     ],
 )
 def test_partitions_end_by_themselves_where_nothing_else_is_possible(begun: Any, why: str, warned: int) -> None:
@@ -142,11 +142,17 @@ def test_each_partition_is_named_with_its_own_reason(reason: CutReason, words: s
 
 
 @pytest.mark.parametrize(
-    ("untold", "hint"),
-    [(Untold("denied", "no right"), True), (Untold("not supported", "too old"), True), (Untold("failed", "?"), False)],
+    ("unavailable", "hint"),
+    [
+        (Unavailable("denied", "no right"), True),
+        (Unavailable("not supported", "too old"), True),
+        (Unavailable("failed", "?"), False),
+    ],
 )
-def test_a_cluster_that_allows_no_whole_transactions_is_told_from_one_that_fails(untold: Untold, hint: bool) -> None:
-    warnings = ends_of(untold).warnings
+def test_a_cluster_that_allows_no_whole_transactions_is_told_from_one_that_fails(
+    unavailable: Unavailable, hint: bool
+) -> None:
+    warnings = ends_of(unavailable).warnings
     assert any("set backup.transactions to partition" in warning for warning in warnings) == hint
 
 

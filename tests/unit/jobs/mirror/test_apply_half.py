@@ -30,7 +30,7 @@ from kbackup.jobs.mirror.flow import (
     write_status,
 )
 from kbackup.jobs.mirror.halves import apply
-from kbackup.jobs.mirror.halves.apply import ApplyHalf, RoundReport, Rounds, Timetable
+from kbackup.jobs.mirror.halves.apply import MirrorWriter, RoundReport, Rounds, Timetable
 from kbackup.jobs.mirror.internal import Emitted
 from kbackup.jobs.mirror.schemas import MirrorSchemas
 from kbackup.jobs.mirror.settings import TopicsReport
@@ -81,14 +81,14 @@ class Script:
     def applied(self, flow: Flow, report: RoundReport) -> None:
         self.events.append(f"applied {report.restore_point}")
 
-    def well(self) -> None:
+    def record_success(self) -> None:
         self.events.append("well")
 
     def failed(self, error: KbackupError, pause: float) -> None:
         self.events.append(f"failed: {error.message}")
 
 
-def half_of(script: Script, store: Store, monkeypatch: pytest.MonkeyPatch) -> ApplyHalf:
+def half_of(script: Script, store: Store, monkeypatch: pytest.MonkeyPatch) -> MirrorWriter:
     def rounds(*_: Any) -> Any:
         script.opened += 1
         plan = MirrorTopicPlan((ORDERS,), ())
@@ -101,9 +101,9 @@ def half_of(script: Script, store: Store, monkeypatch: pytest.MonkeyPatch) -> Ap
     monkeypatch.setattr(apply, "Applier", lambda *_: nullcontext())
     monkeypatch.setattr(apply, "HeartbeatClock", lambda *_: nullcontext())
     monkeypatch.setattr(apply, "Rounds", rounds)
-    monkeypatch.setattr(ApplyHalf, "_wait", lambda *_: None)
+    monkeypatch.setattr(MirrorWriter, "_wait", lambda *_: None)
     counted.begin("mirror")
-    half = ApplyHalf(flow_of(), store, store, lambda: pytest.fail("Spark"), Silent(), script, script.stop)
+    half = MirrorWriter(flow_of(), store, store, lambda: pytest.fail("Spark"), Silent(), script, script.stop)
     half.look_seconds = 0.001
     return half
 
@@ -266,7 +266,7 @@ def test_the_target_stays_connected_until_the_first_restore_point(stop: Stop, mo
 def test_a_bell_ends_the_wait_for_the_next_look(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
     half = half_of(Script(stop, []), MemoryStore(), monkeypatch)
     half.look_seconds = 60
-    for ring in (half.bell.set, stop.ask):
+    for ring in (half.wakeup.set, stop.ask):
         threading.Timer(0.01, ring).start()
         began = time.monotonic()
         assert half._pause() is stop.asked
@@ -296,7 +296,7 @@ def test_finish_applies_the_last_restore_point(stop: Stop, monkeypatch: pytest.M
         script = Script(Stop(), [(), ()])
         half = half_of(script, store, monkeypatch)
         half.finish = finish
-        monkeypatch.setattr(ApplyHalf, "_wait", lambda half, *_: half.stop.ask())
+        monkeypatch.setattr(MirrorWriter, "_wait", lambda half, *_: half.stop.ask())
         with closing(script.stop):
             assert half.run().rounds == rounds
         monkeypatch.undo()

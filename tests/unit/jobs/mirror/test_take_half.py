@@ -197,7 +197,7 @@ class Events:
     def committed(self, report: BackupReport) -> None:
         self.seen.append("committed")
 
-    def well(self) -> None:
+    def record_success(self) -> None:
         self.seen.append("well")
 
     def failed(self, error: KbackupError, pause: float) -> None:
@@ -213,7 +213,7 @@ class Rounds:
     def follow(self) -> FollowReport:
         for _ in range(3):
             self.watcher.committed(cast(Any, None))
-            self.watcher.well()
+            self.watcher.record_success()
         self.watcher.failed(UnreachableError("away"), 2.0)
         return FollowReport("file:///tmp/A", rounds=4)
 
@@ -239,7 +239,7 @@ def check_rounds(caplog: pytest.LogCaptureFixture, error: str) -> None:
     properties = load_flows(CLUSTERS, archive="/tmp/{source}")
     (source,) = take.sources_of(properties.flows)
     events = Events()
-    half = take.TakeHalf(source, properties.heartbeat_flows, cast(Follower, Rounds(events)))
+    half = take.MirrorReader(source, properties.heartbeat_flows, cast(Follower, Rounds(events)))
     with caplog.at_level(logging.WARNING, take.__name__):
         assert half.run().rounds == 4
     assert events.seen == ["committed", "well"] * 3 + ["failed 2.0"]
@@ -254,9 +254,9 @@ def test_each_flow_whose_heartbeats_fail_is_named_once(caplog: pytest.LogCapture
         return SimpleNamespace(flow=SimpleNamespace(name=name), check=check)
 
     clocks = [clock("A->B", "no brokers"), clock("A->C", "no brokers"), clock("A->D", "denied")]
-    watcher = take._TakeWatcher(cast(Any, SimpleNamespace(well=lambda: None)), clocks, ())
+    watcher = take._TakeWatcher(cast(Any, SimpleNamespace(record_success=lambda: None)), clocks, ())
     for _ in range(2):
-        watcher.well()
+        watcher.record_success()
     failed = [("A->B", "no brokers"), ("A->C", "no brokers"), ("A->D", "denied")]
     assert caplog.messages == [f"heartbeats of {flow} are not written: {error}" for flow, error in failed]
 

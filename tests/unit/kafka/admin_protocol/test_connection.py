@@ -25,7 +25,7 @@ from kbackup.kafka.admin_protocol.connection import LogBatch, connect
 from kbackup.kafka.admin_protocol.endpoint import NoConnectionError, RefusedRequestError, endpoint_of
 from kbackup.kafka.admin_protocol.session import admin_session
 from kbackup.kafka.client import Connection
-from kbackup.kafka.security import Untold
+from kbackup.kafka.security import Unavailable
 
 VERSIONS = ApiVersionsResponse
 UNSUPPORTED = 35
@@ -79,10 +79,10 @@ def knows(*requests: Any) -> Answer:
     return answer_of(VERSIONS(version=3, error_code=0, api_keys=keys), 3)
 
 
-def session_of(address: str) -> Untold | None:
+def session_of(address: str) -> Unavailable | None:
     """Why there is no session; None where there is one."""
     with admin_session(Connection({"bootstrap.servers": address}, "source")) as session:
-        return session if isinstance(session, Untold) else None
+        return session if isinstance(session, Unavailable) else None
 
 
 def test_an_old_broker_is_asked_as_it_understands() -> None:
@@ -90,12 +90,12 @@ def test_an_old_broker_is_asked_as_it_understands() -> None:
         broker(versions(0, UNSUPPORTED), versions(0)) as address,
         admin_session(Connection({"bootstrap.servers": address}, "source")) as session,
     ):
-        assert not isinstance(session, Untold)
+        assert not isinstance(session, Unavailable)
         quotas, features = session.client_quotas(), session.features()
         refused = session.set_default_broker_configs({"a": "1"})
-    assert isinstance(quotas, Untold)
+    assert isinstance(quotas, Unavailable)
     assert (quotas.reason, "too old" in quotas.why) == ("not supported", True)
-    assert isinstance(features, Untold)
+    assert isinstance(features, Unavailable)
     assert "too old" in refused["a"]
 
 
@@ -143,7 +143,7 @@ def test_a_login_that_is_refused_says_no_secret(mechanism: str, caplog: pytest.L
         ) as address,
         admin_session(Connection({"bootstrap.servers": address, **login}, "source")) as session,
     ):
-        assert isinstance(session, Untold)
+        assert isinstance(session, Unavailable)
     assert "invalid credentials" in session.why
     assert "not-to-be-seen" not in session.why + caplog.text
 
@@ -166,7 +166,7 @@ def test_an_answer_to_a_login_that_cant_be_read(challenge: bytes) -> None:
         ) as address,
         admin_session(Connection({"bootstrap.servers": address, **login}, "source")) as session,
     ):
-        assert isinstance(session, Untold)
+        assert isinstance(session, Unavailable)
     assert session.why.endswith(f"{address}: the broker's answer to a SCRAM-SHA-256 login can't be read")
 
 
@@ -183,10 +183,10 @@ def test_newest_version_of_a_request() -> None:
         return framed(request, bytes(VERSIONS(version=3, error_code=0, api_keys=keys).encode()))
 
     with broker(answer) as address, admin_session(Connection({"bootstrap.servers": address}, "source")) as session:
-        assert not isinstance(session, Untold)
+        assert not isinstance(session, Unavailable)
         assert session.fetch_version() == 17
         moving = session.reassignments()
-    assert isinstance(moving, Untold)
+    assert isinstance(moving, Unavailable)
     assert moving.reason == "not supported"
 
 

@@ -1,4 +1,4 @@
-"""The frame that every command runs in: configuration, reporter, errors, exit code and metrics."""
+"""What every command runs in: configuration, reporter, errors, exit code and metrics."""
 
 from __future__ import annotations
 
@@ -195,8 +195,8 @@ class FlagValues:
 
 
 @dataclass(frozen=True)
-class Frame:
-    """The configuration and the reporter of a command; the first argument of a command with `pass_frame`."""
+class CommandContext:
+    """The configuration and the reporter of a command; the first argument of a command with `pass_command_context`."""
 
     loaded: Loaded
     reporter: Reporter
@@ -241,20 +241,21 @@ def load_config(state: FlagValues) -> Loaded:
     return loaded
 
 
-def pass_frame(command: Callable[Concatenate[Frame, P], int | None]) -> Callable[P, int]:
-    """Make a function the body of a command: its first argument is a `Frame`, its result the exit code (None is 0)."""
+def pass_command_context(command: Callable[Concatenate[CommandContext, P], int | None]) -> Callable[P, int]:
+    """Make a function the body of a command: its first argument is a `CommandContext`, its result the exit code (None
+    is 0)."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> int:
-        context = click.get_current_context()
-        state = context.ensure_object(FlagValues)
+        invoked = click.get_current_context()
+        state = invoked.ensure_object(FlagValues)
         reporter = start_reporter(state)
         loaded = load_config(state)
         if loaded.config.notify.url:
             from kbackup.cli.common.notify import notifier_for
 
-            state.notifier = notifier_for(loaded.config, context.command_path.partition(" ")[2], context.params)
-        frame = Frame(loaded, reporter, state.metrics, state.accept_rollback, state.notifier)
-        return command(frame, *args, **kwargs) or 0
+            state.notifier = notifier_for(loaded.config, invoked.command_path.partition(" ")[2], invoked.params)
+        context = CommandContext(loaded, reporter, state.metrics, state.accept_rollback, state.notifier)
+        return command(context, *args, **kwargs) or 0
 
     return run

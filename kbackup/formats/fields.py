@@ -109,7 +109,7 @@ def record(view: memoryview, at: int, after: int, name: str, base: int) -> tuple
 _FEW = 24  # so many records with headers left, or fewer: `struct` (1 µs a header) beats a vector step (25 µs).
 
 
-class Fields(NamedTuple):
+class FieldSpans(NamedTuple):
     """Start within the block's data and length in bytes of a field, int64[n]; length -1 is null."""
 
     start: Int64Array
@@ -120,16 +120,16 @@ class Fields(NamedTuple):
         return self.start + np.maximum(self.length, 0)
 
 
-class Layout(NamedTuple):
+class BlockFields(NamedTuple):
     """`timestamps` mean nothing where `types` is negative; record i's headers start at `header_starts[i]`."""
 
     types: npt.NDArray[np.int32]
     timestamps: Int64Array
-    keys: Fields
-    values: Fields
+    keys: FieldSpans
+    values: FieldSpans
     header_starts: Int64Array
-    header_keys: Fields
-    header_values: Fields
+    header_keys: FieldSpans
+    header_values: FieldSpans
 
 
 class _File(NamedTuple):
@@ -143,7 +143,7 @@ class _File(NamedTuple):
             raise corrupt(self.name, self.base + int(at[int(np.argmin(good))]), damage)
 
 
-def layout(block: RecordBlock, name: str, base: int) -> Layout:
+def locate_fields(block: RecordBlock, name: str, base: int) -> BlockFields:
     """Return the block's fields; `CorruptError` unless every record's encoding fills its index entry exactly. `base` is
     the position of the block's first byte in the file `name`."""
     file = _File(name, base)
@@ -167,11 +167,11 @@ def layout(block: RecordBlock, name: str, base: int) -> Layout:
     timestamps = head["timestamp"].astype(np.int64)
     key_length = np.where(timed, head["key_length"], timestamps >> 32).astype(np.int64)
     key_at = start + np.where(timed, 24, 16)
-    keys = Fields(key_at, key_length)
+    keys = FieldSpans(key_at, key_length)
     # The longest key leaves room for the value's length and the header count: eight bytes.
     file.require((key_length >= -1) & (keys.end + 8 <= stop), key_at - 4, "impossible key length")
     value_length = windows(data, ">i4")[keys.end].astype(np.int64)
-    values = Fields(keys.end + 4, value_length)
+    values = FieldSpans(keys.end + 4, value_length)
     fits = (value_length >= -1) & (values.end + 4 <= stop)
     file.require(fits, keys.end, "impossible value length")
     counts = windows(data, ">i4")[values.end].astype(np.int64)
@@ -179,12 +179,12 @@ def layout(block: RecordBlock, name: str, base: int) -> Layout:
     file.require((counts >= 0) & (at + 8 * counts <= stop), at - 4, "impossible header count")
     starts = np.concatenate(([0], np.cumsum(counts)))
     header_keys, header_values = _headers(data, at, stop, counts, starts, file)
-    return Layout(types, timestamps, keys, values, starts, header_keys, header_values)
+    return BlockFields(types, timestamps, keys, values, starts, header_keys, header_values)
 
 
 def _headers(
     data: Bytes, at: Int64Array, stop: Int64Array, counts: Int64Array, starts: Int64Array, file: _File
-) -> tuple[Fields, Fields]:
+) -> tuple[FieldSpans, FieldSpans]:
     """Return every header's key and value: the first header of all records, the second of those that have two, …"""
     total = int(starts[-1])
     positions = np.empty((4, total), np.int64)
@@ -193,12 +193,12 @@ def _headers(
     at, stop, remaining, slot = at[rows], stop[rows], counts[rows], starts[:-1][rows]
     while len(at) > _FEW:
         key_length = windows(data, ">i4")[at].astype(np.int64)
-        keys = Fields(at + 4, key_length)
+        keys = FieldSpans(at + 4, key_length)
         file.require(
             (key_length >= 0) & (keys.end + 4 + 8 * (remaining - 1) <= stop), at, "impossible header key length"
         )
         value_length = windows(data, ">i4")[keys.end].astype(np.int64)
-        values = Fields(keys.end + 4, value_length)
+        values = FieldSpans(keys.end + 4, value_length)
         fits = (value_length >= -1) & (values.end + 8 * (remaining - 1) <= stop)
         file.require(fits, keys.end, "impossible header value length")
         for row, column in zip(positions, (*keys, *values), strict=True):
@@ -210,7 +210,7 @@ def _headers(
     view = data.data
     for first, end, count, column in zip(at.tolist(), stop.tolist(), remaining.tolist(), slot.tolist(), strict=True):
         _walk_headers(view, first, end, count, positions[:, column : column + count], file)
-    return Fields(positions[0], positions[1]), Fields(positions[2], positions[3])
+    return FieldSpans(positions[0], positions[1]), FieldSpans(positions[2], positions[3])
 
 
 def _walk_headers(view: memoryview, at: int, stop: int, count: int, fields: npt.NDArray[np.int64], file: _File) -> None:
@@ -226,7 +226,7 @@ def _walk_headers(view: memoryview, at: int, stop: int, count: int, fields: npt.
         raise corrupt(file.name, file.base + end, "bytes after the record's last header")
 
 
-def gather(data: Bytes, fields: Fields) -> pa.Array[Any]:
+def gather(data: Bytes, fields: FieldSpans) -> pa.Array[Any]:
     """Return the fields' bytes as large_binary[n], null if the length is -1."""
     count = len(fields.start)
     if not count:
@@ -239,7 +239,7 @@ def gather(data: Bytes, fields: Fields) -> pa.Array[Any]:
     return spans.take(even)
 
 
-def header_keys(data: Bytes, fields: Fields, name: str, base: int) -> pa.Array[Any]:
+def header_keys(data: Bytes, fields: FieldSpans, name: str, base: int) -> pa.Array[Any]:
     """Return the header keys as string[m]; `UsageError` if one is not UTF-8 (Arrow's cast looks at each)."""
     raw = gather(data, fields)
     try:
@@ -260,4 +260,4 @@ def header_keys(data: Bytes, fields: Fields, name: str, base: int) -> pa.Array[A
 def check(block: RecordBlock, name: str, base: int) -> None:
     """Raise `CorruptError` unless `block` is whole: every record fills exactly its index entry, with valid fields.
     `name` is the file that the error names and `base` the position of the block's first byte in it."""
-    layout(block, name, base)
+    locate_fields(block, name, base)

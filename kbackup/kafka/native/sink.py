@@ -1,4 +1,4 @@
-"""The producer kernel as an outlet for `BlockProducer`. A block's memory is let go as soon as its last record is
+"""The producer kernel as a sink for `BlockProducer`. A block's memory is let go as soon as its last record is
 reported, so what is held is what librdkafka's own queue limits allow, and the block that is being sent."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from confluent_kafka import Consumer
 
-from kbackup.formats import layout
+from kbackup.formats import fields
 from kbackup.kafka.client import Connection
 from kbackup.kafka.groups.calls import text
 from kbackup.kafka.kernel_protocol import (
@@ -50,8 +50,8 @@ class _Sent:
     runs: Runs | None = None
 
 
-class KernelOutlet:
-    """See `outlet.Outlet`."""
+class KernelSink:
+    """See `kernel_protocol.RecordSink`."""
 
     def __init__(self, connection: Connection, tuning: Mapping[str, Any], group: str) -> None:
         self._group = group
@@ -210,5 +210,5 @@ def words_of(reason: bytes) -> str:
 
 
 def _raise_damage(block: RecordBlock, record: int) -> None:
-    layout.check(block, "record block", 0)
-    raise layout.corrupt("record block", int(block.positions[record]), "a record that is not what its index says")
+    fields.check(block, "record block", 0)
+    raise fields.corrupt("record block", int(block.positions[record]), "a record that is not what its index says")
