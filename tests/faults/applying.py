@@ -10,7 +10,7 @@ import time
 from pyspark.sql import SparkSession
 
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.mirror import apply
+from kbackup.jobs.mirror.apply import applier
 from kbackup.spark.session import build_session
 from kbackup.store import open_store
 from tests.faults import dying
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> None:
         return build_session("local[2]", _DAEMON if dying.wished() else {}, 4)
 
     if "--spark" in options:
-        apply.SMALL_BYTES = 0
+        applier.SMALL_BYTES = 0
     store = open_store(address)
     mirror = Mirror(store, bootstrap, alias)
     archive = open_archive(store)

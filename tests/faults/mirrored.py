@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.offset_map import SLOTS, FlowMap, open_map
-from kbackup.jobs.mirror.apply import Applier
+from kbackup.jobs.mirror.apply.applier import Applier
 from kbackup.jobs.mirror.apply.pending import Applied, heads_of, read_positions
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.kafka.admin.cluster import Cluster

@@ -21,7 +21,7 @@ from kbackup.archive.restores.offset_map import read_flow
 from kbackup.errors import FencedError, MismatchError
 from kbackup.jobs.backup.job import backup
 from kbackup.jobs.common import RETRIED
-from kbackup.jobs.mirror import apply as applier_module
+from kbackup.jobs.mirror.apply import applier as applier_module
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store import S3Options, open_store
 from kbackup.types import TopicPartition

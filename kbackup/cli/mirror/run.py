@@ -23,8 +23,8 @@ from kbackup.jobs.backup.transactions import are_in_part
 from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror.dry_run import DryRun, dry_run, dry_run_of_take
 from kbackup.jobs.mirror.flow import Flow
-from kbackup.jobs.mirror.halves.apply import ApplyReport, MirrorWriter, RoundReport
-from kbackup.jobs.mirror.halves.take import (
+from kbackup.jobs.mirror.properties import MirrorProperties, load_flows
+from kbackup.jobs.mirror.reader import (
     MirrorReader,
     MirrorSource,
     mirror_selections,
@@ -32,7 +32,7 @@ from kbackup.jobs.mirror.halves.take import (
     run_together,
     sources_of,
 )
-from kbackup.jobs.mirror.properties import MirrorProperties, load_flows
+from kbackup.jobs.mirror.writer import ApplyReport, MirrorWriter, RoundReport
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metrics.registry import Silent, counted
 from kbackup.metrics.server import Health, JointHealth, Server

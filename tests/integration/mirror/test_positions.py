@@ -12,7 +12,7 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.cli import main
-from kbackup.jobs.mirror.apply import Applier
+from kbackup.jobs.mirror.apply.applier import Applier
 from kbackup.jobs.mirror.apply.pending import Applied, read_positions
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.mirror.internal import InternalTopics, emit_checkpoints, emit_offset_syncs

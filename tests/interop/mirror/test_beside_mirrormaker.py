@@ -17,7 +17,7 @@ from confluent_kafka.admin import AclBinding, AdminClient
 from msgspec.structs import astuple
 
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.mirror.apply import Applier
+from kbackup.jobs.mirror.apply.applier import Applier
 from kbackup.jobs.mirror.apply.pending import Applied
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.settings import sync_acls, sync_configs, sync_topics

@@ -31,9 +31,9 @@ from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror import positions
 from kbackup.jobs.mirror.apply.pending import Applied, Noted, PositionNote, Recreated
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic, write_status
-from kbackup.jobs.mirror.halves.apply import RoundReport
 from kbackup.jobs.mirror.properties import load_flows
 from kbackup.jobs.mirror.status import after_error, after_round, first_status
+from kbackup.jobs.mirror.writer import RoundReport
 from kbackup.kafka.admin import cluster as admin
 from kbackup.kafka.mirror_records import Checkpoint
 from kbackup.metrics.registry import counted

@@ -19,6 +19,7 @@ from kbackup.archive.run import open_or_create
 from kbackup.errors import CorruptError, FencedError, KbackupError, NoArchiveError, StoreError, UnreachableError
 from kbackup.jobs import common as pauses
 from kbackup.jobs.common import Stop
+from kbackup.jobs.mirror import writer
 from kbackup.jobs.mirror.apply.pending import Applied, Lost, Recreated
 from kbackup.jobs.mirror.flow import (
     AppliedPosition,
@@ -29,13 +30,12 @@ from kbackup.jobs.mirror.flow import (
     read_flow_status,
     write_status,
 )
-from kbackup.jobs.mirror.halves import apply
-from kbackup.jobs.mirror.halves.apply import MirrorWriter, RoundReport, Rounds, Timetable
 from kbackup.jobs.mirror.internal import Emitted
 from kbackup.jobs.mirror.schemas import MirrorSchemas
 from kbackup.jobs.mirror.settings import TopicsReport
 from kbackup.jobs.mirror.status import flow_holds, flows_of
 from kbackup.jobs.mirror.topics import MirrorTopicPlan
+from kbackup.jobs.mirror.writer import MirrorWriter, RoundReport, Rounds, Timetable
 from kbackup.kafka.mirror_records import Checkpoint
 from kbackup.metrics.registry import Silent, counted
 from kbackup.store.base import Store
@@ -95,12 +95,12 @@ def half_of(script: Script, store: Store, monkeypatch: pytest.MonkeyPatch) -> Mi
         return SimpleNamespace(plan=lambda *_: plan, run=script.run, clocks={}, internal=SimpleNamespace(warnings=[]))
 
     monkeypatch.setattr(pauses, "_FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(apply, "Cluster", lambda *_: SimpleNamespace(connect=lambda: None))
-    for module in (apply, apply):
+    monkeypatch.setattr(writer, "Cluster", lambda *_: SimpleNamespace(connect=lambda: None))
+    for module in (writer,):
         monkeypatch.setattr(module, "InternalTopics", lambda *_: nullcontext())
-    monkeypatch.setattr(apply, "Applier", lambda *_: nullcontext())
-    monkeypatch.setattr(apply, "HeartbeatClock", lambda *_: nullcontext())
-    monkeypatch.setattr(apply, "Rounds", rounds)
+    monkeypatch.setattr(writer, "Applier", lambda *_: nullcontext())
+    monkeypatch.setattr(writer, "HeartbeatClock", lambda *_: nullcontext())
+    monkeypatch.setattr(writer, "Rounds", rounds)
     monkeypatch.setattr(MirrorWriter, "_wait", lambda *_: None)
     counted.begin("mirror")
     half = MirrorWriter(flow_of(), store, store, lambda: pytest.fail("Spark"), Silent(), script, script.stop)
@@ -176,17 +176,17 @@ def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pyt
     def groups_of(archive: Archive, point: Manifest) -> Groups:
         return Groups(captured_at=now(), groups=(group_at("billing"), group_at("share")))
 
-    real = apply.Rounds
+    real = writer.Rounds
     half = half_of(Script(stop, []), store, monkeypatch)
     half.flow = flow_of(QUIET + "emit.checkpoints.interval.seconds = 0\n")
     cluster = SimpleNamespace(connect=lambda: None, topic_names=lambda: frozenset())
-    monkeypatch.setattr(apply, "Cluster", lambda *_: cluster)
-    monkeypatch.setattr(apply, "InternalTopics", lambda *_: nullcontext(SimpleNamespace(warnings=[])))
-    monkeypatch.setattr(apply, "Applier", lambda *_: nullcontext(Target()))
-    monkeypatch.setattr(apply, "HeartbeatClock", lambda *_: nullcontext(SimpleNamespace(check=lambda: None)))
-    monkeypatch.setattr(apply, "Rounds", real)
-    monkeypatch.setattr(apply, "sync_topics", lambda *_: TopicsReport((), {}, {}))
-    monkeypatch.setattr(apply, "emit_checkpoints", checkpoints)
+    monkeypatch.setattr(writer, "Cluster", lambda *_: cluster)
+    monkeypatch.setattr(writer, "InternalTopics", lambda *_: nullcontext(SimpleNamespace(warnings=[])))
+    monkeypatch.setattr(writer, "Applier", lambda *_: nullcontext(Target()))
+    monkeypatch.setattr(writer, "HeartbeatClock", lambda *_: nullcontext(SimpleNamespace(check=lambda: None)))
+    monkeypatch.setattr(writer, "Rounds", real)
+    monkeypatch.setattr(writer, "sync_topics", lambda *_: TopicsReport((), {}, {}))
+    monkeypatch.setattr(writer, "emit_checkpoints", checkpoints)
     monkeypatch.setattr(Archive, "groups", groups_of)
     assert half.run().retries == 2
     assert served == [("orders",)] * 4
@@ -203,7 +203,7 @@ def test_rounds_go_on_without_heartbeats(stop: Stop, monkeypatch: pytest.MonkeyP
 
     script = Script(stop, [(), ()])
     half = half_of(script, store, monkeypatch)
-    monkeypatch.setattr(apply, "HeartbeatClock", lambda *_: nullcontext(SimpleNamespace(check=check)))
+    monkeypatch.setattr(writer, "HeartbeatClock", lambda *_: nullcontext(SimpleNamespace(check=check)))
     assert half.run().retries == 0
     warning = "heartbeats of A->B are not written: target denies writing; allow it"
     applied = f"applied {newest}"
@@ -222,7 +222,7 @@ def test_rounds_that_follow_one_another_share_a_status(stop: Stop, monkeypatch: 
         written.append((status.rounds, len(status.incidents)))
         write_status(state, status)
 
-    monkeypatch.setattr(apply, "write_status", write)
+    monkeypatch.setattr(writer, "write_status", write)
     half.run()
     # the start, the topics of the first round, its incarnations, the loss, and the end
     assert written == [(0, 0), (0, 0), (1, 0), (3, 1), (5, 1)]
@@ -333,7 +333,7 @@ def test_status_names_why_the_target_is_not_reached(stop: Stop, monkeypatch: pyt
         raise UnreachableError("target is away", "")
 
     half = half_of(Script(stop, []), store, monkeypatch)
-    monkeypatch.setattr(apply, "Cluster", lambda *_: SimpleNamespace(connect=connect))
+    monkeypatch.setattr(writer, "Cluster", lambda *_: SimpleNamespace(connect=connect))
     half.run()
     assert status_in(store).error == "target is away"
     assert gauge("seconds_behind")
@@ -390,7 +390,7 @@ def test_a_long_round_gives_signs_of_life(
     make_archive(store)
     script = Script(stop, [(LOST,)])
     half = half_of(script, store, monkeypatch)
-    monkeypatch.setattr(apply, "ALIVE", Clock(True, 0.001))
+    monkeypatch.setattr(writer, "ALIVE", Clock(True, 0.001))
     write, run, begun = write_status, script.run, list[str]()
 
     def beat(state: Store, status: FlowStatus) -> None:
@@ -409,7 +409,7 @@ def test_a_long_round_gives_signs_of_life(
         assert (status_in(store).written_at > begun[-1]) is not refused
         return run(archive, point, plan)
 
-    monkeypatch.setattr(apply, "write_status", beat)
+    monkeypatch.setattr(writer, "write_status", beat)
     monkeypatch.setattr(script, "run", long_round)
     assert half.run().rounds == 1
     assert [incident.message for incident in status_in(store).incidents] == [LOST.message]
@@ -464,8 +464,8 @@ def test_checkpoint_latency_does_not_grow_while_nothing_is_new(monkeypatch: pyte
     point = archive.restore_point("latest")
     checkpoint = Checkpoint("billing", TopicPartition("A.orders", 0), 1, 1, "")
     emitted = iter([Emitted([checkpoint], [checkpoint]), Emitted([checkpoint], [])])
-    monkeypatch.setattr(apply, "emit_checkpoints", lambda *_: next(emitted))
-    monkeypatch.setattr(apply, "sync_topics", lambda *_: TopicsReport((), {}, {}))
+    monkeypatch.setattr(writer, "emit_checkpoints", lambda *_: next(emitted))
+    monkeypatch.setattr(writer, "sync_topics", lambda *_: TopicsReport((), {}, {}))
     cluster: Any = SimpleNamespace(topic_names=lambda: [])
     applier: Any = SimpleNamespace(apply=lambda *_: Applied(point.number), map=None)
     internal: Any = None

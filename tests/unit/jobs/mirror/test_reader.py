@@ -18,12 +18,12 @@ from kbackup.errors import KbackupError, UnreachableError, UsageError
 from kbackup.jobs.backup.follow import Follower, FollowReport, Watcher
 from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.common import Stop
+from kbackup.jobs.mirror import reader
 from kbackup.jobs.mirror.flow import Clock, Flow
-from kbackup.jobs.mirror.halves import take
-from kbackup.jobs.mirror.halves.apply import Timetable
-from kbackup.jobs.mirror.halves.take import mirror_selections, rhythm_of, run_together, sources_of
 from kbackup.jobs.mirror.internal import InternalTopics
 from kbackup.jobs.mirror.properties import load_flows
+from kbackup.jobs.mirror.reader import mirror_selections, rhythm_of, run_together, sources_of
+from kbackup.jobs.mirror.writer import Timetable
 from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
 from tests.support.flow_maps import CLUSTERS, flow_of
 
@@ -228,8 +228,8 @@ def test_heartbeats_of_a_pair_that_is_not_enabled(
         clusters.append(Brokers(given, role))
         return cast(Cluster, clusters[-1])
 
-    monkeypatch.setattr(take, "HeartbeatClock", BadClock)
-    monkeypatch.setattr(take, "Cluster", cluster)
+    monkeypatch.setattr(reader, "HeartbeatClock", BadClock)
+    monkeypatch.setattr(reader, "Cluster", cluster)
     check_rounds(caplog, "no brokers; start them")
     assert [c.made for c in clusters] == [["heartbeats"]]
 
@@ -237,10 +237,10 @@ def test_heartbeats_of_a_pair_that_is_not_enabled(
 def check_rounds(caplog: pytest.LogCaptureFixture, error: str) -> None:
     """Run a take half: its rounds are told, and one error of its heartbeats."""
     properties = load_flows(CLUSTERS, archive="/tmp/{source}")
-    (source,) = take.sources_of(properties.flows)
+    (source,) = reader.sources_of(properties.flows)
     events = Events()
-    half = take.MirrorReader(source, properties.heartbeat_flows, cast(Follower, Rounds(events)))
-    with caplog.at_level(logging.WARNING, take.__name__):
+    half = reader.MirrorReader(source, properties.heartbeat_flows, cast(Follower, Rounds(events)))
+    with caplog.at_level(logging.WARNING, reader.__name__):
         assert half.run().rounds == 4
     assert events.seen == ["committed", "well"] * 3 + ["failed 2.0"]
     assert caplog.messages == [f"heartbeats of B->A are not written: {error}"]
@@ -254,7 +254,7 @@ def test_each_flow_whose_heartbeats_fail_is_named_once(caplog: pytest.LogCapture
         return SimpleNamespace(flow=SimpleNamespace(name=name), check=check)
 
     clocks = [clock("A->B", "no brokers"), clock("A->C", "no brokers"), clock("A->D", "denied")]
-    watcher = take._TakeWatcher(cast(Any, SimpleNamespace(record_success=lambda: None)), clocks, ())
+    watcher = reader._TakeWatcher(cast(Any, SimpleNamespace(record_success=lambda: None)), clocks, ())
     for _ in range(2):
         watcher.record_success()
     failed = [("A->B", "no brokers"), ("A->C", "no brokers"), ("A->D", "denied")]
@@ -271,5 +271,5 @@ def test_a_source_that_refuses_heartbeats_is_backed_up(
             denied = UnreachableError("source denies creating topic heartbeats", "allow it")
             return {topic.name: denied for topic in topics}
 
-    monkeypatch.setattr(take, "Cluster", Refusing)
+    monkeypatch.setattr(reader, "Cluster", Refusing)
     check_rounds(caplog, "source denies creating topic heartbeats; allow it")

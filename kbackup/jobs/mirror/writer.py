@@ -21,7 +21,7 @@ from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import FencedError, KbackupError, LeaseLostError, NoArchiveError
 from kbackup.jobs.common import Stop, run_rounds
 from kbackup.jobs.mirror import metering
-from kbackup.jobs.mirror.apply import Applier, Spark
+from kbackup.jobs.mirror.apply.applier import Applier, Spark
 from kbackup.jobs.mirror.apply.pending import Applied
 from kbackup.jobs.mirror.flow import (
     AppliedPosition,
