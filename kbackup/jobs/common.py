@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import select
 import socket
-from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from kbackup.archive import layout
@@ -55,25 +54,48 @@ RETRIED = (UnreachableError, StoreError, ClusterError, TaskError, LeaseRanOutErr
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # s
 
 
-def run_rounds(stop: Stop, attempt: Callable[[bool], None], failed: Callable[[KbackupError, float], None]) -> None:
-    """Call `attempt` repeatedly; its argument is True in the last round, after a stop was requested. A round that waits
-    for the next one must return when a stop is requested. `failed` gets the error of a round, and the seconds after
-    which the next one begins. Errors of the last round are raised."""
-    pause = 0.0
-    while True:
-        last = stop.asked
-        try:
-            attempt(last)
-        except RETRIED as error:
-            if last or isinstance(error, FencedError):
-                raise
-            pause = min(max(_FIRST_PAUSE, 2 * pause), _LAST_PAUSE)
-            failed(error, pause)
-            stop.wait(pause)
-        else:
-            pause = 0.0
-            if last:
-                return
+class RoundLoop:
+    """Counts the rounds of a job that follows something, until a stop is requested:
+
+        rounds = RoundLoop(stop)
+        while rounds.begin():
+            try:
+                run_round(is_last=rounds.is_last)
+            except RETRIED as error:
+                pause = rounds.pause_after(error)
+                ...
+                stop.wait(pause)
+
+    The last round begins after the stop was requested. A round that waits for the next one must return when a stop is
+    requested."""
+
+    def __init__(self, stop: Stop) -> None:
+        self.is_last = False
+        self._stop = stop
+        self._pause = 0.0
+        self._has_failed = False
+
+    def begin(self) -> bool:
+        """Begin the next round. Return False if the last one has ended."""
+        if self.is_last:
+            return False
+        # asked for now, not at the end of the round before: a stop during that one leaves a last round to be done
+        self.is_last = self._stop.asked
+        if not self._has_failed:
+            self._pause = 0.0
+        self._has_failed = False
+        return True
+
+    def pause_after(self, error: KbackupError) -> float:
+        """Return the seconds to wait after a round that failed: twice the last pause, until a round goes well.
+
+        Raise the `error` if no other round may mend it: that of the last round, and that of a process which was
+        fenced."""
+        if self.is_last or isinstance(error, FencedError):
+            raise error
+        self._has_failed = True
+        self._pause = min(max(_FIRST_PAUSE, 2 * self._pause), _LAST_PAUSE)
+        return self._pause
 
 
 # Numbered captures of a restore on a target: restores/<id>/<name>-<n>.json, from 1, created and never replaced.

@@ -43,7 +43,6 @@ class Following:
             store,
             lambda: spark,
             Silent(),
-            self,
             self._stop,
             clock=lambda: time.monotonic() + self._later,
         )
@@ -62,7 +61,7 @@ class Following:
 
     def _run(self) -> None:
         try:
-            self.report = self._follower.follow()
+            self.report = self._follower.follow(self)
         except BaseException as raised:  # noqa: BLE001 (raised again in the test)
             self._raised.append(raised)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Transactions
+from kbackup.archive.models import Manifest, PartitionState, Transactions
 from kbackup.archive.query.selection import Selections
 from kbackup.archive.run import open_or_create
 from kbackup.config.models import Backup, Follow
@@ -21,10 +21,10 @@ from kbackup.jobs.backup import job
 from kbackup.jobs.backup.compaction import CompactionCheck
 from kbackup.jobs.backup.deletions import complete_looks
 from kbackup.jobs.backup.job import BackupReport, ClusterSnapshot
-from kbackup.jobs.backup.plan import NO_PATIENCE, BatchingPolicy, held_back, hold_back, new_bytes, waiting
+from kbackup.jobs.backup.plan import NO_PATIENCE, BatchingPolicy, Plan, held_back, hold_back, new_bytes, waiting
 from kbackup.jobs.backup.schemas import BackupSchemas
 from kbackup.jobs.capture import BackupSession, SourceCluster, connect
-from kbackup.jobs.common import Stop, run_rounds
+from kbackup.jobs.common import RETRIED, RoundLoop, Stop
 from kbackup.kafka.client import Properties
 from kbackup.metrics.registry import ROUNDS, Phases, ProgressListener, counted, failed
 from kbackup.spark.tasks import Spark
@@ -37,16 +37,16 @@ _WAIT = 10.0  # s, for transactions: in the last round, which must end within th
 _CAPTURE_EVERY = 5.0  # s, between captures of groups and settings; rounds between them capture the logs alone
 
 
-class Watcher(Protocol):
-    """Receives an event of each round."""
+class FollowReporter(Protocol):
+    """Shows what the rounds of a follower come to. `committed` comes before the end of its round."""
 
     def committed(self, report: BackupReport) -> None: ...
 
     def record_success(self) -> None:
-        """Note a successful round: the newest restore point has all but the records that are held back."""
+        """Note a round that ended well: the newest restore point has all but the records that are held back."""
 
     def failed(self, error: KbackupError, pause: float) -> None:
-        """Note a failed round; the next one begins after `pause` seconds."""
+        """Note a round that failed; the next one begins after `pause` seconds."""
 
 
 @dataclass
@@ -87,7 +87,6 @@ class Follower:
     store: Store
     spark: Spark
     listener: ProgressListener
-    watcher: Watcher
     stop: Stop
     selections: Selections | None = None
     schemas: BackupSchemas = field(default_factory=BackupSchemas)
@@ -99,105 +98,120 @@ class Follower:
         self._captured: tuple[float, ClusterSnapshot] | None = None
         self._derived_due = False
         self._since: dict[IncarnationPartition, float] = {}
+        """Since when the new records of each partition wait for a larger segment."""
         self._offline: set[TopicPartition] = set()
         rhythm = self.rhythm
         share = min(1.0, rhythm.interval_seconds / max(rhythm.max_age_seconds, rhythm.interval_seconds))
-        self._patience = BatchingPolicy(rhythm.small_bytes, rhythm.max_age_seconds, rhythm.small_segments, share)
+        self._batching = BatchingPolicy(rhythm.small_bytes, rhythm.max_age_seconds, rhythm.small_segments, share)
 
-    def follow(self) -> FollowReport:
-        """Run rounds until a stop is requested; then a last round archives all records. Where the stop was requested
-        before, the last round is the only one, and no follower is counted. Raises a `KbackupError` that no retry can
-        mend, for an unreachable cluster or store at the start, and where the last round fails."""
+    def follow(self, reporter: FollowReporter) -> FollowReport:
+        """Run rounds until a stop is requested; then a last round archives all records. If the stop was requested
+        before, the last round is the only one, and no follower is counted.
+
+        Raises a `KbackupError` that no retry can mend, for an unreachable cluster or store at the start, and if the
+        last round fails."""
         began = self.clock()
         self._follows = not self.stop.asked
-        job.backup_begins()
+        self._count_start()
         self.schemas.check()
-        # alerts know a follower by its rounds, also one whose first round never ends
-        for result in ROUNDS if self._follows else ():
-            counted.add("kbackup_rounds_total", 0, result)
-        source = self._connect()
+        source = connect(self.source, self.options)
         open_or_create(self.store)
+        # a follower is a standby for as long as another one renews its lease; a single round waits until that lease
+        # would have run out
         pause = self.stop.wait if self._follows else time.sleep
         name, seconds = "kbackup backup --follow", self.rhythm.lease_seconds
         with HeldLease(self.store, name, seconds, pause, standby=self._follows) as lease:
-            session = job.begin(self.store, lease, source, self.options.adopt_cluster)
-            self._connected = source, session
+            session = self._begin(lease, source)
             self.report.restore_point = session.head.number if session.head is not None else None
-            run_rounds(self.stop, lambda last: self._attempt(lease, last), self._failed)
+            self._run_rounds(lease, reporter)
         self.report.seconds = round(self.clock() - began, 3)
         return self.report
 
-    def _connect(self) -> SourceCluster:
-        return connect(self.source, self.options)
+    def _count_start(self) -> None:
+        job.backup_begins()
+        if self._follows:
+            # alerts know a follower by its rounds, also one whose first round never ends
+            for result in ROUNDS:
+                counted.add("kbackup_rounds_total", 0, result)
 
-    def _attempt(self, lease: HeldLease, last: bool) -> None:
+    def _begin(self, lease: HeldLease, source: SourceCluster) -> BackupSession:
+        """Fence off every other run, and remember the connection for the rounds that follow."""
+        session = job.begin(self.store, lease, source, self.options.adopt_cluster)
+        self._connected = source, session
+        return session
+
+    def _run_rounds(self, lease: HeldLease, reporter: FollowReporter) -> None:
+        """Run round after round. A round that fails by an error that may pass begins anew, on new connections."""
+        rounds = RoundLoop(self.stop)
+        while rounds.begin():
+            try:
+                source, session = self._connect(lease)
+                due = self.clock() + self.rhythm.interval_seconds
+                self._run_round(source, session, reporter, is_last=rounds.is_last)
+                if not rounds.is_last:
+                    self._wait(source, session, due)
+            except RETRIED as error:
+                pause = rounds.pause_after(error)
+                self._forget_failed_round(error)
+                reporter.failed(error, pause)
+                self.stop.wait(pause)
+
+    def _connect(self, lease: HeldLease) -> tuple[SourceCluster, BackupSession]:
+        """Return the source and the archive's newest restore point: those of the last round, unless it failed."""
         lease.check()
         if self._connected is None:
-            source = self._connect()
-            self._connected = source, job.begin(self.store, lease, source, self.options.adopt_cluster)
-        source, session = self._connected
-        due = self.clock() + self.rhythm.interval_seconds
-        self._round(source, session, last)
-        if not last:
-            self._wait(source, session, due)
+            source = connect(self.source, self.options)
+            self._begin(lease, source)
+        assert self._connected is not None  # noqa: S101 (`_begin` has set it)
+        return self._connected
 
-    def _failed(self, error: KbackupError, pause: float) -> None:
+    def _forget_failed_round(self, error: KbackupError) -> None:
+        """Drop connections and captures, which may be in any state, and count the failure."""
         self._connected = self._captured = None
         self.report.retries += 1
         failed(error)
         counted.add("kbackup_retries_total")
         self._count_round("failed")
-        self.watcher.failed(error, pause)
 
-    def _round(self, source: SourceCluster, session: BackupSession, last: bool) -> None:
-        phases, session.run.hints = Phases(self.listener), last
-        if source.whole_within is not None:
-            wait = _WAIT if last else max(_WAIT, self.rhythm.interval_seconds)
-            source = replace(source, whole_within=min(source.whole_within, wait))
-        snapshot, whole = self._capture(source, session, phases, last)
-        # at the start nobody knows how long records wait already, and at the end nobody waits for more
-        batching = NO_PATIENCE if last or not self.report.rounds else self._patience
-        plan, moment = job.plan_records(source, session, snapshot, phases, self.options.adopt_topics), self.clock()
-        self._since = {place: self._since.get(place, moment) for place in waiting(plan)}
-        offline = {TopicPartition(t.name, p.partition) for t in plan.topics for p in t.offline}
-        plan = hold_back(plan, batching, self._since, moment, snapshot.ends.written)
+    def _run_round(
+        self, source: SourceCluster, session: BackupSession, reporter: FollowReporter, *, is_last: bool
+    ) -> None:
+        """Capture the cluster, and commit a restore point if the capture has anything new."""
+        phases = Phases(self.listener)
+        session.run.hints = is_last
+        source = self._limit_transaction_wait(source, is_last)
+        snapshot, is_whole = self._capture(source, session, phases, is_last)
+        plan = self._plan(source, session, snapshot, phases, is_last)
+        offline = partitions_without_leader(plan)
+        # a partition that lost its leader, or has one again, is a restore point of its own: that is how it is told
         if offline != self._offline or job.has_news(session, snapshot, plan):
-            read = job.archive_records(source, session, plan, self.options, self.spark, phases, here=True)
-            # once: a follower misses a deletion only where it was down for long
-            recheck_all = self.options.recheck_compacted and not self.report.restore_points
-            check = CompactionCheck(source, session, self.options, self.spark, phases, recheck_all)
-            checked = job.check_deletions(check, snapshot, plan, read)
-            with phases.step("capture schemas"):
-                taken = self.schemas.take(checked.topics, session.schemas, again=last)
-            with phases.step("commit"):
-                manifest = job.commit(source, session, snapshot, plan, read, checked, taken, last=last)
-            self._since = {place: self._since[place] for place in held_back(plan)}
-            report = job.report_of(manifest, snapshot, plan, read, checked, taken, self.store.url, phases)
-            self.report.add(report)
-            job.backed_up(report)
-            self._count_round("committed")
-            if self.rhythm.topic_metrics:
-                job.topic_lag(job.lag_of(report.topics))
-            self.watcher.committed(report)
+            report = self._commit(source, session, snapshot, plan, phases, is_last)
+            reporter.committed(report)
             self._derived_due = True
         else:
-            session.looks.update(complete_looks(plan, snapshot.started_at))
-            self._count_round("unchanged")
-            if last:
-                session.run.end()
+            self._note_nothing_new(session, snapshot, plan, is_last)
         self._offline = offline
-        if self._derived_due and whole:
+        # rounds may be 100 ms apart: derived files are written only by those that capture everything, every 5 s
+        if self._derived_due and is_whole:
             job.refresh(session.run, self.spark, phases)
             self._derived_due = False
         self.report.rounds += 1
-        self.watcher.record_success()
+        reporter.record_success()
+
+    def _limit_transaction_wait(self, source: SourceCluster, is_last: bool) -> SourceCluster:
+        """Return the source with a wait for open transactions that fits the rounds."""
+        if source.whole_within is None:
+            return source
+        longest = _WAIT if is_last else max(_WAIT, self.rhythm.interval_seconds)
+        return replace(source, whole_within=min(source.whole_within, longest))
 
     def _capture(
-        self, source: SourceCluster, session: BackupSession, phases: Phases, last: bool
+        self, source: SourceCluster, session: BackupSession, phases: Phases, is_last: bool
     ) -> tuple[ClusterSnapshot, bool]:
         """Return what the cluster shows, and whether groups and settings are captured anew."""
-        selections, moment = self.selections or job.selections_of(self.options), self.clock()
-        if self._captured is not None and not last and moment < self._captured[0] + _CAPTURE_EVERY:
+        selections = self.selections or job.selections_of(self.options)
+        moment = self.clock()
+        if self._captured is not None and not is_last and moment < self._captured[0] + _CAPTURE_EVERY:
             ends = job.capture_ends(source, session, selections, phases, self._captured[1])
             if ends is not None:
                 return ends, False
@@ -205,6 +219,53 @@ class Follower:
         snapshot = job.capture_cluster(source, session, selections, phases, now(), True, self._offline)
         self._captured = moment, snapshot
         return snapshot, True
+
+    def _plan(
+        self, source: SourceCluster, session: BackupSession, snapshot: ClusterSnapshot, phases: Phases, is_last: bool
+    ) -> Plan:
+        """Plan what to archive. Partitions with few new records wait, so that segments don't get too small."""
+        # at the start nobody knows how long records wait already, and at the end nobody waits for more
+        may_wait = not is_last and self.report.rounds > 0
+        batching = self._batching if may_wait else NO_PATIENCE
+        plan = job.plan_records(source, session, snapshot, phases, self.options.adopt_topics)
+        moment = self.clock()
+        self._since = {partition: self._since.get(partition, moment) for partition in waiting(plan)}
+        return hold_back(plan, batching, self._since, moment, snapshot.ends.written)
+
+    def _commit(
+        self,
+        source: SourceCluster,
+        session: BackupSession,
+        snapshot: ClusterSnapshot,
+        plan: Plan,
+        phases: Phases,
+        is_last: bool,
+    ) -> BackupReport:
+        """Archive the records of the plan, commit the restore point and count it."""
+        read = job.archive_records(source, session, plan, self.options, self.spark, phases, here=True)
+        # once: a follower misses a deletion only where it was down for long
+        recheck_all = self.options.recheck_compacted and not self.report.restore_points
+        check = CompactionCheck(source, session, self.options, self.spark, phases, recheck_all)
+        checked = job.check_deletions(check, snapshot, plan, read)
+        with phases.step("capture schemas"):
+            taken = self.schemas.take(checked.topics, session.schemas, again=is_last)
+        with phases.step("commit"):
+            manifest = job.commit(source, session, snapshot, plan, read, checked, taken, last=is_last)
+        self._since = {partition: self._since[partition] for partition in held_back(plan)}
+        report = job.report_of(manifest, snapshot, plan, read, checked, taken, self.store.url, phases)
+        self.report.add(report)
+        job.backed_up(report)
+        self._count_round("committed")
+        if self.rhythm.topic_metrics:
+            job.topic_lag(job.lag_of(report.topics))
+        return report
+
+    def _note_nothing_new(self, session: BackupSession, snapshot: ClusterSnapshot, plan: Plan, is_last: bool) -> None:
+        """End a round that commits nothing."""
+        session.looks.update(complete_looks(plan, snapshot.started_at))
+        self._count_round("unchanged")
+        if is_last:
+            session.run.end()
 
     def _count_round(self, result: str) -> None:
         """Count a round of a follower, for alerts."""
@@ -221,22 +282,33 @@ class Follower:
     def _has_whole_segment(self, source: SourceCluster, session: BackupSession) -> bool:
         """Return whether a partition has a whole segment of new records, and update the lag in the metrics."""
         assert session.head is not None  # noqa: S101 (a round went well)
-        known = {
-            TopicPartition(t.name, p.partition): p
-            for t in session.head.topics
-            if t.state == "present"
-            for p in t.partitions
-            if TopicPartition(t.name, p.partition) not in self._offline
-        }
+        archived = self._followed_partitions(session.head)
         try:
-            ends = source.cluster.log_ends(known, self.options.isolation_level)
+            ends = source.cluster.log_ends(archived, self.options.isolation_level)
         except ClusterError:
             return True  # a topic is gone, for instance: the round finds out
-        new = {tp: max(0, ends[tp] - p.end) for tp, p in known.items()}
+        new = {tp: max(0, ends[tp] - partition.end) for tp, partition in archived.items()}
         by_topic: dict[str, list[int]] = {}
         for tp, count in new.items():
             by_topic.setdefault(tp.topic, []).append(count)
         job.lag(by_topic)
         if self.rhythm.topic_metrics:
             job.topic_lag(by_topic)
-        return any(new_bytes(count, known[tp]) >= self.options.segment_bytes for tp, count in new.items())
+        return any(new_bytes(count, archived[tp]) >= self.options.segment_bytes for tp, count in new.items())
+
+    def _followed_partitions(self, head: Manifest) -> dict[TopicPartition, PartitionState]:
+        """Return the partitions of the newest restore point whose logs the source shows now."""
+        followed: dict[TopicPartition, PartitionState] = {}
+        for topic in head.topics:
+            if topic.state != "present":
+                continue
+            for partition in topic.partitions:
+                tp = TopicPartition(topic.name, partition.partition)
+                if tp not in self._offline:
+                    followed[tp] = partition
+        return followed
+
+
+def partitions_without_leader(plan: Plan) -> set[TopicPartition]:
+    """Return the partitions of a plan that have no leader."""
+    return {TopicPartition(topic.name, each.partition) for topic in plan.topics for each in topic.offline}

@@ -15,14 +15,7 @@ from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic, read_fl
 from kbackup.jobs.mirror.forecast import Forecast
 from kbackup.jobs.mirror.internal import InternalNames, InternalTopic, InternalTopics, refused_internal_topics
 from kbackup.jobs.mirror.settings import ConfigsReport, sync_acls, sync_configs, sync_topics
-from kbackup.jobs.mirror.topics import (
-    SkippedTopic,
-    SourceTopic,
-    plan_topics,
-    replicated,
-    topics_of_cluster,
-    topics_of_point,
-)
+from kbackup.jobs.mirror.topics import SkippedTopic, SourceTopic, plan_topics, topics_of_cluster, topics_of_point
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.metadata.entities import Acl
@@ -86,7 +79,7 @@ def dry_run(
     if flow.sync_topic_configs.enabled:
         configs = sync_configs(flow, there, target, dry_run=True)
     acls = seen.acls if flow.sync_topic_acls.enabled else None
-    rules = sync_acls(flow, acls, replicated(flow), target, dry_run=True)
+    rules = sync_acls(flow, acls, target, dry_run=True)
     internal = InternalTopics(flow, target)
     own = [topic for topic in internal.names.written() if not topic.in_source and topic.name not in existing]
     new = [

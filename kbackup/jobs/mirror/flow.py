@@ -106,6 +106,11 @@ NameFilter = Callable[[str], bool]
 """Whether a name is selected: included and not excluded. A pattern must match the whole name."""
 
 
+def no_name(name: str) -> bool:
+    """Select no name. It is a `NameFilter`."""
+    return False
+
+
 class Clock(NamedTuple):
     """Something that happens every `seconds`, where it is enabled."""
 
@@ -155,7 +160,7 @@ class Flow:
     target_registry: RegistryOptions = field(default_factory=RegistryOptions)
     starts_at_end: bool = False
     """True for a flow that leaves out the records that the archive has in the first round of a topic."""
-    comes_back: NameFilter = field(default=lambda name: False, repr=False)
+    comes_back: NameFilter = field(default=no_name, repr=False)
     """Topics that would come back to the source by other flows, which only the Identity policy allows."""
 
     @property

@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
-from kbackup.archive.models import GroupOffset, Manifest
+from kbackup.archive.models import GroupOffset, Manifest, TopicState
 from kbackup.archive.query.content import captured_groups
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.offset_map import OffsetMap
 from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageError
-from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
-from kbackup.jobs.mirror.positions import Maps, OffsetSyncStore, Translate, exact_translation
+from kbackup.jobs.mirror.flow import AppliedPosition, Flow
+from kbackup.jobs.mirror.positions import AppliedTopics, ExactTranslator, OffsetSyncStore, Translator
 from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
 from kbackup.kafka.client import Properties
 from kbackup.kafka.mirror_records import Checkpoint, Heartbeat, OffsetSync, RecordWriter, fits, read_records
@@ -45,22 +45,25 @@ class InternalNames:
     @property
     def heartbeats(self) -> InternalTopic:
         """Return the topic of this flow's own heartbeats."""
-        name, factor = self.flow.policy.heartbeats_topic(), self.flow.heartbeats_replication_factor
+        name = self.flow.policy.heartbeats_topic()
+        factor = self.flow.heartbeats_replication_factor
         return InternalTopic(name, factor, "heartbeats.topic.replication.factor")
 
     @property
     def checkpoints(self) -> InternalTopic:
-        name, factor = self.flow.policy.checkpoints_topic(self.flow.source), self.flow.checkpoints_replication_factor
+        name = self.flow.policy.checkpoints_topic(self.flow.source)
+        factor = self.flow.checkpoints_replication_factor
         return InternalTopic(name, factor, "checkpoints.topic.replication.factor")
 
     @property
     def offset_syncs(self) -> InternalTopic:
         """Return the topic of offset syncs. In the source it is named after the target, in the target after the
         source."""
-        flow, in_source = self.flow, self.syncs_in_source
-        name = flow.policy.offset_syncs_topic(flow.target if in_source else flow.source)
+        flow = self.flow
+        other = flow.target if self.syncs_in_source else flow.source
+        name = flow.policy.offset_syncs_topic(other)
         factor = flow.offset_syncs_replication_factor
-        return InternalTopic(name, factor, "offset-syncs.topic.replication.factor", in_source)
+        return InternalTopic(name, factor, "offset-syncs.topic.replication.factor", self.syncs_in_source)
 
     def written(self) -> list[InternalTopic]:
         """Return the topics that the flow writes. They are created where they are missing.
@@ -68,27 +71,40 @@ class InternalNames:
         The topic of the source's heartbeats in the target shows Java's clients by its name that the source is upstream.
         """
         flow = self.flow
-        remote_heartbeats = flow.policy.format_remote_topic(flow.source, flow.policy.heartbeats_topic())
-        return [
-            *([self.heartbeats] if flow.emit_heartbeats.enabled else []),
-            *([InternalTopic(remote_heartbeats, flow.replication_factor)] if flow.heartbeats_replicated else []),
-            *([self.checkpoints] if flow.emit_checkpoints.enabled else []),
-            *([self.offset_syncs] if flow.emit_offset_syncs else []),
-        ]
+        topics: list[InternalTopic] = []
+        if flow.emit_heartbeats.enabled:
+            topics.append(self.heartbeats)
+        if flow.heartbeats_replicated:
+            remote_heartbeats = flow.policy.format_remote_topic(flow.source, flow.policy.heartbeats_topic())
+            topics.append(InternalTopic(remote_heartbeats, flow.replication_factor))
+        if flow.emit_checkpoints.enabled:
+            topics.append(self.checkpoints)
+        if flow.emit_offset_syncs:
+            topics.append(self.offset_syncs)
+        return topics
 
 
-R = TypeVar("R", bound=Checkpoint | OffsetSync)
+R = TypeVar("R", Checkpoint, OffsetSync)
+
+
+class JournalTopic(Protocol[R]):
+    """The topic of a journal. `read` returns all its records; `write` appends some and returns when brokers have
+    them."""
+
+    def read(self) -> Iterable[R]: ...
+
+    def write(self, records: Sequence[R]) -> None: ...
 
 
 class Journal(Generic[R]):
-    """`read` returns all records of the topic; `write` appends some and returns when brokers have them.
+    """The last record of each key in an internal topic.
 
     The topic is read when its last records are first asked for, and again after a write that failed: some of its
     records may be there.
     """
 
-    def __init__(self, read: Callable[[], Iterable[R]], write: Callable[[Sequence[R]], object]) -> None:
-        self._read, self._write = read, write
+    def __init__(self, topic: JournalTopic[R]) -> None:
+        self._topic: JournalTopic[R] = topic
         self._last: dict[bytes, R] = {}
         self._known = False
 
@@ -96,7 +112,7 @@ class Journal(Generic[R]):
         """Return the last record of each key."""
         if not self._known:
             self._begin()
-            for record in self._read():
+            for record in self._topic.read():
                 self._add(record)
             self._known = True
         return self._last
@@ -105,8 +121,9 @@ class Journal(Generic[R]):
         if not records:
             return
         self.last()
+        # until the write has ended well, nobody knows which of its records the topic has
         self._known = False
-        self._write(records)
+        self._topic.write(records)
         for record in records:
             self._add(record)
         self._known = True
@@ -189,26 +206,18 @@ class InternalTopics:
 
     @functools.cached_property
     def sync_journal(self) -> SyncJournal:
-        topic = self.names.offset_syncs
-        return SyncJournal(
-            lambda: read_records(*self.properties(topic), topic.name, OffsetSync.decode),
-            lambda records: self._writer(topic).write(topic.name, records),
-        )
+        return SyncJournal(FlowTopic(self, self.names.offset_syncs, OffsetSync))
 
     @functools.cached_property
     def checkpoint_journal(self) -> Journal[Checkpoint]:
-        topic = self.names.checkpoints
-        return Journal(
-            lambda: read_records(*self.properties(topic), topic.name, Checkpoint.decode),
-            lambda records: self._writer(topic).write(topic.name, records),
-        )
+        return Journal(FlowTopic(self, self.names.checkpoints, Checkpoint))
 
     def properties(self, topic: InternalTopic) -> tuple[Properties, str]:
         """Return the properties of the cluster that a topic is in, and that cluster's role."""
         role: Literal["source", "target"] = "source" if topic.in_source else "target"
         return self.flow.client(role), role
 
-    def _writer(self, topic: InternalTopic) -> RecordWriter:
+    def writer(self, topic: InternalTopic) -> RecordWriter:
         """Return the producer for a topic; it is kept until the end."""
         if topic.in_source not in self._writers:
             self._writers[topic.in_source] = RecordWriter(*self.properties(topic))
@@ -218,10 +227,29 @@ class InternalTopics:
         return Cluster(self.flow.client("source"), "source")
 
 
+@dataclass(frozen=True)
+class FlowTopic(Generic[R]):
+    """The records of one kind in an internal topic of a flow, which a `Journal` keeps."""
+
+    topics: InternalTopics
+    topic: InternalTopic
+    kind: type[R]
+
+    def read(self) -> Iterable[R]:
+        properties, role = self.topics.properties(self.topic)
+        return read_records(properties, role, self.topic.name, self.kind.decode)
+
+    def write(self, records: Sequence[R]) -> None:
+        self.topics.writer(self.topic).write(self.topic.name, records)
+
+
 def _create(cluster: Cluster, topics: list[InternalTopic]) -> None:
+    """Create the topics that are missing. Raise the first refusal."""
     present = cluster.topics({topic.name for topic in topics})
-    for error in _ask_to_create(cluster, [topic for topic in topics if topic.name not in present]):
-        raise error
+    missing = [topic for topic in topics if topic.name not in present]
+    errors = _ask_to_create(cluster, missing)
+    if errors:
+        raise errors[0]
 
 
 def refused_internal_topics(cluster: Cluster, topics: Sequence[InternalTopic]) -> tuple[str, ...]:
@@ -320,46 +348,55 @@ def emit_checkpoints(
     target: InternalTopics,
     archive: Archive,
     point: Manifest,
-    topics: Sequence[RemoteTopic],
-    positions: Mapping[TopicPartition, AppliedPosition],
-    maps: Maps,
+    applied: AppliedTopics,
+    groups: Collection[str] | None = None,
 ) -> Emitted:
-    """Write the checkpoints of a restore point's groups that are due. `current` is for `positions.sync_group_offsets`;
-    by MirrorMaker 2's rule, it has the last one written of each group and partition.
+    """Write the checkpoints of a restore point's `groups` that are due; None: all that the flow selects. `current` is
+    for `positions.sync_group_offsets`; by MirrorMaker 2's rule, it has the last one written of each group and
+    partition.
 
-    `positions` and `maps` are by remote partition. Call `emit_offset_syncs` before: `kbackup.checkpoints = mm2`
-    translates by its records.
+    Call `emit_offset_syncs` before: `kbackup.checkpoints = mm2` translates by its records.
     """
-    remote = {topic.source: topic.remote for topic in topics}
-    states = [state for state in point.topics if state.name in remote]
-    groups = {g: each.offsets for g, each in captured_groups(archive, states)[0].items() if flow.groups(g)}
-    exact = flow.checkpoint_rule == "exact"
-    translate: Translate = (
-        exact_translation(remote, {state.name: state.incarnation for state in states}, positions, maps)
-        if exact
-        else target.sync_journal.store().translate
-    )
-    current = list(checkpoints(groups, remote, translate))
+    remote = applied.remote_names
+    states = [topic for topic in point.topics if topic.name in remote]
+    captured, _ = captured_groups(archive, states)
+    offsets: dict[str, Sequence[GroupOffset]] = {}
+    for name, group in captured.items():
+        is_selected = flow.groups(name) if groups is None else name in groups
+        if is_selected:
+            offsets[name] = group.offsets
+    is_exact = flow.checkpoint_rule == "exact"
+    translator = exact_translator(states, applied) if is_exact else target.sync_journal.store()
+    current = [*checkpoints(offsets, remote, translator)]
     if not current or not flow.emit_checkpoints.enabled:
         return Emitted(current, [])
-    journal = target.checkpoint_journal
-    last = journal.last()
-    written = [c for c in current if is_due(c, last.get(c.key), exact)]
-    journal.append(written)
-    return Emitted(current if exact else [last[c.key] for c in current], written)
+    last = target.checkpoint_journal.last()
+    due = [checkpoint for checkpoint in current if is_due(checkpoint, last.get(checkpoint.key), is_exact)]
+    target.checkpoint_journal.append(due)
+    if is_exact:
+        return Emitted(current, due)
+    # the journal has them now: `last` is the same mapping
+    return Emitted([last[checkpoint.key] for checkpoint in current], due)
+
+
+def exact_translator(states: Iterable[TopicState], applied: AppliedTopics) -> ExactTranslator:
+    """Return the translator by the offset map. `states` are the source's topics in the restore point."""
+    incarnations = {topic.name: topic.incarnation for topic in states}
+    return ExactTranslator(applied.remote_names, incarnations, applied.positions, applied.maps)
 
 
 def checkpoints(
-    groups: Mapping[str, Sequence[GroupOffset]], remote: Mapping[str, str], translate: Translate
+    groups: Mapping[str, Sequence[GroupOffset]], remote: Mapping[str, str], translator: Translator
 ) -> Iterator[Checkpoint]:
     """Yield the checkpoint of each group and partition whose position is known. `remote` are the names of the source's
     topics in the target."""
     for group, offsets in groups.items():
-        for o in offsets:
-            offset = translate(TopicPartition(o.topic, o.partition), o.offset)
+        for committed in offsets:
+            offset = translator.translate(TopicPartition(committed.topic, committed.partition), committed.offset)
             if offset is not None and offset >= 0:
-                tp = TopicPartition(remote[o.topic], o.partition)
-                yield Checkpoint(group, tp, o.offset, offset, o.metadata if fits(o.metadata) else "")
+                tp = TopicPartition(remote[committed.topic], committed.partition)
+                metadata = committed.metadata if fits(committed.metadata) else ""
+                yield Checkpoint(group, tp, committed.offset, offset, metadata)
 
 
 def is_due(checkpoint: Checkpoint, last: Checkpoint | None, exact: bool) -> bool:
@@ -378,29 +415,27 @@ _EVEN = 32
 Java's readers keep 64, ever sparser, so that more would be of no use to them."""
 
 
-def emit_offset_syncs(
-    flow: Flow,
-    target: InternalTopics,
-    topics: Sequence[RemoteTopic],
-    positions: Mapping[TopicPartition, AppliedPosition],
-    maps: Maps,
-) -> int:
+def emit_offset_syncs(flow: Flow, target: InternalTopics, applied: AppliedTopics) -> int:
     """Write the offset syncs of records that were applied since the last ones, and return their number.
 
-    `positions` and `maps` are by remote partition. A partition whose position is unchanged costs nothing. Syncs that a
-    killed process did not write are written now: the last sync is read from the topic.
+    A partition whose position is unchanged costs nothing. Syncs that a killed process did not write are written now:
+    the last sync is read from the topic.
     """
     if not flow.emit_offset_syncs:
         return 0
-    sources = {topic.remote: topic.source for topic in topics}
-    due = {tp: p for tp, p in sorted(positions.items()) if tp.topic in sources and target.synced.get(tp) != p}
+    sources = {topic.remote: topic.source for topic in applied.topics}
+    due: dict[TopicPartition, AppliedPosition] = {}
+    for remote, position in sorted(applied.positions.items()):
+        if remote.topic in sources and target.synced.get(remote) != position:
+            due[remote] = position
     last = target.sync_journal.last() if due else {}
     syncs: list[OffsetSync] = []
     for remote, position in due.items():
-        runs = maps.partition(remote, position.incarnation)
+        runs = applied.maps.partition(remote, position.incarnation)
         if runs is not None:
             tp = TopicPartition(sources[remote.topic], remote.partition)
-            syncs += offset_syncs(tp, runs, last.get(OffsetSync(tp, 0, 0).key), flow.offset_lag_max)
+            last_sync = last.get(OffsetSync(tp, 0, 0).key)
+            syncs += offset_syncs(tp, runs, last_sync, flow.offset_lag_max)
     target.sync_journal.append(syncs)
     target.synced.update(due)
     return len(syncs)

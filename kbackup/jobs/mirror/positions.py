@@ -6,17 +6,16 @@ the newest kept sync at or before an offset, plus 1 where they differ: records b
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kbackup.archive.query.content import captured_groups
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.offset_map import FlowMap, OffsetMap, open_map, read_flow, slot_of
 from kbackup.errors import ClusterError, RefusedError, UsageError, suggest_name
 from kbackup.jobs.mirror.apply.pending import Recovery, check_origin, heads_of, read_positions
-from kbackup.jobs.mirror.flow import AppliedPosition, Flow
+from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.topics import reason_to_skip
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.groups.calls import CommittedOffset
@@ -99,8 +98,12 @@ def _long(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-Translate = Callable[[TopicPartition, int], int | None]
-"""From a committed offset of a partition of the source to the target's offset. None or -1 if none is known."""
+class Translator(Protocol):
+    """Translates committed offsets of the source: exactly (`ExactTranslator`), or as MirrorMaker 2 does
+    (`OffsetSyncStore`)."""
+
+    def translate(self, tp: TopicPartition, upstream: int) -> int | None:
+        """Return the target's offset for an offset of the source's partition. None or -1 if none is known."""
 
 
 class Maps(Protocol):
@@ -109,37 +112,55 @@ class Maps(Protocol):
     def partition(self, remote: TopicPartition, incarnation: int) -> OffsetMap | None: ...
 
 
-def exact_translation(
-    remote: Mapping[str, str],
-    incarnations: Mapping[str, int],
-    positions: Mapping[TopicPartition, AppliedPosition],
-    maps: Maps,
-) -> Translate:
-    """Return the translation by the offset map. `remote` and `incarnations` are by topic of the source.
+class AppliedTopics(NamedTuple):
+    """What the target has of a flow: the remote topics, and by remote partition the applied positions and the offset
+    map."""
+
+    topics: Sequence[RemoteTopic]
+    positions: Mapping[TopicPartition, AppliedPosition]
+    maps: Maps
+
+    @property
+    def remote_names(self) -> dict[str, str]:
+        """Return the name in the target of each topic of the source."""
+        return {topic.source: topic.remote for topic in self.topics}
+
+
+@dataclass
+class ExactTranslator:
+    """Translates by the offset map. `remote` and `incarnations` are by topic of the source.
 
     The answer is the first record at or after the committed offset; behind the last applied record the target's next
     offset, so that what is applied later is never skipped. There is no answer while a partition's position is in an
-    older incarnation than the group's offset. Before the first applied record there is one only where the target's log
+    older incarnation than the group's offset. Before the first applied record there is one only if the target's log
     begins with that record: others may have written what comes before, such as a MirrorMaker 2 that the flow replaced.
     """
 
-    @functools.cache
-    def runs(tp: TopicPartition) -> OffsetMap | None:
-        target = TopicPartition(remote[tp.topic], tp.partition)
-        incarnation = incarnations[tp.topic]
-        position = positions.get(target)
+    remote: Mapping[str, str]
+    incarnations: Mapping[str, int]
+    positions: Mapping[TopicPartition, AppliedPosition]
+    maps: Maps
+    _runs: dict[TopicPartition, OffsetMap | None] = field(default_factory=dict)
+    """The map of each partition that was asked for: many groups ask for the same ones."""
+
+    def translate(self, tp: TopicPartition, upstream: int) -> int | None:
+        if tp not in self._runs:
+            self._runs[tp] = self._read_runs(tp)
+        runs = self._runs[tp]
+        if runs is None or not len(runs.source):
+            return None
+        mapped = runs.map(upstream)
+        is_before_first = mapped.how == "log start"
+        return None if is_before_first and mapped.offset > 0 else mapped.offset
+
+    def _read_runs(self, tp: TopicPartition) -> OffsetMap | None:
+        """Return the map of a partition; None if the newest incarnation is not applied yet."""
+        target = TopicPartition(self.remote[tp.topic], tp.partition)
+        incarnation = self.incarnations[tp.topic]
+        position = self.positions.get(target)
         if position is None or position.incarnation != incarnation:
             return None
-        return maps.partition(target, incarnation)
-
-    def translate(tp: TopicPartition, upstream: int) -> int | None:
-        known = runs(tp)
-        if known is None or not len(known.source):
-            return None
-        mapped = known.map(upstream)
-        return None if mapped.how == "log start" and mapped.offset > 0 else mapped.offset
-
-    return translate
+        return self.maps.partition(target, incarnation)
 
 
 @dataclass(frozen=True)
@@ -159,17 +180,28 @@ def sync_group_offsets(checkpoints: Iterable[Checkpoint], cluster: Cluster) -> G
         by_group.setdefault(checkpoint.group, []).append(checkpoint)
     members, held_back = cluster.groups.members(by_group)
     held_back |= {group: f"it has {live}" for group, live in members.items() if live}
-    committed, unread = cluster.groups.committed(group for group in by_group if group not in held_back)
+    free = [group for group in by_group if group not in held_back]
+    committed, unread = cluster.groups.committed(free)
     held_back |= unread
     due: dict[str, list[CommittedOffset]] = {}
     for group, offsets in committed.items():
-        own = {c.tp: c.offset for c in offsets}
-        forward = [c for c in by_group[group] if own.get(c.tp, -1) < c.offset]
+        forward = forward_offsets(by_group[group], offsets)
         if forward:
-            due[group] = [CommittedOffset(c.tp, c.offset, None, c.metadata) for c in forward]
+            due[group] = forward
     refused = cluster.groups.commit_all(due)
     held_back |= {group: why for group, why in refused.items() if why}
-    return GroupSync({group: len(due[group]) for group, why in refused.items() if not why}, held_back)
+    written = {group: len(due[group]) for group, why in refused.items() if not why}
+    return GroupSync(written, held_back)
+
+
+def forward_offsets(checkpoints: Iterable[Checkpoint], committed: Iterable[CommittedOffset]) -> list[CommittedOffset]:
+    """Return the offsets of a group's checkpoints that are beyond what the group has `committed` in the target."""
+    own = {each.tp: each.offset for each in committed}
+    forward: list[CommittedOffset] = []
+    for checkpoint in checkpoints:
+        if own.get(checkpoint.tp, -1) < checkpoint.offset:
+            forward.append(CommittedOffset(checkpoint.tp, checkpoint.offset, None, checkpoint.metadata))
+    return forward
 
 
 class UnknownGroupError(UsageError):
@@ -211,37 +243,40 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
         raise RefusedError(f"the archive of {flow.source} has no restore point", "run kbackup mirror first")
     states = [state for state in point.topics if reason_to_skip(flow, state.name) is None]
     groups, _ = captured_groups(archive, states)
-    remote = {s.name: flow.policy.format_remote_topic(flow.source, s.name) for s in states}
-    committed = {
-        TopicPartition(remote[o.topic], o.partition): o for o in (groups[group].offsets if group in groups else ())
-    }
-    checkpoints: dict[TopicPartition, int] = {}  # the last one of each partition, as Java's clients read them
-    topic = flow.policy.checkpoints_topic(flow.source)
-    if cluster.topics([topic]):
-        records = read_records(flow.client("target"), "target", topic, Checkpoint.decode)
-        checkpoints = {c.tp: c.offset for c in records if c.group == group}
+    remote = {topic.name: flow.policy.format_remote_topic(flow.source, topic.name) for topic in states}
+    offsets = groups[group].offsets if group in groups else ()
+    committed = {TopicPartition(remote[offset.topic], offset.partition): offset for offset in offsets}
+    checkpoints = read_checkpoints(flow, group, cluster)
     if not committed and not checkpoints:
         hint = suggest_name(group, groups, "'kbackup groups show' lists the groups of an archive")
         raise UnknownGroupError(f"flow {flow.name} knows no position of group {group}", hint)
     flow_map, positions, doubt = _applied(flow, archive.info.id, committed, state, cluster)
-    incarnations = {s.name: s.incarnation for s in point.topics}
-    translate = exact_translation(remote, incarnations, positions, flow_map)
-    exact = {tp: translate(TopicPartition(o.topic, o.partition), o.offset) for tp, o in committed.items()}
-    return Translation(
-        flow.name,
-        group,
-        point.number,
-        archive.groups(point).captured_at,
-        tuple(
-            Translated(*tp, committed[tp].offset if tp in committed else None, checkpoints.get(tp), exact.get(tp))
-            for tp in sorted({*committed, *checkpoints})
-        ),
-        {
-            str(tp): doubt
-            for tp, o in sorted(committed.items())
-            if tp not in positions and len(flow_map.partition(tp, incarnations[o.topic]).source)
-        },
-    )
+    incarnations = {topic.name: topic.incarnation for topic in point.topics}
+    translator = ExactTranslator(remote, incarnations, positions, flow_map)
+    translated: list[Translated] = []
+    for tp in sorted({*committed, *checkpoints}):
+        offset = committed.get(tp)
+        exact: int | None = None
+        if offset is not None:
+            exact = translator.translate(TopicPartition(offset.topic, offset.partition), offset.offset)
+        in_source = offset.offset if offset is not None else None
+        translated.append(Translated(tp.topic, tp.partition, in_source, checkpoints.get(tp), exact))
+    forgotten: dict[str, str] = {}
+    for tp, offset in sorted(committed.items()):
+        # the map has records of the partition, so it was applied once: the target has lost the position
+        if tp not in positions and len(flow_map.partition(tp, incarnations[offset.topic]).source):
+            forgotten[str(tp)] = doubt
+    captured_at = archive.groups(point).captured_at
+    return Translation(flow.name, group, point.number, captured_at, tuple(translated), forgotten)
+
+
+def read_checkpoints(flow: Flow, group: str, cluster: Cluster) -> dict[TopicPartition, int]:
+    """Return the checkpoints of a group in the target: the last one of each partition, as Java's clients read them."""
+    topic = flow.policy.checkpoints_topic(flow.source)
+    if not cluster.topics([topic]):
+        return {}
+    records = read_records(flow.client("target"), "target", topic, Checkpoint.decode)
+    return {checkpoint.tp: checkpoint.offset for checkpoint in records if checkpoint.group == group}
 
 
 def _applied(
@@ -252,13 +287,16 @@ def _applied(
     names = (flow.source, flow.target)
     doubt = "the target holds other records than the map says"
     noted = read_positions(cluster, *names)
-    check_origin(flow, read_flow(state, *names), archive_id, cluster.connect()[0], noted, state)
+    cluster_id, _ = cluster.connect()
+    check_origin(flow, read_flow(state, *names), archive_id, cluster_id, noted, state)
     flow_map = open_map(state, *names)
     if flow_map.slots:
         flow_map.heads = heads_of(noted, flow_map.slots)
         missing = [tp for tp in partitions if tp not in noted]
-        slots = [flow_map.slot(n) for n in {slot_of(tp, flow_map.slots) for tp in missing}]
-        recovery = Recovery(cluster, cluster.connection.properties, names, {tp.topic for tp in missing})
+        numbers = {slot_of(tp, flow_map.slots) for tp in missing}
+        slots = [flow_map.slot(number) for number in numbers]
+        topics = {tp.topic for tp in missing}
+        recovery = Recovery(cluster, cluster.connection.properties, names, topics)
         try:
             noted = recovery.positions(slots, noted) | noted
         except ClusterError as error:

@@ -1,22 +1,20 @@
-"""The take half of a source: a backup that follows the topics and groups that its flows select."""
+"""The reader of a mirror's source: a backup that follows the topics and groups that its flows select."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import msgspec
 
 from kbackup.archive.query.selection import Selection, Selections
 from kbackup.config.models import Backup, Follow
 from kbackup.errors import KbackupError, UsageError
-from kbackup.jobs.backup.follow import Follower, FollowReport, Watcher
+from kbackup.jobs.backup.follow import Follower, FollowReport, FollowReporter
 from kbackup.jobs.backup.job import BackupReport, selections_of
-from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
 from kbackup.jobs.mirror.topics import is_cycle
@@ -39,11 +37,12 @@ class MirrorSource:
     flows: tuple[Flow, ...]
 
 
-def sources_of(flows: Sequence[Flow]) -> list[MirrorSource]:
+def sources_of(flows: Iterable[Flow]) -> list[MirrorSource]:
     """Return the sources of flows, in order. `UsageError` if a source has no address or no archive."""
     by_source: dict[tuple[str, str], list[Flow]] = {}
     for flow in flows:
-        by_source.setdefault((flow.source, flow.archive_address()), []).append(flow)
+        source = flow.source, flow.archive_address()
+        by_source.setdefault(source, []).append(flow)
     sources: list[MirrorSource] = []
     for (alias, archive), members in by_source.items():
         properties = members[0].source_properties
@@ -52,7 +51,8 @@ def sources_of(flows: Sequence[Flow]) -> list[MirrorSource]:
                 f"the file names no brokers of {alias}",
                 f"set {alias}.bootstrap.servers, or run the half that needs none: --apply",
             )
-        sources.append(MirrorSource(alias, archive, properties, tuple(members)))
+        source_flows = tuple(members)
+        sources.append(MirrorSource(alias, archive, properties, source_flows))
     return sources
 
 
@@ -64,16 +64,24 @@ def mirror_selections(options: Backup, flows: Iterable[Flow]) -> Selections:
     members = tuple(flows)
     topics, groups = selections_of(options)
 
-    def takes(flow: Flow, topic: str) -> bool:
-        """Return whether a flow needs a topic of that name, which the target does not have already."""
-        heartbeats = flow.heartbeats_replicated and flow.policy.is_heartbeats_topic(topic)
-        return (heartbeats or flow.topics(topic)) and not is_cycle(flow.policy, topic, flow.target)
+    def is_topic_left_out(name: str) -> bool:
+        return not any(needs_topic(flow, name) for flow in members)
+
+    def is_group_left_out(name: str) -> bool:
+        return not any(flow.groups(name) for flow in members)
 
     if not options.topics and not options.exclude_topics:
-        topics = Selection(leaves_out=lambda name: not any(takes(flow, name) for flow in members))
+        topics = Selection(leaves_out=is_topic_left_out)
     if not options.groups and not options.exclude_groups:
-        groups = Selection(leaves_out=lambda name: not any(flow.groups(name) for flow in members))
+        groups = Selection(leaves_out=is_group_left_out)
     return Selections(topics, groups)
+
+
+def needs_topic(flow: Flow, topic: str) -> bool:
+    """Return whether a flow needs a topic of that name, which the target does not have already."""
+    is_heartbeats = flow.heartbeats_replicated and flow.policy.is_heartbeats_topic(topic)
+    is_selected = is_heartbeats or flow.topics(topic)
+    return is_selected and not is_cycle(flow.policy, topic, flow.target)
 
 
 def rhythm_of(follow: Follow, is_default: Iterable[str]) -> Follow:
@@ -87,51 +95,66 @@ def rhythm_of(follow: Follow, is_default: Iterable[str]) -> Follow:
 
 @dataclass
 class MirrorReader:
-    """Backs one source up. `heartbeats` are the flows onto this source that emit heartbeats and do no more."""
+    """Backs one source up. `heartbeat_flows` are the flows onto this source that emit heartbeats and do no more."""
 
     source: MirrorSource
-    heartbeats: tuple[Flow, ...]
+    heartbeat_flows: tuple[Flow, ...]
     follower: Follower
-    wakeups: list[threading.Event] = field(default_factory=list)
-    """Set at each restore point."""
+    reporter: FollowReporter
+    wakeups: Sequence[threading.Event] = ()
+    """Set at each restore point, for the writers in this process that wait for one."""
 
     @property
     def archive(self) -> str:
         return self.follower.store.url
 
     def run(self) -> FollowReport:
-        """Take restore points until stopped; exactly one if stopped before. A source that refuses heartbeats, or their
-        topic, is backed up without."""
-        clocks: list[HeartbeatClock] = []
+        """Take restore points until stopped; exactly one if stopped before."""
         with ExitStack() as stack:
-            for flow in self.heartbeats:
-                try:
-                    cluster = Cluster(self.source.properties, "source")
-                    cluster.connect()
-                    topics = stack.enter_context(InternalTopics(flow, cluster))
-                    clocks.append(stack.enter_context(HeartbeatClock(flow, topics)))
-                except KbackupError as error:
-                    log.warning("heartbeats of %s are not written: %s", flow.name, error)
-            self.follower.watcher = _TakeWatcher(self.follower.watcher, clocks, self.wakeups)
-            return self.follower.follow()
+            clocks = self._start_heartbeats(stack)
+            return self.follower.follow(SourceReporter(self.reporter, clocks, self.wakeups))
+
+    def _start_heartbeats(self, stack: ExitStack) -> list[HeartbeatClock]:
+        """Start the heartbeats of each flow; `stack` ends them. A source that refuses heartbeats, or their topic, is
+        backed up without."""
+        clocks: list[HeartbeatClock] = []
+        for flow in self.heartbeat_flows:
+            try:
+                cluster = Cluster(self.source.properties, "source")
+                cluster.connect()
+                topics = stack.enter_context(InternalTopics(flow, cluster))
+                clock = stack.enter_context(HeartbeatClock(flow, topics))
+                clocks.append(clock)
+            except KbackupError as error:
+                log.warning("heartbeats of %s are not written: %s", flow.name, error)
+        return clocks
 
 
 @dataclass
-class _TakeWatcher:
-    """Rings at each restore point; logs failed heartbeats, each error of a flow once, and passes all events on. A
-    backup goes on without heartbeats."""
+class SourceReporter:
+    """The reporter of a reader's follower. It wakes the writers at each restore point, checks the heartbeats at the end
+    of each round, and hands everything on to `reporter`, which shows it."""
 
-    watcher: Watcher
+    reporter: FollowReporter
     clocks: Sequence[HeartbeatClock]
     wakeups: Sequence[threading.Event]
     _logged: dict[str, str] = field(default_factory=dict)
+    """By flow, the error of its heartbeats that was logged last."""
 
     def committed(self, report: BackupReport) -> None:
         for wakeup in self.wakeups:
             wakeup.set()
-        self.watcher.committed(report)
+        self.reporter.committed(report)
 
     def record_success(self) -> None:
+        self._check_heartbeats()
+        self.reporter.record_success()
+
+    def failed(self, error: KbackupError, pause: float) -> None:
+        self.reporter.failed(error, pause)
+
+    def _check_heartbeats(self) -> None:
+        """Log heartbeats that fail, each error of a flow once: the backup goes on without them."""
         for clock in self.clocks:
             try:
                 clock.check()
@@ -139,48 +162,3 @@ class _TakeWatcher:
                 if str(error) != self._logged.get(clock.flow.name):
                     self._logged[clock.flow.name] = str(error)
                     log.warning("heartbeats of %s are not written: %s", clock.flow.name, error)
-        self.watcher.record_success()
-
-    def failed(self, error: KbackupError, pause: float) -> None:
-        self.watcher.failed(error, pause)
-
-
-T = TypeVar("T")
-
-_LOOK = 0.2  # s; signal handlers run between two looks
-
-
-def run_together(
-    takes: Mapping[str, Callable[[], T]], stop: Stop, applies: Mapping[str, Callable[[], T]], last: Stop
-) -> dict[str, T]:
-    """Run each half until it ends, and return what they returned by name.
-
-    `takes` must end when `stop` is asked, `applies` when `last` is: once all of `takes` have ended. Without
-    `takes` somebody else asks. The error of the first half that fails is raised once all have ended. An interrupt is
-    not kept waiting: the threads end with the process."""
-    reports: dict[str, T] = {}
-    errors: list[BaseException] = []
-
-    def run(name: str, half: Callable[[], T]) -> None:
-        try:
-            reports[name] = half()
-        except BaseException as error:  # noqa: BLE001 (raised in the thread that waits)
-            errors.append(error)
-            stop.ask()
-            last.ask()
-
-    taking, applying = (
-        [threading.Thread(target=run, args=each, name=f"kbackup {each[0]}", daemon=True) for each in group]
-        for group in (takes.items(), applies.items())
-    )
-    for thread in (*taking, *applying):
-        thread.start()
-    for group in (taking, applying):
-        for thread in group:
-            while thread.is_alive():
-                thread.join(_LOOK)
-        if taking:
-            last.ask()
-    if errors:
-        raise errors[0]
-    return reports

@@ -8,7 +8,7 @@ from typing import Literal
 
 from kbackup.archive.models import Manifest, Metadata
 from kbackup.errors import UsageError
-from kbackup.jobs.mirror.flow import DefaultPolicy, Flow, IdentityPolicy, NameFilter, RemoteTopic
+from kbackup.jobs.mirror.flow import DefaultPolicy, Flow, IdentityPolicy, RemoteTopic
 from kbackup.kafka.admin.cluster import Cluster
 
 
@@ -74,30 +74,23 @@ def reason_to_skip(flow: Flow, topic: str) -> Reason | None:
     """Return why the flow does not mirror a topic of that name; None if it does. Heartbeats bypass the filter."""
     if flow.policy.is_internal_topic(topic):
         return "internal"
-    if not flow.topics(topic) and not (flow.heartbeats_replicated and flow.policy.is_heartbeats_topic(topic)):
+    is_heartbeats = flow.heartbeats_replicated and flow.policy.is_heartbeats_topic(topic)
+    if not flow.topics(topic) and not is_heartbeats:
         return "not selected"
     if is_cycle(flow.policy, topic, flow.target) or flow.comes_back(topic):
         return "cycle"
     return None
 
 
-def replicated(flow: Flow) -> NameFilter:
-    """Return whether the flow mirrors a topic of a name, whether or not the topic exists."""
-    return lambda name: reason_to_skip(flow, name) is None
-
-
 def topics_of_point(manifest: Manifest, metadata: Metadata) -> list[SourceTopic]:
     """Return the topics of a restore point. `metadata` is that of the same restore point."""
     configs = {topic.name: topic.configs for topic in metadata.topics}
-    return [
-        SourceTopic(
-            state.name,
-            max((p.partition + 1 for p in state.partitions), default=0),
-            configs.get(state.name),
-            deleted=state.state == "deleted",
-        )
-        for state in manifest.topics
-    ]
+    topics: list[SourceTopic] = []
+    for state in manifest.topics:
+        partitions = max((partition.partition + 1 for partition in state.partitions), default=0)
+        is_deleted = state.state == "deleted"
+        topics.append(SourceTopic(state.name, partitions, configs.get(state.name), is_deleted))
+    return topics
 
 
 def topics_of_cluster(cluster: Cluster) -> list[SourceTopic]:
@@ -122,7 +115,8 @@ def without_cycles(flows: Sequence[Flow], names: Sequence[str], file: str) -> tu
     """
     if not any(isinstance(flow.policy, IdentityPolicy) for flow in flows):
         return tuple(flows)
-    aware = [replace(flow, comes_back=_comes_back(flow, flows)) for flow in flows]
+    every = tuple(flows)
+    aware = [replace(flow, comes_back=ReturningTopics(flow, every)) for flow in flows]
     for flow, knowing in zip(flows, aware, strict=True):
         for name in (*_PROBES, *names):
             if reason_to_skip(flow, name) is None and knowing.comes_back(name):
@@ -134,19 +128,26 @@ def without_cycles(flows: Sequence[Flow], names: Sequence[str], file: str) -> tu
     return tuple(aware)
 
 
-def _comes_back(flow: Flow, flows: Sequence[Flow]) -> NameFilter:
-    """Return whether a topic of the flow's source comes back to it under a name that the flow selects again."""
+@dataclass(frozen=True)
+class ReturningTopics:
+    """The names of the topics of a flow's source that come back to it under a name that the flow selects again, by way
+    of `flows`. It is a `NameFilter`."""
 
-    def goes_on(cluster: str, name: str, passed: frozenset[str]) -> bool:
-        if cluster == flow.source:
-            return reason_to_skip(flow, name) is None
-        return any(
-            reason_to_skip(f, name) is None
-            and goes_on(f.target, f.policy.format_remote_topic(f.source, name), passed | {f.target})
-            for f in flows
-            if f.source == cluster and f.target not in passed
-        )
+    flow: Flow
+    flows: tuple[Flow, ...]
 
-    return lambda name: goes_on(
-        flow.target, flow.policy.format_remote_topic(flow.source, name), frozenset({flow.target})
-    )
+    def __call__(self, name: str) -> bool:
+        remote = self.flow.policy.format_remote_topic(self.flow.source, name)
+        return self._returns(self.flow.target, remote, frozenset({self.flow.target}))
+
+    def _returns(self, cluster: str, name: str, passed: frozenset[str]) -> bool:
+        """Return whether a topic of `cluster` comes to the flow's source, by clusters that it has not `passed`."""
+        if cluster == self.flow.source:
+            return reason_to_skip(self.flow, name) is None
+        for flow in self.flows:
+            if flow.source != cluster or flow.target in passed or reason_to_skip(flow, name) is not None:
+                continue
+            remote = flow.policy.format_remote_topic(flow.source, name)
+            if self._returns(flow.target, remote, passed | {flow.target}):
+                return True
+        return False

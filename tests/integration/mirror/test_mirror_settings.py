@@ -96,13 +96,13 @@ def acl(name: str, operation: str) -> Acl:
 
 def test_acls_are_created_once_and_never_deleted(target: Cluster, flow: Flow) -> None:
     acls = [acl("orders", "all"), acl("orders", "write"), acl("*", "describe")]
-    report = sync_acls(flow, acls, flow.topics, target)
+    report = sync_acls(flow, acls, target)
     assert report.created == (
         "allow describe for User:a from * on topic A.* (literal)",
         "allow read for User:a from * on topic A.orders (literal)",
     )
     wait_until(lambda: _acls(target) == {("A.orders", "read"), ("A.*", "describe")})
-    assert sync_acls(flow, acls[1:], flow.topics, target).created == ()
+    assert sync_acls(flow, acls[1:], target).created == ()
     assert _acls(target) == {("A.orders", "read"), ("A.*", "describe")}
 
 
@@ -114,6 +114,6 @@ def _acls(target: Cluster) -> set[tuple[str, str]]:
 
 def test_a_target_without_authorizer_takes_no_acls(broker: Broker, flow: Flow) -> None:
     bare = Cluster({"bootstrap.servers": broker.bootstrap}, "target")
-    report = sync_acls(flow, [acl("orders", "read")], flow.topics, bare)
+    report = sync_acls(flow, [acl("orders", "read")], bare)
     assert report.created == ()
     assert "has no authorizer" in report.refused[0]

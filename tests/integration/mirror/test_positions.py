@@ -16,6 +16,7 @@ from kbackup.jobs.mirror.apply.applier import Applier
 from kbackup.jobs.mirror.apply.pending import Applied, read_positions
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.mirror.internal import InternalTopics, emit_checkpoints, emit_offset_syncs
+from kbackup.jobs.mirror.positions import AppliedTopics
 from kbackup.jobs.mirror.properties import load_flows
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metrics.registry import Silent
@@ -92,8 +93,9 @@ def made(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Made:
         InternalTopics(flow, cluster) as internal,
     ):
         applied = applier.apply(archive, point, topics)
-        emit_offset_syncs(flow, internal, topics, applied.positions, applier.map)
-        emit_checkpoints(flow, internal, archive, point, topics, applied.positions, applier.map)
+        in_target = AppliedTopics(topics, applied.positions, applier.map)
+        emit_offset_syncs(flow, internal, in_target)
+        emit_checkpoints(flow, internal, archive, point, in_target)
     return Made(broker, flow, file, applied)
 
 

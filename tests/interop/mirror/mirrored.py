@@ -12,6 +12,7 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.restores.offset_map import OffsetMap
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.internal import InternalTopics, emit_checkpoints, emit_offset_syncs
+from kbackup.jobs.mirror.positions import AppliedTopics
 from kbackup.kafka.mirror_records import Checkpoint
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
@@ -102,6 +103,7 @@ class Mirrored:
 
     def emit(self, flow: Flow, internal: InternalTopics) -> list[Checkpoint]:
         """A round's offset syncs and checkpoints."""
-        emit_offset_syncs(flow, internal, self.topics, self.positions, self)
+        applied = AppliedTopics(self.topics, self.positions, self)
+        emit_offset_syncs(flow, internal, applied)
         point = self.archive.restore_point("latest")
-        return emit_checkpoints(flow, internal, self.archive, point, self.topics, self.positions, self).current
+        return emit_checkpoints(flow, internal, self.archive, point, applied).current

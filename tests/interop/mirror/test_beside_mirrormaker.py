@@ -21,7 +21,7 @@ from kbackup.jobs.mirror.apply.applier import Applier
 from kbackup.jobs.mirror.apply.pending import Applied
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.settings import sync_acls, sync_configs, sync_topics
-from kbackup.jobs.mirror.topics import plan_topics, replicated, topics_of_point
+from kbackup.jobs.mirror.topics import plan_topics, topics_of_point
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
@@ -79,7 +79,7 @@ class Beside:
         topics = plan_topics(self.flow, topics_of_point(point, metadata)).topics
         assert sync_topics(self.flow, topics, self.mine).refused == {}
         assert sync_configs(self.flow, topics, self.mine).refused == {}
-        assert sync_acls(self.flow, metadata.acls, replicated(self.flow), self.mine).refused == ()
+        assert sync_acls(self.flow, metadata.acls, self.mine).refused == ()
 
         def no_spark() -> Any:
             raise AssertionError

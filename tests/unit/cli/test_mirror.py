@@ -22,7 +22,8 @@ from kbackup.cli import main
 from kbackup.cli.backup import RoundReporter
 from kbackup.cli.common.command_context import CommandContext, FlagValues, load_config
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.mirror.run import ApplyRoundReporter, Building, show_reports
+from kbackup.cli.mirror.reporter import ApplyRoundReporter
+from kbackup.cli.mirror.run import MirrorProcess, make_halves, show_reports, start_server
 from kbackup.config.load import Setting, SettingOrigin
 from kbackup.errors import UnreachableError
 from kbackup.jobs.backup.follow import FollowReport
@@ -32,8 +33,8 @@ from kbackup.jobs.mirror import positions
 from kbackup.jobs.mirror.apply.pending import Applied, Noted, PositionNote, Recreated
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic, write_status
 from kbackup.jobs.mirror.properties import load_flows
+from kbackup.jobs.mirror.round import RoundReport
 from kbackup.jobs.mirror.status import after_error, after_round, first_status
-from kbackup.jobs.mirror.writer import RoundReport
 from kbackup.kafka.admin import cluster as admin
 from kbackup.kafka.mirror_records import Checkpoint
 from kbackup.metrics.registry import counted
@@ -177,10 +178,11 @@ def test_each_half_has_its_own_health(tmp_path: Path) -> None:
     settings = [Setting("follow.listen", "127.0.0.1:0", SettingOrigin("flag", "--listen"))]
     context = CommandContext(load_config(FlagValues(settings=settings)), Reporter(quiet=True))
     with closing(Stop()) as stop, ExitStack() as stack:
-        building = Building(context, properties, lambda: pytest.fail("Spark"), stop, stop, stack)
-        halves = building.halves(properties.flows, take=True, apply=True)
-        assert building.health is not None
-        status, text = building.health.answer()
+        health = start_server(context, stack)
+        assert health is not None
+        process = MirrorProcess(lambda: pytest.fail("Spark"), stop, stop, health)
+        halves = make_halves(context, properties, properties.flows, process, take=True, apply=True)
+        status, text = health.answer()
         assert status == 200
         assert [line.partition(": ok")[0] for line in text.splitlines()] == [*halves]
         assert len(halves) == 4

@@ -21,7 +21,7 @@ from kbackup.archive.query.groups import GroupsOverview
 from kbackup.archive.query.overview import ArchiveOverview, PointOverview, TopicOverview
 from kbackup.cli import backup, cat, diff, expire, groups, info, restore, verify
 from kbackup.cli.common.output import Cell, Column, Reporter
-from kbackup.cli.mirror import run, status, translate
+from kbackup.cli.mirror import show_dry_run, status, translate
 from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.compare.report import AgainstReport
 from kbackup.jobs.diff import Diff
@@ -90,7 +90,7 @@ SHOWN: dict[str, Callable[[Reporter], object]] = {
     "groups undo": lambda r: groups.show_undone(hostile(GroupUndoReport), r),
     "diff": lambda r: diff._show(hostile(Diff), r),
     "restore --with": lambda r: restore._show_changes(hostile(Changes), r),
-    "mirror --dry-run": lambda r: run._show(hostile(DryRun), r),
+    "mirror --dry-run": lambda r: show_dry_run.show_dry_run(hostile(DryRun), r),
     "mirror status": lambda r: status._show(hostile(FlowOverview), r),
     "mirror translate": lambda r: translate.show(hostile(Translation), r),
 }

@@ -9,7 +9,7 @@ import pytest
 
 from kbackup.errors import CorruptError, FencedError, KbackupError, UnreachableError
 from kbackup.jobs import common
-from kbackup.jobs.common import Stop, run_rounds
+from kbackup.jobs.common import RETRIED, RoundLoop, Stop
 
 
 class Script:
@@ -23,18 +23,23 @@ class Script:
         self.pauses: list[float] = []
         self.stop = Stop()
 
-    def attempt(self, last: bool) -> None:
-        self.lasts.append(last)
+    def run(self) -> None:
+        rounds = RoundLoop(self.stop)
+        with closing(self.stop):
+            while rounds.begin():
+                try:
+                    self._run_round(rounds.is_last)
+                except RETRIED as error:
+                    self.pauses.append(rounds.pause_after(error))
+
+    def _run_round(self, is_last: bool) -> None:
+        self.lasts.append(is_last)
         outcome = self.outcomes.pop(0)
-        if not self.outcomes and not last:
+        if not self.outcomes and not is_last:
             self.stop.ask()
             self.outcomes.append(None)
         if outcome is not None:
             raise outcome
-
-    def run(self) -> None:
-        with closing(self.stop):
-            run_rounds(self.stop, self.attempt, lambda _, pause: self.pauses.append(pause))
 
 
 def test_pauses_grow_and_begin_anew_after_a_round_that_went_well(monkeypatch: pytest.MonkeyPatch) -> None:

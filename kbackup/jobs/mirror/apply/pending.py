@@ -26,6 +26,7 @@ from kbackup.archive.restores.offset_map import (
 )
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.restores.unmapped import UnmappedRecords
+from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import EVERY_OFFSET, Window, without
 from kbackup.errors import ClusterError, MismatchError
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, FlowStatus, RemoteTopic
@@ -434,6 +435,11 @@ class Pending:
 
     ranges: dict[TopicPartition, list[UnitRange]] = field(default_factory=dict)
     held_back: tuple[Recreated, ...] = ()
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Return the segments of all ranges. A segment counts for each partition that it is applied to."""
+        return [segment for ranges in self.ranges.values() for range_ in ranges for segment in range_.segments]
 
     def without(self, remotes: Collection[str]) -> Pending:
         """Return the same without the ranges of some remote topics."""

@@ -85,6 +85,11 @@ class SlotTask:
     message_limit: int | None = None
 
     @property
+    def bytes(self) -> int:
+        """The size of all segments of the ranges."""
+        return sum(segment.bytes for range_ in self.ranges for segment in range_.segments)
+
+    @property
     def largest(self) -> int:
         """The size of the largest record, in bytes."""
         return max((s.largest for each in self.ranges for s in each.segments), default=0)

@@ -89,7 +89,9 @@ def test_tasks_are_told_of_the_topics_they_read_alone_and_ask_a_far_cluster_for_
 NOTHING: Any = SimpleNamespace(ends=SimpleNamespace(written=()), started_at="")
 
 
-class Watcher:
+class QuietReporter:
+    """The reporter of a follower that finds nothing new. It asks to stop at the end of a round."""
+
     def __init__(self, stop: Stop) -> None:
         self.stop = stop
 
@@ -125,11 +127,11 @@ def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stop]:
 
 def follower(stop: Stop) -> Follower:
     more: Any = {"source": {}, "spark": lambda: pytest.fail("Spark"), "listener": Silent()}
-    return Follower(Backup(), Follow(), store=MemoryStore(), watcher=Watcher(stop), stop=stop, **more)
+    return Follower(Backup(), Follow(), store=MemoryStore(), stop=stop, **more)
 
 
 def rounds(stop: Stop) -> float | None:
-    follower(stop).follow()
+    follower(stop).follow(QuietReporter(stop))
     return counted.snapshot().values.get(("kbackup_rounds_total", ("unchanged",)))
 
 
@@ -138,7 +140,7 @@ def test_rounds_of_a_follower_are_counted(stop: Stop) -> None:
 
 
 def test_the_report_names_the_newest_restore_point_without_a_new_one(stop: Stop) -> None:
-    report = follower(stop).follow()
+    report = follower(stop).follow(QuietReporter(stop))
     assert (report.restore_point, report.restore_points) == (41, 0)
 
 
@@ -166,8 +168,9 @@ def test_rounds_in_quick_succession_capture_the_logs_alone(stop: Stop, monkeypat
     monkeypatch.setattr(job, "capture_ends", capture("ends"))
     half = follower(stop)
     half.rhythm, half.clock = Follow(interval_seconds=0), lambda: 2.0 * len(captures)  # a round every 2 s
-    monkeypatch.setattr(half.watcher, "record_success", lambda: stop.ask() if len(captures) == 5 else None)
-    half.follow()
+    reporter = QuietReporter(stop)
+    monkeypatch.setattr(reporter, "record_success", lambda: stop.ask() if len(captures) == 5 else None)
+    half.follow(reporter)
     assert captures == ["whole", "ends", "ends", "whole", "ends", "whole"]
 
 
@@ -188,9 +191,10 @@ def test_a_partition_without_a_leader_is_named_when_it_goes_and_when_it_is_back(
     half = follower(stop)
     half.rhythm, half.clock = Follow(interval_seconds=0), lambda: 9.0 * len(known)
     monkeypatch.setattr(half.report, "add", lambda _: None)
-    monkeypatch.setattr(half.watcher, "committed", lambda _: None)
-    monkeypatch.setattr(half.watcher, "record_success", lambda: stop.ask() if len(known) == 4 else None)
-    half.follow()
+    reporter = QuietReporter(stop)
+    monkeypatch.setattr(reporter, "committed", lambda _: None)
+    monkeypatch.setattr(reporter, "record_success", lambda: stop.ask() if len(known) == 4 else None)
+    half.follow(reporter)
     assert committed == [2, 4]
     assert known == [set(), set(), {("orders", 1)}, {("orders", 1)}, set()]
 

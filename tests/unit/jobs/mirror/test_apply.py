@@ -31,7 +31,8 @@ from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.mirror.apply import applier as applier_module
 from kbackup.jobs.mirror.apply import pending
-from kbackup.jobs.mirror.apply.applier import Applier, ApplySession
+from kbackup.jobs.mirror.apply import session as session_module
+from kbackup.jobs.mirror.apply.applier import Applier
 from kbackup.jobs.mirror.apply.held import HeldTopics, RoundRefusals
 from kbackup.jobs.mirror.apply.pending import (
     Applied,
@@ -44,6 +45,7 @@ from kbackup.jobs.mirror.apply.pending import (
     find_recreated,
     reported_positions,
 )
+from kbackup.jobs.mirror.apply.session import ApplySession
 from kbackup.jobs.mirror.apply.slots import OpenSlot, SlotRefresh, SlotResult, SlotWork
 from kbackup.jobs.mirror.flow import AppliedPosition, FlowStatus, RemoteTopic, write_status
 from kbackup.jobs.mirror.reader import MirrorSource
@@ -545,10 +547,10 @@ def test_losses_of_a_failed_round_are_reported_by_the_next(reborn: Archive, monk
     note = PositionNote(2, FlowMapPartName(1, "a"), 2)
     topic = Topic(ORDERS.remote, "id", False, (0, 1), 1)
     cluster = SimpleNamespace(connect=lambda: ("id", None), described_topics=lambda _: ({ORDERS.remote: topic}, {}))
-    monkeypatch.setattr(applier_module, "Cluster", lambda *_: cluster)
-    monkeypatch.setattr(applier_module, "read_positions", lambda *_: {ZERO: Noted(AppliedPosition(2, 4), note)})
-    monkeypatch.setattr(applier_module, "heads_of", lambda *_: {})
-    monkeypatch.setattr(applier_module, "Recovery", lambda *_: SimpleNamespace(positions=lambda *_: {}))
+    monkeypatch.setattr(session_module, "Cluster", lambda *_: cluster)
+    monkeypatch.setattr(session_module, "read_positions", lambda *_: {ZERO: Noted(AppliedPosition(2, 4), note)})
+    monkeypatch.setattr(session_module, "heads_of", lambda *_: {})
+    monkeypatch.setattr(session_module, "Recovery", lambda *_: SimpleNamespace(positions=lambda *_: {}))
     monkeypatch.setattr(Applier, "_refresh", lambda *_: [])
     write_status(status, status_of(reborn, {ZERO: AppliedPosition(1, 10)}))
     write_part(status, 1, None, 0, 0, 10)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +19,10 @@ from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.jobs.mirror.internal import Journal, SyncJournal, checkpoints, emit_checkpoints, is_due, offset_syncs
 from kbackup.jobs.mirror.positions import (
     BEFORE_FIRST,
+    AppliedTopics,
+    ExactTranslator,
     GroupSync,
     OffsetSyncStore,
-    Translate,
-    exact_translation,
     sync_group_offsets,
 )
 from kbackup.kafka.mirror_records import Checkpoint, OffsetSync
@@ -43,10 +44,10 @@ class Maps:
         return self._known.get((remote, incarnation))
 
 
-def exactly(pairs: Pairs, archived: int = 1, applied: int = 1) -> Translate:
+def exactly(pairs: Pairs, archived: int = 1, applied: int = 1) -> ExactTranslator:
     """The translation of offsets of incarnation `archived`, where `pairs` of incarnation `applied` are applied."""
     positions = {REMOTE: AppliedPosition(applied, pairs[-1][0] + 1)} if pairs else {}
-    return exact_translation({"orders": "A.orders"}, {"orders": archived}, positions, Maps(pairs, applied))
+    return ExactTranslator({"orders": "A.orders"}, {"orders": archived}, positions, Maps(pairs, applied))
 
 
 @st.composite
@@ -69,7 +70,7 @@ def test_exact_is_never_behind_mirrormaker_and_never_past_the_next_record(
         for sync in offset_syncs(TP, map_of(applied), last, lag):
             store.add(sync)
             last = sync
-        exact, mirrormaker = exactly(applied)(TP, committed), store.translate(TP, committed)
+        exact, mirrormaker = exactly(applied).translate(TP, committed), store.translate(TP, committed)
         assert mirrormaker is not None
         assert (exact is None) is (committed < pairs[0][0] and pairs[0][1] > 0)
         if exact is None:
@@ -94,17 +95,17 @@ def test_mirrormaker_never_skips_a_record_by_our_syncs(pairs: Pairs, lag: int, d
 
 def test_before_the_first_record_there_is_an_answer_where_the_log_begins_with_it() -> None:
     """Offsets before the first record may be unread records that another program has mirrored."""
-    assert exactly([])(TP, 5) is None, "nothing was applied"
-    assert exactly([(10, 0), (11, 1)])(TP, 3) == 0
-    assert exactly([(10, 8), (11, 9)])(TP, 3) is None
-    assert exactly([(10, 8), (11, 9)])(TP, 10) == 8
+    assert exactly([]).translate(TP, 5) is None, "nothing was applied"
+    assert exactly([(10, 0), (11, 1)]).translate(TP, 3) == 0
+    assert exactly([(10, 8), (11, 9)]).translate(TP, 3) is None
+    assert exactly([(10, 8), (11, 9)]).translate(TP, 10) == 8
 
 
 def test_an_offset_of_the_next_incarnation_has_no_answer_before_its_records_are_applied() -> None:
     """The offset would be taken for one of the older incarnation."""
     pairs = [(n, n) for n in range(10)]
-    assert exactly(pairs, archived=2, applied=1)(TP, 3) is None
-    assert exactly(pairs, archived=2, applied=2)(TP, 3) == 3
+    assert exactly(pairs, archived=2, applied=1).translate(TP, 3) is None
+    assert exactly(pairs, archived=2, applied=2).translate(TP, 3) == 3
 
 
 def test_the_store_forgets_what_lies_before_a_rewind() -> None:
@@ -192,16 +193,26 @@ def committed(*offsets: int, metadata: str = "") -> list[GroupOffset]:
     return [GroupOffset(topic="orders", partition=n, offset=o, metadata=metadata) for n, o in enumerate(offsets)]
 
 
+@dataclass
+class Answers:
+    """A translator that has an answer for each partition."""
+
+    by_partition: Mapping[int, int | None]
+
+    def translate(self, tp: TopicPartition, upstream: int) -> int | None:
+        return self.by_partition[tp.partition]
+
+
 def test_only_known_positions_get_a_checkpoint() -> None:
     answers = {0: 5, 1: None, 2: -1, 3: 0}
     groups = {"billing": committed(7, 7, 7, 7, metadata="md")}
-    made = checkpoints(groups, {"orders": "A.orders"}, lambda tp, upstream: answers[tp.partition])
+    made = checkpoints(groups, {"orders": "A.orders"}, Answers(answers))
     assert [(c.tp.partition, c.upstream, c.offset, c.metadata) for c in made] == [(0, 7, 5, "md"), (3, 7, 0, "md")]
 
 
 def test_metadata_that_no_record_can_hold_is_left_out() -> None:
     groups = {"billing": committed(7, metadata="x" * 32_768)}
-    (made,) = checkpoints(groups, {"orders": "A.orders"}, lambda tp, upstream: upstream)
+    (made,) = checkpoints(groups, {"orders": "A.orders"}, Answers({0: 7}))
     assert made.metadata == ""
 
 
@@ -219,12 +230,11 @@ def test_a_remote_topic_that_was_made_anew_takes_an_exact_checkpoint_back(
     rule: str, written: list[int], offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The records are in the new remote topic without the markers that the old one had."""
-    topic: list[Checkpoint] = [checkpoint(3000, 3600)]
     added: list[Checkpoint] = []
+    journal_topic = SimpleNamespace(read=lambda: [checkpoint(3000, 3600)], write=added.extend)
     store = SimpleNamespace(translate=lambda tp, upstream: upstream)
     target: Any = SimpleNamespace(
-        checkpoint_journal=Journal[Checkpoint](lambda: topic, added.extend),
-        sync_journal=SimpleNamespace(store=lambda: store),
+        checkpoint_journal=Journal[Checkpoint](journal_topic), sync_journal=SimpleNamespace(store=lambda: store)
     )
     point: Any = SimpleNamespace(topics=[SimpleNamespace(name="orders", incarnation=1)])
     maps: Any = SimpleNamespace(partition=lambda *_: map_of([(n, n) for n in range(3000)]))
@@ -234,11 +244,12 @@ def test_a_remote_topic_that_was_made_anew_takes_an_exact_checkpoint_back(
     )
     flow = flow_of(f"kbackup.checkpoints = {rule}\n")
     topics, positions = [RemoteTopic("orders", "A.orders", 1)], {REMOTE_ORDERS: AppliedPosition(1, 3000)}
-    emitted = emit_checkpoints(flow, target, archive, point, topics, positions, maps)
+    applied = AppliedTopics(topics, positions, maps)
+    emitted = emit_checkpoints(flow, target, archive, point, applied)
     assert [c.offset for c in added] == written
     assert emitted.written == added
     assert [c.offset for c in emitted.current] == [offset]
-    again = emit_checkpoints(flow, target, archive, point, topics, positions, maps)
+    again = emit_checkpoints(flow, target, archive, point, applied)
     assert (again.current, again.written) == (emitted.current, []), "nothing is new"
 
 
@@ -265,7 +276,7 @@ def test_a_journal_reads_its_topic_once_and_again_after_a_failure() -> None:
     topic = Topic()
     syncs = [OffsetSync(ORDERS, n, n) for n in range(4)]
     topic.records = syncs[:1]
-    journal: Journal[OffsetSync] = Journal(topic.read, topic.write)
+    journal: Journal[OffsetSync] = Journal(topic)
     journal.append([])
     assert topic.readings == 0
     journal.append(syncs[1:2])
@@ -280,7 +291,7 @@ def test_a_journal_reads_its_topic_once_and_again_after_a_failure() -> None:
 def test_the_store_of_a_journal_knows_old_syncs_and_new_ones() -> None:
     topic = Topic()
     topic.records = [OffsetSync(ORDERS, 0, 0)]
-    journal = SyncJournal(topic.read, topic.write)
+    journal = SyncJournal(topic)
     journal.append([OffsetSync(ORDERS, 50, 50)])
     assert [journal.store().translate(ORDERS, n) for n in (0, 49, 200)] == [0, 1, 51]
     journal.append([OffsetSync(ORDERS, 100, 101)])

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, Self, cast
 
@@ -15,16 +14,18 @@ import pytest
 from kbackup.archive.query.selection import Selection
 from kbackup.config.models import Backup, Follow
 from kbackup.errors import KbackupError, UnreachableError, UsageError
-from kbackup.jobs.backup.follow import Follower, FollowReport, Watcher
+from kbackup.jobs.backup.follow import Follower, FollowReport, FollowReporter
 from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror import reader
 from kbackup.jobs.mirror.flow import Clock, Flow
 from kbackup.jobs.mirror.internal import InternalTopics
+from kbackup.jobs.mirror.job import run_once, run_until_stopped
 from kbackup.jobs.mirror.properties import load_flows
-from kbackup.jobs.mirror.reader import mirror_selections, rhythm_of, run_together, sources_of
-from kbackup.jobs.mirror.writer import Timetable
+from kbackup.jobs.mirror.reader import mirror_selections, rhythm_of, sources_of
+from kbackup.jobs.mirror.timetable import Timetable
 from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
+from kbackup.metrics.registry import counted
 from tests.support.flow_maps import CLUSTERS, flow_of
 
 TO_C = "C.bootstrap.servers = c:1\nA->C.enabled = true\n"
@@ -111,42 +112,80 @@ def last() -> Iterator[Stop]:
         yield made
 
 
+@dataclass
+class ScriptedHalf:
+    """A half that runs until `end` is asked for, or that fails, or that ends by itself. `ended` has the names of the
+    halves that ran to their end."""
+
+    name: str
+    end: Stop | None
+    ended: list[str]
+    fails: bool = False
+    archive: str = "file:///tmp/A"
+
+    def run(self) -> FollowReport:
+        if self.fails:
+            raise UsageError("no such thing", "")
+        if self.end is not None:
+            assert self.end.wait(60)
+        self.ended.append(self.name)
+        return FollowReport(f"report of {self.name}")
+
+
 @pytest.mark.parametrize("failing", ["take", "apply"])
 def test_half_that_fails_ends_the_other(failing: str, stop: Stop, last: Stop) -> None:
     ended: list[str] = []
-
-    def half(name: str, end: Stop) -> None:
-        if name == failing:
-            raise UsageError("no such thing", "")
-        assert end.wait(60)
-        ended.append(name)
-
+    source = ScriptedHalf("take", stop, ended, fails=failing == "take")
+    target = ScriptedHalf("apply", last, ended, fails=failing == "apply")
     with pytest.raises(UsageError, match="no such thing"):
-        run_together({"take": partial(half, "take", stop)}, stop, {"apply": partial(half, "apply", last)}, last)
+        run_until_stopped({"take": source}, stop, {"apply": target}, last)
     assert ended == [{"take": "apply", "apply": "take"}[failing]]
 
 
 def test_apply_halves_end_after_take_halves(stop: Stop, last: Stop) -> None:
     ended: list[str] = []
-
-    def half(name: str, end: Stop) -> str:
-        assert end.wait(60)
-        ended.append(name)
-        return f"report of {name}"
-
+    source, target = ScriptedHalf("take", stop, ended), ScriptedHalf("apply", last, ended)
     stop.ask()
-    reports = run_together({"take": partial(half, "take", stop)}, stop, {"apply": partial(half, "apply", last)}, last)
+    reports = run_until_stopped({"take": source}, stop, {"apply": target}, last)
     assert ended == ["take", "apply"]
-    assert reports == {name: f"report of {name}" for name in ended}
+    assert reports == {name: FollowReport(f"report of {name}") for name in ended}
 
 
 def test_apply_halves_alone_run_until_they_are_asked(stop: Stop) -> None:
-    assert run_together({}, stop, {"apply": lambda: stop.wait(0.2)}, stop) == {"apply": False}
+    class PatientHalf(ScriptedHalf):
+        def run(self) -> FollowReport:
+            assert not stop.wait(0.2), "nobody asks"
+            return super().run()
+
+    ended: list[str] = []
+    run_until_stopped({}, stop, {"apply": PatientHalf("apply", None, ended)}, stop)
+    assert ended == ["apply"]
 
 
 def test_halves_that_end_by_themselves_stop_nobody(stop: Stop, last: Stop) -> None:
-    run_together({"a": lambda: 1}, stop, {"b": lambda: 2}, last)
+    ended: list[str] = []
+    source, target = ScriptedHalf("a", None, ended), ScriptedHalf("b", None, ended)
+    run_until_stopped({"a": source}, stop, {"b": target}, last)
+    assert sorted(ended) == ["a", "b"]
     assert not stop.asked
+
+
+def test_one_round_of_each_half_runs_in_the_order_of_the_halves() -> None:
+    ended: list[str] = []
+    halves = {name: ScriptedHalf(name, None, ended) for name in ("take A", "apply A->B", "take B")}
+    assert [*run_once(halves)] == ended == [*halves]
+
+
+def test_a_half_counts_for_its_own_archive() -> None:
+    counted.begin("mirror")
+
+    class CountingHalf(ScriptedHalf):
+        def run(self) -> FollowReport:
+            counted.add("kbackup_retries_total")
+            return super().run()
+
+    run_once({"take": CountingHalf("take", None, [])})
+    assert counted.snapshot().by_archive["file:///tmp/A"] == {("kbackup_retries_total", ()): 1}
 
 
 # The take half writes heartbeats for pairs of clusters that are not enabled, as MirrorMaker 2 does.
@@ -204,17 +243,14 @@ class Events:
         self.seen.append(f"failed {pause}")
 
 
-@dataclass
-class Rounds:
+class ScriptedFollower:
     """A follower of three rounds that end well, and one that fails."""
 
-    watcher: Watcher
-
-    def follow(self) -> FollowReport:
+    def follow(self, reporter: FollowReporter) -> FollowReport:
         for _ in range(3):
-            self.watcher.committed(cast(Any, None))
-            self.watcher.record_success()
-        self.watcher.failed(UnreachableError("away"), 2.0)
+            reporter.committed(cast(Any, None))
+            reporter.record_success()
+        reporter.failed(UnreachableError("away"), 2.0)
         return FollowReport("file:///tmp/A", rounds=4)
 
 
@@ -239,7 +275,8 @@ def check_rounds(caplog: pytest.LogCaptureFixture, error: str) -> None:
     properties = load_flows(CLUSTERS, archive="/tmp/{source}")
     (source,) = reader.sources_of(properties.flows)
     events = Events()
-    half = reader.MirrorReader(source, properties.heartbeat_flows, cast(Follower, Rounds(events)))
+    follower = cast(Follower, ScriptedFollower())
+    half = reader.MirrorReader(source, properties.heartbeat_flows, follower, events)
     with caplog.at_level(logging.WARNING, reader.__name__):
         assert half.run().rounds == 4
     assert events.seen == ["committed", "well"] * 3 + ["failed 2.0"]
@@ -254,9 +291,9 @@ def test_each_flow_whose_heartbeats_fail_is_named_once(caplog: pytest.LogCapture
         return SimpleNamespace(flow=SimpleNamespace(name=name), check=check)
 
     clocks = [clock("A->B", "no brokers"), clock("A->C", "no brokers"), clock("A->D", "denied")]
-    watcher = reader._TakeWatcher(cast(Any, SimpleNamespace(record_success=lambda: None)), clocks, ())
+    reporter = reader.SourceReporter(Events(), clocks, ())
     for _ in range(2):
-        watcher.record_success()
+        reporter.record_success()
     failed = [("A->B", "no brokers"), ("A->C", "no brokers"), ("A->D", "denied")]
     assert caplog.messages == [f"heartbeats of {flow} are not written: {error}" for flow, error in failed]
 

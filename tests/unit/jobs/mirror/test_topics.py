@@ -107,7 +107,7 @@ def acl(operation: str = "read", permission: str = "allow", **more: str) -> Acl:
     ],
 )
 def test_a_remote_acl(source: Acl, remote: tuple[str, str, str] | None) -> None:
-    rule = remote_acl(flow_of(), source, lambda name: name != "private")
+    rule = remote_acl(flow_of("topics.exclude = private\n"), source)
     if remote is None:
         assert rule is None
     else:
@@ -122,17 +122,17 @@ OPERATIONS = ("read", "describe", "describe_configs", "all", "write", "delete", 
 def test_the_identity_policy_grants_reading_alone() -> None:
     """The remote topic has the name of a topic that the target may have itself."""
     flow = flow_of(IDENTITY)
-    rules = [remote_acl(flow, acl(operation), lambda _: True) for operation in OPERATIONS]
+    rules = [remote_acl(flow, acl(operation)) for operation in OPERATIONS]
     granted = [(rule.name, rule.operation) for rule in rules if rule is not None]
     assert granted == [("orders", name) for name in ("read", "describe", "describe_configs", "read")]
-    denied = [remote_acl(flow, acl(operation, "deny"), lambda _: True) for operation in OPERATIONS]
+    denied = [remote_acl(flow, acl(operation, "deny")) for operation in OPERATIONS]
     assert [rule.operation for rule in denied if rule is not None] == list(OPERATIONS)
     for permission in ("allow", "deny"):
-        assert remote_acl(flow, acl("read", permission, name="*"), lambda _: True) is None
+        assert remote_acl(flow, acl("read", permission, name="*")) is None
 
 
 def test_the_default_policy_grants_what_mirrormaker_does() -> None:
-    rules = [remote_acl(flow_of(), acl(operation), lambda _: True) for operation in OPERATIONS]
+    rules = [remote_acl(flow_of(), acl(operation)) for operation in OPERATIONS]
     granted = [rule.operation for rule in rules if rule is not None]
     assert granted == ["read", "describe", "describe_configs", "read", *OPERATIONS[5:]]
 

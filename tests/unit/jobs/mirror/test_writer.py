@@ -19,7 +19,8 @@ from kbackup.archive.run import open_or_create
 from kbackup.errors import CorruptError, FencedError, KbackupError, NoArchiveError, StoreError, UnreachableError
 from kbackup.jobs import common as pauses
 from kbackup.jobs.common import Stop
-from kbackup.jobs.mirror import writer
+from kbackup.jobs.mirror import round as round_module
+from kbackup.jobs.mirror import status_keeper, writer
 from kbackup.jobs.mirror.apply.pending import Applied, Lost, Recreated
 from kbackup.jobs.mirror.flow import (
     AppliedPosition,
@@ -31,11 +32,13 @@ from kbackup.jobs.mirror.flow import (
     write_status,
 )
 from kbackup.jobs.mirror.internal import Emitted
+from kbackup.jobs.mirror.round import FlowRounds, RoundReport
 from kbackup.jobs.mirror.schemas import MirrorSchemas
 from kbackup.jobs.mirror.settings import TopicsReport
 from kbackup.jobs.mirror.status import flow_holds, flows_of
+from kbackup.jobs.mirror.timetable import Timetable
 from kbackup.jobs.mirror.topics import MirrorTopicPlan
-from kbackup.jobs.mirror.writer import MirrorWriter, RoundReport, Rounds, Timetable
+from kbackup.jobs.mirror.writer import MirrorWriter
 from kbackup.kafka.mirror_records import Checkpoint
 from kbackup.metrics.registry import Silent, counted
 from kbackup.store.base import Store
@@ -51,7 +54,7 @@ LOST = Lost("orders", 1, 0, "A.orders", 0, 5, "5 records came too late")
 
 @dataclass
 class Script:
-    """Outcomes of rounds, one after the other; the last one asks to stop. The script is the watcher, too."""
+    """Outcomes of rounds, one after the other; the last one asks to stop. The script is the reporter, too."""
 
     stop: Stop
     outcomes: list[Exception | tuple[Lost, ...]]
@@ -100,8 +103,8 @@ def half_of(script: Script, store: Store, monkeypatch: pytest.MonkeyPatch) -> Mi
         monkeypatch.setattr(module, "InternalTopics", lambda *_: nullcontext())
     monkeypatch.setattr(writer, "Applier", lambda *_: nullcontext())
     monkeypatch.setattr(writer, "HeartbeatClock", lambda *_: nullcontext())
-    monkeypatch.setattr(writer, "Rounds", rounds)
-    monkeypatch.setattr(MirrorWriter, "_wait", lambda *_: None)
+    monkeypatch.setattr(writer, "FlowRounds", rounds)
+    monkeypatch.setattr(MirrorWriter, "_wait_for_work", lambda *_: None)
     counted.begin("mirror")
     half = MirrorWriter(flow_of(), store, store, lambda: pytest.fail("Spark"), Silent(), script, script.stop)
     half.look_seconds = 0.001
@@ -167,8 +170,9 @@ def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pyt
                 stop.ask()
             return Applied(point.number)
 
-    def checkpoints(flow: Flow, *_: Any) -> Emitted:
-        groups.append((flow.groups("billing"), flow.groups("share")))
+    def checkpoints(*given: Any) -> Emitted:
+        selected = given[-1]
+        groups.append(("billing" in selected, "share" in selected))
         if len(groups) == 2:
             raise UnreachableError("target is away", "")
         return Emitted([], [])
@@ -176,7 +180,7 @@ def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pyt
     def groups_of(archive: Archive, point: Manifest) -> Groups:
         return Groups(captured_at=now(), groups=(group_at("billing"), group_at("share")))
 
-    real = writer.Rounds
+    real = FlowRounds
     half = half_of(Script(stop, []), store, monkeypatch)
     half.flow = flow_of(QUIET + "emit.checkpoints.interval.seconds = 0\n")
     cluster = SimpleNamespace(connect=lambda: None, topic_names=lambda: frozenset())
@@ -184,9 +188,9 @@ def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pyt
     monkeypatch.setattr(writer, "InternalTopics", lambda *_: nullcontext(SimpleNamespace(warnings=[])))
     monkeypatch.setattr(writer, "Applier", lambda *_: nullcontext(Target()))
     monkeypatch.setattr(writer, "HeartbeatClock", lambda *_: nullcontext(SimpleNamespace(check=lambda: None)))
-    monkeypatch.setattr(writer, "Rounds", real)
-    monkeypatch.setattr(writer, "sync_topics", lambda *_: TopicsReport((), {}, {}))
-    monkeypatch.setattr(writer, "emit_checkpoints", checkpoints)
+    monkeypatch.setattr(writer, "FlowRounds", real)
+    monkeypatch.setattr(round_module, "sync_topics", lambda *_: TopicsReport((), {}, {}))
+    monkeypatch.setattr(round_module, "emit_checkpoints", checkpoints)
     monkeypatch.setattr(Archive, "groups", groups_of)
     assert half.run().retries == 2
     assert served == [("orders",)] * 4
@@ -222,7 +226,7 @@ def test_rounds_that_follow_one_another_share_a_status(stop: Stop, monkeypatch: 
         written.append((status.rounds, len(status.incidents)))
         write_status(state, status)
 
-    monkeypatch.setattr(writer, "write_status", write)
+    monkeypatch.setattr(status_keeper, "write_status", write)
     half.run()
     # the start, the topics of the first round, its incarnations, the loss, and the end
     assert written == [(0, 0), (0, 0), (1, 0), (3, 1), (5, 1)]
@@ -296,7 +300,7 @@ def test_finish_applies_the_last_restore_point(stop: Stop, monkeypatch: pytest.M
         script = Script(Stop(), [(), ()])
         half = half_of(script, store, monkeypatch)
         half.finish = finish
-        monkeypatch.setattr(MirrorWriter, "_wait", lambda half, *_: half.stop.ask())
+        monkeypatch.setattr(MirrorWriter, "_wait_for_work", lambda half, *_: half.stop.ask())
         with closing(script.stop):
             assert half.run().rounds == rounds
         monkeypatch.undo()
@@ -390,7 +394,7 @@ def test_a_long_round_gives_signs_of_life(
     make_archive(store)
     script = Script(stop, [(LOST,)])
     half = half_of(script, store, monkeypatch)
-    monkeypatch.setattr(writer, "ALIVE", Clock(True, 0.001))
+    monkeypatch.setattr(status_keeper, "ALIVE", Clock(True, 0.001))
     write, run, begun = write_status, script.run, list[str]()
 
     def beat(state: Store, status: FlowStatus) -> None:
@@ -409,7 +413,7 @@ def test_a_long_round_gives_signs_of_life(
         assert (status_in(store).written_at > begun[-1]) is not refused
         return run(archive, point, plan)
 
-    monkeypatch.setattr(writer, "write_status", beat)
+    monkeypatch.setattr(status_keeper, "write_status", beat)
     monkeypatch.setattr(script, "run", long_round)
     assert half.run().rounds == 1
     assert [incident.message for incident in status_in(store).incidents] == [LOST.message]
@@ -464,13 +468,13 @@ def test_checkpoint_latency_does_not_grow_while_nothing_is_new(monkeypatch: pyte
     point = archive.restore_point("latest")
     checkpoint = Checkpoint("billing", TopicPartition("A.orders", 0), 1, 1, "")
     emitted = iter([Emitted([checkpoint], [checkpoint]), Emitted([checkpoint], [])])
-    monkeypatch.setattr(writer, "emit_checkpoints", lambda *_: next(emitted))
-    monkeypatch.setattr(writer, "sync_topics", lambda *_: TopicsReport((), {}, {}))
+    monkeypatch.setattr(round_module, "emit_checkpoints", lambda *_: next(emitted))
+    monkeypatch.setattr(round_module, "sync_topics", lambda *_: TopicsReport((), {}, {}))
     cluster: Any = SimpleNamespace(topic_names=lambda: [])
     applier: Any = SimpleNamespace(apply=lambda *_: Applied(point.number), map=None)
     internal: Any = None
     flow = flow_of(ONLY_CHECKPOINTS + "emit.checkpoints.interval.seconds = 0\n")
-    rounds = Rounds(flow, cluster, internal, applier, Timetable(), MirrorSchemas(flow, MemoryStore()))
+    rounds = FlowRounds(flow, cluster, internal, applier, Timetable(), MirrorSchemas(flow, MemoryStore()))
     captured_at = datetime.fromisoformat(archive.groups(point).captured_at).timestamp()
     counted.begin("mirror")
     written: list[int] = []
