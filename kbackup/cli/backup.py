@@ -133,7 +133,7 @@ def _follow_until_stopped(context: CommandContext) -> int:
         rounds = RoundReporter(context, health)
         schemas = BackupSchemas(config.schema_registry, config.backup.schemas)
         follower = Follower(config.backup, config.follow, config.source, store, spark, shown, stop, schemas=schemas)
-        report = follower.follow(rounds)
+        report = follower.follow_until_stopped(rounds)
     reporter.line(
         f"stopped after {human_duration(report.seconds)}: "
         f"{plural(report.restore_points, 'restore point')} of {report.archive}, "

@@ -61,7 +61,7 @@ class Following:
 
     def _run(self) -> None:
         try:
-            self.report = self._follower.follow(self)
+            self.report = self._follower.follow_until_stopped(self)
         except BaseException as raised:  # noqa: BLE001 (raised again in the test)
             self._raised.append(raised)
 

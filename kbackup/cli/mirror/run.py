@@ -23,7 +23,7 @@ from kbackup.jobs.backup.schemas import BackupSchemas
 from kbackup.jobs.backup.transactions import are_in_part
 from kbackup.jobs.common import Stop
 from kbackup.jobs.mirror.flow import Flow
-from kbackup.jobs.mirror.job import HalfReport, run_once, run_until_stopped
+from kbackup.jobs.mirror.job import HalfReport, MirrorHalf, run_once, run_until_stopped
 from kbackup.jobs.mirror.properties import MirrorProperties, load_flows
 from kbackup.jobs.mirror.reader import MirrorReader, MirrorSource, mirror_selections, rhythm_of, sources_of
 from kbackup.jobs.mirror.writer import MirrorWriter
@@ -76,13 +76,13 @@ def make_halves(
     *,
     take: bool,
     apply: bool,
-) -> dict[str, MirrorReader | MirrorWriter]:
+) -> dict[str, MirrorHalf]:
     """Return the halves by name, in the order of `clusters`.
 
     The reader of a source comes before the writers of its flows: what --once takes is applied by the same command."""
     sources = sources_of(flows) if take else []
     wakeups = {flow.name: Event() for flow in flows}
-    halves: dict[str, MirrorReader | MirrorWriter] = {}
+    halves: dict[str, MirrorHalf] = {}
     for alias in properties.clusters:
         heartbeat_flows = [flow for flow in properties.heartbeat_flows if flow.target == alias]
         for source in sources:

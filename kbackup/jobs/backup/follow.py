@@ -104,7 +104,7 @@ class Follower:
         share = min(1.0, rhythm.interval_seconds / max(rhythm.max_age_seconds, rhythm.interval_seconds))
         self._batching = BatchingPolicy(rhythm.small_bytes, rhythm.max_age_seconds, rhythm.small_segments, share)
 
-    def follow(self, reporter: FollowReporter) -> FollowReport:
+    def follow_until_stopped(self, reporter: FollowReporter) -> FollowReport:
         """Run rounds until a stop is requested; then a last round archives all records. If the stop was requested
         before, the last round is the only one, and no follower is counted.
 

@@ -5,26 +5,35 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from kbackup.jobs.backup.follow import FollowReport
 from kbackup.jobs.common import Stop
-from kbackup.jobs.mirror.writer import ApplyReport
+from kbackup.jobs.mirror.reader import MirrorReader
+from kbackup.jobs.mirror.writer import ApplyReport, MirrorWriter
 from kbackup.metrics.registry import counted
 
+MirrorHalf = MirrorReader | MirrorWriter
 HalfReport = FollowReport | ApplyReport
 
 _LOOK = 0.2  # s; signal handlers run between two looks
 
 
-class MirrorHalf(Protocol):
-    """A `MirrorReader` or a `MirrorWriter`: it works until it is stopped. `archive` is the address of the archive that
-    it writes or reads, for which its metrics count."""
+def run_half(half: MirrorReader | MirrorWriter) -> HalfReport:
+    """Run a half to its end. Its metrics count for the archive that it writes or reads."""
+    with counted.of_archive(half.archive):
+        if isinstance(half, MirrorReader):
+            return run_reader(half)
+        return run_writer(half)
 
-    @property
-    def archive(self) -> str: ...
 
-    def run(self) -> HalfReport: ...
+def run_reader(reader: MirrorReader) -> FollowReport:
+    """Take restore points of a source until stopped."""
+    return reader.back_up_source()
+
+
+def run_writer(writer: MirrorWriter) -> ApplyReport:
+    """Apply restore points to a target until stopped."""
+    return writer.apply_archive()
 
 
 def run_once(halves: Mapping[str, MirrorHalf]) -> dict[str, HalfReport]:
@@ -32,8 +41,7 @@ def run_once(halves: Mapping[str, MirrorHalf]) -> dict[str, HalfReport]:
     apply one restore point if they were stopped before."""
     reports: dict[str, HalfReport] = {}
     for name, half in halves.items():
-        with counted.of_archive(half.archive):
-            reports[name] = half.run()
+        reports[name] = run_half(half)
     return reports
 
 
@@ -78,8 +86,7 @@ class HalfThread(threading.Thread):
 
     def run(self) -> None:
         try:
-            with counted.of_archive(self._half.archive):
-                self._outcome.reports[self._half_name] = self._half.run()
+            self._outcome.reports[self._half_name] = run_half(self._half)
         except BaseException as error:  # noqa: BLE001 (`run_until_stopped` raises it in the thread that waits)
             self._outcome.errors.append(error)
             for stop in self._outcome.stops:

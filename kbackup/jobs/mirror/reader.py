@@ -108,11 +108,11 @@ class MirrorReader:
     def archive(self) -> str:
         return self.follower.store.url
 
-    def run(self) -> FollowReport:
+    def back_up_source(self) -> FollowReport:
         """Take restore points until stopped; exactly one if stopped before."""
         with ExitStack() as stack:
             clocks = self._start_heartbeats(stack)
-            return self.follower.follow(SourceReporter(self.reporter, clocks, self.wakeups))
+            return self.follower.follow_until_stopped(SourceReporter(self.reporter, clocks, self.wakeups))
 
     def _start_heartbeats(self, stack: ExitStack) -> list[HeartbeatClock]:
         """Start the heartbeats of each flow; `stack` ends them. A source that refuses heartbeats, or their topic, is

@@ -118,7 +118,7 @@ class FlowRounds:
             existing = self.cluster.topic_names()
         return plan_topics(self.flow, topics_of_point(point, archive.metadata(point)), existing)
 
-    def run(self, archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
+    def apply_point(self, archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
         """Bring the target to a restore point, in the order that the design gives: topics, configs, records, positions,
         ACLs."""
         topics = self._topics_of_round(plan)

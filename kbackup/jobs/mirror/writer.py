@@ -120,12 +120,14 @@ class MirrorWriter:
     def archive(self) -> str:
         return self.store.url
 
-    def run(self) -> ApplyReport:
+    def apply_archive(self) -> ApplyReport:
         """Apply restore points until stopped; exactly one if stopped before, with `NoArchiveError` if there is
         none."""
         try:
             if self.stop.asked:
-                self._run_once()
+                opened = self._open_flow()
+                newest = opened.archive.restore_point("latest")
+                self._run_round(opened, newest)
             else:
                 self._follow_until_stopped()
             if self._keeper is not None:
@@ -139,10 +141,6 @@ class MirrorWriter:
             self._close_target()
             self._stack.close()
         return self.report
-
-    def _run_once(self) -> None:
-        opened = self._open_flow()
-        self._run_round(opened, opened.archive.restore_point("latest"))
 
     def _follow_until_stopped(self) -> None:
         metering.following_begins(self.flow)
@@ -241,19 +239,19 @@ class MirrorWriter:
 
     def _run_round(self, opened: OpenFlow, point: Manifest) -> None:
         """Apply one restore point, and note what came of it: in the status, the metrics and for the reporter."""
-        archive, rounds, keeper = opened
-        before = keeper.status
-        plan = rounds.plan(archive, point)
-        keeper.begin_round(plan.topics)
-        with keeper.signs_of_life():
-            report = rounds.run(archive, point, plan)
+        before = opened.keeper.status
+        plan = opened.rounds.plan(opened.archive, point)
+        opened.keeper.begin_round(plan.topics)
+        with opened.keeper.signs_of_life():
+            report = opened.rounds.apply_point(opened.archive, point, plan)
+        # who reads the report hears of a topic that this round holds back as of one that it has applied
         report = replace(report, applied=with_unreported(before, report.applied))
         self.report.add(report)
-        keeper.end_round(point, plan.topics, report)
+        opened.keeper.end_round(point, plan.topics, report)
         self._point = point.number
-        self._count_round(report, keeper.held_back)
+        self._count_round(report, opened.keeper.held_back)
         self.reporter.applied(self.flow, report)
-        self._report_warnings(rounds.internal)
+        self._report_warnings(opened.rounds.internal)
         self._check_heartbeats()
         self.reporter.record_success()
 

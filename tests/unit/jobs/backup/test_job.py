@@ -131,7 +131,7 @@ def follower(stop: Stop) -> Follower:
 
 
 def rounds(stop: Stop) -> float | None:
-    follower(stop).follow(QuietReporter(stop))
+    follower(stop).follow_until_stopped(QuietReporter(stop))
     return counted.snapshot().values.get(("kbackup_rounds_total", ("unchanged",)))
 
 
@@ -140,7 +140,7 @@ def test_rounds_of_a_follower_are_counted(stop: Stop) -> None:
 
 
 def test_the_report_names_the_newest_restore_point_without_a_new_one(stop: Stop) -> None:
-    report = follower(stop).follow(QuietReporter(stop))
+    report = follower(stop).follow_until_stopped(QuietReporter(stop))
     assert (report.restore_point, report.restore_points) == (41, 0)
 
 
@@ -170,7 +170,7 @@ def test_rounds_in_quick_succession_capture_the_logs_alone(stop: Stop, monkeypat
     half.rhythm, half.clock = Follow(interval_seconds=0), lambda: 2.0 * len(captures)  # a round every 2 s
     reporter = QuietReporter(stop)
     monkeypatch.setattr(reporter, "record_success", lambda: stop.ask() if len(captures) == 5 else None)
-    half.follow(reporter)
+    half.follow_until_stopped(reporter)
     assert captures == ["whole", "ends", "ends", "whole", "ends", "whole"]
 
 
@@ -194,7 +194,7 @@ def test_a_partition_without_a_leader_is_named_when_it_goes_and_when_it_is_back(
     reporter = QuietReporter(stop)
     monkeypatch.setattr(reporter, "committed", lambda _: None)
     monkeypatch.setattr(reporter, "record_success", lambda: stop.ask() if len(known) == 4 else None)
-    half.follow(reporter)
+    half.follow_until_stopped(reporter)
     assert committed == [2, 4]
     assert known == [set(), set(), {("orders", 1)}, {("orders", 1)}, set()]
 

@@ -17,7 +17,7 @@ from kbackup.errors import KbackupError, UnreachableError, UsageError
 from kbackup.jobs.backup.follow import Follower, FollowReport, FollowReporter
 from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.common import Stop
-from kbackup.jobs.mirror import reader
+from kbackup.jobs.mirror import job, reader
 from kbackup.jobs.mirror.flow import Clock, Flow
 from kbackup.jobs.mirror.internal import InternalTopics
 from kbackup.jobs.mirror.job import run_once, run_until_stopped
@@ -121,7 +121,6 @@ class ScriptedHalf:
     end: Stop | None
     ended: list[str]
     fails: bool = False
-    archive: str = "file:///tmp/A"
 
     def run(self) -> FollowReport:
         if self.fails:
@@ -132,25 +131,38 @@ class ScriptedHalf:
         return FollowReport(f"report of {self.name}")
 
 
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves are scripts."""
+    monkeypatch.setattr(job, "run_half", lambda half: half.run())
+
+
+def script(name: str, end: Stop | None, ended: list[str], *, fails: bool = False) -> Any:
+    return ScriptedHalf(name, end, ended, fails)
+
+
+@pytest.mark.usefixtures("scripted")
 @pytest.mark.parametrize("failing", ["take", "apply"])
 def test_half_that_fails_ends_the_other(failing: str, stop: Stop, last: Stop) -> None:
     ended: list[str] = []
-    source = ScriptedHalf("take", stop, ended, fails=failing == "take")
-    target = ScriptedHalf("apply", last, ended, fails=failing == "apply")
+    source = script("take", stop, ended, fails=failing == "take")
+    target = script("apply", last, ended, fails=failing == "apply")
     with pytest.raises(UsageError, match="no such thing"):
         run_until_stopped({"take": source}, stop, {"apply": target}, last)
     assert ended == [{"take": "apply", "apply": "take"}[failing]]
 
 
+@pytest.mark.usefixtures("scripted")
 def test_apply_halves_end_after_take_halves(stop: Stop, last: Stop) -> None:
     ended: list[str] = []
-    source, target = ScriptedHalf("take", stop, ended), ScriptedHalf("apply", last, ended)
+    source, target = script("take", stop, ended), script("apply", last, ended)
     stop.ask()
     reports = run_until_stopped({"take": source}, stop, {"apply": target}, last)
     assert ended == ["take", "apply"]
     assert reports == {name: FollowReport(f"report of {name}") for name in ended}
 
 
+@pytest.mark.usefixtures("scripted")
 def test_apply_halves_alone_run_until_they_are_asked(stop: Stop) -> None:
     class PatientHalf(ScriptedHalf):
         def run(self) -> FollowReport:
@@ -158,34 +170,25 @@ def test_apply_halves_alone_run_until_they_are_asked(stop: Stop) -> None:
             return super().run()
 
     ended: list[str] = []
-    run_until_stopped({}, stop, {"apply": PatientHalf("apply", None, ended)}, stop)
+    patient: Any = PatientHalf("apply", None, ended)
+    run_until_stopped({}, stop, {"apply": patient}, stop)
     assert ended == ["apply"]
 
 
+@pytest.mark.usefixtures("scripted")
 def test_halves_that_end_by_themselves_stop_nobody(stop: Stop, last: Stop) -> None:
     ended: list[str] = []
-    source, target = ScriptedHalf("a", None, ended), ScriptedHalf("b", None, ended)
+    source, target = script("a", None, ended), script("b", None, ended)
     run_until_stopped({"a": source}, stop, {"b": target}, last)
     assert sorted(ended) == ["a", "b"]
     assert not stop.asked
 
 
+@pytest.mark.usefixtures("scripted")
 def test_one_round_of_each_half_runs_in_the_order_of_the_halves() -> None:
     ended: list[str] = []
-    halves = {name: ScriptedHalf(name, None, ended) for name in ("take A", "apply A->B", "take B")}
+    halves = {name: script(name, None, ended) for name in ("take A", "apply A->B", "take B")}
     assert [*run_once(halves)] == ended == [*halves]
-
-
-def test_a_half_counts_for_its_own_archive() -> None:
-    counted.begin("mirror")
-
-    class CountingHalf(ScriptedHalf):
-        def run(self) -> FollowReport:
-            counted.add("kbackup_retries_total")
-            return super().run()
-
-    run_once({"take": CountingHalf("take", None, [])})
-    assert counted.snapshot().by_archive["file:///tmp/A"] == {("kbackup_retries_total", ()): 1}
 
 
 # The take half writes heartbeats for pairs of clusters that are not enabled, as MirrorMaker 2 does.
@@ -246,12 +249,28 @@ class Events:
 class ScriptedFollower:
     """A follower of three rounds that end well, and one that fails."""
 
-    def follow(self, reporter: FollowReporter) -> FollowReport:
+    def follow_until_stopped(self, reporter: FollowReporter) -> FollowReport:
         for _ in range(3):
             reporter.committed(cast(Any, None))
             reporter.record_success()
         reporter.failed(UnreachableError("away"), 2.0)
         return FollowReport("file:///tmp/A", rounds=4)
+
+
+def test_a_half_counts_for_its_own_archive() -> None:
+    counted.begin("mirror")
+    (source,) = reader.sources_of(load_flows(CLUSTERS, archive="/tmp/{source}").flows)
+
+    class CountingFollower(ScriptedFollower):
+        store = SimpleNamespace(url="file:///tmp/A")
+
+        def follow_until_stopped(self, reporter: FollowReporter) -> FollowReport:
+            counted.add("kbackup_retries_total")
+            return super().follow_until_stopped(reporter)
+
+    follower = cast(Follower, CountingFollower())
+    run_once({"take": reader.MirrorReader(source, (), follower, Events())})
+    assert counted.snapshot().by_archive["file:///tmp/A"] == {("kbackup_retries_total", ()): 1}
 
 
 def test_heartbeats_of_a_pair_that_is_not_enabled(
@@ -278,7 +297,7 @@ def check_rounds(caplog: pytest.LogCaptureFixture, error: str) -> None:
     follower = cast(Follower, ScriptedFollower())
     half = reader.MirrorReader(source, properties.heartbeat_flows, follower, events)
     with caplog.at_level(logging.WARNING, reader.__name__):
-        assert half.run().rounds == 4
+        assert half.back_up_source().rounds == 4
     assert events.seen == ["committed", "well"] * 3 + ["failed 2.0"]
     assert caplog.messages == [f"heartbeats of B->A are not written: {error}"]
 

@@ -95,7 +95,9 @@ def half_of(script: Script, store: Store, monkeypatch: pytest.MonkeyPatch) -> Mi
     def rounds(*_: Any) -> Any:
         script.opened += 1
         plan = MirrorTopicPlan((ORDERS,), ())
-        return SimpleNamespace(plan=lambda *_: plan, run=script.run, clocks={}, internal=SimpleNamespace(warnings=[]))
+        return SimpleNamespace(
+            plan=lambda *_: plan, apply_point=script.run, clocks={}, internal=SimpleNamespace(warnings=[])
+        )
 
     monkeypatch.setattr(pauses, "_FIRST_PAUSE", 0.001)
     monkeypatch.setattr(writer, "Cluster", lambda *_: SimpleNamespace(connect=lambda: None))
@@ -131,7 +133,7 @@ def test_rounds_are_tried_again_on_new_connections(stop: Stop, monkeypatch: pyte
     store = MemoryStore()
     newest = make_archive(store).restore_point("latest").number
     script = Script(stop, [(), UnreachableError("target is away", ""), (LOST,), ()])
-    report = half_of(script, store, monkeypatch).run()
+    report = half_of(script, store, monkeypatch).apply_archive()
     assert script.events == [
         *(f"applied {newest}", "well", "failed: target is away", f"applied {newest}", "well"),
         *(f"applied {newest}", "well"),
@@ -192,7 +194,7 @@ def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pyt
     monkeypatch.setattr(round_module, "sync_topics", lambda *_: TopicsReport((), {}, {}))
     monkeypatch.setattr(round_module, "emit_checkpoints", checkpoints)
     monkeypatch.setattr(Archive, "groups", groups_of)
-    assert half.run().retries == 2
+    assert half.apply_archive().retries == 2
     assert served == [("orders",)] * 4
     assert groups == [(True, False)] * 3
 
@@ -208,7 +210,7 @@ def test_rounds_go_on_without_heartbeats(stop: Stop, monkeypatch: pytest.MonkeyP
     script = Script(stop, [(), ()])
     half = half_of(script, store, monkeypatch)
     monkeypatch.setattr(writer, "HeartbeatClock", lambda *_: nullcontext(SimpleNamespace(check=check)))
-    assert half.run().retries == 0
+    assert half.apply_archive().retries == 0
     warning = "heartbeats of A->B are not written: target denies writing; allow it"
     applied = f"applied {newest}"
     assert script.events == [applied, warning, "well", applied, "well"]
@@ -227,7 +229,7 @@ def test_rounds_that_follow_one_another_share_a_status(stop: Stop, monkeypatch: 
         write_status(state, status)
 
     monkeypatch.setattr(status_keeper, "write_status", write)
-    half.run()
+    half.apply_archive()
     # the start, the topics of the first round, its incarnations, the loss, and the end
     assert written == [(0, 0), (0, 0), (1, 0), (3, 1), (5, 1)]
 
@@ -237,13 +239,13 @@ def test_another_apply_half_ends_this_one(stop: Stop, monkeypatch: pytest.Monkey
     make_archive(store)
     script = Script(stop, [(), FencedError("another process applies this flow", ""), ()])
     with pytest.raises(FencedError):
-        half_of(script, store, monkeypatch).run()
+        half_of(script, store, monkeypatch).apply_archive()
     assert status_in(store).error == "", "the status is that of the other process"
 
 
 def test_waits_for_its_archive(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(stop, [()])
-    assert half_of(script, MemoryStore(), monkeypatch).run().rounds == 0
+    assert half_of(script, MemoryStore(), monkeypatch).apply_archive().rounds == 0
     assert [text.partition(" at ")[0] for text in script.events] == ["waits: there is no archive"]
 
 
@@ -262,7 +264,7 @@ def test_the_target_stays_connected_until_the_first_restore_point(stop: Stop, mo
     monkeypatch.setattr(script, "waiting", lambda flow, why: looks.append(why.partition(" ")[0]))
     half = half_of(script, store, monkeypatch)
     monkeypatch.setattr(half, "_pause", pause)
-    assert half.run().rounds == 1
+    assert half.apply_archive().rounds == 1
     assert looks == ["archive", *["look"] * 3]
     assert script.opened == 1
 
@@ -283,9 +285,9 @@ def test_once_is_one_round_of_an_archive_that_is_there(stop: Stop, monkeypatch: 
     script = Script(stop, [(), ()])
     script.stop.ask()
     with pytest.raises(NoArchiveError):
-        half_of(script, store, monkeypatch).run()
+        half_of(script, store, monkeypatch).apply_archive()
     make_archive(store)
-    assert half_of(script, store, monkeypatch).run().rounds == 1
+    assert half_of(script, store, monkeypatch).apply_archive().rounds == 1
     assert gauge("last_round_timestamp_seconds")
     assert gauge("follow_start_timestamp_seconds") is None, "no alert waits for the next round"
 
@@ -302,7 +304,7 @@ def test_finish_applies_the_last_restore_point(stop: Stop, monkeypatch: pytest.M
         half.finish = finish
         monkeypatch.setattr(MirrorWriter, "_wait_for_work", lambda half, *_: half.stop.ask())
         with closing(script.stop):
-            assert half.run().rounds == rounds
+            assert half.apply_archive().rounds == rounds
         monkeypatch.undo()
 
 
@@ -322,7 +324,7 @@ def test_status_names_what_ended_the_process(
     store = MemoryStore()
     make_archive(store)
     with pytest.raises(type(error)):
-        half_of(Script(stop, [(), error]), store, monkeypatch).run()
+        half_of(Script(stop, [(), error]), store, monkeypatch).apply_archive()
     status = status_in(store)
     assert (status.error, status.rounds) == (message, 1)
 
@@ -338,7 +340,7 @@ def test_status_names_why_the_target_is_not_reached(stop: Stop, monkeypatch: pyt
 
     half = half_of(Script(stop, []), store, monkeypatch)
     monkeypatch.setattr(writer, "Cluster", lambda *_: SimpleNamespace(connect=connect))
-    half.run()
+    half.apply_archive()
     assert status_in(store).error == "target is away"
     assert gauge("seconds_behind")
     assert gauge("records_behind") is None, "the topics are not known yet"
@@ -360,7 +362,7 @@ def test_first_round_has_its_topics_in_the_status(stop: Stop, monkeypatch: pytes
         return run(archive, point, plan)
 
     monkeypatch.setattr(script, "run", looked_at)
-    assert half.run().rounds == 1
+    assert half.apply_archive().rounds == 1
     assert flows_of(archive, store)[0].topics[0].incarnation == 1
 
 
@@ -373,7 +375,7 @@ def test_topic_that_is_held_back_is_told_once(stop: Stop, monkeypatch: pytest.Mo
     for _ in range(2):
         with closing(Stop()) as own:
             script = Script(own, [(), ()], held_back=(recreated,))
-            report = half_of(script, store, monkeypatch).run()
+            report = half_of(script, store, monkeypatch).apply_archive()
         assert report.is_loss
         assert gauge("held_back_topics") == 1
         key = "kbackup_mirror_incidents_total", ("A", "B", "recreated")
@@ -415,7 +417,7 @@ def test_a_long_round_gives_signs_of_life(
 
     monkeypatch.setattr(status_keeper, "write_status", beat)
     monkeypatch.setattr(script, "run", long_round)
-    assert half.run().rounds == 1
+    assert half.apply_archive().rounds == 1
     assert [incident.message for incident in status_in(store).incidents] == [LOST.message]
     assert [text for text in script.events if "no room" in text] == [
         "flow A->B: the status was not written: no room; make some"
@@ -436,7 +438,7 @@ def test_points_that_a_round_lets_wait_are_behind(stop: Stop, monkeypatch: pytes
         return run(archive, point, plan)
 
     monkeypatch.setattr(script, "run", long_round)
-    assert half.run().restore_point == 1
+    assert half.apply_archive().restore_point == 1
     behind = gauge("seconds_behind")
     assert behind is not None
     assert behind > 900, "KbackupMirrorBehind fires"
@@ -447,7 +449,7 @@ def test_a_round_that_fails_is_behind(stop: Stop, monkeypatch: pytest.MonkeyPatc
     history.run(1, {"orders": 1})
     script = Script(stop, [UnreachableError("target is away", "")])
     half = half_of(script, history.store, monkeypatch)
-    half.run()
+    half.apply_archive()
     behind = gauge("seconds_behind")
     assert behind is not None
     assert behind > 900
@@ -480,7 +482,7 @@ def test_checkpoint_latency_does_not_grow_while_nothing_is_new(monkeypatch: pyte
     written: list[int] = []
     for seconds in (7, 700):
         monkeypatch.setattr(time, "time", lambda seconds=seconds: captured_at + seconds)
-        written.append(rounds.run(archive, point, rounds.plan(archive, point)).checkpoints)
+        written.append(rounds.apply_point(archive, point, rounds.plan(archive, point)).checkpoints)
         key = "kbackup_mirror_checkpoint_latency_seconds", ("A", "B", "billing")
         assert counted.snapshot().values[key] == 7
     assert written == [1, 0]
