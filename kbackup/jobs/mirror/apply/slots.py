@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -38,7 +38,7 @@ from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.kafka.produce import TUNING, BlockProducer, RefusedTopicError
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
-from kbackup.types import TopicPartition
+from kbackup.types import Int64Array, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -154,23 +154,29 @@ class SlotLedger:
     ) -> Mapping[TopicPartition, CommittedProgress]:
         """Write a map part; its name is committed with the records."""
         self._uncommitted = cut.unmapped
-        return self.write(
-            runs, {tp: AppliedPosition(each.range.segments[0].incarnation, each.next) for tp, each in reached.items()}
-        )
+        positions: dict[TopicPartition, AppliedPosition] = {}
+        for tp, each in reached.items():
+            incarnation = each.range.segments[0].incarnation
+            positions[tp] = AppliedPosition(incarnation, each.next)
+        return self.write(runs, positions)
 
     def write(
         self, runs: Mapping[TopicPartition, Runs], positions: Mapping[TopicPartition, AppliedPosition]
     ) -> Mapping[TopicPartition, CommittedProgress]:
         """Write a map part, without runs for positions that no records led to, and return the progress to commit."""
-        name = FlowMapPartName(self.head.number + 1 if self.head else 1, self.attempt)
-        table = flow_runs_table(
-            {MappedPartition(tp, positions[tp].incarnation): (r.source, r.target, r.count) for tp, r in runs.items()}
-        )
+        number = self.head.number + 1 if self.head else 1
+        name = FlowMapPartName(number, self.attempt)
+        mapped: dict[MappedPartition, tuple[Int64Array, Int64Array, Int64Array]] = {}
+        for tp, of_partition in runs.items():
+            key = MappedPartition(tp, positions[tp].incarnation)
+            mapped[key] = of_partition.source, of_partition.target, of_partition.count
+        table = flow_runs_table(mapped)
         write_flow_map_part(self.state, self.directory, name, table, self.head)
-        noted = {
-            tp: Noted(each, PositionNote(each.incarnation, name, self.point, self.topic_ids.get(tp.topic, "")))
-            for tp, each in positions.items()
-        }
+        noted: dict[TopicPartition, Noted] = {}
+        for tp, position in positions.items():
+            topic_id = self.topic_ids.get(tp.topic, "")
+            note = PositionNote(position.incarnation, name, self.point, topic_id)
+            noted[tp] = Noted(position, note)
         self._next = CommittedMapPart(name, self.head, table), noted
         return progress_of(noted)
 
@@ -242,28 +248,42 @@ class SlotWork:
         """Start the producer of a slot, and read the positions that its last one committed."""
         source, target = self.names
         group = layout.mirror_group(source, target)
-        txid = layout.mirror_transactional_id(source, target, task.slot)
-        fenced = (
-            f"another process applies the flow {source}->{target} now",
-            "let one apply half of a flow run; this one wrote nothing more",
+        producer = BlockProducer(
+            self.target,
+            layout.mirror_transactional_id(source, target, task.slot),
+            group,
+            task.largest,
+            fenced=(
+                f"another process applies the flow {source}->{target} now",
+                "let one apply half of a flow run; this one wrote nothing more",
+            ),
+            message_limit=task.message_limit,
+            compression=task.compression,
         )
-        limit, codec = task.message_limit, task.compression
-        producer = BlockProducer(self.target, txid, group, task.largest, fenced, message_limit=limit, compression=codec)
         try:
-            every = {tp: Noted.of(tp, progress) for tp, progress in producer.start(task.partitions).items()}
+            committed = producer.start(task.partitions)
+            every = {tp: Noted.of(tp, progress) for tp, progress in committed.items()}
         except BaseException:
             _close(producer)
             raise
-        noted = {tp: n for tp, n in every.items() if n.note.is_of(task.topic_ids.get(tp.topic, ""))}
-        if absent := [tp for tp in task.expected if tp not in noted]:
+        noted: dict[TopicPartition, Noted] = {}
+        for tp, each in every.items():
+            # a position of a topic that was deleted since does not count: the new one begins anew
+            if each.note.is_of(task.topic_ids.get(tp.topic, "")):
+                noted[tp] = each
+        absent = [tp for tp in task.expected if tp not in noted]
+        if absent:
             _close(producer)
             raise ClusterError(
                 f"the applied position of {absent[0]} is missing in the target's group {group}",
                 "wait for the next round: it reads the position back from the offset map",
             )
-        heads = [n.note.map_part for n in every.values()] + ([task.head] if task.head else [])
-        ledger = SlotLedger(self.state, folder(source, target, task.slot), noted, max(heads, default=None))
-        return OpenSlot(producer, ledger, frozenset(task.partitions), limit, codec)
+        # the map goes on after its newest part, whatever became of the topic that this part is about
+        map_parts = [each.note.map_part for each in every.values()]
+        if task.head is not None:
+            map_parts.append(task.head)
+        ledger = SlotLedger(self.state, folder(source, target, task.slot), noted, max(map_parts, default=None))
+        return OpenSlot(producer, ledger, frozenset(task.partitions), task.message_limit, task.compression)
 
     def begin_again(self, slot: OpenSlot, task: SlotTask) -> None:
         """Give a slot a new producer, after its transaction was refused. What was committed before holds: the new one
@@ -277,65 +297,125 @@ class SlotWork:
 
     def run(self, slot: OpenSlot, task: SlotTask, progress: ProgressSender) -> SlotResult:
         """Commit everything that is left of a task, but for the topics that are refused."""
-
-        def apply(topics: Collection[str]) -> None:
-            producer, ledger = slot.producer, slot.ledger
-            ledger.point, ledger.topic_ids = self.point, task.topic_ids
-            begins = {
-                tp: position
-                for tp, position in task.begins.items()
-                if tp.topic in topics and tp not in ledger.positions
-            }
-            if begins:
-                producer.commit_alone(ledger.write({}, begins))
-                ledger.committed()
-            ranges = [range_ for range_ in task.ranges if range_.target in topics]
-            ends = self.store, ranges, producer, ledger, progress, self.transaction_bytes, ledger.start
-            unit = UnitRun(*ends, self.schemas)
+        topics = {range_.target for range_ in task.ranges}
+        topics.update(tp.topic for tp in task.begins)
+        turns = TopicTurns(topics, task.apart)
+        while together := turns.next_topics():
             try:
-                unit.run()
-            except _UNREADABLE as error:
-                if unit.unread is None:
-                    raise
-                raise RefusedTopicError(unit.unread.target, error.message, error.hint) from error
-
-        topics = {range_.target for range_ in task.ranges} | {tp.topic for tp in task.begins}
-        refused = self.in_turns(slot, task, topics, apply)
-        map_parts, slot.ledger.map_parts = slot.ledger.map_parts, []
-        unmapped, slot.ledger.unmapped = slot.ledger.unmapped, ()
-        return SlotResult(task.slot, map_parts, slot.ledger.positions, selected_kernel(), refused, unmapped)
-
-    def in_turns(
-        self, slot: OpenSlot, task: SlotTask, topics: Iterable[str], do: Callable[[Collection[str]], None]
-    ) -> tuple[RefusedTopic, ...]:
-        """Call `do` with the topics together, then with each one that goes apart. Return those that were refused: the
-        others are done without them.
-
-        A refusal takes the whole transaction with it. Where it names the topic, the others go again without that
-        topic. Where it names none, each goes alone, which shows the refused ones."""
-        every = sorted(topics)
-        together = [topic for topic in every if topic not in task.apart]
-        alone = [[topic] for topic in every if topic in task.apart]
-        waiting = [together, *alone] if together else alone
-        refused: list[RefusedTopic] = []
-        while waiting:
-            group = waiting.pop(0)
-            try:
-                do(group)
+                self._commit_begins(slot, task, together)
+                self._commit_records(slot, task, together, progress)
             except KbackupError as error:
-                is_named = isinstance(error, RefusedTopicError) and error.topic in group
-                if not is_named and error is not slot.producer.unnamed_refusal:
+                if not turns.is_refusal(error, slot.producer):
                     raise
                 self.begin_again(slot, task)
-                if not is_named and len(group) > 1:
-                    waiting = [[topic] for topic in group] + waiting
-                    continue
-                culprit = error.topic if isinstance(error, RefusedTopicError) else group[0]
-                refused.append(RefusedTopic(culprit, reason_of(error)))
-                others = [topic for topic in group if topic != culprit]
-                if others:
-                    waiting.insert(0, others)
-        return tuple(refused)
+                turns.add_refusal(error)
+        map_parts, slot.ledger.map_parts = slot.ledger.map_parts, []
+        unmapped, slot.ledger.unmapped = slot.ledger.unmapped, ()
+        positions = slot.ledger.positions
+        return SlotResult(task.slot, map_parts, positions, selected_kernel(), tuple(turns.refused), unmapped)
+
+    def _commit_begins(self, slot: OpenSlot, task: SlotTask, topics: Collection[str]) -> None:
+        """Commit the positions at which partitions of these topics begin that have none."""
+        ledger = slot.ledger
+        ledger.point, ledger.topic_ids = self.point, task.topic_ids
+        begins: dict[TopicPartition, AppliedPosition] = {}
+        for tp, position in task.begins.items():
+            if tp.topic in topics and tp not in ledger.positions:
+                begins[tp] = position
+        if begins:
+            slot.producer.commit_alone(ledger.write({}, begins))
+            ledger.committed()
+
+    def _commit_records(
+        self, slot: OpenSlot, task: SlotTask, topics: Collection[str], progress: ProgressSender
+    ) -> None:
+        """Commit the records of these topics. `RefusedTopicError` names the topic whose records can't be read."""
+        ranges = [range_ for range_ in task.ranges if range_.target in topics]
+        unit = UnitRun(
+            self.store,
+            ranges,
+            slot.producer,
+            slot.ledger,
+            progress,
+            self.transaction_bytes,
+            slot.ledger.start,
+            self.schemas,
+        )
+        try:
+            unit.run()
+        except _UNREADABLE as error:
+            if unit.unread is None:
+                raise
+            raise RefusedTopicError(unit.unread.target, error.message, error.hint) from error
+
+    def refresh(self, slot: OpenSlot, task: SlotTask, missing: Mapping[TopicPartition, Noted]) -> SlotRefresh:
+        """Commit the positions of a slot once more, and those of its partitions that are `missing` in the target."""
+        ledger = slot.ledger
+        due = {tp: missing[tp] for tp in task.partitions if tp in missing} | ledger.positions
+        renewed: dict[TopicPartition, Noted] = {}
+        for tp, (position, note) in due.items():
+            # a note that was written without the id of its topic gets it now
+            topic_id = note.topic_id or task.topic_ids.get(tp.topic, "")
+            renewed[tp] = Noted(position, note._replace(topic_id=topic_id))
+        turns = TopicTurns({tp.topic for tp in renewed}, task.apart)
+        while together := turns.next_topics():
+            own = {tp: noted for tp, noted in renewed.items() if tp.topic in together}
+            try:
+                slot.producer.commit_alone(progress_of(own))
+            except KbackupError as error:
+                if not turns.is_refusal(error, slot.producer):
+                    raise
+                self.begin_again(slot, task)
+                turns.add_refusal(error)
+        refused = {each.remote for each in turns.refused}
+        ledger = slot.ledger  # a refusal has made another one
+        ledger.positions |= {tp: noted for tp, noted in renewed.items() if tp.topic not in refused}
+        map_parts = [noted.note.map_part for noted in due.values()]
+        if ledger.head is not None:
+            map_parts.append(ledger.head)
+        ledger.head = max(map_parts, default=None)
+        return SlotRefresh(ledger.positions, tuple(turns.refused))
+
+
+class TopicTurns:
+    """The turns in which the topics of a slot are committed: first all together, then each one that goes `apart`.
+
+    A refusal takes the whole transaction with it. If it names the topic, the others go again without that topic. If it
+    names none, each goes alone, which shows the refused ones. `refused` are those so far: the others are done without
+    them."""
+
+    def __init__(self, topics: Iterable[str], apart: Collection[str]) -> None:
+        self.refused: list[RefusedTopic] = []
+        self._turn: list[str] = []
+        every = sorted(topics)
+        together = [topic for topic in every if topic not in apart]
+        self._waiting = [[topic] for topic in every if topic in apart]
+        if together:
+            self._waiting.insert(0, together)
+
+    def next_topics(self) -> list[str]:
+        """Return the topics of the next turn; none if all had theirs."""
+        self._turn = self._waiting.pop(0) if self._waiting else []
+        return self._turn
+
+    def is_refusal(self, error: KbackupError, producer: BlockProducer) -> bool:
+        """Return whether the target refused a topic of this turn. `producer` remembers a refusal that names none."""
+        return self._names_topic(error) or error is producer.unnamed_refusal
+
+    def add_refusal(self, error: KbackupError) -> None:
+        """Plan how the topics of this turn go again after a refusal."""
+        is_named = self._names_topic(error)
+        if not is_named and len(self._turn) > 1:
+            self._waiting = [[topic] for topic in self._turn] + self._waiting
+            return
+        refused = error.topic if isinstance(error, RefusedTopicError) else self._turn[0]
+        self.refused.append(RefusedTopic(refused, reason_of(error)))
+        others = [topic for topic in self._turn if topic != refused]
+        if others:
+            self._waiting.insert(0, others)
+
+    def _names_topic(self, error: KbackupError) -> bool:
+        return isinstance(error, RefusedTopicError) and error.topic in self._turn
 
 
 @dataclass
@@ -348,45 +428,30 @@ class OpenSlots:
 
     def run(self, work: SlotWork, tasks: Sequence[SlotTask]) -> list[SlotResult]:
         """Commit the work of a small round. After an error, close them all."""
-        return self._each(lambda task: work.run(self._slot(work, task), task, ProgressSender(None, 0)), tasks)
+        running = [self._threads.submit(self._run_slot, work, task) for task in tasks]
+        return self._results(running)
+
+    def _run_slot(self, work: SlotWork, task: SlotTask) -> SlotResult:
+        return work.run(self._slot(work, task), task, ProgressSender(None, 0))
 
     def refresh(
         self, work: SlotWork, tasks: Sequence[SlotTask], missing: Mapping[TopicPartition, Noted]
     ) -> list[SlotRefresh]:
         """Commit the positions of slots once more, so that they don't expire, and those that are `missing` in the
         target; notes without an id of their topic get it."""
+        running = [self._threads.submit(self._refresh_slot, work, task, missing) for task in tasks]
+        return self._results(running)
 
-        def refresh_slot(task: SlotTask) -> SlotRefresh:
-            slot = self._slot(work, task)
-            due = {tp: missing[tp] for tp in task.partitions if tp in missing} | slot.ledger.positions
-            renewed = {
-                tp: Noted(position, note._replace(topic_id=note.topic_id or task.topic_ids.get(tp.topic, "")))
-                for tp, (position, note) in due.items()
-            }
+    def _refresh_slot(self, work: SlotWork, task: SlotTask, missing: Mapping[TopicPartition, Noted]) -> SlotRefresh:
+        return work.refresh(self._slot(work, task), task, missing)
 
-            def commit(topics: Collection[str]) -> None:
-                slot.producer.commit_alone(progress_of({tp: n for tp, n in renewed.items() if tp.topic in topics}))
-
-            refused = work.in_turns(slot, task, {tp.topic for tp in renewed}, commit)
-            names = {each.remote for each in refused}
-            slot.ledger.positions |= {tp: noted for tp, noted in renewed.items() if tp.topic not in names}
-            parts = [noted.note.map_part for noted in due.values()]
-            if slot.ledger.head is not None:
-                parts.append(slot.ledger.head)
-            slot.ledger.head = max(parts, default=None)
-            return SlotRefresh(slot.ledger.positions, refused)
-
-        return self._each(refresh_slot, tasks)
-
-    def _each(self, do: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """Return the result of `do` for each item. Raise the first error, after every call has ended."""
-        self._under_way = [self._threads.submit(do, item) for item in items]
+    def _results(self, running: list[Future[R]]) -> list[R]:
+        """Return the result of each call. Raise the first error, after every call has ended."""
+        self._under_way = [*running]
         try:
-            done, _ = wait(self._under_way, return_when=FIRST_EXCEPTION)
-            failed = [error for each in done if (error := each.exception()) is not None]
-            if failed:
-                raise next((error for error in failed if isinstance(error, FencedError)), failed[0])
-            return [each.result() for each in self._under_way]
+            done, _ = wait(running, return_when=FIRST_EXCEPTION)
+            raise_first(done)
+            return [each.result() for each in running]
         finally:
             self._settle()
 
@@ -409,10 +474,22 @@ class OpenSlots:
     def close(self) -> None:
         """Abort what is not committed, and close all producers, also if one fails."""
         self._settle()
-        slots, self._open = [*self._open.values()], {}
+        slots = [*self._open.values()]
+        self._open = {}
         self._under_way = [self._threads.submit(slot.close) for slot in slots]
         wait(self._under_way)
         self._settle()
+
+
+def raise_first(done: Iterable[Future[R]]) -> None:
+    """Raise an error of calls that have ended, if there is one. That another process has fenced this one counts most:
+    it explains the others."""
+    errors = [error for each in done if (error := each.exception()) is not None]
+    for error in errors:
+        if isinstance(error, FencedError):
+            raise error
+    if errors:
+        raise errors[0]
 
 
 def _close(producer: BlockProducer) -> None:
