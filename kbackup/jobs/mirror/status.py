@@ -7,7 +7,7 @@ page and `expire` know of a flow; no cluster is asked.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -49,14 +49,16 @@ class FlowLag:
 def flow_lag(state: State, status: FlowStatus, at: datetime | None = None) -> FlowLag:
     """Compare the applied positions of a flow with an archive's state, at a time (default: now)."""
     topics = records_behind(state, status.topics)
-    newest = state.newest
-    waiting = [point for point in state.restore_points if point.number > status.restore_point]
     seconds = 0.0
+    waiting = [point for point in state.restore_points if point.number > status.restore_point]
     if waiting:
         since = datetime.fromisoformat(waiting[0].committed_at)
-        seconds = max(0.0, round(((at or datetime.now(UTC)) - since).total_seconds(), 3))
-    planned = status.topics or status.restore_point > 0  # topics are not known before the first round
-    records = sum(topics.values()) if planned else None
+        moment = at or datetime.now(UTC)
+        seconds = max(0.0, round((moment - since).total_seconds(), 3))
+    # before the first round the topics are not known, so nobody can say how many records are behind
+    are_topics_known = bool(status.topics) or status.restore_point > 0
+    records = sum(topics.values()) if are_topics_known else None
+    newest = state.newest
     if newest is None:
         return FlowLag(0, "", records, seconds, topics)
     return FlowLag(newest.number, newest.committed_at, records, seconds, topics)
@@ -66,10 +68,12 @@ def round_lag(state: State, status: FlowStatus) -> FlowLag:
     """Return the lag at the end of a round. Where a flow has applied the newest restore point and holds no topic back,
     only the records of topics that it has not begun with are counted."""
     newest = state.newest
-    if newest is None or newest.number > status.restore_point or any(t.held_back for t in status.topics):
+    is_any_held_back = any(topic.held_back for topic in status.topics)
+    if newest is None or newest.number > status.restore_point or is_any_held_back:
         return flow_lag(state, status)
+    not_begun = tuple(topic for topic in status.topics if topic.incarnation < 0)
     topics = {topic.remote: 0 for topic in status.topics}
-    topics |= records_behind(state, tuple(topic for topic in status.topics if topic.incarnation < 0))
+    topics |= records_behind(state, not_begun)
     return FlowLag(newest.number, newest.committed_at, sum(topics.values()), 0.0, topics)
 
 
@@ -87,12 +91,20 @@ def records_behind(state: State, topics: tuple[TopicStatus, ...]) -> dict[str, i
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     incarnation, partition, first, last, count = (integers(table, name) for name in _COLUMNS[1:])
 
-    begun = {name: topic.incarnation for name, topic in by_source.items() if topic.incarnation >= 0}
-    applied_in = np.array([begun.get(name, state.highest.get(name, 0)) for name in names], np.int64)
+    incarnations: list[int] = []
+    positions_of: list[int] = []
+    lengths = [0]
+    for name in names:
+        topic = by_source[name]
+        has_begun = topic.incarnation >= 0
+        incarnations.append(topic.incarnation if has_begun else state.highest.get(name, 0))
+        applied = topic.applied if has_begun else ()
+        positions_of += [*applied, 0]
+        lengths.append(len(applied))
+    applied_in = np.array(incarnations, np.int64)
     # the positions of topic n begin at starts[n] + n; a 0 ends each topic's
-    applied = [by_source[name].applied if name in begun else () for name in names]
-    starts = np.cumsum([0, *map(len, applied)], dtype=np.int64)
-    positions = np.array([p for each in applied for p in (*each, 0)], np.int64)
+    starts = np.cumsum(lengths, dtype=np.int64)
+    positions = np.array(positions_of, np.int64)
 
     index = np.minimum(partition, starts[codes + 1] - starts[codes])  # the last one of a topic is no partition
     following = positions[starts[codes] + codes + index]
@@ -132,7 +144,11 @@ def planned(before: FlowStatus, topics: Sequence[RemoteTopic]) -> FlowStatus:
     """Return the status of a round that begins. `topics` are those that the flow selects: of a new one nothing is
     applied yet, so that its records count as behind, and `expire` keeps them."""
     known = {topic.remote: topic for topic in before.topics}
-    return _replace(before, topics=tuple(known.get(t.remote) or _topic(t, {}, "") for t in topics))
+    planned_topics: list[TopicStatus] = []
+    for topic in topics:
+        status = known.get(topic.remote) or _topic(topic, {}, "")
+        planned_topics.append(status)
+    return _replace(before, topics=tuple(planned_topics))
 
 
 def after_round(
@@ -148,28 +164,10 @@ def after_round(
     Refusals of a subject that is not in it stay: the round did not set it.
     """
     at = now()
-    held_back = {r.remote: r.message for r in applied.held_back}
-    refusals = [r for r in before.refusals if r.subject not in refused]
-    for subject, reasons in refused.items():
-        if subject == "topics":  # `held_back` of each topic says it
-            held_back |= reasons if isinstance(reasons, Mapping) else {}
-            continue
-        texts = reasons.values() if isinstance(reasons, Mapping) else reasons
-        refusals += (Refusal(subject=subject, reason=reason) for reason in dict.fromkeys(texts))
-    incidents = [Incident(at=at, topic=r.topic, message=r.message) for r in applied.deleted]
-    incidents += (Incident(at=at, topic=r.topic, message=r.message) for r in applied.recreated)
-    incidents += (
-        Incident(at=at, topic=r.topic, partition=r.partition, start=r.start, end=r.end, message=r.message)
-        for r in applied.too_late
-    )
-    known = {topic.remote: topic for topic in before.topics}
-    reported: list[TopicStatus] = []
-    for topic in topics:
-        now_held, was = held_back.get(topic.remote, ""), known.get(topic.remote)
-        since = ""
-        if now_held:
-            since = was.held_since or at if was is not None and was.held_back else at
-        reported.append(_topic(topic, applied.positions, now_held, since))
+    held_back = {each.remote: each.message for each in applied.held_back}
+    topic_reasons = refused.get("topics", {})
+    if isinstance(topic_reasons, Mapping):
+        held_back |= topic_reasons
     if applied.records or applied.point > before.restore_point:
         before = _replace(
             before,
@@ -178,6 +176,8 @@ def after_round(
             round_bytes=applied.bytes,
             round_seconds=round(applied.seconds, 3),
         )
+    incidents = [*before.incidents, *incidents_of(applied, at)]
+    unmapped = sum_unmapped([*before.unmapped, *applied.unmapped])
     return _replace(
         before,
         written_at=at,
@@ -186,12 +186,62 @@ def after_round(
         rounds=before.rounds + 1,
         records=before.records + applied.records,
         bytes=before.bytes + applied.bytes,
-        topics=tuple(reported),
-        incidents=(*before.incidents, *incidents)[-_INCIDENTS:],
-        refusals=tuple(refusals),
+        topics=topics_after_round(before.topics, topics, applied, held_back, at),
+        incidents=tuple(incidents[-_INCIDENTS:]),
+        refusals=refusals_after_round(before.refusals, refused),
         error="",
-        unmapped=sum_unmapped((*before.unmapped, *applied.unmapped)),
+        unmapped=unmapped,
     )
+
+
+def topics_after_round(
+    before: Iterable[TopicStatus],
+    topics: Iterable[RemoteTopic],
+    applied: Applied,
+    held_back: Mapping[str, str],
+    at: str,
+) -> tuple[TopicStatus, ...]:
+    """Return the status of each topic. One that was held back before keeps the time since when; an older kbackup has
+    not written it."""
+    known = {topic.remote: topic for topic in before}
+    after: list[TopicStatus] = []
+    for topic in topics:
+        reason = held_back.get(topic.remote, "")
+        former = known.get(topic.remote)
+        since = at if reason else ""
+        if reason and former is not None and former.held_back:
+            since = former.held_since or at
+        after.append(_topic(topic, applied.positions, reason, since))
+    return tuple(after)
+
+
+def incidents_of(applied: Applied, at: str) -> list[Incident]:
+    """Return what a round noticed: deleted remote topics, new incarnations, and lost records."""
+    incidents: list[Incident] = []
+    for deleted in applied.deleted:
+        incidents.append(Incident(at=at, topic=deleted.topic, message=deleted.message))
+    for recreated in applied.recreated:
+        incidents.append(Incident(at=at, topic=recreated.topic, message=recreated.message))
+    for lost in applied.too_late:
+        incident = Incident(
+            at=at, topic=lost.topic, partition=lost.partition, start=lost.start, end=lost.end, message=lost.message
+        )
+        incidents.append(incident)
+    return incidents
+
+
+def refusals_after_round(
+    before: Iterable[Refusal], refused: Mapping[str, Mapping[str, str] | Iterable[str]]
+) -> tuple[Refusal, ...]:
+    """Return the refusals of each subject, each reason once. Those of a subject that the round did not set stay."""
+    refusals = [refusal for refusal in before if refusal.subject not in refused]
+    for subject, reasons in refused.items():
+        if subject == "topics":  # `held_back` of each topic says it
+            continue
+        texts = reasons.values() if isinstance(reasons, Mapping) else reasons
+        for reason in dict.fromkeys(texts):
+            refusals.append(Refusal(subject=subject, reason=reason))
+    return tuple(refusals)
 
 
 def news_of(status: FlowStatus) -> object:
@@ -207,8 +257,9 @@ def after_error(before: FlowStatus, message: str) -> FlowStatus:
 
 def with_unreported(before: FlowStatus, applied: Applied) -> Applied:
     """Add to a round's `recreated` the topics that it holds back and that the status does not report yet."""
-    reported = {topic.held_back for topic in before.topics} | {incident.message for incident in before.incidents}
-    new = tuple(each for each in applied.held_back if each.message not in reported)
+    reported = {topic.held_back for topic in before.topics}
+    reported.update(incident.message for incident in before.incidents)
+    new = [each for each in applied.held_back if each.message not in reported]
     return replace(applied, recreated=(*new, *applied.recreated))
 
 
@@ -219,13 +270,18 @@ def _replace(status: FlowStatus, **fields: object) -> FlowStatus:
 def _topic(
     topic: RemoteTopic, positions: Mapping[TopicPartition, AppliedPosition], held_back: str, held_since: str = ""
 ) -> TopicStatus:
-    known = [positions.get(TopicPartition(topic.remote, p)) for p in range(topic.partitions)]
+    known = [positions.get(tp) for tp in topic.remote_partitions]
     incarnation = max((position.incarnation for position in known if position is not None), default=-1)
+    applied: list[int] = []
+    for position in known:
+        # a partition that the newest incarnation has not reached yet begins with its first record
+        is_reached = position is not None and position.incarnation == incarnation
+        applied.append(position.next if position is not None and is_reached else 0)
     return TopicStatus(
         source=topic.source,
         remote=topic.remote,
         incarnation=incarnation,
-        applied=tuple(p.next if p is not None and p.incarnation == incarnation else 0 for p in known),
+        applied=tuple(applied),
         held_back=held_back,
         held_since=held_since,
     )
@@ -235,15 +291,13 @@ def flow_holds(store: Store, archive_id: str, grace: timedelta) -> list[Retentio
     """Return the records that flows still have to read; flows without a sign of life within the grace time have
     none."""
     oldest = datetime.now(UTC) - grace
-    return [
-        RetentionHold(
-            name=status.name,
-            restore_point=status.restore_point,
-            positions={topic.source: (topic.incarnation, topic.applied) for topic in status.topics},
-        )
-        for status in read_status(store)
-        if status.archive_id == archive_id and datetime.fromisoformat(status.written_at) >= oldest
-    ]
+    holds: list[RetentionHold] = []
+    for status in read_status(store):
+        is_alive = datetime.fromisoformat(status.written_at) >= oldest
+        if status.archive_id == archive_id and is_alive:
+            positions = {topic.source: (topic.incarnation, topic.applied) for topic in status.topics}
+            holds.append(RetentionHold(status.name, status.restore_point, positions))
+    return holds
 
 
 @dataclass(frozen=True)
@@ -300,27 +354,52 @@ def flows_of(archive: Archive, state: Store, at: datetime | None = None) -> list
     """Return the flows of an archive that have begun, at a time (default: now). `state` is where they keep theirs, as a
     rule the archive's store. A flow of another archive that shares `state` is left out."""
     at = at or datetime.now(UTC)
-    same = {each.name for each in fields(FlowOverview)} & {*FlowStatus.__struct_fields__} - {"topics"}
     flows: list[FlowOverview] = []
     for status in read_status(state):
-        if status.archive_id != archive.info.id:
-            continue
-        lag = flow_lag(archive.state, status, at)
-        silent = (at - datetime.fromisoformat(status.written_at)).total_seconds()
-        overview = FlowOverview(
-            **{name: getattr(status, name) for name in same},
-            flow=status.name,
-            newest_restore_point=lag.newest,
-            newest_restore_point_at=lag.newest_at,
-            records_behind=lag.records,
-            seconds_behind=lag.seconds,
-            silent_seconds=max(0.0, round(silent, 3)),
-            topics=tuple(
-                MirroredTopic(
-                    t.source, t.remote, t.incarnation, t.applied, lag.topics[t.remote], t.held_back, t.held_since
-                )
-                for t in status.topics
-            ),
-        )
-        flows.append(overview)
+        if status.archive_id == archive.info.id:
+            flows.append(flow_overview(archive.state, status, at))
     return flows
+
+
+def flow_overview(state: State, status: FlowStatus, at: datetime) -> FlowOverview:
+    """Return a flow as it is at a time, by its status and the state of its archive."""
+    lag = flow_lag(state, status, at)
+    silent = (at - datetime.fromisoformat(status.written_at)).total_seconds()
+    topics: list[MirroredTopic] = []
+    for topic in status.topics:
+        mirrored = MirroredTopic(
+            topic=topic.source,
+            remote=topic.remote,
+            incarnation=topic.incarnation,
+            applied=topic.applied,
+            records_behind=lag.topics[topic.remote],
+            held_back=topic.held_back,
+            held_since=topic.held_since,
+        )
+        topics.append(mirrored)
+    return FlowOverview(
+        flow=status.name,
+        source=status.source,
+        target=status.target,
+        restore_point=status.restore_point,
+        restore_point_at=status.restore_point_at,
+        newest_restore_point=lag.newest,
+        newest_restore_point_at=lag.newest_at,
+        records_behind=lag.records,
+        seconds_behind=lag.seconds,
+        written_at=status.written_at,
+        silent_seconds=max(0.0, round(silent, 3)),
+        started_at=status.started_at,
+        rounds=status.rounds,
+        records=status.records,
+        bytes=status.bytes,
+        round_at=status.round_at,
+        round_records=status.round_records,
+        round_bytes=status.round_bytes,
+        round_seconds=status.round_seconds,
+        topics=tuple(topics),
+        incidents=status.incidents,
+        refusals=status.refusals,
+        error=status.error,
+        unmapped=status.unmapped,
+    )
