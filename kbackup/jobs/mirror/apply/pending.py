@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -26,7 +26,7 @@ from kbackup.archive.restores.offset_map import (
 )
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.restores.unmapped import UnmappedRecords
-from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.table import Segment, Segments
 from kbackup.archive.segments.window import EVERY_OFFSET, Window, without
 from kbackup.errors import ClusterError, MismatchError
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, FlowStatus, RemoteTopic
@@ -142,17 +142,20 @@ class PositionNote(NamedTuple):
     topic_id: str = ""
 
     def __str__(self) -> str:
-        return "/".join(map(str, self if self.topic_id else self[:3]))
+        text = f"{self.incarnation}/{self.map_part}/{self.point}"
+        return f"{text}/{self.topic_id}" if self.topic_id else text
 
     @classmethod
     def parse(cls, text: str) -> PositionNote | None:
-        incarnation, name, point, topic_id = (*text.split("/", 3), "", "", "")[:4]
+        """Parse a note; None for a text that no mirror has written."""
+        incarnation, _, rest = text.partition("/")
+        name, _, rest = rest.partition("/")
+        # a note ends with the restore point if the id of the topic was not known
+        point, _, topic_id = rest.partition("/")
         part = FlowMapPartName.parse(name)
-        return (
-            cls(int(incarnation), part, int(point), topic_id)
-            if part and incarnation.isdecimal() and point.isdecimal()
-            else None
-        )
+        if part is None or not incarnation.isdecimal() or not point.isdecimal():
+            return None
+        return cls(int(incarnation), part, int(point), topic_id)
 
     def is_of(self, topic_id: str) -> bool:
         """Return whether the remote topic is the one that the position was committed for, as far as that is known."""
@@ -185,10 +188,12 @@ def read_positions(cluster: Cluster, source: str, target: str) -> dict[TopicPart
         raise ClusterError(
             f"the applied positions can't be read: {refused[group]}", "let this user describe that group"
         )
-    # a note is written with the NUL byte behind it that confluent-kafka wants
-    return {
-        c.tp: Noted.of(c.tp, CommittedProgress(c.offset, c.metadata.rstrip("\0"))) for c in committed.get(group, [])
-    }
+    positions: dict[TopicPartition, Noted] = {}
+    for offset in committed.get(group, []):
+        # a note is written with the NUL byte behind it that confluent-kafka wants
+        note = offset.metadata.rstrip("\0")
+        positions[offset.tp] = Noted.of(offset.tp, CommittedProgress(offset.offset, note))
+    return positions
 
 
 def check_origin(
@@ -254,32 +259,44 @@ class Recovery:
         """Return the positions that are not among the `known` ones. A remote topic that was recreated has none: its
         records are applied from the start. `slots` are all of the flow; each is loaded up to its last committed part,
         which may be one that no known position names."""
-        in_threads(lambda slot: self._go_on(slot, known), slots, _THREADS)
+
+        def load_slot(slot: SlotMap) -> None:
+            self._load_committed_parts(slot, known)
+
+        in_threads(load_slot, slots, _THREADS)
         restored: dict[TopicPartition, Noted] = {}
         last: dict[TopicPartition, Runs] = {}
         for slot in slots:
+            if slot.head is None:
+                continue
             for key in slot.incarnations:  # the newest comes last
-                if key.remote in known or key.remote.topic not in self.remotes or slot.head is None:
+                if key.remote in known or key.remote.topic not in self.remotes:
                     continue
                 source, target, count = (column[-1:] for column in slot.runs(key))
                 position = AppliedPosition(key.incarnation, int(source[-1] + count[-1]))
                 restored[key.remote] = Noted(position, PositionNote(key.incarnation, slot.head, 0))
                 skipped = np.maximum(count - _TAIL, 0)
                 last[key.remote] = source + skipped, target + skipped, count - skipped
-        # a log of the same length may hold other records: of a transaction that was aborted after the topic was
-        # recreated. So the last records must be there, unless retention deleted them
+        complete = self._still_there(last)
+        return {tp: noted for tp, noted in restored.items() if tp in complete}
+
+    def _still_there(self, last: Mapping[TopicPartition, Runs]) -> set[TopicPartition]:
+        """Return the partitions whose `last` applied records the target holds, or has let expire.
+
+        A log of the same length may hold other records: of a transaction that was aborted after the topic was
+        recreated. So the last records must be there, unless retention deleted them."""
         whole, starts = self._long_enough(last)
         expired = {tp for tp, run in whole.items() if starts[tp] >= _end(run)}
         remaining = runs_table({tp: run for tp, run in whole.items() if tp not in expired})
-        complete = expired | committed_partitions(self.target, layout.mirror_group(*self.names), remaining)
-        return {tp: noted for tp, noted in restored.items() if tp in complete}
+        return expired | committed_partitions(self.target, layout.mirror_group(*self.names), remaining)
 
-    def _go_on(self, slot: SlotMap, known: Collection[TopicPartition]) -> None:
+    def _load_committed_parts(self, slot: SlotMap, known: Collection[TopicPartition]) -> None:
         """Load the parts after the head that another part names, and the one after them if that was committed. A part
         with a partition whose position is known was given up: that position would name it."""
         slot.load(None)
         for name, runs in slot.followers():
-            if not any(key.remote in known for key, _ in by_incarnation(runs)) and self._is_committed(name, runs):
+            is_given_up = any(key.remote in known for key, _ in by_incarnation(runs))
+            if not is_given_up and self._is_committed(name, runs):
                 slot.load(name)
                 return
 
@@ -393,24 +410,27 @@ def find_recreated(
     after: Mapping[TopicPartition, AppliedPosition],
 ) -> tuple[Recreated, ...]:
     """Return the topics of which a new incarnation has begun between two sets of positions."""
-    begun, reached = _newest(before), _newest(after)
-    return tuple(
-        Recreated(t.source, t.remote, incarnation, False, incarnation_kind(archive, point, t.source, incarnation))
-        for t in sorted(topics, key=lambda t: t.source)
-        if (incarnation := reached.get(t.remote, 0)) > begun.get(t.remote, incarnation)
-    )
+    begun = _newest(before)
+    reached = _newest(after)
+    recreated: list[Recreated] = []
+    for topic in sorted(topics, key=lambda topic: topic.source):
+        incarnation = reached.get(topic.remote, 0)
+        # a topic that comes for the first time was not recreated
+        if incarnation > begun.get(topic.remote, incarnation):
+            kind = incarnation_kind(archive, point, topic.source, incarnation)
+            recreated.append(Recreated(topic.source, topic.remote, incarnation, False, kind))
+    return tuple(recreated)
 
 
 def incarnation_kind(
     archive: Archive, point: Manifest, topic: str, incarnation: int
 ) -> Literal["recreated", "truncated"]:
     """Return why a topic has this incarnation: the archive notes a loss for each log that was cut."""
-    cut = any(
-        (row["kind"], row["topic"], row["incarnation"]) == ("truncated", topic, incarnation)
-        and row["point"] <= point.number
-        for row in archive.state.losses.dicts()
-    )
-    return "truncated" if cut else "recreated"
+    for row in archive.state.losses.dicts():
+        is_of_topic = (row["topic"], row["incarnation"]) == (topic, incarnation)
+        if row["kind"] == "truncated" and is_of_topic and row["point"] <= point.number:
+            return "truncated"
+    return "recreated"
 
 
 def _newest(positions: Mapping[TopicPartition, AppliedPosition]) -> dict[str, int]:
@@ -421,7 +441,7 @@ def _newest(positions: Mapping[TopicPartition, AppliedPosition]) -> dict[str, in
     return newest
 
 
-class Lives(NamedTuple):
+class TopicIncarnations(NamedTuple):
     """The incarnations of a topic that a round applies: from `first` to `last`."""
 
     topic: RemoteTopic
@@ -459,61 +479,83 @@ def find_pending(
 ) -> Pending:
     """Return the segments beyond `positions` up to restore point `point`, and in a partition up to the first record
     that it holds: a mirror keeps the order of records. Records whose keys were deleted at the source by then are left
-    out. `after` names, by topic, a restore point up to which everything
-    is applied; by default 0. `stop`: a new incarnation of a topic is held back."""
-    newest = {t.name: t.incarnation for t in point.topics}
-    lives = _lives(newest, topics, positions, stop)
-    held_back = [
-        Recreated(name, life.topic.remote, newest[name], True, incarnation_kind(archive, point, name, newest[name]))
-        for name, life in sorted(lives.items())
-        if life.last < newest[name]
-    ]
-    since: defaultdict[int, set[str]] = defaultdict(set)
-    for name in lives:
-        since[after.get(name, 0)].add(name)
-    unbroken = {place: p.unbroken for place, p in point.partitions().items() if p.held}
+    out. `after` names, by topic, a restore point up to which everything is applied; by default 0. `stop`: a new
+    incarnation of a topic is held back."""
+    newest = {topic.name: topic.incarnation for topic in point.topics}
+    applied = incarnations_to_apply(newest, topics, positions, stop)
+    held_back: list[Recreated] = []
+    for name, each in sorted(applied.items()):
+        if each.last < newest[name]:
+            kind = incarnation_kind(archive, point, name, newest[name])
+            held_back.append(Recreated(name, each.topic.remote, newest[name], True, kind))
+    # a mirror keeps the order of records: it does not go beyond the first one that the restore point holds back
+    ends = {place: partition.unbroken for place, partition in point.partitions().items() if partition.held}
     deleted = deleted_offsets(archive.deletions(point))
     found: list[tuple[TopicPartition, int, UnitRange]] = []
-    for number, names in since.items():
-        if number < point.number:
-            segments, _, places = archive.ordered(number, point.number, names)
-            for (topic, incarnation, partition), rows in places.items():
-                life = lives[topic]
-                remote = TopicPartition(life.topic.remote, partition)
-                begun, following = positions.get(remote, AppliedPosition(0, 0))
-                part = segments[rows]
-                if (end := unbroken.get((topic, incarnation, partition))) is not None:
-                    part = part.where(part.integers("first") < end)
-                if incarnation == begun:
-                    part = part.where(part.integers("last") >= following)
-                if max(begun, life.first) <= incarnation <= life.last and part:
-                    # records whose keys were deleted at the source before they were applied
-                    skipped = deleted.get((topic, incarnation, partition), ())
-                    window = Window(ranges=without(EVERY_OFFSET, skipped)) if skipped else None
-                    unit = UnitRange(
-                        topic=topic, partition=partition, target=remote.topic, segments=tuple(part), window=window
-                    )
-                    found.append((remote, incarnation, unit))
+    for number, names in by_restore_point(applied, after).items():
+        if number >= point.number:
+            continue
+        segments, _, places = archive.ordered(number, point.number, names)
+        for (topic, incarnation, partition), rows in places.items():
+            own = applied[topic]
+            remote = TopicPartition(own.topic.remote, partition)
+            position = positions.get(remote, AppliedPosition(0, 0))
+            if not max(position.incarnation, own.first) <= incarnation <= own.last:
+                continue
+            place = topic, incarnation, partition
+            following = position.next if incarnation == position.incarnation else 0
+            due = segments_to_apply(segments[rows], following, ends.get(place))
+            if due:
+                unit = range_to_apply(topic, remote, tuple(due), deleted.get(place, ()))
+                found.append((remote, incarnation, unit))
     ranges: defaultdict[TopicPartition, list[UnitRange]] = defaultdict(list)
     for remote, _, unit in sorted(found, key=lambda each: each[:2]):
         ranges[remote].append(unit)
     return Pending(ranges, tuple(held_back))
 
 
-def _lives(
+def by_restore_point(topics: Iterable[str], after: Mapping[str, int]) -> dict[int, set[str]]:
+    """Return the topics by the restore point up to which they are applied: their segments are read in one go."""
+    since: defaultdict[int, set[str]] = defaultdict(set)
+    for topic in topics:
+        since[after.get(topic, 0)].add(topic)
+    return since
+
+
+def segments_to_apply(segments: Segments, following: int, end: int | None) -> Segments:
+    """Return the segments of a partition that have records from offset `following` on, up to `end` if that is given."""
+    if end is not None:
+        segments = segments.where(segments.integers("first") < end)
+    if following:
+        segments = segments.where(segments.integers("last") >= following)
+    return segments
+
+
+def range_to_apply(
+    topic: str, remote: TopicPartition, segments: tuple[Segment, ...], deleted: Sequence[tuple[int, int]]
+) -> UnitRange:
+    """Return the range of these segments, without the records whose keys were `deleted` at the source before they were
+    applied."""
+    window = Window(ranges=without(EVERY_OFFSET, deleted)) if deleted else None
+    return UnitRange(topic=topic, partition=remote.partition, target=remote.topic, segments=segments, window=window)
+
+
+def incarnations_to_apply(
     newest: Mapping[str, int],
     topics: Sequence[RemoteTopic],
     positions: Mapping[TopicPartition, AppliedPosition],
     stop: bool,
-) -> dict[str, Lives]:
+) -> dict[str, TopicIncarnations]:
     """Return the incarnations to apply of each topic that has a `newest` one. A topic that was never applied begins
     with that."""
     reached: defaultdict[str, list[int]] = defaultdict(list)
     for tp, position in positions.items():
         reached[tp.topic].append(position.incarnation)
-    lives: dict[str, Lives] = {}
+    incarnations: dict[str, TopicIncarnations] = {}
     for topic in topics:
-        if (last := newest.get(topic.source)) is not None:
-            own = reached.get(topic.remote, [last])
-            lives[topic.source] = Lives(topic, min(own), max(own) if stop else last)
-    return lives
+        last = newest.get(topic.source)
+        if last is None:
+            continue
+        own = reached.get(topic.remote, [last])
+        incarnations[topic.source] = TopicIncarnations(topic, min(own), max(own) if stop else last)
+    return incarnations
