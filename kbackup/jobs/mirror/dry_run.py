@@ -82,15 +82,12 @@ def dry_run(
     rules = sync_acls(flow, acls, target, dry_run=True)
     internal = InternalTopics(flow, target)
     own = [topic for topic in internal.names.written() if not topic.in_source and topic.name not in existing]
-    new = [
-        InternalTopic(topic.remote, flow.replication_factor) for topic in plan.topics if topic.remote not in existing
-    ]
-    warnings = [
-        *internal.warnings,
-        *factor_warnings(flow.target, target.connect()[1], [*new, *own]),
-        *(f"configs of {remote} would be refused: {why}" for remote, why in configs.refused.items()),
-        *_held_back_before(flow, state, held_back),
-    ]
+    new = [topic.remote for topic in plan.topics if topic.remote not in existing]
+    to_create = [InternalTopic(remote, flow.replication_factor) for remote in new] + own
+    _, brokers = target.connect()
+    warnings = [*internal.warnings, *factor_warnings(flow.target, brokers, to_create)]
+    warnings += [f"configs of {remote} would be refused: {why}" for remote, why in configs.refused.items()]
+    warnings += _held_back_before(flow, state, held_back)
     return DryRun(
         flow=flow.name,
         archive=store.url,
@@ -114,7 +111,8 @@ def _applied_positions(
     """Return how far the flow is. `MismatchError` if a round would refuse the archive or the target."""
     names = (flow.source, flow.target)
     positions = read_positions(target, *names)
-    check_origin(flow, read_flow(state, *names), archive.info.id, target.connect()[0], positions, state)
+    cluster_id, _ = target.connect()
+    check_origin(flow, read_flow(state, *names), archive.info.id, cluster_id, positions, state)
     return {tp: noted.position for tp, noted in positions.items()}
 
 
@@ -141,8 +139,10 @@ def factor_warnings(cluster: str, brokers: int, topics: Iterable[InternalTopic])
 
 def dry_run_of_take(flow: Flow, store: Store, heartbeats: Iterable[Flow]) -> DryRun:
     """Plan the take half of the flow. Reads the source, and not the target."""
-    plan = plan_topics(flow, topics_of_cluster(_connected(flow.client("source"))))
-    names = InternalNames(flow, flow.emit_offset_syncs and flow.offset_syncs_location == "source")
+    source = _connected(flow.client("source"))
+    plan = plan_topics(flow, topics_of_cluster(source))
+    has_syncs_in_source = flow.emit_offset_syncs and flow.offset_syncs_location == "source"
+    names = InternalNames(flow, has_syncs_in_source)
     internal = _internal(flow, names, heartbeats, None)
     return DryRun(flow.name, store.url, None, plan.topics, plan.skipped, internal)
 
@@ -151,23 +151,23 @@ def _internal(
     flow: Flow, names: InternalNames, heartbeats: Iterable[Flow], target: Cluster | None
 ) -> tuple[PlannedInternalTopic, ...]:
     """Return the internal topics of the apply half, and those that the take half writes."""
-    planned: list[tuple[Literal["take", "apply"], InternalTopic]] = [("apply", t) for t in names.written()]
+    planned: list[tuple[Literal["take", "apply"], InternalTopic]] = [("apply", topic) for topic in names.written()]
     for pair in heartbeats:
-        planned += [("take", replace(t, in_source=True)) for t in InternalNames(pair, False).written()]
-    existing: dict[bool, set[str]] = {}
-    if target is not None:
-        existing[False] = {*target.topic_names()}
+        for topic in InternalNames(pair, False).written():
+            planned.append(("take", replace(topic, in_source=True)))
+    in_source: set[str] | None = None
     if any(topic.in_source for _, topic in planned):
-        existing[True] = {*_connected(flow.client("source")).topic_names()}
-    return tuple(
-        PlannedInternalTopic(
-            topic.name,
-            flow.source if topic.in_source else flow.target,
-            half,
-            topic.name in existing[topic.in_source] if topic.in_source in existing else None,
-        )
-        for half, topic in dict.fromkeys(planned)
-    )
+        source = _connected(flow.client("source"))
+        in_source = {*source.topic_names()}
+    in_target = {*target.topic_names()} if target is not None else None
+    topics: list[PlannedInternalTopic] = []
+    # several pairs write to one topic of heartbeats: it is shown once
+    for half, topic in dict.fromkeys(planned):
+        existing = in_source if topic.in_source else in_target
+        exists = topic.name in existing if existing is not None else None
+        cluster = flow.source if topic.in_source else flow.target
+        topics.append(PlannedInternalTopic(topic.name, cluster, half, exists))
+    return tuple(topics)
 
 
 @dataclass(frozen=True)

@@ -286,17 +286,18 @@ def write_status(state: Store, status: FlowStatus) -> None:
 
 def read_status(store: Store) -> list[FlowStatus]:
     """Return the status of every flow of the archive, by source and target."""
-    statuses = (
-        _read(store, f"{layout.MIRRORS}{source}/{target}/{layout.STATUS}")
-        for source in store.list_dirs(layout.MIRRORS)
-        for target in store.list_dirs(f"{layout.MIRRORS}{source}/")
-    )
-    return sorted(filter(None, statuses), key=lambda status: (status.source, status.target))
+    statuses: list[FlowStatus] = []
+    for source in store.list_dirs(layout.MIRRORS):
+        for target in store.list_dirs(f"{layout.MIRRORS}{source}/"):
+            status = _read(store, f"{layout.MIRRORS}{source}/{target}/{layout.STATUS}")
+            if status is not None:
+                statuses.append(status)
+    return sorted(statuses, key=lambda status: (status.source, status.target))
 
 
 def has_flows(store: Store) -> bool:
     """Return whether a flow of the archive has begun, by one listing."""
-    return next(iter(store.list_dirs(layout.MIRRORS)), None) is not None
+    return any(True for _ in store.list_dirs(layout.MIRRORS))
 
 
 def read_flow_status(store: Store, source: str, target: str) -> FlowStatus | None:

@@ -50,20 +50,12 @@ def round_applied(
     `before` are the applied positions that the round began with; `held_back` are the remote topics that wait. Of
     partitions that are neither of `topics` nor among the applied ones, no metrics remain."""
     at = time.time()
-    for tp, part in applied.partitions.items():
-        labels = (tp.topic, str(tp.partition))
-        _add(flow, "record_count_total", part.records, *labels)
-        _add(flow, "byte_count_total", part.bytes, *labels)
-        for bound, timestamp in (("max", part.oldest), ("min", part.newest)):
-            if timestamp is not None:
-                latency = at - timestamp / 1000
-                _put(flow, f"record_age_seconds_{bound}", latency - applied.seconds, *labels)
-                _put(flow, f"replication_latency_seconds_{bound}", latency, *labels)
-    present = {*applied.partitions, *(tp for topic in topics for tp in topic.remote_partitions)}
-    counted.retain(_BY_PARTITION, (flow.source, flow.target), {(tp.topic, str(tp.partition)) for tp in present})
+    _count_partitions(flow, applied, at)
+    _drop_partitions(flow, applied, topics)
     _add(flow, "duplicates_total", duplicates(before, applied))
-    for kind, incidents in zip(INCIDENTS, (applied.too_late, applied.recreated, applied.deleted), strict=True):
-        _add(flow, "incidents_total", len(incidents), kind)
+    _add(flow, "incidents_total", len(applied.too_late), "lost")
+    _add(flow, "incidents_total", len(applied.recreated), "recreated")
+    _add(flow, "incidents_total", len(applied.deleted), "deleted")
     for unmapped in applied.unmapped:
         _add(flow, "unmapped_records_total", unmapped.records, unmapped.topic, unmapped.part)
     _add(flow, "rounds_total", 1, "applied")
@@ -73,6 +65,29 @@ def round_applied(
         _put(flow, "topic_held_back", 1, remote)
     counted.retain([_HELD_BACK], (flow.source, flow.target), {(remote,) for remote in held_back})
     _put(flow, "last_round_timestamp_seconds", at)
+
+
+def _count_partitions(flow: Flow, applied: Applied, at: float) -> None:
+    """Count the records of each partition, and how old they are at a time: that of their commit."""
+    for tp, part in applied.partitions.items():
+        labels = (tp.topic, str(tp.partition))
+        _add(flow, "record_count_total", part.records, *labels)
+        _add(flow, "byte_count_total", part.bytes, *labels)
+        # the oldest record has the longest latency
+        for bound, timestamp in (("max", part.oldest), ("min", part.newest)):
+            if timestamp is not None:
+                latency = at - timestamp / 1000
+                _put(flow, f"record_age_seconds_{bound}", latency - applied.seconds, *labels)
+                _put(flow, f"replication_latency_seconds_{bound}", latency, *labels)
+
+
+def _drop_partitions(flow: Flow, applied: Applied, topics: Iterable[RemoteTopic]) -> None:
+    """Drop the metrics of partitions that are neither of `topics` nor among the applied ones."""
+    present = set(applied.partitions)
+    for topic in topics:
+        present.update(topic.remote_partitions)
+    labels = {(tp.topic, str(tp.partition)) for tp in present}
+    counted.retain(_BY_PARTITION, (flow.source, flow.target), labels)
 
 
 def nothing_to_apply(flow: Flow) -> None:
@@ -99,7 +114,8 @@ def checkpoints_written(flow: Flow, groups: Iterable[str], captured_at: float, e
     latency = time.time() - captured_at
     for group in written:
         counted.put(_BY_GROUP, latency, flow.source, flow.target, group)
-    counted.retain([_BY_GROUP], (flow.source, flow.target), {(group,) for group in {*written, *every}})
+    present = written.union(every)
+    counted.retain([_BY_GROUP], (flow.source, flow.target), {(group,) for group in present})
 
 
 def duplicates(before: Mapping[TopicPartition, AppliedPosition], applied: Applied) -> int:
