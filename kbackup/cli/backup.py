@@ -49,17 +49,23 @@ class RoundReporter:
         self._offline: tuple[str, ...] = ()
 
     def committed(self, report: BackupReport) -> None:
-        totals = report.totals
         losses = tuple(f"loss: {loss.message}" for loss in report.losses)
-        new = (text for text in report.warnings if text not in self._warnings)
-        self._reporter.warning(*(f"{self._label}{text}" for text in (*new, *losses)))
-        if back := [name for name in self._offline if name not in report.offline]:
+        # a warning of the round before holds still, and was told then
+        new_warnings = [text for text in report.warnings if text not in self._warnings]
+        for text in (*new_warnings, *losses):
+            self._reporter.warning(f"{self._label}{text}")
+        back = [name for name in self._offline if name not in report.offline]
+        if back:
             self._reporter.note(f"{self._label}no longer without a leader: {join_names(back, 5)}")
         if report.deleted_records:
             self._reporter.note(f"{self._label}{report.note}")
         self._warnings, self._offline = report.warnings, report.offline
         if losses and not self._allow_loss:
             self._notify_loss(losses, report)
+        self._show_restore_point(report)
+
+    def _show_restore_point(self, report: BackupReport) -> None:
+        totals = report.totals
         waiting = f", {plural(report.held_back, 'partition')} held back" if report.held_back else ""
         self._reporter.note(
             f"{self._label}restore point {report.restore_point}: {plural(totals.records, 'new record')}, "

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from kbackup.archive.models import DocumentRef, Manifest, Schemas
+from kbackup.archive.models import DocumentRef, Manifest, Schemas, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.schemas import NOT_READ, SchemaIndex, ids_in_use
 from kbackup.archive.uncovered_schemas import forms_of, uncovered
@@ -19,7 +19,7 @@ from kbackup.errors import ClusterError
 from kbackup.jobs.mirror.apply.held import reason_of
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.schemas.judgement import sample_of, unmapped_words
-from kbackup.jobs.schemas.plan import SchemaPlan, open_registry
+from kbackup.jobs.schemas.plan import Mode, SchemaPlan, open_registry
 from kbackup.jobs.schemas.records import JudgedRecords, plan_judged, rewrite_of
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
 from kbackup.jobs.schemas.write import apply_schemas, lost_since, schema_map
@@ -34,9 +34,16 @@ class AwaitedSchemasError(ClusterError):
     """Records wait for their schemas: the archive or the target's registry has not what they name."""
 
 
-Needed = tuple[DocumentRef | None, frozenset[int | str], frozenset[tuple[str, str]], frozenset[tuple[str, str, str]]]
-"""The schemas of a restore point, the ids of them that records carry, the keys and values that look framed, and those
-that have a form of Apicurio's own."""
+class NeededSchemas(NamedTuple):
+    """What the records of a restore point need of its `schemas`. As long as a flow needs the same, nothing is asked.
+
+    `ids` are those that records carry, `framed` the keys and values (by topic and part) that look framed, and `forms`
+    those that have a form of Apicurio's own."""
+
+    schemas: DocumentRef | None
+    ids: frozenset[int | str]
+    framed: frozenset[tuple[str, str]]
+    forms: frozenset[tuple[str, str, str]]
 
 
 @dataclass
@@ -48,7 +55,7 @@ class MirrorSchemas:
     uncovered: tuple[str, ...] = ()
     """What names schemas in the records of the last round and is not mapped, in words."""
     _read: tuple[DocumentRef, Schemas] | None = None
-    _known: Needed | None = None
+    _known: NeededSchemas | None = None
     _rewrite: SchemaRewrite | None = None
 
     def register(self, archive: Archive, point: Manifest, topics: Sequence[RemoteTopic]) -> SchemaRewrite | None:
@@ -57,39 +64,44 @@ class MirrorSchemas:
         `AwaitedSchemasError` while nobody knows the schemas of records, as the registry could not be read when the
         restore point was taken: a later one has them. A record whose schema that registry does not have is left as it
         is, or is waited for (`kbackup.schemas.unmapped`)."""
-        if self.flow.schemas == "none":
+        mode = self.flow.schemas
+        if mode == "none":
             return None
         sources = {topic.source for topic in topics}
         states = [topic for topic in point.topics if topic.name in sources]
-        ids = frozenset(ids_in_use(states))
         schemas = self._schemas(archive, point)
-        forms = frozenset((use.topic, use.part, use.form) for use in forms_of(states))
         if schemas is None:
             self.uncovered = tuple(uncovered(states, schemas))
-            if not ids:
-                return None
-            raise self._waits([f"restore point {point.number} has none"])
-        index = SchemaIndex(schemas)
-        framed = frozenset((topic.name, used.part) for topic in states for used in topic.schemas if used.framed)
-        # not all ids: keys that only look like frames bring new ones in every round
-        needed = point.schemas, frozenset(each for each in ids if each in index), framed, forms
-        if needed == self._known:
-            return self._rewrite
-        self.uncovered = tuple(uncovered(states, schemas))
-        registry = open_registry(self.flow.target_registry)
-        records = JudgedRecords(schemas, point.schemas, states, sample_of(archive, point))
-        plan = plan_judged(registry, records, self.flow.schemas, self.flow.schema_topics, self.flow.unmapped)
+            if ids_in_use(states):
+                raise self._waits([f"restore point {point.number} has none"])
+            return None
+        needed = needed_schemas(point.schemas, schemas, states)
+        if needed != self._known:
+            self.uncovered = tuple(uncovered(states, schemas))
+            registry = open_registry(self.flow.target_registry)
+            records = JudgedRecords(schemas, point.schemas, states, sample_of(archive, point))
+            plan = self._plan(registry, mode, point, records)
+            self._rewrite = self._register(registry, plan, archive)
+            self._known = needed
+        return self._rewrite
+
+    def _plan(self, registry: SchemaRegistry, mode: Mode, point: Manifest, records: JudgedRecords) -> SchemaPlan:
+        """Plan what to register for the records of a restore point."""
+        plan = plan_judged(registry, records, mode, self.flow.schema_topics, self.flow.unmapped)
         lacking = unmapped_words(plan.judged)
-        if lacking and any(warning.startswith(NOT_READ) for warning in point.warnings):
+        was_read = not any(warning.startswith(NOT_READ) for warning in point.warnings)
+        if lacking and not was_read:
             raise self._waits([f"the registry was not read for restore point {point.number}", *lacking])
         if plan.problems:
             raise self._waits(plan.problems)
+        return plan
+
+    def _register(self, registry: SchemaRegistry, plan: SchemaPlan, archive: Archive) -> SchemaRewrite | None:
+        """Register the schemas of a plan. Return the new ids of the records; None if they keep theirs."""
         done = apply_schemas(registry, self.state, self._id(registry, plan), plan)
         # the map may have been made in an earlier round, with fewer records to judge by
         done = replace(done, judged=plan.judged, unmapped=plan.unmapped, archived=plan.archived)
-        self._rewrite = rewrite_of(done, archive.store)
-        self._known = needed
-        return self._rewrite
+        return rewrite_of(done, archive.store)
 
     def _schemas(self, archive: Archive, point: Manifest) -> Schemas | None:
         """Return the schemas of a restore point; those of the last round are not read again."""
@@ -119,6 +131,16 @@ class MirrorSchemas:
             if done is None or not lost_since(registry, done.places):
                 return noted
         raise AssertionError  # there is always another one
+
+
+def needed_schemas(document: DocumentRef | None, schemas: Schemas, states: Sequence[TopicState]) -> NeededSchemas:
+    """Return what records of these topics need of a restore point's schemas."""
+    index = SchemaIndex(schemas)
+    # not all ids: keys that only look like frames bring new ones in every round
+    ids = frozenset(each for each in ids_in_use(states) if each in index)
+    framed = frozenset((topic.name, used.part) for topic in states for used in topic.schemas if used.framed)
+    forms = frozenset((use.topic, use.part, use.form) for use in forms_of(states))
+    return NeededSchemas(document, ids, framed, forms)
 
 
 _PAUSE = 60.0  # s, before the registry is asked again about topics whose schemas were missing
