@@ -244,7 +244,7 @@ class MirrorWriter:
         opened.keeper.begin_round(plan.topics)
         with opened.keeper.signs_of_life():
             report = opened.rounds.apply_point(opened.archive, point, plan)
-        # who reads the report hears of a topic that this round holds back as of one that it has applied
+        # a recreated topic that is held back is reported once, in the round that finds it
         report = replace(report, applied=with_unreported(before, report.applied))
         self.report.add(report)
         opened.keeper.end_round(point, plan.topics, report)
