@@ -32,9 +32,10 @@ from kbackup.jobs.mirror.flow import (
     write_status,
 )
 from kbackup.jobs.mirror.internal import Emitted
+from kbackup.jobs.mirror.positions import GroupSync
 from kbackup.jobs.mirror.round import FlowRounds, RoundReport
 from kbackup.jobs.mirror.schemas import MirrorSchemas
-from kbackup.jobs.mirror.settings import TopicsReport
+from kbackup.jobs.mirror.settings import AclsReport, ConfigsReport, TopicsReport
 from kbackup.jobs.mirror.status import flow_holds, flows_of
 from kbackup.jobs.mirror.timetable import Timetable
 from kbackup.jobs.mirror.topics import MirrorTopicPlan
@@ -486,3 +487,43 @@ def test_checkpoint_latency_does_not_grow_while_nothing_is_new(monkeypatch: pyte
         key = "kbackup_mirror_checkpoint_latency_seconds", ("A", "B", "billing")
         assert counted.snapshot().values[key] == 7
     assert written == [1, 0]
+
+
+def test_a_round_goes_from_topics_to_acls_in_the_order_of_the_design(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records have their topics, checkpoints the offset syncs by which they may be translated."""
+    archive = make_archive(MemoryStore())
+    point = archive.restore_point("latest")
+    phases: list[str] = []
+
+    def phase(name: str, result: object) -> Any:
+        def run(*_: object) -> object:
+            phases.append(name)
+            return result
+
+        return run
+
+    for function, result in (
+        ("sync_topics", TopicsReport((), {}, {})),
+        ("sync_configs", ConfigsReport({}, {})),
+        ("emit_offset_syncs", 0),
+        ("emit_checkpoints", Emitted([], [])),
+        ("sync_group_offsets", GroupSync({}, {})),
+        ("sync_acls", AclsReport((), ())),
+    ):
+        monkeypatch.setattr(round_module, function, phase(function, result))
+    cluster: Any = SimpleNamespace(topic_names=lambda: [])
+    applier: Any = SimpleNamespace(apply=phase("apply records", Applied(point.number)), map=None)
+    internal: Any = None
+    flow = flow_of("sync.group.offsets.enabled = true\n")
+    rounds = FlowRounds(flow, cluster, internal, applier, Timetable(), MirrorSchemas(flow, MemoryStore()))
+    report = rounds.apply_point(archive, point, rounds.plan(archive, point))
+    assert phases == [
+        "sync_topics",
+        "sync_configs",
+        "apply records",
+        "emit_offset_syncs",
+        "emit_checkpoints",
+        "sync_group_offsets",
+        "sync_acls",
+    ]
+    assert set(report.refused) == {"topics", "configs", "schemas", "groups", "acls"}
