@@ -57,22 +57,47 @@ def _time_steps() -> Iterator[int]:
 
 
 def ticks(start: int, end: int, reach: float = 100.0, begin: float = 0.0) -> tuple[Tick, ...]:
-    """Return labels of round times, in even steps, from `start` to `end` (ms), which are at `begin` and `reach` percent
-    of the axis; of `start` alone if no round time is between."""
+    """Return labels of round times, in even steps, from `start` to `end` (ms). `start` is at `begin` percent of the
+    axis, `end` at `reach` percent. If no round time is between them, `start` alone gets a label."""
+    # A part of an axis gets its share of the labels, but two at least: one label alone shows no scale.
     most = max(round(_MOST * (reach - begin) / 100), 2)
     step = next(step for step in _time_steps() if end // step - (start - 1) // step <= most)
-    times: Sequence[int] = range(-(-start // step) * step, end + 1, step) if end > start else ()
-    pattern = "%Y-%m-%d" if step >= _DAY else "%m-%d %H:%M" if step >= _MINUTE else "%H:%M:%S"
+    times: Sequence[int] = ()
+    if end > start:
+        first_round = -(-start // step) * step
+        times = range(first_round, end + 1, step)
+    pattern = _pattern(step)
     if not times:
-        times, pattern = (start,), "%Y-%m-%d %H:%M:%S"
-    first, scale = (begin, (reach - begin) / (end - start)) if end > start else ((begin + reach) / 2, 0.0)
-    return tuple(Tick(first + (ms - start) * scale, calendar_text(ms, pattern) or f"{ms:.1e} ms") for ms in times)
+        times = (start,)
+        pattern = "%Y-%m-%d %H:%M:%S"
+    if end > start:
+        at_start, percent_per_ms = begin, (reach - begin) / (end - start)
+    else:
+        # All points are of one time: its label stands in the middle, below the only column.
+        at_start, percent_per_ms = (begin + reach) / 2, 0.0
+    labels = []
+    for ms in times:
+        # Timestamps of records may be anything: one after the year 9999 has no calendar text.
+        text = calendar_text(ms, pattern) or f"{ms:.1e} ms"
+        labels.append(Tick(at_start + (ms - start) * percent_per_ms, text))
+    return tuple(labels)
+
+
+def _pattern(step: int) -> str:
+    """Return the format of the labels of times that are multiples of `step`."""
+    if step >= _DAY:
+        return "%Y-%m-%d"
+    if step >= _MINUTE:
+        return "%m-%d %H:%M"
+    return "%H:%M:%S"
 
 
 # A quantity over time.
 
 
 STEPS = 400
+"""Number of samples that a chart draws, less one: more would be finer than the pixels of a screen."""
+
 Unit = Literal["count", "bytes", "ms"]
 
 
@@ -93,41 +118,55 @@ def area(samples: Iterable[tuple[int, int]], unit: Unit = "count") -> Area | Non
     """Return the chart of samples (time in ms, value), in order of time; None with fewer than two times.
 
     The last value is drawn as long as the average value, and at least 2 percent of the chart."""
-    known = list(samples)
-    drawn = (
-        [known[n] for n in sorted({round(at * (len(known) - 1) / STEPS) for at in range(STEPS + 1)})] if known else []
-    )
+    drawn = _thinned(list(samples))
     if len(drawn) < 2 or drawn[-1][0] <= drawn[0][0]:
         return None
     start, end = drawn[0][0], drawn[-1][0]
     most = max(value for _, value in drawn)
     axis = _levels(most, unit)
-    reach = 1 / (1 + max(1 / (len(drawn) - 1), 0.02))
-    path = ""
-    for n, (time, value) in enumerate(drawn):
-        x, y = (time - start) / (end - start) * WIDTH * reach, HEIGHT - value / axis[-1] * HEIGHT
-        path += f"M{x:.1f} {y:.2f}" if n == 0 else f"H{x:.1f}V{y:.2f}"
-    path += f"H{WIDTH:.1f}"
-    return Area(
-        path,
-        f"{path}V{HEIGHT:.0f}H0Z",
-        unit,
-        most,
-        drawn[-1][1],
-        tuple(Level(HEIGHT - value / axis[-1] * HEIGHT, value) for value in axis),
-        ticks(start, end, 100 * reach),
-    )
+    # Each value lasts until the next one; nobody knows how long the last one does.
+    last_step = max(1 / (len(drawn) - 1), 0.02)
+    reach = 1 / (1 + last_step)
+    line = ""
+    for time, value in drawn:
+        x = (time - start) / (end - start) * WIDTH * reach
+        y = HEIGHT - value / axis[-1] * HEIGHT
+        line += f"H{x:.1f}V{y:.2f}" if line else f"M{x:.1f} {y:.2f}"
+    line += f"H{WIDTH:.1f}"
+    under = f"{line}V{HEIGHT:.0f}H0Z"
+    last = drawn[-1][1]
+    labels = ticks(start, end, 100 * reach)
+    return Area(line, under, unit, most, last, _placed(axis), labels)
+
+
+def _thinned(samples: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return at most `STEPS` + 1 samples in even distances, among them the first and the last one."""
+    if not samples:
+        return []
+    last = len(samples) - 1
+    chosen = {round(step * last / STEPS) for step in range(STEPS + 1)}
+    return [samples[at] for at in sorted(chosen)]
 
 
 def _levels(most: int, unit: Unit) -> list[int]:
     """Return round values from 0 to `most` or above, at most five."""
-    steps: dict[Unit, Iterable[int]] = {
-        "bytes": (n << 10 * power for power in count() for n in (1, 2, 5, 10, 20, 50, 100, 200, 512)),
-        "ms": _time_steps(),
-        "count": _decimal(),
-    }
+    steps: dict[Unit, Iterable[int]] = {"bytes": _byte_steps(), "ms": _time_steps(), "count": _decimal()}
     step = next(step for step in steps[unit] if step * 4 >= most)
-    return [n * step for n in range(max(ceil(most / step), 1) + 1)]
+    last = max(ceil(most / step), 1)
+    return [n * step for n in range(last + 1)]
+
+
+def _byte_steps() -> Iterator[int]:
+    """Yield steps of sizes that are short in bytes, KiB, MiB and so on: 512 KiB comes after 200 KiB, then 1 MiB."""
+    for power in count():
+        for number in (1, 2, 5, 10, 20, 50, 100, 200, 512):
+            yield number << 10 * power
+
+
+def _placed(levels: Sequence[int]) -> tuple[Level, ...]:
+    """Return the levels with their places on a vertical axis that ends at the last one."""
+    top = levels[-1]
+    return tuple(Level(HEIGHT - value / top * HEIGHT, value) for value in levels)
 
 
 def running_totals(samples: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -141,13 +180,17 @@ def running_totals(samples: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def records_over_time(partitions: Iterable[ArchivedPartition]) -> Area | None:
     """Return the chart of the number of records up to a time, by the newest times of their segments."""
-    columns = (
-        [column_of(p.segments, name).to_pylist() for name in ("max_timestamp", "count")]
-        for p in partitions
-        if p.segments
-    )
-    times = sorted(each for of_partition in columns for each in zip(*of_partition, strict=True) if each[0] is not None)
-    return area(running_totals((time, count) for time, count in times))
+    counts_by_time: list[tuple[int, int]] = []
+    for partition in partitions:
+        if not partition.segments:
+            continue
+        newest_times = column_of(partition.segments, "max_timestamp").to_pylist()
+        counts = column_of(partition.segments, "count").to_pylist()
+        for newest_time, records in zip(newest_times, counts, strict=True):
+            # A segment of a folder of the Java tool has no times: that tool does not write them down.
+            if newest_time is not None and records is not None:
+                counts_by_time.append((newest_time, records))
+    return area(running_totals(sorted(counts_by_time)))
 
 
 # The offsets of a partition: archived, lost and expired ranges, and positions of groups.
@@ -195,39 +238,55 @@ def strip(
     expired: tuple[int, int] | None = None,
 ) -> Strip:
     """Return the strip of a partition. `groups` are (name, offset); ranges have an exclusive end."""
-    edges = [(partition.start, partition.end), *lost, *([expired] if expired else [])]
-    start = min([*(low for low, _ in edges), *(s.first for s in partition.segments[:1])])
-    end = max(high for _, high in edges)
+    expired_ranges = [expired] if expired else []
+    shown_ranges = [(partition.start, partition.end), *lost, *expired_ranges]
+    starts = [low for low, _ in shown_ranges]
+    # The first segment may begin before the partition does: records were deleted at its beginning, not the file.
+    starts += [segment.first for segment in partition.segments[:1]]
+    start = min(starts)
+    end = max(high for _, high in shown_ranges)
+    # An empty partition has no width of its own.
     scale = WIDTH / max(end - start, 1)
 
-    def span(low: int, high: int, least: float = 1.0) -> Span:
-        width = max((high - low) * scale, least)
-        return Span(min((low - start) * scale, WIDTH - width), width, low, high)
+    def drawn(ranges: Iterable[tuple[int, int]], least: float = 1.0) -> tuple[Span, ...]:
+        """Draw ranges in order; those that touch on the chart are one. A span is at least `least` wide."""
+        spans = []
+        for low, high in _joined(ranges, scale):
+            width = max((high - low) * scale, least)
+            # A span that was widened at the right edge would leave the chart.
+            x = min((low - start) * scale, WIDTH - width)
+            spans.append(Span(x, width, low, high))
+        return tuple(spans)
 
-    marks: dict[tuple[int, str], Mark] = {}  # for each unit of the width
+    # One mark for each unit of the width: more could not be told apart.
+    marks: dict[tuple[int, str], Mark] = {}
     for name, offset in groups:
         x = min(max((offset - start) * scale, 0.0), WIDTH)
-        outside = "after the archive's end" if offset > partition.end else ""
-        outside = "before the archive's start" if offset < partition.start else outside
-        key = round(x), outside
-        known = marks.get(key)
-        marks[key] = Mark(x, offset, name, outside) if known is None else known._replace(others=known.others + 1)
-    return Strip(
-        start,
-        end,
-        tuple(span(*each) for each in _joined(((s.first, s.last + 1) for s in partition.segments), scale)),
-        tuple(span(*each, _LEAST) for each in _joined(sorted(lost), scale)),
-        (span(*expired),) if expired else (),
-        tuple(marks.values()),
-    )
+        outside = ""
+        if offset > partition.end:
+            outside = "after the archive's end"
+        if offset < partition.start:
+            outside = "before the archive's start"
+        place = round(x), outside
+        known = marks.get(place)
+        if known is None:
+            marks[place] = Mark(x, offset, name, outside)
+        else:
+            marks[place] = known._replace(others=known.others + 1)
+    archived = ((segment.first, segment.last + 1) for segment in partition.segments)
+    spans = drawn(archived)
+    lost_spans = drawn(sorted(lost), _LEAST)
+    return Strip(start, end, spans, lost_spans, drawn(expired_ranges), tuple(marks.values()))
 
 
 def _joined(ranges: Iterable[tuple[int, int]], scale: float) -> list[tuple[int, int]]:
-    """Return ranges in order; those less than half a unit apart are one."""
+    """Return ranges in order; ranges less than half a unit apart become one."""
     joined: list[tuple[int, int]] = []
     for low, high in ranges:
         if joined and (low - joined[-1][1]) * scale < 0.5:
-            joined[-1] = joined[-1][0], max(high, joined[-1][1])
+            first_low, first_high = joined[-1]
+            # Ranges are in order of their starts: a later one may end within the one before.
+            joined[-1] = first_low, max(high, first_high)
         else:
             joined.append((low, high))
     return joined
@@ -286,6 +345,8 @@ class Pause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
+    """The restore points of an archive along a time axis, as columns of the bytes that each added."""
+
     columns: tuple[ChartColumn, ...]
     pauses: tuple[Pause, ...]
     levels: tuple[Level, ...]
@@ -298,37 +359,82 @@ def timeline(points: Sequence[PointOverview], expired: Sequence[int] = ()) -> Ti
     """Return the timeline of restore points, oldest first; at least one.
 
     `expired` are the ascending numbers of expired and lost restore points: they explain a pause, which is not shown."""
-    times = [ms_of(p.committed_at) for p in points]
+    times = [ms_of(point.committed_at) for point in points]
     start, span = times[0], max(times[-1] - times[0], 1)
     step = WIDTH / COLUMNS
 
     def x(time: float) -> float:
-        return (time - start) / span * (WIDTH - step) if len(times) > 1 else (WIDTH - step) / 2
+        """Return the left edge of a column; a single restore point stands in the middle."""
+        room = WIDTH - step  # the last column begins a step before the edge
+        if len(times) == 1:
+            return room / 2
+        return (time - start) / span * room
 
     by_column: dict[int, list[PointOverview]] = {}
     for point, time in zip(points, times, strict=True):
-        by_column.setdefault(round(x(time) / step), []).append(point)
+        column = round(x(time) / step)
+        by_column.setdefault(column, []).append(point)
     columns = [ChartColumn(at * step, step * 0.8, 0, tuple(members)) for at, members in sorted(by_column.items())]
-    sizes = [c.added for c in columns if c.added] or [0]
-    most = max((size for size in sizes if size <= LARGE * median(sizes)), default=0)
-    levels = _levels(most, "bytes")
-    steps = [
-        (p, q, a, b)
-        for (p, a), (q, b) in pairwise(zip(points, times, strict=True))
-        if bisect_left(expired, p.number) == bisect_left(expired, q.number)
-    ]
-    intervals = [b - a for _, _, a, b in steps]
-    usual = median(intervals) if len(intervals) > 1 else None
-    pauses = [
-        Pause(x(a) + step, max(x(b) - x(a) - step, step / 2), p, q)
-        for p, q, a, b in steps
-        if usual and b - a > usual * LATE
-    ]
-    top = levels[-1]
-    return Timeline(
-        tuple(c._replace(height=min(max(c.added / top, 0.02), 1.0) * HEIGHT, cut=c.added > top) for c in columns),
-        tuple(pauses),
-        tuple(Level(HEIGHT - value / top * HEIGHT, value) for value in levels),
-        ticks(times[0], times[-1], 100 - 60 / COLUMNS, 40 / COLUMNS),
-        usual / 1000 if usual is not None else None,
-    )
+    levels = _levels(_axis_end(columns), "bytes")
+    steps = _steps(points, times, expired)
+    usual = _usual_interval(steps)
+    pauses = []
+    for each in steps:
+        if usual and each.interval > usual * LATE:
+            # The pause begins where the column of the restore point before it ends.
+            begin = x(each.before_at) + step
+            width = max(x(each.after_at) - x(each.before_at) - step, step / 2)
+            pauses.append(Pause(begin, width, each.before, each.after))
+    # The axis begins and ends in the middle of a column, which takes four fifths of a step.
+    labels = ticks(times[0], times[-1], 100 - 60 / COLUMNS, 40 / COLUMNS)
+    usual_seconds = usual / 1000 if usual is not None else None
+    return Timeline(_with_heights(columns, levels[-1]), tuple(pauses), _placed(levels), labels, usual_seconds)
+
+
+def _axis_end(columns: Sequence[ChartColumn]) -> int:
+    """Return the most bytes that a column shows uncut: those of the largest column that is not `LARGE`."""
+    sizes = [column.added for column in columns if column.added]
+    if not sizes:
+        return 0
+    limit = LARGE * median(sizes)
+    return max(size for size in sizes if size <= limit)
+
+
+def _with_heights(columns: Sequence[ChartColumn], top: int) -> tuple[ChartColumn, ...]:
+    """Return the columns with their heights on an axis that ends at `top` bytes."""
+    drawn = []
+    for column in columns:
+        # A restore point without new records still shows, as a line.
+        share = min(max(column.added / top, 0.02), 1.0)
+        drawn.append(column._replace(height=share * HEIGHT, cut=column.added > top))
+    return tuple(drawn)
+
+
+class _Step(NamedTuple):
+    """Two restore points that were committed one after the other, with their times in ms."""
+
+    before: PointOverview
+    after: PointOverview
+    before_at: int
+    after_at: int
+
+    @property
+    def interval(self) -> int:
+        return self.after_at - self.before_at
+
+
+def _steps(points: Sequence[PointOverview], times: Sequence[int], expired: Sequence[int]) -> list[_Step]:
+    """Return each pair of neighbours that had no restore point between them that has since expired."""
+    steps = []
+    timed = zip(points, times, strict=True)
+    for (before, before_at), (after, after_at) in pairwise(timed):
+        if bisect_left(expired, before.number) == bisect_left(expired, after.number):
+            steps.append(_Step(before, after, before_at, after_at))
+    return steps
+
+
+def _usual_interval(steps: Sequence[_Step]) -> float | None:
+    """Return the median of the ms between neighbours; None for less than two pairs, which show no habit."""
+    if len(steps) < 2:
+        return None
+    return median(step.interval for step in steps)
