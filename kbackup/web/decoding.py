@@ -67,8 +67,9 @@ class FieldDecoder:
                 if len(self._decodings) >= CACHED:
                     self._decodings.pop(next(iter(self._decodings)))
                 self._decodings[known] = made
-            failing = self.clock() < self._asks_at
-            return PageDecoding(self, None if failing else self._decodings[known], self._failure if failing else "")
+            if self.clock() < self._asks_at:
+                return PageDecoding(self, None, self._failure)
+            return PageDecoding(self, self._decodings[known])
 
     def fail(self, error: KbackupError) -> None:
         """Let pages stay undecoded for a while after an error of the registry."""
@@ -93,7 +94,8 @@ class PageDecoding:
     ) -> tuple[render.Shown, render.Shown]:
         """Return the key and the value of a record in a form."""
         key, value = self.fields(tp, row)
-        return noted(form(key.data), key), noted(form(value.data), value)
+        shown_key, shown_value = form(key.data), form(value.data)
+        return noted(shown_key, key), noted(shown_value, value)
 
     def fields(self, tp: TopicPartition, row: Row) -> tuple[Field, Field]:
         """Return the key and the value of a record."""
@@ -131,17 +133,24 @@ class PageDecoding:
 def _field(data: bytes | None, made: Made, quiet: bool) -> Field:
     """Return a field by what a decoder made of it; `quiet` without a note that no schema is named."""
     if isinstance(made, Decoded):
+        # Records of MirrorMaker 2's internal topics have no schema, but a kind.
         schema = made.schema.get("id", made.schema.get("record"))
-        name = str(made.schema["type"]) + (f", schema {schema}" if schema is not None else "")
+        name = str(made.schema["type"])
+        if schema is not None:
+            name += f", schema {schema}"
         text = json.dumps(made.value, ensure_ascii=False)
         return Field(text.encode("utf-8", "backslashreplace"), f"decoded: {name}", made.schema.get("id"))
     if isinstance(made, Undecoded):
         return Field(data, f"not decoded: {made.why}")
-    return Field(data, "" if data is None or quiet else "not decoded: it names no schema")
+    note = "" if data is None or quiet else "not decoded: it names no schema"
+    return Field(data, note)
 
 
 def noted(shown: render.Shown, field: Field) -> render.Shown:
-    return replace(shown, note=field.note, schema=field.schema) if field.note else shown
+    """Return a field with the note of its decoding, if it has one."""
+    if not field.note:
+        return shown
+    return replace(shown, note=field.note, schema=field.schema)
 
 
 def _reason(error: KbackupError) -> str:

@@ -6,7 +6,7 @@ import codecs
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -47,10 +47,13 @@ def key(text: str) -> Markup:
 
 
 def _cut(text: str, tail: int) -> Markup:
+    """Return the markup of a name, whose last `tail` characters stay where a long name loses its middle."""
     shown = printable(text)
-    if len(shown) <= _SHORT:
-        return escape(shown) if shown == " ".join(shown.split()) else _BLANKS.format(shown)
-    return _LONG.format(shown, *ends(shown, tail))
+    if len(shown) > _SHORT:
+        return _LONG.format(shown, *ends(shown, tail))
+    # HTML shows several blanks as one, and none at the ends.
+    looks_the_same = shown == " ".join(shown.split())
+    return escape(shown) if looks_the_same else _BLANKS.format(shown)
 
 
 # Render numbers, sizes and times for people, with the exact value to hover over and to copy (`page.js`).
@@ -68,14 +71,17 @@ def count(number: int | None) -> Markup:
 
 
 def size(nbytes: int | None) -> Markup:
-    return NONE if nbytes is None else _SIZE.format(nbytes, f"{nbytes:,}", human_size(nbytes))
+    if nbytes is None:
+        return NONE
+    return _SIZE.format(nbytes, f"{nbytes:,}", human_size(nbytes))
 
 
 def short(value: int, unit: Unit) -> str:
     """Return the label of a round value on an axis: "512 KiB", "20M", "15m"."""
     if unit == "ms":
         return duration_text(value / 1000)
-    return (human_size(value) if unit == "bytes" else human_count(value)).replace(".0", "")
+    text = human_size(value) if unit == "bytes" else human_count(value)
+    return text.replace(".0", "")
 
 
 def when(moment: int | str | None) -> Markup:
@@ -91,7 +97,10 @@ def when(moment: int | str | None) -> Markup:
 
 def ago(ms: int) -> str:
     seconds = time.time() - ms / 1000
-    return f"{duration_text(seconds)} ago" if seconds >= 0 else f"{duration_text(-seconds)} ahead"
+    if seconds < 0:
+        # The clock of a backup or of a producer is ahead of this one.
+        return f"{duration_text(-seconds)} ahead"
+    return f"{duration_text(seconds)} ago"
 
 
 def between(start: str, end: str) -> str:
@@ -139,6 +148,7 @@ def is_json(data: bytes) -> bool:
     if data[:64].lstrip()[:1] not in (b"{", b"["):
         return False
     try:
+        # `Raw` checks the syntax and builds no objects, but leaves the strings unchecked: they may not be UTF-8.
         msgspec.json.decode(data, type=msgspec.Raw)
         decoder = codecs.getincrementaldecoder("utf-8")()
         for start in range(0, len(data), _DECODED):
@@ -158,7 +168,9 @@ def tokens(data: bytes) -> Iterator[JsonToken]:
         sign = data[start : start + 1]
         if sign in b"}]":
             stack.pop()
-            yield JsonToken("layout", ("" if is_first else _line(stack)) + sign.decode(), end)
+            # An empty object or array stays on one line.
+            before = "" if is_first else _line(stack)
+            yield JsonToken("layout", before + sign.decode(), end)
             is_first = False
         elif sign == b",":
             is_name = stack.endswith(b"{")
@@ -194,11 +206,13 @@ def indented(data: bytes) -> Iterator[str]:
 
 
 def _line(stack: bytearray) -> str:
+    """Return a line end and the blanks of a line within the open brackets of `stack`."""
     return "\n" + "  " * min(len(stack), LEVELS)
 
 
 def _scalar(data: bytes, start: int, end: int, kind: TokenKind) -> Iterator[JsonToken]:
-    """Yield the tokens of a string, a number or a word; long ones in several."""
+    """Yield a string, a number or a word as one token, or as several if it is long."""
+    # A chunk may end within a character, which the decoder keeps for the next chunk.
     decoder = codecs.getincrementaldecoder("utf-8")()
     for at in range(start, end, _CHUNK):
         upto = min(at + _CHUNK, end)
@@ -267,10 +281,12 @@ def shown(data: bytes | None, view: View = "auto", most: int = WHOLE, spans: Spa
     note = "not JSON" if view == "json" else ""
     text = _text(data, most)
     if text is None and view == "text":
+        # Who asks for text gets text, even of bytes that are none.
         text = data[:most].decode("utf-8", "backslashreplace")
     if text is None:
         return _hex(data, most, note)
-    return Shown("text", len(data), min(most, len(data)), _marked(text, spans, printable_lines), note)
+    content = _marked(text, spans, printable_lines)
+    return Shown("text", len(data), min(most, len(data)), content, note)
 
 
 def line(data: bytes | None, spans: Spans = ()) -> Shown:
@@ -279,10 +295,10 @@ def line(data: bytes | None, spans: Spans = ()) -> Shown:
         return shown(data)
     text = _text(data, LINE)
     if text is not None:
-        return Shown("text", len(data), min(LINE, len(data)), _marked(text, spans, printable))
-    pieces = _pieces(data[:_HEX_LINE], spans)
-    content = Markup(" ").join(_MARK.format(piece.hex(" ")) if hit else piece.hex(" ") for piece, hit in pieces)
-    return Shown("hex", len(data), min(_HEX_LINE, len(data)), content)
+        content = _marked(text, spans, printable)
+        return Shown("text", len(data), min(LINE, len(data)), content)
+    octets = [(piece.hex(" "), hit) for piece, hit in _pieces(data[:_HEX_LINE], spans)]
+    return Shown("hex", len(data), min(_HEX_LINE, len(data)), _highlighted(octets, Markup(" ")))
 
 
 def excerpt(data: bytes | None, spans: Spans, before: int) -> Shown:
@@ -293,16 +309,20 @@ def excerpt(data: bytes | None, spans: Spans, before: int) -> Shown:
         return line(data, spans)
     while start < spans[0][0] and data[start] & 0xC0 == 0x80:  # within a character of UTF-8
         start += 1
-    cut = line(data[start:], [(low - start, high - start) for low, high in spans])
-    return replace(cut, size=len(data), content=Markup("\N{HORIZONTAL ELLIPSIS}") + cut.content)
+    moved_spans = [(low - start, high - start) for low, high in spans]
+    cut = line(data[start:], moved_spans)
+    content = Markup("\N{HORIZONTAL ELLIPSIS}") + cut.content
+    return replace(cut, size=len(data), content=content)
 
 
 def header_name(data: bytes, spans: Spans = ()) -> Markup:
     """Return a header's key, or its beginning."""
     text = _text(data, NAME)
     if text is None:
+        # Each byte that is no text becomes four characters: the spans would highlight others.
         text, spans = data[:NAME].decode("utf-8", "backslashreplace"), ()
-    return _marked(text, spans, printable) + ("\N{HORIZONTAL ELLIPSIS}" if len(data) > NAME else "")
+    rest = "\N{HORIZONTAL ELLIPSIS}" if len(data) > NAME else ""
+    return _marked(text, spans, printable) + rest
 
 
 def _marked(text: str, spans: Spans, form: Callable[[str], str]) -> Markup:
@@ -310,9 +330,19 @@ def _marked(text: str, spans: Spans, form: Callable[[str], str]) -> Markup:
     if not spans:
         return escape(form(text))
     data = text.encode()
-    whole = [(_character(data, low), _character(data, high, 1)) for low, high in spans if low < len(data)]
-    pieces = [(form(piece.decode()), hit) for piece, hit in _pieces(data, whole)]
-    return Markup("").join(_MARK.format(piece) if hit else piece for piece, hit in pieces)
+    whole = []
+    for low, high in spans:
+        if low < len(data):  # the text may be the beginning of the field, and the match behind it
+            whole.append((_character(data, low), _character(data, high, 1)))
+    pieces = []
+    for piece, hit in _pieces(data, whole):
+        pieces.append((form(piece.decode()), hit))
+    return _highlighted(pieces, Markup(""))
+
+
+def _highlighted(pieces: Iterable[tuple[str, bool]], between: Markup) -> Markup:
+    """Return pieces of text, escaped, each with a mark if it is a hit."""
+    return between.join(_MARK.format(piece) if hit else piece for piece, hit in pieces)
 
 
 def _character(data: bytes, at: int, step: int = -1) -> int:
@@ -326,10 +356,13 @@ def _pieces(data: bytes, spans: Spans) -> Iterator[tuple[bytes, bool]]:
     """Yield the pieces of `data` between and within `spans`, each with whether it is within one."""
     at = 0
     for low, high in spans:
-        for piece, hit in ((data[at : max(low, at)], False), (data[max(low, at) : max(high, at)], True)):
-            if piece:
-                yield piece, hit
-        at = max(high, at)
+        # Spans may overlap: what was yielded once does not come again.
+        begin, end = max(low, at), max(high, at)
+        if before := data[at:begin]:
+            yield before, False
+        if hit := data[begin:end]:
+            yield hit, True
+        at = end
     if at < len(data):
         yield data[at:], False
 
@@ -354,25 +387,35 @@ def _json(data: bytes, most: int, spans: Spans) -> Shown:
         if token.kind == "layout":
             parts.append(escape(token.text))
         else:
-            here = [(max(low, token.start), high) for low, high in spans if low < token.end and high > token.start]
-            if token.text.encode("utf-8", "replace") != data[token.start : token.end]:  # it is escaped
-                here = here and [(token.start, token.start + 8 * len(token.text))]
-            marked = _marked(token.text, [(low - token.start, high - token.start) for low, high in here], str)
+            marked = _marked(token.text, _spans_within(token, data, spans), str)
             parts.append(_COLORED.format(token.kind, marked))
         end = token.end
     return Shown("json", len(data), len(data), Markup("").join(parts))
 
 
+def _spans_within(token: JsonToken, data: bytes, spans: Spans) -> Spans:
+    """Return what to highlight in the text of a token, counted from the beginning of the token."""
+    touching = [(low, high) for low, high in spans if low < token.end and high > token.start]
+    is_escaped = token.text.encode("utf-8", "replace") != data[token.start : token.end]
+    if touching and is_escaped:
+        # Its bytes and its text differ, so no place in one is a place in the other: all of it is highlighted. The end
+        # is past the text's end, as a character takes at most four bytes.
+        return [(0, 8 * len(token.text))]
+    return [(max(low - token.start, 0), high - token.start) for low, high in touching]
+
+
 def _hex(data: bytes, most: int, note: str = "") -> Shown:
     """Return lines as `hexdump -C` prints them."""
-    cut = min(len(data), max(most // _HEX_CUT // 16 * 16, 16))
+    room = most // _HEX_CUT // 16 * 16  # whole lines
+    cut = min(len(data), max(room, 16))
     lines = []
     for at in range(0, cut, 16):
         piece = data[at : min(at + 16, cut)]
         octets = f"{piece[:8].hex(' ')}  {piece[8:].hex(' ')}"
         signs = "".join(chr(o) if 32 <= o < 127 else "." for o in piece)
         lines.append(f"{at:08x}  {octets:<49} |{signs}|")
-    return Shown("hex", len(data), cut, escape("\n".join(lines)), note)
+    content = escape("\n".join(lines))
+    return Shown("hex", len(data), cut, content, note)
 
 
 # Render templates to pages, and make addresses of pages and files.
@@ -380,21 +423,28 @@ def _hex(data: bytes, most: int, note: str = "") -> Shown:
 
 @cache
 def environment() -> Environment:
+    """Return the templates of pages, with the filters and functions that they use."""
     jinja = templates("kbackup.web")
-    jinja.filters |= {f.__name__: f for f in (count, size, when, ago, short, name, key)}
+    for filter_ in (count, size, when, ago, short, name, key):
+        jinja.filters[filter_.__name__] = filter_
     jinja.filters |= {"duration": duration_text, "plain_size": human_size, "entry": exact_entry}
     jinja.filters["escaped"] = printable  # a clipboard's text may be pasted into a terminal
-    jinja.globals |= {"version": __version__, "static": static} | {f.__name__: f for f in (plural, between, percent)}
+    for function in (plural, between, percent, static):
+        jinja.globals[function.__name__] = function
+    jinja.globals["version"] = __version__
     return jinja
 
 
 def page(template: str, context: Mapping[str, Any], status: int = 200) -> HTMLResponse:
-    return HTMLResponse(environment().get_template(template).render(context), status)
+    content = environment().get_template(template).render(context)
+    return HTMLResponse(content, status)
 
 
 def path(*parts: object, **query: object) -> str:
-    """Return the address of a page; parameters that are None are left out, a list is one for each entry."""
-    address = "/" + "/".join(quote(str(part), safe="") for part in parts)
+    """Return the address of a page. A parameter that is None is left out; a list becomes one parameter an entry."""
+    # Names of topics in folders of the Java tool may have slashes: these are quoted, too.
+    quoted = [quote(str(part), safe="") for part in parts]
+    address = "/" + "/".join(quoted)
     parameters = {name: value for name, value in query.items() if value is not None}
     return f"{address}?{urlencode(parameters, doseq=True)}" if parameters else address
 
