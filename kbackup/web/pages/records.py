@@ -35,10 +35,8 @@ def field_of_record(
 def header(request: Requested, name: str, number: int, offset: int, at: int, view: FieldView = "bytes") -> Response:
     row, _ = _find_record(request, name, number, offset)
     if not 0 <= at < len(row.headers):
-        raise UsageError(
-            f"the record has no header {at}",
-            f"give a number from 0 to {len(row.headers) - 1}" if row.headers else "see the page of the record",
-        )
+        hint = f"give a number from 0 to {len(row.headers) - 1}" if row.headers else "see the page of the record"
+        raise UsageError(f"the record has no header {at}", hint)
     return _response(row.headers[at][1], view, name, f"{number}-{offset}-header-{at}")
 
 
@@ -47,12 +45,13 @@ def _find_record(request: PageRequest, name: str, number: int, offset: int) -> t
     partition = request.snapshot.partition(name, number)
     page = page_from(request.snapshot.store, partition, offset, 1)
     if page.first != offset:
-        raise UsageError(
-            f"there is no record at offset {offset} of {TopicPartition(name, number)}",
+        hint = (
             f"see the records of the partition: it has offsets {partition.start} to {partition.end} (exclusive), "
             "without those of compaction and transactions"
-            + (f"; the next record is at {page.first}" if page.first is not None else ""),
         )
+        if page.first is not None:
+            hint += f"; the next record is at {page.first}"
+        raise UsageError(f"there is no record at offset {offset} of {TopicPartition(name, number)}", hint)
     (row,) = page.rows()
     return row, page
 
@@ -65,6 +64,7 @@ def _response(data: bytes | None, view: FieldView, topic: str, label: str) -> Re
         if not is_json(data):
             raise UsageError("this field of the record is not JSON", "see the page of the record")
         return StreamingResponse(indented(data), media_type="text/plain; charset=utf-8")
+    # A topic of a folder of the Java tool may have any name: no sign of it may end the header.
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", topic)[:100]
     disposition = f'attachment; filename="{safe}-{label}.bin"'
     return Response(data, media_type="application/octet-stream", headers={"content-disposition": disposition})
@@ -110,14 +110,20 @@ def records(
             return request.page("seeking.html", "topics", **found, time=time, n=n, view=view)
         note = f"No record has a time of {time} or later: these are the last records."
         last = True
-    if last or before.strip():
-        page = page_before(request.snapshot.store, partition, _END if last else _offset(before), n)
+    store = request.snapshot.store
+    if last:
+        page = page_before(store, partition, _END, n)
+    elif before.strip():
+        page = page_before(store, partition, _offset(before), n)
     else:
-        page = page_from(request.snapshot.store, partition, _offset(offset) if offset.strip() else 0, n)
+        start_offset = _offset(offset) if offset.strip() else 0
+        page = page_from(store, partition, start_offset, n)
     rows = list(page.rows())
     decoding = request.decoding(view == "decoded")
     tp = TopicPartition(name, number)
-    cells = [decoding.shown(tp, row, render.line) for row in rows] if view in ("lines", "decoded") else []
+    cells = []
+    if view in ("lines", "decoded"):
+        cells = [decoding.shown(tp, row, render.line) for row in rows]
     return request.page(
         "records.html",
         "topics",
@@ -131,10 +137,15 @@ def records(
         view=view,
         note=note,
         selected=page.first if offset.strip() else None,
-        shown=lambda data, view: render.shown(data, view, render.PART),
+        shown=_part,
         header=render.header_name,
         most=FEW,
     )
+
+
+def _part(data: bytes | None, view: render.View) -> render.Shown:
+    """Return a field as a page of many records shows it: its beginning."""
+    return render.shown(data, view, render.PART)
 
 
 @router.api_route("/topics/{name}/{number}/records/{offset}", methods=GET)
@@ -150,10 +161,10 @@ def record(
     view = view or ("decoded" if request.snapshot.is_decodable(name) else "auto")
     if go:
         store = request.snapshot.store
-        following = go == "next"
-        neighbour = (
-            page_from(store, partition, offset + 1, 1) if following else page_before(store, partition, offset, 1)
-        )
+        if go == "next":
+            neighbour = page_from(store, partition, offset + 1, 1)
+        else:
+            neighbour = page_before(store, partition, offset, 1)
         if neighbour.first is None:
             raise UsageError(
                 f"there is no {go} record at offset {offset} of {name}-{number}", "see the records of the partition"
@@ -161,9 +172,14 @@ def record(
         return RedirectResponse(request.link("topics", name, number, "records", neighbour.first, view=view), 303)
     row, page = _find_record(request, name, number, offset)
     decoding = request.decoding(view == "decoded")
-    key, value = decoding.shown(TopicPartition(name, number), row, lambda data: render.shown(data, view))
-    # the record's own time, for a restore up to it; not every one is a time that a restore takes
-    moment = time_text(row.timestamp) if row.timestamp is not None and row.timestamp >= 0 else ""
+
+    def as_viewed(data: bytes | None) -> render.Shown:
+        return render.shown(data, view)
+
+    key, value = decoding.shown(TopicPartition(name, number), row, as_viewed)
+    headers = []
+    for header_key, header_value in row.headers[:MOST]:
+        headers.append((render.header_name(header_key), render.shown(header_value, view, render.PART)))
     return request.page(
         "record.html",
         "topics",
@@ -176,14 +192,25 @@ def record(
         key=key,
         value=value,
         problem=decoding.problem,
-        headers=[(render.header_name(k), render.shown(v, view, render.PART)) for k, v in row.headers[:MOST]],
+        headers=headers,
         more=max(0, len(row.headers) - MOST),
         size=page.blocks[0].nbytes,
-        moment=moment if moment.endswith("Z") else "",
+        moment=_restorable_time(row),
     )
 
 
+def _restorable_time(row: Row) -> str:
+    """Return the record's own time, for a restore up to it; '' if no restore takes it.
+
+    Producers may set any timestamp: one before 1970, or one beyond the calendar, which has no RFC 3339 form."""
+    if row.timestamp is None or row.timestamp < 0:
+        return ""
+    text = time_text(row.timestamp)
+    return text if text.endswith("Z") else ""
+
+
 def _offset(text: str) -> int:
+    """Return the offset that a field of the form names, with or without separators of thousands."""
     digits = re.sub(r"[\s,_]", "", text)
     if not digits.isascii() or not digits.isdigit() or len(digits) > 19:
         raise BadInputError(f"{text} is not an offset", "give a number")

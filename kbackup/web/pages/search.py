@@ -140,12 +140,24 @@ def _due(
         window = times.at_offsets(address.start, address.end)
         if number is not None:
             snapshot.partition(address.topic, number)
-    every = [_Due(topic.name, p, window) for topic in topics for p in topic.partitions if number in (None, p.partition)]
-    every.sort(key=lambda each: each.number)
+    every = []
+    for topic in topics:
+        for partition in topic.partitions:
+            if number is None or partition.partition == number:
+                every.append(_Due(topic.name, partition, window))
+    every.sort(key=_number)
     if start is None:
         return every
+    # An earlier page has searched the partitions before this one, and this one up to the offset of `start`.
     first = (start.topic, start.partition or 0)
-    return [each.after(start) if each.number == first else each for each in every if each.number >= first]
+    rest = [each for each in every if each.number >= first]
+    if rest and rest[0].number == first:
+        rest[0] = rest[0].after(start)
+    return rest
+
+
+def _number(due: _Due) -> tuple[str, int]:
+    return due.number
 
 
 # The form of the page.
@@ -202,12 +214,14 @@ class SearchForm:
 
     def query(self, times: Window) -> dict[str, object]:
         """Return the parameters of an address that repeats the search, with `times` that stay the same."""
+        from_time = None if times.from_time is None else time_text(times.from_time)
+        to_time = None if times.to_time is None else time_text(times.to_time)
         return {
             "text": self.text or None,
             "jq": self.jq.strip() or None,
             "where": self.where.strip() or None,
-            "from_time": None if times.from_time is None else time_text(times.from_time),
-            "to_time": None if times.to_time is None else time_text(times.to_time),
+            "from_time": from_time,
+            "to_time": to_time,
             "regex": self.regex or None,
             "ignore_case": self.ignore_case or None,
             "decode": self.decode or None,
@@ -227,12 +241,18 @@ class _Search:
         self.every = _due(request.snapshot, where, self.times, None)
         self.due = _due(request.snapshot, where, self.times, start) if start is not None else self.every
         self.expression: Expression | None = None
-        if form.jq.strip():
-            named = form.jq.strip(), decoding.tested, self.pattern, "the jq expression"
-            try:
-                self.expression = Expression(*named, lambda text: ends.enter_context(closing(BoundedProgram(text))))
-            except UsageError as error:
-                raise BadInputError(error.message, error.hint) from None
+        jq = form.jq.strip()
+        if not jq:
+            return
+
+        def compile_bounded(text: str) -> BoundedProgram:
+            """Compile an expression in a process of its own, which ends with the search."""
+            return ends.enter_context(closing(BoundedProgram(text)))
+
+        try:
+            self.expression = Expression(jq, decoding.tested, self.pattern, "the jq expression", compile_bounded)
+        except UsageError as error:
+            raise BadInputError(error.message, error.hint) from None
 
     @property
     def matches(self) -> Matches:
@@ -270,20 +290,29 @@ def search(request: Requested, http: Request, form: Annotated[SearchForm, Depend
 
 def _search(request: PageRequest, http: Request, form: SearchForm, decoding: PageDecoding) -> dict[str, object]:
     """Search a page of matches, and return what its template shows."""
+
+    def is_gone() -> bool:
+        """Ask the event loop whether the browser has left: a search that nobody reads ends."""
+        return from_thread.run(http.is_disconnected)
+
     with ExitStack() as ends:
         search = _Search(request, form, decoding, ends)
-        result = search_page(
-            request.snapshot.store, search.due, search.matches, lambda: from_thread.run(http.is_disconnected)
-        )
+        result = search_page(request.snapshot.store, search.due, search.matches, is_gone)
     query, resume = form.query(search.times), None
     searched = form.done + result.bytes
     if result.resume_at is not None:
         topic, partition, offset, *_ = result.resume_at
         resume = request.link("search", **query, at=f"{topic}:{partition}:{offset}", done=searched)
+    bytes_to_search = 0
+    for each in search.every:
+        _, nbytes = find.to_search(each.partition, each.window)
+        bytes_to_search += nbytes
+    # What earlier pages searched comes with the address. Records that expired since are in it, but not in the sum.
+    total = max(searched, bytes_to_search)
     return {
         "result": result,
         "searched": searched,
-        "total": max(searched, sum(find.to_search(each.partition, each.window)[1] for each in search.every)),
+        "total": total,
         "matches": [_match(tp, row, search.pattern, decoding) for tp, row in result.matches],
         "resume": resume,
         "expression": search.expression,
@@ -312,12 +341,15 @@ def _lines(
     store: Store, due: Sequence[_Due], matches: Matches, decoding: PageDecoding, ends: ExitStack
 ) -> Iterator[str]:
     """Yield a line of JSON for each match, and '' for each unit: the search ends soon after the client has left."""
-    decode = decoding.decoding.decode_uncounted if decoding.decoding is not None else lambda tp, row: UNDECODED
+    chosen = decoding.decoding
     with ends, closing(_units(store, due, matches)) as units:
         for unit in units:
             yield ""
             for tp, block in unit.matches:
-                yield from (json_line(document(tp, row, decode(tp, row))) + "\n" for row in rows(block))
+                for row in rows(block):
+                    made = UNDECODED if chosen is None else chosen.decode_uncounted(tp, row)
+                    shown = document(tp, row, made)
+                    yield json_line(shown) + "\n"
 
 
 def _address(text: str, topics: Container[str]) -> TopicAddress | None:
@@ -329,7 +361,8 @@ def _address(text: str, topics: Container[str]) -> TopicAddress | None:
     except ValueError:
         match = _ANY_TOPIC.fullmatch(text.strip())
         if match is not None and match["topic"] in topics:
-            partition, offset = (int(n) if n else None for n in match.group("partition", "offset"))
+            partition = int(match["partition"]) if match["partition"] else None
+            offset = int(match["offset"]) if match["offset"] else None
             return TopicAddress(match["topic"], partition, offset)
         raise BadInputError(f"{text} is not an address in an archive", f"give {ADDRESSES}") from None
 
@@ -354,22 +387,57 @@ class Match(NamedTuple):
     headers: list[tuple[Markup, render.Shown]]
 
 
+class _FoundHeader(NamedTuple):
+    """A header of a match, and where the pattern is in its name and in its value."""
+
+    name: bytes
+    value: bytes | None
+    in_name: render.Spans
+    in_value: render.Spans
+
+
 def _match(tp: TopicPartition, row: Row, pattern: Pattern | None, decoding: PageDecoding) -> Match:
     def spans(part: Part, data: bytes | None) -> list[tuple[int, int]]:
-        return pattern.spans(data) if pattern is not None and data and part in pattern.fields else []
+        """Return where the pattern is in a part of the record; nowhere in a part that was not searched."""
+        if pattern is None or not data or part not in pattern.fields:
+            return []
+        return pattern.spans(data)
 
     key, value = decoding.fields(tp, row)
     in_key, in_value = spans("key", key.data), spans("value", value.data)
-    named = [(name, data, spans("headers", name), spans("headers", data)) for name, data in row.headers]
-    first = next((each for each in named if (each[2] or each[3]) and not in_key and not in_value), None)
+    headers = []
+    for name, data in row.headers:
+        headers.append(_FoundHeader(name, data, spans("headers", name), spans("headers", data)))
+    first: tuple[Markup, render.Shown] | None = None
+    if not in_key and not in_value:
+        first = _first_match(headers)
+    # The row of the table shows where the match is; the whole record below it shows the fields from their beginning.
+    short_key = render.excerpt(key.data, in_key, _BEFORE_KEY)
+    short_value = render.excerpt(value.data, in_value, _BEFORE)
     view: render.View = "decoded" if decoding.decoding is not None else "auto"
+    whole_key = render.shown(key.data, view, render.PART, in_key)
+    whole_value = render.shown(value.data, view, render.PART, in_value)
+    whole_headers = []
+    for header in headers[:HEADERS]:
+        header_name = render.header_name(header.name, header.in_name)
+        header_value = render.shown(header.value, view, render.LINE, header.in_value)
+        whole_headers.append((header_name, header_value))
     return Match(
-        tp,
-        row,
-        noted(render.excerpt(key.data, in_key, _BEFORE_KEY), key),
-        noted(render.excerpt(value.data, in_value, _BEFORE), value),
-        first and (render.header_name(first[0], first[2]), render.excerpt(first[1], first[3], _BEFORE_KEY)),
-        noted(render.shown(key.data, view, render.PART, in_key), key),
-        noted(render.shown(value.data, view, render.PART, in_value), value),
-        [(render.header_name(n, at), render.shown(d, view, render.LINE, here)) for n, d, at, here in named[:HEADERS]],
+        tp=tp,
+        row=row,
+        key=noted(short_key, key),
+        value=noted(short_value, value),
+        header=first,
+        whole_key=noted(whole_key, key),
+        whole_value=noted(whole_value, value),
+        headers=whole_headers,
     )
+
+
+def _first_match(headers: Sequence[_FoundHeader]) -> tuple[Markup, render.Shown] | None:
+    """Return the name and the value of the first header that matches, for the row of the table."""
+    for header in headers:
+        if header.in_name or header.in_value:
+            name = render.header_name(header.name, header.in_name)
+            return name, render.excerpt(header.value, header.in_value, _BEFORE_KEY)
+    return None
