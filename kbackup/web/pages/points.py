@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fastapi import APIRouter
 from starlette.responses import HTMLResponse
@@ -14,8 +14,17 @@ from kbackup.archive.models import Metadata
 from kbackup.archive.query.overview import list_points
 from kbackup.archive.secrets import without_secrets
 from kbackup.errors import UsageError
-from kbackup.metadata.entities import ClientQuota, DelegationToken, MetadataPartName, Registration, reason_for
+from kbackup.metadata.entities import (
+    BrokerConfig,
+    ClientMetrics,
+    ClientQuota,
+    DelegationToken,
+    MetadataPartName,
+    Registration,
+    reason_for,
+)
 from kbackup.util.times import ms_of, time_text
+from kbackup.web.archive_cache import TopicRow
 from kbackup.web.charts import Area, Unit, area, running_totals, timeline
 from kbackup.web.pages.topics import added_lately, topic_charts
 from kbackup.web.view import GET, CatalogNumber, Number, Requested, list_page
@@ -34,57 +43,128 @@ def settings_tables(archived: Metadata) -> list[SettingsTable]:
     """Return a table for each kind of settings, in the order of the page."""
     metadata = without_secrets(archived)
     tables = []
-    for title, kind, columns, row in _TABLES:
-        entities = getattr(metadata, kind)
-        rows = None if entities is None else list(map(row, entities))
-        why = reason_for(kind, archived.not_carried) or ""
-        tables.append(SettingsTable(title, tuple(columns.split(",")), rows, why))
+    for layout in _TABLES:
+        entities = getattr(metadata, layout.part)
+        rows = None if entities is None else [layout.row(entity) for entity in entities]
+        why = reason_for(layout.part, archived.not_carried) or ""
+        tables.append(SettingsTable(layout.title, tuple(layout.columns), rows, why))
     return tables
 
 
-def _quota(quota: ClientQuota) -> tuple[Any, ...]:
-    names = {str(kind): "default" if name is None else name for kind, name in quota.entity.items()}
-    cells = (names.get(kind, "-") for kind in ("user", "client-id", "ip"))
-    return (*cells, ", ".join(f"{name}={value:.15g}" for name, value in quota.quotas.items()))
+class _TableLayout(NamedTuple):
+    """How a page shows a part of the metadata: each column by its heading, with what its cells show of an entity: the
+    name of an attribute, or a function."""
+
+    title: str
+    part: MetadataPartName
+    columns: dict[str, str | Callable[[Any], Any]]
+
+    def row(self, entity: object) -> tuple[Any, ...]:
+        cells = []
+        for shown in self.columns.values():
+            cells.append(getattr(entity, shown) if isinstance(shown, str) else shown(entity))
+        return tuple(cells)
 
 
-def _token(token: DelegationToken) -> tuple[Any, ...]:
-    renewers = ", ".join(token.renewers) or "-"
-    return token.id, token.owner, token.requester, renewers, time_text(token.expires_at)
+def _broker(config: BrokerConfig) -> int | str:
+    return "all" if config.broker is None else config.broker
 
 
-def _registration(node: Registration) -> tuple[Any, ...]:
-    listeners = ", ".join(f"{each.name or each.security_protocol} {each.host}:{each.port}" for each in node.listeners)
-    state = {True: "alive", False: "down", None: "unknown"}[node.alive]
-    return node.id, node.role, listeners or "-", node.rack or "-", state
+def _named_in(kind: Literal["user", "client-id", "ip"]) -> Callable[[ClientQuota], str]:
+    """Return what shows the user, the client or the address that a quota is for."""
+
+    def shown(quota: ClientQuota) -> str:
+        # None is Kafka's default entity, which stands for all that have no quota of their own.
+        name = quota.entity.get(kind, "-")
+        return "default" if name is None else name
+
+    return shown
 
 
-_TABLES: tuple[tuple[str, MetadataPartName, str, Callable[[Any], tuple[Any, ...]]], ...] = (
-    (
-        "ACLs",
-        "acls",
-        "permission,principal,host,operation,resource,name,pattern",
-        lambda a: (a.permission, a.principal, a.host, a.operation, a.resource, a.name, a.pattern),
-    ),
-    ("SCRAM users", "scram_users", "user,mechanism,iterations", lambda u: (u.user, u.mechanism, u.iterations)),
-    (
-        "Configs of brokers",
-        "broker_configs",
-        "broker,name,value",
-        lambda c: ("all" if c.broker is None else c.broker, c.name, c.value),
-    ),
-    ("Configs of groups", "group_configs", "group,name,value", lambda c: (c.group, c.name, c.value)),
-    ("Client quotas", "client_quotas", "user,client id,ip,quotas", _quota),
-    ("Delegation tokens", "delegation_tokens", "token,owner,requester,renewers,expires", _token),
-    (
-        "Client metrics",
-        "client_metrics",
-        "subscription,configs",
-        lambda m: (m.name, ", ".join(f"{name}={value}" for name, value in m.configs.items())),
-    ),
-    ("Features", "features", "feature,level", lambda f: (f.name, f.level)),
-    ("Brokers and controllers", "registrations", "id,role,listeners,rack,state", _registration),
+def _quotas(quota: ClientQuota) -> str:
+    return ", ".join(f"{name}={value:.15g}" for name, value in quota.quotas.items())
+
+
+def _renewers(token: DelegationToken) -> str:
+    return ", ".join(token.renewers) or "-"
+
+
+def _expiry(token: DelegationToken) -> str:
+    return time_text(token.expires_at)
+
+
+def _configs(metrics: ClientMetrics) -> str:
+    return ", ".join(f"{name}={value}" for name, value in metrics.configs.items())
+
+
+def _listeners(node: Registration) -> str:
+    listeners = []
+    for each in node.listeners:
+        listeners.append(f"{each.name or each.security_protocol} {each.host}:{each.port}")
+    return ", ".join(listeners) or "-"
+
+
+def _rack(node: Registration) -> str:
+    return node.rack or "-"
+
+
+def _state(node: Registration) -> str:
+    # None: where the metadata was read from, nobody says whether the node is alive.
+    return {True: "alive", False: "down", None: "unknown"}[node.alive]
+
+
+_ACLS = _TableLayout(
+    "ACLs",
+    "acls",
+    {
+        "permission": "permission",
+        "principal": "principal",
+        "host": "host",
+        "operation": "operation",
+        "resource": "resource",
+        "name": "name",
+        "pattern": "pattern",
+    },
 )
+_SCRAM_USERS = _TableLayout(
+    "SCRAM users", "scram_users", {"user": "user", "mechanism": "mechanism", "iterations": "iterations"}
+)
+_BROKER_CONFIGS = _TableLayout(
+    "Configs of brokers", "broker_configs", {"broker": _broker, "name": "name", "value": "value"}
+)
+_GROUP_CONFIGS = _TableLayout(
+    "Configs of groups", "group_configs", {"group": "group", "name": "name", "value": "value"}
+)
+_QUOTAS = _TableLayout(
+    "Client quotas",
+    "client_quotas",
+    {"user": _named_in("user"), "client id": _named_in("client-id"), "ip": _named_in("ip"), "quotas": _quotas},
+)
+_TOKENS = _TableLayout(
+    "Delegation tokens",
+    "delegation_tokens",
+    {"token": "id", "owner": "owner", "requester": "requester", "renewers": _renewers, "expires": _expiry},
+)
+_CLIENT_METRICS = _TableLayout("Client metrics", "client_metrics", {"subscription": "name", "configs": _configs})
+_FEATURES = _TableLayout("Features", "features", {"feature": "name", "level": "level"})
+_REGISTRATIONS = _TableLayout(
+    "Brokers and controllers",
+    "registrations",
+    {"id": "id", "role": "role", "listeners": _listeners, "rack": _rack, "state": _state},
+)
+
+_TABLES = (
+    _ACLS,
+    _SCRAM_USERS,
+    _BROKER_CONFIGS,
+    _GROUP_CONFIGS,
+    _QUOTAS,
+    _TOKENS,
+    _CLIENT_METRICS,
+    _FEATURES,
+    _REGISTRATIONS,
+)
+"""The tables of the page of a restore point, in its order."""
 
 
 # The timeline, a restore point, and growth.
@@ -95,6 +175,8 @@ router = APIRouter(default_response_class=HTMLResponse)
 PAGE = 50
 CHARTS = 6
 """Number of topics with a chart of their own."""
+LARGEST = 30
+"""Number of topics with a row of their own in the table of growth; one row sums up the others."""
 MOST = 200
 """Number of rows of a list without pages."""
 
@@ -105,16 +187,22 @@ def home(request: Requested, page: Number = 1) -> HTMLResponse:
         return request.page("java.html", "points", snapshot=request.snapshot, most=MOST)
     points = request.cache.points()
     expired = request.cache.expired()
+    newest_first = points[::-1]
+    before = {later.number: earlier for earlier, later in pairwise(points)}
+    if points:
+        chart, age, snapshot = timeline(points, expired), ms_of(points[-1].committed_at), request.snapshot
+    else:
+        chart, age, snapshot = None, None, None
     return request.page(
         "points.html",
         "points",
         points=points,
-        list_page=list_page(points[::-1], page, PAGE),
-        before={later.number: earlier for earlier, later in pairwise(points)},
-        timeline=timeline(points, expired) if points else None,
+        list_page=list_page(newest_first, page, PAGE),
+        before=before,
+        timeline=chart,
         expired=len(expired),
-        age=ms_of(points[-1].committed_at) if points else None,
-        snapshot=request.snapshot if points else None,
+        age=age,
+        snapshot=snapshot,
         most=5,
     )
 
@@ -129,20 +217,26 @@ def point(request: Requested, number: str) -> HTMLResponse:
     at = [p.number for p in points].index(snapshot.point.number)
     metadata = snapshot.metadata()
     sizes = {ref.key: ref.size for ref in snapshot.point.documents}
-    documents = snapshot.archive.find_point(snapshot.point.number).documents
+    keys = snapshot.archive.find_point(snapshot.point.number).documents
+    documents = [(key, sizes.get(key)) for key in keys]
+    damage = [loss for _, loss in snapshot.losses if loss.kind == "damaged"]
+    settings = settings_tables(metadata) if metadata is not None else []
+    earlier = points[at - 1] if at > 0 else None
+    later = points[at + 1] if at + 1 < len(points) else None
+    deleted_topics = [topic for topic in snapshot.point.topics if topic.state == "deleted"]
     return shown.page(
         "point.html",
         "points",
         snapshot=snapshot,
         of=snapshot.point,
         row=points[at],
-        damage=[loss for _, loss in snapshot.losses if loss.kind == "damaged"],
-        documents=[(key, sizes.get(key)) for key in documents],
+        damage=damage,
+        documents=documents,
         metadata=metadata,
-        settings=settings_tables(metadata) if metadata is not None else [],
-        earlier=points[at - 1] if at else None,
-        later=points[at + 1] if at + 1 < len(points) else None,
-        deleted=sum(t.state == "deleted" for t in snapshot.point.topics),
+        settings=settings,
+        earlier=earlier,
+        later=later,
+        deleted=len(deleted_topics),
         most=MOST,
     )
 
@@ -152,13 +246,25 @@ def growth(request: Requested) -> HTMLResponse:
     points = request.cache.points()
 
     def grown(name: str, unit: Unit = "count") -> Area | None:
+        """Return the chart of what the restore points up to a time added together."""
         samples = ((ms_of(p.committed_at), getattr(p, name)) for p in points)
         return area(running_totals(samples), unit)
 
-    took = [(ms_of(p.committed_at), ms_of(p.committed_at) - ms_of(p.started_at)) for p in points]
-    rows = sorted(request.snapshot.rows, key=lambda row: (-row.sums.stored_bytes, row.name))
+    durations = []
+    for each in points:
+        committed_at = ms_of(each.committed_at)
+        durations.append((committed_at, committed_at - ms_of(each.started_at)))
+    rows = sorted(request.snapshot.rows, key=_largest_first)
+    largest, rest = rows[:LARGEST], rows[LARGEST:]
     by_topic = topic_charts(request.snapshot, points, [row.topic.key for row in rows[:CHARTS]])
-    lately = added_lately(request.snapshot, points)
+    charts = []
+    for row in rows:
+        chart = by_topic.get(row.topic.key)
+        if chart is not None:
+            charts.append((row, chart))
+    added = added_lately(request.snapshot, points)
+    lately = {row.name: added.get(row.topic.key, 0) for row in largest}
+    lately_others = sum(added.get(row.topic.key, 0) for row in rest)
     return request.page(
         "growth.html",
         "growth",
@@ -166,14 +272,18 @@ def growth(request: Requested) -> HTMLResponse:
         stored=grown("stored_bytes", "bytes"),
         records=grown("records"),
         segments=grown("segments"),
-        took=area(took, "ms"),
-        largest=rows[:30],
-        rest=rows[30:],
+        took=area(durations, "ms"),
+        largest=largest,
+        rest=rest,
         sums=request.snapshot.sums,
-        charts=[(row, chart) for row in rows if (chart := by_topic.get(row.topic.key)) is not None],
-        lately={row.name: lately.get(row.topic.key, 0) for row in rows[:30]},
-        lately_others=sum(lately.get(row.topic.key, 0) for row in rows[30:]),
+        charts=charts,
+        lately=lately,
+        lately_others=lately_others,
     )
+
+
+def _largest_first(row: TopicRow) -> tuple[int, str]:
+    return -row.sums.stored_bytes, row.name
 
 
 # The page of differences between two restore points, as in `kbackup diff`.
@@ -200,8 +310,10 @@ def changes(request: Requested, a: str = "", b: str = "") -> HTMLResponse:
     before, differences = None, None
     if a.strip() or earlier:
         before = archive.restore_point(a.strip() or str(earlier[-1])).number
-        views = (archive.restore_point(number) for number in (before, after))
-        differences = diff(*(point_view(archive, view, Selection(), Selection()) for view in views))
+        everything = Selection()
+        a_view = point_view(archive, archive.restore_point(before), everything, everything)
+        b_view = point_view(archive, archive.restore_point(after), everything, everything)
+        differences = diff(a_view, b_view)
     return request.page("diff.html", "diff", diff=differences, a=before, b=after, numbers=numbers, most=MOST_CHANGES)
 
 
@@ -222,10 +334,8 @@ def history_page(request: Requested, upto: CatalogNumber = None) -> HTMLResponse
         raise UsageError("a folder of the Java tool has no history", "make an archive of it: 'kbackup adopt'")
     last = archive.state.number if upto is None else min(upto, archive.state.number)
     rows = history(archive, HISTORY_PAGE + 1, last)
-    return request.page(
-        "history.html",
-        "history",
-        rows=rows[-HISTORY_PAGE:][::-1],
-        earlier=rows[-HISTORY_PAGE - 1].catalog if len(rows) > HISTORY_PAGE else None,
-        newest=last == archive.state.number,
-    )
+    # One row more than the page shows was read: where it is, a page of earlier rows begins.
+    earlier = rows[-HISTORY_PAGE - 1].catalog if len(rows) > HISTORY_PAGE else None
+    newest_first = rows[-HISTORY_PAGE:][::-1]
+    is_newest = last == archive.state.number
+    return request.page("history.html", "history", rows=newest_first, earlier=earlier, newest=is_newest)

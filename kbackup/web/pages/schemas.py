@@ -38,6 +38,7 @@ def schemas(request: Requested, page: Number = 1, q: str = "") -> HTMLResponse:
     snapshot = request.snapshot
     subjects = [subject for subject in snapshot.subjects if matches_search(subject.subject, q)]
     shown_page = list_page(subjects, page, PAGE)
+    unmapped = uncovered(snapshot.point.topics, snapshot.schemas) if snapshot.point is not None else []
     return request.page(
         "schemas.html",
         "schemas",
@@ -46,7 +47,7 @@ def schemas(request: Requested, page: Number = 1, q: str = "") -> HTMLResponse:
         of=len(snapshot.subjects),
         q=q,
         compatibility=partial(compatibility_of, snapshot),
-        uncovered=uncovered(snapshot.point.topics, snapshot.schemas) if snapshot.point is not None else [],
+        uncovered=unmapped,
         unknown=[use for use in snapshot.schema_uses if use.version is None],
         most=MOST,
         few=FEW,
@@ -74,46 +75,74 @@ def schema(
     """Show a version of a subject, by default the newest, and how it differs from the version `before`. The subject is
     a parameter: it may have slashes."""
     snapshot = request.snapshot
-    versions = {v.version: v for v in snapshot.schemas.versions if v.subject == subject} if snapshot.schemas else {}
+    archived = snapshot.schemas.versions if snapshot.schemas else ()
+    versions = {each.version: each for each in archived if each.subject == subject}
     chosen = max(versions, default=0) if version is None else version
-    for number in (chosen, chosen if before is None else before):
-        if number not in versions:
-            what = f"subject {subject}" if not versions else f"version {number} of subject {subject}"
+    for number in (chosen, before):
+        if number is not None and number not in versions:
+            what = f"version {number} of subject {subject}" if versions else f"subject {subject}"
             raise UsageError(f"there is no {what} in the restore point", "see the page of schemas")
     one = versions[chosen]
-    every = sorted(versions.values(), key=lambda v: -v.version)
-    shown_page = list_page(every, page if page is not None else every.index(one) // PAGE + 1, PAGE)
-    uses = defaultdict[str, list[VersionUse]](list)
-    for use in snapshot.schema_uses:
-        if use.version is not None and context_of(use.version.subject) == context_of(subject):
-            uses[use.id].append(use)
+    newest_first = sorted(versions.values(), key=_newest_first)
+    if page is None:
+        # Without a page the list opens where the version that is shown stands.
+        page = newest_first.index(one) // PAGE + 1
+    shown_page = list_page(newest_first, page, PAGE)
+    uses = _uses_by_id(snapshot, context_of(subject))
+    # Records name a schema by its id, or by its GUID in a header.
+    rows = [(each, uses[str(each.id)] + uses[each.guid]) for each in shown_page.entries]
+    compared = compare(versions[before], one) if before is not None else None
+    metadata = shown(msgspec.json.encode(one.metadata)) if one.metadata else None
+    rules = shown(msgspec.json.encode(one.rules)) if one.rules else None
     return request.page(
         "schema.html",
         "schemas",
         shown=one,
         list_page=shown_page,
-        rows=[(v, [*uses[str(v.id)], *uses[v.guid]]) for v in shown_page.entries],
+        rows=rows,
         before=before,
-        compared=compare(versions[before], one) if before is not None else None,
+        compared=compared,
         text=shown(one.schema.encode()),
-        metadata=one.metadata and shown(msgspec.json.encode(one.metadata)),
-        rules=one.rules and shown(msgspec.json.encode(one.rules)),
+        metadata=metadata,
+        rules=rules,
         compatibility=compatibility_of(snapshot, subject),
         most=MOST,
         lines=LINES,
     )
 
 
+def _newest_first(version: SchemaVersion) -> int:
+    return -version.version
+
+
+def _uses_by_id(snapshot: ArchiveSnapshot, context: str) -> defaultdict[str, list[VersionUse]]:
+    """Return what topics use the schemas of a context, by the id or GUID that their records name.
+
+    Each context counts its ids by itself: the same id is another schema elsewhere."""
+    uses = defaultdict[str, list[VersionUse]](list)
+    for use in snapshot.schema_uses:
+        if use.version is not None and context_of(use.version.subject) == context:
+            uses[use.id].append(use)
+    return uses
+
+
 def compatibility_of(snapshot: ArchiveSnapshot, subject: str) -> tuple[str, str]:
     """Return a subject's compatibility, and whose it is: the subject's, its context's, or the registry's."""
-    for name, whose in ((subject, "its own"), (context_of(subject), "of the context"), ("", "of the registry")):
-        if level := snapshot.compatibilities.get(name):
-            return level, whose if name else "of the registry"
+    levels = snapshot.compatibilities
+    context = context_of(subject)
+    if subject and levels.get(subject):
+        return levels[subject], "its own"
+    # The default context has no name: what is set for it is set for the registry.
+    if context and levels.get(context):
+        return levels[context], "of the context"
+    if levels.get(""):
+        return levels[""], "of the registry"
     return "", ""
 
 
 class DiffLine(NamedTuple):
-    """A line of both sides, each with its number; '' where a side has none. `kind` is equal, or changed."""
+    """A line of both sides, each with its number; '' where a side has no such line. `kind` is that of `difflib`: equal,
+    replace, insert or delete."""
 
     kind: str
     left: tuple[int | str, str]
@@ -135,7 +164,11 @@ def compare(before: SchemaVersion, after: SchemaVersion) -> tuple[list[list[Diff
 
 
 def _lines(text: str) -> tuple[list[str], bool]:
-    """Return the first lines, and whether they are all."""
-    data = text[:_CHARACTERS].encode()
-    lines = ("".join(indented(data)) if is_json(data) else printable_lines(text[:_CHARACTERS])).splitlines()
-    return lines[:LINES], len(text) <= _CHARACTERS and len(lines) <= LINES
+    """Return the first lines of a schema, and whether they are all of its lines."""
+    beginning = text[:_CHARACTERS]
+    data = beginning.encode()
+    # A registry may hand out the same JSON schema in one line and in many: only its content is compared.
+    form = "".join(indented(data)) if is_json(data) else printable_lines(beginning)
+    lines = form.splitlines()
+    is_whole = len(text) <= _CHARACTERS and len(lines) <= LINES
+    return lines[:LINES], is_whole

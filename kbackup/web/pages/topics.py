@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
+from kbackup.archive.query.groups import GroupOverview
 from kbackup.archive.query.overview import Growth, PointOverview, added_after, growth_of, sums_of
 from kbackup.archive.query.selection import exact_entry
 from kbackup.errors import UsageError
@@ -38,10 +39,17 @@ def topic_charts(
         """Yield (time in ms, stored bytes) at each restore point from the first one that has some of them."""
         numbers = [number for number, _ in growth]
         for number, time in times:
-            if at := bisect_left(numbers, number + 1):
-                yield time, growth[at - 1][1]
+            # A topic has an entry only for restore points that changed its size: the last one up to `number` holds.
+            up_to_here = bisect_left(numbers, number + 1)
+            if up_to_here > 0:
+                _, stored_bytes = growth[up_to_here - 1]
+                yield time, stored_bytes
 
-    return {topic: area(samples(growth[topic]), "bytes") for topic in topics if topic in growth}
+    charts = {}
+    for topic in topics:
+        if topic in growth:
+            charts[topic] = area(samples(growth[topic]), "bytes")
+    return charts
 
 
 def added_lately(snapshot: ArchiveSnapshot, points: Sequence[PointOverview]) -> dict[Incarnation, int]:
@@ -50,7 +58,9 @@ def added_lately(snapshot: ArchiveSnapshot, points: Sequence[PointOverview]) -> 
         return {}
     last, since = snapshot.point.number, ms_of(snapshot.point.committed_at) - LATELY
     earlier = [p.number for p in points if p.number <= last and ms_of(p.committed_at) <= since]
-    return added_after(snapshot.archive, snapshot.point, max(earlier, default=0))
+    # Without a restore point that old, everything was added lately.
+    newest_earlier = max(earlier, default=0)
+    return added_after(snapshot.archive, snapshot.point, newest_earlier)
 
 
 # Strips of a topic's partitions, with what the catalog knows of lost and expired records.
@@ -62,16 +72,19 @@ def topic_strips(
     """Return what makes the strips of the partitions of a topic, with groups as (name, offset)."""
     states = snapshot.point.topics if snapshot.point is not None else ()
     own = next((state for state in states if state.name == topic.name), None)
-    firsts = {p.partition: p.start for p in own.partitions} if own is not None else {}
+    own_partitions = own.partitions if own is not None else ()
+    firsts = {partition.partition: partition.start for partition in own_partitions}
 
-    def of(partition: ArchivedPartition, groups: Iterable[tuple[str, int]]) -> Strip:
+    def strip_of(partition: ArchivedPartition, groups: Iterable[tuple[str, int]]) -> Strip:
         number, start = partition.partition, partition.start
-        # as many offsets as records expired, or more where the manifest still has the first one
-        first = max(min(firsts.get(number, start), start - partition.expired), 0)
+        # As many offsets are expired as records expired, or more where the manifest still has the first one.
+        first_once = min(firsts.get(number, start), start - partition.expired)
+        first = max(first_once, 0)
+        expired = (first, start) if first < start else None
         lost = snapshot.lost_ranges.get((*topic.key, number), ())
-        return strip(partition, groups, lost, (first, start) if first < start else None)
+        return strip(partition, groups, lost, expired)
 
-    return of
+    return strip_of
 
 
 # The pages of topics, their partitions and the segments of a partition.
@@ -98,11 +111,15 @@ _KEYS: dict[str, Callable[[TopicRow], Any]] = {
 @router.api_route("/topics", methods=GET)
 def topics(request: Requested, page: Number = 1, q: str = "", sort: Order = "name") -> HTMLResponse:
     rows = [row for row in request.snapshot.rows if matches_search(row.name, q)]
-    key = _KEYS[sort]
-    rows.sort(key=lambda row: (key(row), row.name))
-    return request.page(
-        "topics.html", "topics", list_page=list_page(rows, page, PAGE), of=len(request.snapshot.rows), q=q, sort=sort
-    )
+    # Rows of equal values are in order of their names: sorting keeps the order of equal rows.
+    rows.sort(key=_name)
+    rows.sort(key=_KEYS[sort])
+    shown = list_page(rows, page, PAGE)
+    return request.page("topics.html", "topics", list_page=shown, of=len(request.snapshot.rows), q=q, sort=sort)
+
+
+def _name(row: TopicRow) -> str:
+    return row.name
 
 
 @router.api_route("/topics/{name}", methods=GET)
@@ -113,11 +130,19 @@ def topic(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
     positions: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
     groups: list[tuple[str, int, int]] = []
     for group in request.snapshot.groups.groups:
-        if ours := [position for position in group.offsets if position.topic == name]:
-            groups.append((group.group, len(ours), sum(position.lag for position in ours)))
+        ours = [position for position in group.offsets if position.topic == name]
+        if not ours:
+            continue
+        total_lag = sum(position.lag for position in ours)
+        groups.append((group.group, len(ours), total_lag))
         for position in ours:
             positions[position.partition].append((group.group, position.offset))
     partitions = list_page(shown_topic.partitions, page, PAGE)
+    rows = []
+    for each in partitions.entries:
+        rows.append((each, sums_of([each]), strips(each, positions[each.partition])))
+    losses = [(point, loss) for point, loss in request.snapshot.losses if loss.topic == name]
+    growth = topic_charts(request.snapshot, request.cache.points(), [shown_topic.key])
     return request.page(
         "topic.html",
         "topics",
@@ -126,23 +151,28 @@ def topic(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
         known=known,
         uses=request.snapshot.uses_of(name),
         list_page=partitions,
-        rows=[(p, sums_of([p]), strips(p, positions[p.partition])) for p in partitions.entries],
-        losses=[(point, loss) for point, loss in request.snapshot.losses if loss.topic == name],
+        rows=rows,
+        losses=losses,
         groups=sorted(groups),
         chart=records_over_time(shown_topic.partitions),
-        growth=topic_charts(request.snapshot, request.cache.points(), [shown_topic.key]).get(shown_topic.key),
+        growth=growth.get(shown_topic.key),
     )
 
 
 @router.api_route("/topics/{name}/{number}", methods=GET)
 def partition(request: Requested, name: str, number: int, page: Number = 1) -> HTMLResponse:
     shown_topic, shown_partition = find_partition(request, name, number)
-    positions = [
-        (group.group, position)
-        for group in request.snapshot.groups.groups
-        for position in group.offsets
-        if (position.topic, position.partition) == (name, number)
-    ]
+    positions = []
+    for group in request.snapshot.groups.groups:
+        for position in group.offsets:
+            if (position.topic, position.partition) == (name, number):
+                positions.append((group.group, position))
+    losses = []
+    for point, loss in request.snapshot.losses:
+        if (loss.topic, loss.partition) == (name, number):
+            losses.append((point, loss))
+    strip_of = topic_strips(request.snapshot, shown_topic)
+    offsets = [(group_name, position.offset) for group_name, position in positions]
     return request.page(
         "partition.html",
         "topics",
@@ -151,10 +181,8 @@ def partition(request: Requested, name: str, number: int, page: Number = 1) -> H
         sums=sums_of([shown_partition]),
         list_page=list_page(shown_partition.segments, page, PAGE),
         positions=positions,
-        strip=topic_strips(request.snapshot, shown_topic)(shown_partition, [(g, p.offset) for g, p in positions]),
-        losses=[
-            (point, loss) for point, loss in request.snapshot.losses if (loss.topic, loss.partition) == (name, number)
-        ],
+        strip=strip_of(shown_partition, offsets),
+        losses=losses,
         chart=records_over_time([shown_partition]),
     )
 
@@ -187,24 +215,28 @@ def groups(request: Requested, page: Number = 1, q: str = "") -> HTMLResponse:
 def group(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
     """Show a group. Its name is a parameter: it may have slashes or be empty."""
     if name not in request.snapshot.by_group:
+        hint = "select another restore point"
         why = request.snapshot.groups.not_carried.get(name)
-        hint = "select another restore point" + (f": it was not captured in this one: {why}" if why else "")
+        if why:
+            hint += f": it was not captured in this one: {why}"
         raise UsageError(f"there is no group {name} in {request.snapshot.catalogue.location}", hint)
     shown = request.snapshot.by_group[name]
     positions = list_page(shown.offsets, page, GROUPS_PAGE)
     known = request.snapshot.topics
-    topics = {p.topic: known[p.topic] for p in positions.entries if p.topic in known}
-    partitions = {(name, p.partition): p for name, topic in topics.items() for p in topic.partitions}
-    strips = {name: topic_strips(request.snapshot, topic) for name, topic in topics.items()}
+    topics = {position.topic: known[position.topic] for position in positions.entries if position.topic in known}
+    partitions = {}
+    strips = {}
+    for topic in topics.values():
+        # The strips of a topic share what is looked up once for all its partitions.
+        strips[topic.name] = topic_strips(request.snapshot, topic)
+        for partition in topic.partitions:
+            partitions[topic.name, partition.partition] = partition
     rows = []
     for position in positions.entries:
-        partition = partitions.get((position.topic, position.partition))
-        chart = strips[position.topic](partition, [(name, position.offset)]) if partition else None
-        rows.append((position, partition, chart))
-    # a restore of the group and its archived topics; none without any
-    archived = sorted({each.topic for each in shown.offsets} & {*known})[:TOPICS]
-    query = urlencode([("topic", exact_entry(topic)) for topic in archived])
-    restore = request.link("restore", group=exact_entry(name)) + f"&{query}" if archived else ""
+        found = partitions.get((position.topic, position.partition))
+        chart = strips[position.topic](found, [(name, position.offset)]) if found else None
+        rows.append((position, found, chart))
+    (lag_chart,) = _lag_charts(request, [name])
     return request.page(
         "group.html",
         "groups",
@@ -212,25 +244,40 @@ def group(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
         list_page=positions,
         rows=rows,
         captured_at=request.snapshot.groups.captured_at,
-        chart=_lag_charts(request, [name])[0],
-        restore=restore,
+        chart=lag_chart,
+        restore=_restore_address(request, shown),
     )
+
+
+def _restore_address(request: PageRequest, group: GroupOverview) -> str:
+    """Return the address of the page that plans a restore of a group and its topics; '' if none of them is archived."""
+    topics = {position.topic for position in group.offsets}
+    archived = sorted(topics & request.snapshot.topics.keys())
+    if not archived:
+        return ""
+    selected = [("topic", exact_entry(topic)) for topic in archived[:TOPICS]]
+    address = request.link("restore", group=exact_entry(group.group))
+    return f"{address}&{urlencode(selected)}"
 
 
 @router.api_route("/groups/lag", methods=GET)
 def lag(request: Requested, page: Number = 1) -> HTMLResponse:
     """Show the lag of each group over time, the greatest lag first."""
-    groups = sorted(request.snapshot.groups.groups, key=lambda group: (-group.lag, group.group))
+    groups = sorted(request.snapshot.groups.groups, key=_greatest_lag_first)
     shown = list_page(groups, page, CHARTS)
     charts = _lag_charts(request, [group.group for group in shown.entries])
     charted = list(zip(shown.entries, charts, strict=True))
     return request.page("lag.html", "groups", list_page=shown, charts=charted)
 
 
-class LagChart(NamedTuple):
-    """The chart of a group's lag (None for less than two restore points with the group).
+def _greatest_lag_first(group: GroupOverview) -> tuple[int, str]:
+    return -group.lag, group.group
 
-    `read` restore points `of` all were read; `damaged` of them could not be."""
+
+class LagChart(NamedTuple):
+    """The chart of a group's lag; `area` is None if less than two restore points have the group.
+
+    The chart is of a sample of `read` restore points `of` all, of which `damaged` ones could not be read."""
 
     area: Area | None
     read: int
@@ -243,5 +290,9 @@ def _lag_charts(request: PageRequest, groups: Sequence[str]) -> list[LagChart]:
     archive, points = request.cache.archive(), request.cache.points()
     history = request.cache.lags.history(archive, points) if archive is not None else []
     known = [(at.time, at.lags) for at in history if at.lags is not None]
-    counts = len(history), len(points), len(history) - len(known)
-    return [LagChart(area((at, lags[group]) for at, lags in known if group in lags), *counts) for group in groups]
+    damaged = len(history) - len(known)
+    charts = []
+    for group in groups:
+        samples = [(time, lags[group]) for time, lags in known if group in lags]
+        charts.append(LagChart(area(samples), len(history), len(points), damaged))
+    return charts
