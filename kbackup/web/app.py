@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from kbackup.archive.models import Schemas
 from kbackup.errors import KbackupError, NoArchiveError, StoreError, UnreachableError, UsageError
 from kbackup.jobs.decoding import Decoding
 from kbackup.web.archive_cache import ArchiveCache
@@ -63,10 +64,11 @@ def make_app(
 
 
 def make_pages(cache: ArchiveCache, restore_command: RestoreCommand, decoder: FieldDecoder | None = None) -> FastAPI:
+    """Return the pages without a guard. Without a `decoder`, they decode the records of MirrorMaker 2 alone."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=_bounded, redirect_slashes=False)
     app.state.cache = cache
     app.state.restore_command = restore_command
-    app.state.decoder = decoder if decoder is not None else FieldDecoder(lambda _: Decoding({}, mm2=True))
+    app.state.decoder = decoder if decoder is not None else FieldDecoder(_without_schemas)
     for router in ROUTERS:
         app.include_router(router)
     files = Path(str(resources.files("kbackup.web").joinpath("static")))
@@ -76,6 +78,10 @@ def make_pages(cache: ArchiveCache, restore_command: RestoreCommand, decoder: Fi
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _unknown)
     return app
+
+
+def _without_schemas(schemas: Schemas | None) -> Decoding:
+    return Decoding({}, mm2=True)
 
 
 @asynccontextmanager
@@ -104,12 +110,20 @@ def _failed(request: Request, status: int, message: str, hint: str = "", wrong: 
     if request.url.path.startswith(STATIC):  # needs no token
         return _refused(request.scope, status, message, hint)
     query = request.query_params
-    known = request.app.state.cache.has_point(query.get("point", "latest"))
-    labels = {**_FIELDS, **({} if known else {"point": "restore point"}), **{name: name for name in wrong}}
-    records = [(name, value, labels.get(name, "")) for name, value in query.multi_items()]
-    fields = records if status in (400, 404) and any(label for _, _, label in records) else []
+    point = query.get("point", "latest")
+    known = request.app.state.cache.has_point(point)
+    labels = dict(_FIELDS)
+    if not known:
+        labels["point"] = "restore point"
+    for name in wrong:
+        labels[name] = name
+    given = [(name, value, labels.get(name, "")) for name, value in query.multi_items()]
+    # A form helps only where another input would, and where a field of it can be seen.
+    is_mendable = status in (400, 404) and any(label for _, _, label in given)
+    fields = given if is_mendable else []
     context = {"title": _TITLES.get(status, "Error"), "status": status, "message": message, "hint": hint}
-    shown = page_request(request, query["point"] if known and "point" in query else "latest")
+    # The page of an error must not fail for the same reason: an unknown restore point gives way to the newest.
+    shown = page_request(request, point if known else "latest")
     response = shown.page("error.html", "", fields=fields, **context)
     response.status_code = status
     return response
@@ -135,25 +149,24 @@ async def _http(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 404:
         return _failed(request, 404, "there is no such page", "open the page of restore points")
-    return _failed(request, status, str(getattr(error, "detail", error)).lower())
+    detail = getattr(error, "detail", error)
+    return _failed(request, status, str(detail).lower())
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     """Return the page for parameters that FastAPI can't parse."""
     invalid = error.errors() if isinstance(error, RequestValidationError) else []
     text = ", ".join(f"{each['loc'][-1]} can't be {each['input']!s}" for each in invalid)
+    # A path that can't be parsed is a page that does not exist; a parameter is an input to mend.
     in_path = any(each["loc"][0] == "path" for each in invalid)
-    return _failed(
-        request,
-        404 if in_path else 400,
-        text or "the address can't be used",
-        "go back and try another",
-        [str(each["loc"][-1]) for each in invalid],
-    )
+    status = 404 if in_path else 400
+    message = text or "the address can't be used"
+    wrong = [str(each["loc"][-1]) for each in invalid]
+    return _failed(request, status, message, "go back and try another", wrong)
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
     log.error("%s: %s", request.url.path, error, exc_info=log.isEnabledFor(logging.DEBUG))
-    return _failed(
-        request, 500, f"internal error: {type(error).__name__}", "start 'kbackup ui' with --debug to see more"
-    )
+    # Only the class: a message of a library may hold credentials or a path.
+    message = f"internal error: {type(error).__name__}"
+    return _failed(request, 500, message, "start 'kbackup ui' with --debug to see more")

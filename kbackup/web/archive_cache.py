@@ -63,10 +63,18 @@ class LagCache:
 
     def history(self, archive: Archive, points: Sequence[PointOverview]) -> list[PointLags]:
         """Return the lag of all groups at a sample of `points`, oldest first."""
-        sample = {archive.find_point(p.number).manifest: p for p in sample_points(points, SAMPLES)}
+        sample = {}
+        for point in sample_points(points, SAMPLES):
+            manifest = archive.find_point(point.number).manifest
+            sample[manifest] = point
+
+        def read(manifest: str) -> PointLags:
+            return point_lags(archive, sample[manifest])
+
+        # The lock is held while points are read: another request for the same page must not read them again.
         with self._lock:
             unread = [manifest for manifest in sample if manifest not in self._read]
-            lags = in_threads(lambda manifest: point_lags(archive, sample[manifest]), unread, _THREADS)
+            lags = in_threads(read, unread, _THREADS)
             self._read.update(zip(unread, lags, strict=True))
             for manifest in sample:
                 self._read.move_to_end(manifest)
@@ -121,8 +129,11 @@ class ArchiveSnapshot:
 
     @cached_property
     def rows(self) -> list[TopicRow]:
-        lost = Counter(loss.topic for _, loss in self.losses)
-        return [TopicRow(t, sums_of(t.partitions), lost[t.name]) for t in self.catalogue.topics]
+        losses_of = Counter(loss.topic for _, loss in self.losses)
+        rows = []
+        for topic in self.catalogue.topics:
+            rows.append(TopicRow(topic, sums_of(topic.partitions), losses_of[topic.name]))
+        return rows
 
     @cached_property
     def sums(self) -> Sums:
@@ -131,7 +142,10 @@ class ArchiveSnapshot:
     @cached_property
     def losses(self) -> list[tuple[int, Loss]]:
         """Losses up to this restore point as (restore point, loss), the newest first."""
-        return self._at[0].losses_by_point(self._at[1])[::-1] if self._at is not None else []
+        if self._at is None:
+            return []
+        archive, point = self._at
+        return archive.losses_by_point(point)[::-1]
 
     @cached_property
     def lost_ranges(self) -> dict[IncarnationPartition, list[tuple[int, int]]]:
@@ -147,7 +161,10 @@ class ArchiveSnapshot:
 
     @cached_property
     def schemas(self) -> Schemas | None:
-        return self._at[0].schemas(self._at[1]) if self._at is not None else None
+        if self._at is None:
+            return None
+        archive, point = self._at
+        return archive.schemas(point)
 
     @cached_property
     def schema_index(self) -> SchemaIndex:
@@ -155,21 +172,24 @@ class ArchiveSnapshot:
 
     @cached_property
     def schema_uses(self) -> list[VersionUse]:
-        return list(schema_uses(self.point.topics, self.schema_index)) if self.point is not None else []
+        if self.point is None:
+            return []
+        return list(schema_uses(self.point.topics, self.schema_index))
 
     @cached_property
     def subjects(self) -> list[SubjectOverview]:
-        return subjects_of(self.schemas, self.point.topics) if self.point is not None and self.schemas else []
+        if self.point is None or not self.schemas:
+            return []
+        return subjects_of(self.schemas, self.point.topics)
 
     @cached_property
     def compatibilities(self) -> dict[str, str]:
         """What is set for subjects, for contexts, and ('') for the registry."""
-        settings = self.schemas.settings if self.schemas is not None else ()
-        return {
-            s.subject: str(s.config["compatibilityLevel"])
-            for s in settings
-            if s.config and "compatibilityLevel" in s.config
-        }
+        levels = {}
+        for each in self.schemas.settings if self.schemas is not None else ():
+            if each.config and "compatibilityLevel" in each.config:
+                levels[each.subject] = str(each.config["compatibilityLevel"])
+        return levels
 
     def uses_of(self, topic: str) -> list[VersionUse]:
         """Return the schemas that a topic uses; none if they can't be read: their own page shows the error."""
@@ -194,8 +214,11 @@ class ArchiveSnapshot:
         return self._read[captured]
 
     def settings(self, topic: ArchivedTopic) -> TopicMetadata | None:
+        """Return the settings of a topic as of the restore point that captured the topic last; None if it has none."""
         metadata = self.metadata(topic.as_of)
-        return next((t for t in metadata.topics if t.name == topic.name), None) if metadata is not None else None
+        if metadata is None:
+            return None
+        return next((each for each in metadata.topics if each.name == topic.name), None)
 
 
 # The sections of the web page, and the verdict at the top of every page: as `kbackup status` gives it.
@@ -321,9 +344,12 @@ class ArchiveCache:
 
     def has_point(self, name: str) -> bool:
         """Return whether the last check read such a restore point. Does not wait for other requests."""
-        return name == "latest" or any(
-            str(p.number) == name or (name in p.labels and is_label(name)) for p in self._points
-        )
+        if name == "latest":
+            return True
+        if any(str(point.number) == name for point in self._points):
+            return True
+        # A label that could also be a number or a word of commands selects nothing.
+        return is_label(name) and any(name in point.labels for point in self._points)
 
     def snapshot(self, point_name: str = "latest") -> ArchiveSnapshot:
         """Return the archive as of a restore point.
@@ -333,6 +359,7 @@ class ArchiveCache:
             self._refresh()
             archive = self._archive
             point = archive.restore_point(point_name) if archive is not None else None
+            # A folder of the Java tool has one snapshot, under a number that no restore point has.
             number = point.number if point is not None else 0
             if number not in self._snapshots:
                 if archive is None or point is None:
@@ -354,12 +381,15 @@ class ArchiveCache:
         self._reopenings += 1
 
     def _refresh(self) -> None:
+        """Look for a newer catalog, and judge the status anew, each no more often than its `FRESH` time says."""
         now = self._clock()
         opened = self._opened == self._reopenings
-        if opened and now - self._checked_at < (FRESH_JAVA if self._archive is None else FRESH):
+        fresh = FRESH_JAVA if self._archive is None else FRESH
+        if opened and now - self._checked_at < fresh:
             return
         if not opened or self._archive is None or not self._is_newest(self._archive):
             self._open()
+            # The verdict was on the archive before: a new one is due.
             self._status_at = now - FRESH_STATUS
         if now - self._status_at >= FRESH_STATUS:
             self.sections = self._find_sections()
@@ -385,9 +415,13 @@ class ArchiveCache:
         """Return whether the catalog of `archive` is the newest, by one listing from that catalog on."""
         number = archive.state.number
         before = layout.catalog_key(number - 1) if number else ""
-        keys = (layout.parse_catalog_key(entry.key) for entry in self.store.list(layout.CATALOG, before))
-        later = {key for key in keys if key is not None}
-        return later - far_numbers(later, number) == ({number} if number else set())
+        numbers = set()
+        for entry in self.store.list(layout.CATALOG, before):
+            found = layout.parse_catalog_key(entry.key)
+            if found is not None:
+                numbers.add(found)
+        expected = {number} if number else set()
+        return numbers - far_numbers(numbers, number) == expected
 
     def _find_sections(self) -> tuple[Section, ...]:
         from kbackup.jobs.mirror.flow import has_flows
@@ -395,8 +429,12 @@ class ArchiveCache:
         if self._archive is None:
             return tuple(section for section in SECTIONS if section.java)
         head = self._archive.head
-        rare = {"schemas": head is not None and head.schemas is not None}
-        rare |= {"mirrors": has_flows(self.store), "migration": self._has_migration(self._archive)}
+        # Most archives have none of these: an empty page would only make the navigation longer.
+        rare = {
+            "schemas": head is not None and head.schemas is not None,
+            "mirrors": has_flows(self.store),
+            "migration": self._has_migration(self._archive),
+        }
         return tuple(section for section in SECTIONS if rare.get(section.name, True))
 
     def _has_migration(self, archive: Archive) -> bool:
@@ -404,7 +442,11 @@ class ArchiveCache:
 
         'kbackup migrate archive' makes restore points of metadata alone."""
         points = archive.restore_points[-MIGRATION_POINTS:]
-        candidates = {p.number for p in points if p is points[-1] or not (p.topics or p.segments)}
+        candidates = set()
+        for point in points:
+            holds_metadata_alone = not point.topics and not point.segments
+            if point is points[-1] or holds_metadata_alone:
+                candidates.add(point.number)
         self._znodes = {number: held for number, held in self._znodes.items() if number in candidates}
         for number in candidates - self._znodes.keys():
             try:

@@ -62,8 +62,9 @@ class Access:
 
     def knows_host(self, host: str) -> bool:
         """Return whether a Host header has a known name or any IP address."""
-        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].rstrip(".")
-        name = name.lower()
+        name = host.partition(":")[0].rstrip(".").lower()
+        if host.startswith("["):  # an IPv6 address, which has colons of its own
+            name = host[1:].partition("]")[0].lower()
         try:
             ipaddress.ip_address(name)
         except ValueError:
@@ -71,15 +72,21 @@ class Access:
         return True
 
     def opens(self, given: str | None) -> bool:
-        return self.token is None or (given is not None and secrets.compare_digest(given.encode(), self.token.encode()))
+        """Return whether a token is the right one."""
+        if self.token is None:
+            return True
+        # In constant time: how long it takes must not tell how many characters are right.
+        return given is not None and secrets.compare_digest(given.encode(), self.token.encode())
 
     def admits(self, headers: Headers) -> bool:
+        """Return whether a request has the token, or the cookie of who gave the token before."""
+        if self.token is None:
+            return True
         kind, _, bearer = headers.get("authorization", "").partition(" ")
-        return (
-            self.token is None
-            or (kind.lower() == "bearer" and self.opens(bearer.strip()))
-            or secrets.compare_digest(self._cookie_in(headers).encode(), self.pass_.encode())
-        )
+        if kind.lower() == "bearer" and self.opens(bearer.strip()):
+            return True
+        cookie = self._cookie_in(headers)
+        return secrets.compare_digest(cookie.encode(), self.pass_.encode())
 
     def _cookie_in(self, headers: Headers) -> str:
         try:
@@ -90,6 +97,8 @@ class Access:
 
 
 class Guard:
+    """Answers requests that may not pass, and passes the others on to the pages."""
+
     def __init__(
         self, app: ASGIApp, access: Access, refuse: Refusal, entered: Callable[[Scope, str], Response]
     ) -> None:
@@ -153,11 +162,11 @@ class Guard:
         """Exchange a token for a cookie, and lead to the address without the token."""
         if not self._access.opens(token):
             return self._lock(scope, "this token is wrong")
-        rest = urlencode([(k, v) for k, v in parse_qsl(query, keep_blank_values=True) if k != "token"])
+        parameters = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name != "token"]
+        rest = urlencode(parameters)
         page = self._entered(scope, f"?{rest}" if rest else "")
-        page.set_cookie(
-            self._access.cookie, self._access.pass_, httponly=True, samesite="strict", secure=_is_over_tls(scope)
-        )
+        cookie, pass_ = self._access.cookie, self._access.pass_
+        page.set_cookie(cookie, pass_, httponly=True, samesite="strict", secure=_is_over_tls(scope))
         return page
 
     def _lock(self, scope: Scope, message: str) -> Response:

@@ -51,7 +51,9 @@ class PageRequest:
 
     def link(self, *parts: object, **query: object) -> str:
         """Return an address that keeps the restore point, unless it is the newest."""
-        return path(*parts, **{"point": None if self.point_name == "latest" else self.point_name, **query})
+        kept_point = None if self.point_name == "latest" else self.point_name
+        parameters = {"point": kept_point, **query}
+        return path(*parts, **parameters)
 
     def decoding(self, decodes: bool) -> PageDecoding:
         """Return the decoding of the page's records; without `decodes` they stay as they are."""
@@ -72,10 +74,13 @@ class PageRequest:
 
 
 def page_request(request: Request, point: str = "latest") -> PageRequest:
-    query = [(name, value) for name, value in request.query_params.multi_items() if name != "point"]
-    here = quote(request.scope["path"]) + (f"?{urlencode(query)}" if query else "")
+    """Return the request of a page, as of a restore point that the address names."""
+    newest_url = quote(request.scope["path"])
+    other_parameters = [(name, value) for name, value in request.query_params.multi_items() if name != "point"]
+    if other_parameters:
+        newest_url += f"?{urlencode(other_parameters)}"
     app = request.app.state
-    return PageRequest(app.cache, point or "latest", here, app.decoder, app.restore_command)
+    return PageRequest(app.cache, point or "latest", newest_url, app.decoder, app.restore_command)
 
 
 Requested = Annotated[PageRequest, Depends(page_request)]

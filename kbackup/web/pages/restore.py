@@ -91,13 +91,16 @@ def restore(request: Requested, form: Annotated[RestoreForm, Query()]) -> HTMLRe
         # by its number, as a newer restore point may come before the command runs; a time chooses its restore point by
         # itself, unless one is selected, too
         by_time = form.to_time.strip() and request.point_name == "latest"
-        settings = form.settings("latest" if by_time else request.snapshot.number or "latest")
+        restore_point = "latest" if by_time else request.snapshot.number or "latest"
+        settings = form.settings(restore_point)
         plan, warnings = _plan(request, settings)
         # an id, so that the same command resumes the restore after an interruption
         settings = {"archive": request.cache.store.url, **settings, "restore.restore_id": plan.restore_id}
         commands = [request.restore_command(settings, "--dry-run"), request.restore_command(settings)]
     except (UsageError, RefusedError) as refused:
         plan, error = None, refused
+    wrong = _field_of(error) if error is not None else ""
+    numbers = [point.number for point in request.cache.points()]
     response = request.page(
         "restore.html",
         "restore",
@@ -106,8 +109,8 @@ def restore(request: Requested, form: Annotated[RestoreForm, Query()]) -> HTMLRe
         warnings=warnings,
         commands=commands,
         error=error,
-        wrong=_field_of(error) if error is not None else "",
-        numbers=[p.number for p in request.cache.points()],
+        wrong=wrong,
+        numbers=numbers,
         topics=_offered(request.snapshot.topics),
         groups=_offered(request.snapshot.by_group),
         most=RENAMED,
@@ -122,7 +125,10 @@ def _plan(request: PageRequest, settings: dict[str, object]) -> tuple[RestorePla
     """Return the plan of `kbackup restore` with these settings, without a target, and its warnings."""
     from kbackup.jobs.restore.plan import plan_restore, select_content
 
-    checked = {path.partition(".")[2]: convert(KEYS[path], value, "the form") for path, value in settings.items()}
+    checked = {}
+    for path, value in settings.items():
+        _, _, option = path.partition(".")
+        checked[option] = convert(KEYS[path], value, "the form")
     options = msgspec.convert(checked, Restore)
     content = select_content(options, request.cache.store, request.snapshot.archive)
     plan = plan_restore(options, content, "")
@@ -138,12 +144,20 @@ def _field_of(error: KbackupError) -> str:
     found = _FIELD.search(error.message)
     option, kind, every = found.groups("") if found is not None else ("", "", "")
     name = option.replace("-", "_") or kind or f"exclude_{every}"
-    return next((field for field in (name, name.removesuffix("s")) if field in RestoreForm.model_fields), "")
+    # Settings of several values have names in the plural; the fields of the form are named as the options are.
+    for field in (name, name.removesuffix("s")):
+        if field in RestoreForm.model_fields:
+            return field
+    return ""
 
 
 def _renamed(old: list[str], new: list[str]) -> dict[str, str]:
     """Return new names by old ones, which are percent-encoded: browsers change line ends in fields."""
-    return {unquote(name): target.strip() for name, target in zip(old, new, strict=False) if target.strip()}
+    renamed = {}
+    for name, target in zip(old, new, strict=False):
+        if target.strip():
+            renamed[unquote(name)] = target.strip()
+    return renamed
 
 
 def _entries(values: list[str]) -> list[str]:
@@ -156,8 +170,11 @@ def _patterns(values: list[str]) -> list[str]:
 
 
 def _absolute(option: str, text: str, *, up: bool = False) -> str | None:
+    """Return a time that stays the same whenever the command runs: the field may say "2h ago"; None if it is empty."""
+    if not text.strip():
+        return None
     try:
-        return time_text(moment(text, up=up)) if text.strip() else None
+        return time_text(moment(text, up=up))
     except BadInputError as error:
         raise UsageError(f"{option}: {error.message}", error.hint) from None
 

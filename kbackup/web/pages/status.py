@@ -20,6 +20,7 @@ from kbackup.web.view import GET, Number, Requested, list_page
 if TYPE_CHECKING:
     from kbackup.archive.verify.findings import Verification
     from kbackup.jobs.drill.report import DrillReport
+    from kbackup.jobs.mirror.status import MirroredTopic
 
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -67,12 +68,15 @@ def drills(request: Requested, page: Number = 1) -> HTMLResponse:
     keys = sorted((key for key in listed if layout.parse_verification_key(key) is not None), reverse=True)
     records = _read_all(keys[:PAGE], verification)
     points = {point.number for point in request.cache.points()}
+    rows = list(zip(stored.entries, reports, strict=True))
+    # Only as many verifications as a page shows were read; all are counted.
+    verifications = list(zip(keys, records, strict=False))
     return request.page(
         "drills.html",
         "drills",
         list_page=stored,
-        rows=list(zip(stored.entries, reports, strict=True)),
-        verifications=list(zip(keys, records, strict=False)),
+        rows=rows,
+        verifications=verifications,
         verified=len(keys),
         points=points,
         most=MOST,
@@ -120,11 +124,15 @@ def mirrors(request: Requested) -> HTMLResponse:
     archive = request.cache.snapshot().archive
     if archive is None:
         raise UsageError("a folder of the Java tool has no mirrors", "make an archive of it: 'kbackup adopt'")
-    flows = [
-        (flow, sorted(flow.topics, key=lambda t: (not t.held_back, -t.records_behind, t.topic)))
-        for flow in flows_of(archive, request.cache.store)
-    ]
+    flows = []
+    for flow in flows_of(archive, request.cache.store):
+        flows.append((flow, sorted(flow.topics, key=_urgency)))
     return request.page("mirrors.html", "mirrors", flows=flows, most=MOST_FLOWS, silent=SILENT)
+
+
+def _urgency(topic: MirroredTopic) -> tuple[bool, int, str]:
+    """Order topics that are held back first, then those that are farthest behind."""
+    return not topic.held_back, -topic.records_behind, topic.topic
 
 
 # The page of a migration from ZooKeeper to KRaft: its state at the newest restore points with znodes.
