@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Generic, Self, TextIO, TypeVar
 
 import msgspec
 
@@ -34,6 +34,8 @@ def human_age(moment: str) -> str:
 
 
 Cell = str | int | float | None
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 _NAME = 24  # characters of a name that stay as long as a minor column can be left out in its place
 _SHORT_NAME = 12  # characters of a name that stay on the narrowest terminal
@@ -61,11 +63,31 @@ class Column:
     prose: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ColumnOf(Generic[T_contra]):
+    """A column of a table whose rows are objects: its name, what its cell shows of a row, and the rules of `Column`."""
+
+    name: str
+    cell: Callable[[T_contra], Cell]
+    importance: int = _MAIN
+    optional: bool = False
+    alarming: bool = False
+    prose: bool = False
+
+    @property
+    def head(self) -> Column:
+        return Column(self.name, self.importance, self.optional, self.alarming, self.prose)
+
+
+_WORDS = ("optional", "alarming", "prose")
+
+
 def columns(text: str) -> list[Column]:
     """Return the columns that a text names with their rules: "topic, partitions 2, losses optional alarming"."""
     made = []
-    for words in (each.split(" ") for each in text.split(", ")):
-        rules = [word for word in words if word.isdecimal() or word in ("optional", "alarming", "prose")]
+    for column in text.split(", "):
+        words = column.split(" ")
+        rules = [word for word in words if word.isdecimal() or word in _WORDS]
         name = " ".join(words[: len(words) - len(rules)])
         importance = next((int(word) for word in rules if word.isdecimal()), _MAIN)
         made.append(Column(name, importance, "optional" in rules, "alarming" in rules, "prose" in rules))
@@ -76,36 +98,53 @@ def print_table(columns: Sequence[str | Column], rows: Sequence[Sequence[Cell]],
     """Print a table; columns of numbers are aligned right, None is "-". Return what the terminal has no room for.
 
     With `wide` a terminal gets what a pipe gets: all columns, nothing cut."""
-    named = [column if isinstance(column, Column) else Column(column) for column in columns]
-    shown = [at for at, column in enumerate(named) if not column.optional or not rows or any(row[at] for row in rows)]
-    heads = [named[at] for at in shown]
-    cells = [[row[at] for at in shown] for row in rows]
-    right = [all(isinstance(row[at], int | float | None) for row in cells) for at in range(len(heads))]
-    texts = [[printable(cell_text(cell)) for cell in row] for row in cells]
+    heads: list[Column] = []
+    shown: list[int] = []
+    right: list[bool] = []
+    for at, column in enumerate(columns):
+        head = column if isinstance(column, Column) else Column(column)
+        cells_below = [row[at] for row in rows]
+        if head.optional and rows and not any(cells_below):
+            continue
+        heads.append(head)
+        shown.append(at)
+        right.append(all(isinstance(cell, int | float | None) for cell in cells_below))
+    cells = []
+    texts = []
+    for row in rows:
+        shown_cells = [row[at] for at in shown]
+        cells.append(shown_cells)
+        texts.append([printable(cell_text(cell)) for cell in shown_cells])
     if sys.stdout.isatty() and not wide:
-        short = [[_MOMENT.sub(r"\1 \2Z", text) for text in row] for row in texts]
-        return _fitted_table(heads, cells, short, right)
-    _plain_table([[head.name.upper() for head in heads], *texts], right)
+        for line in texts:
+            # A terminal gets times without seconds: more columns fit.
+            line[:] = [_MOMENT.sub(r"\1 \2Z", text) for text in line]
+        return _fitted_table(heads, cells, texts, right)
+    names = [head.name.upper() for head in heads]
+    _plain_table([names, *texts], right)
     return []
 
 
 def cell_text(cell: Cell) -> str:
     if cell is None:
         return "-"
+    # True is an int, too, and reads better as it is.
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
 
 
 def _plain_table(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
-    widths = [
-        width if to_right else max((len(line[at]) for line in lines if len(line[at]) <= _PADDED), default=0)
-        for at, (width, to_right) in enumerate(zip(_widths(lines), right, strict=True))
-    ]
+    widths = []
+    for texts, to_right in zip(zip(*lines, strict=True), right, strict=True):
+        lengths = [len(text) for text in texts]
+        if not to_right:
+            # One long name would push the columns after it out of sight in every line: it stands out alone.
+            lengths = [length for length in lengths if length <= _PADDED]
+        widths.append(max(lengths, default=0))
     for line in lines:
-        cells = (
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
-        )
-        print((" " * _GAP).join(cells).rstrip(), flush=True)
+        padded = []
+        for text, width, to_right in zip(line, widths, right, strict=True):
+            padded.append(text.rjust(width) if to_right else text.ljust(width))
+        print((" " * _GAP).join(padded).rstrip(), flush=True)
 
 
 def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
@@ -113,18 +152,33 @@ def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _fit(columns: Sequence[Column], widths: Sequence[int], least: Sequence[int], room: int) -> dict[int, int]:
-    """Return the width of each column that fits into `room` characters, by its index. A column of `widths` characters
-    takes at `least` so many."""
-    kept = [*range(len(columns))]
+    """Return the width of each column that fits into `room` characters, by its index. `widths` are those of the longest
+    texts, `least` those that the columns need at least."""
+
+    def rank(at: int) -> tuple[int, int]:
+        """Order columns by importance; of equal ones the right one goes first."""
+        return columns[at].importance, -at
+
+    kept = list(range(len(columns)))
     while True:
-        out = min(kept[1:], key=lambda at: (columns[at].importance, -at), default=None)
-        shortest = 1 if out is None else _NAME if columns[out].importance < _MAIN else _SHORT_NAME
+        # The first column names the row: it always stays.
+        out = min(kept[1:], key=rank, default=None)
+        if out is None:
+            shortest = 1
+        elif columns[out].importance < _MAIN:
+            shortest = _NAME  # rather lose a minor column than more of a name
+        else:
+            shortest = _SHORT_NAME
         free = room - _GAP * (len(kept) - 1)
-        prose = max(
-            _NAME, free - sum(widths[at] for at in kept if not columns[at].prose)
-        )  # wrapped before names are cut
-        wanted = {at: min(widths[at], max(least[at], prose)) if columns[at].prose else widths[at] for at in kept}
-        for most in range(max(*wanted.values(), shortest), shortest - 1, -1):
+        # Prose is wrapped before names are cut: it gets what the other columns leave.
+        others = sum(widths[at] for at in kept if not columns[at].prose)
+        for_prose = max(_NAME, free - others)
+        wanted = {at: widths[at] for at in kept}
+        for at in kept:
+            if columns[at].prose:
+                wanted[at] = min(widths[at], max(least[at], for_prose))
+        longest = max(*wanted.values(), shortest)
+        for most in range(longest, shortest - 1, -1):
             fitted = {at: min(width, max(least[at], most)) for at, width in wanted.items()}
             if sum(fitted.values()) <= free:
                 return fitted
@@ -145,18 +199,26 @@ def _fitted_table(
 
     console = Console(file=sys.stdout)
     fitted: dict[int, int] = {}
-    for cut in (None, " "):  # headings of one line, or, to have more columns, of one word a line
-        heads = [max(map(len, column.name.split(cut) if cut else [column.name])) for column in columns]
-        widths = [max(*pair) for pair in zip(heads, _widths(texts) or heads, strict=True)]
-        least = [w if to_right or w <= _SHORT else head for w, to_right, head in zip(widths, right, heads, strict=True)]
+    # Headings of one line, or, to have more columns, of one word a line.
+    in_lines = [[column.name] for column in columns]
+    in_words = [column.name.split(" ") for column in columns]
+    for headings in (in_lines, in_words):
+        heads = [max(map(len, heading)) for heading in headings]
+        cells_below = _widths(texts) or heads
+        widths = [max(head, below) for head, below in zip(heads, cells_below, strict=True)]
+        least = []
+        for width, head, is_number in zip(widths, heads, right, strict=True):
+            # A number that lost a digit would be another one: numbers and short texts are never cut.
+            is_whole = is_number or width <= _SHORT
+            least.append(width if is_whole else head)
         fitted = _fit(columns, widths, least, console.width)
         if len(fitted) == len(columns):
             break
     table = Table(box=None, header_style="bold", pad_edge=False)
     for at, width in fitted.items():
         name, prose = columns[at].name, columns[at].prose
-        head = name if len(name) <= width else name.replace(" ", "\n")
-        table.add_column(Text(head), justify="right" if right[at] else "left", width=width, no_wrap=not prose)
+        heading_text = name if len(name) <= width else name.replace(" ", "\n")
+        table.add_column(Text(heading_text), justify="right" if right[at] else "left", width=width, no_wrap=not prose)
     is_cut = False
     for row, line in zip(rows, texts, strict=True):
         cells = []
@@ -168,7 +230,9 @@ def _fitted_table(
         table.add_row(*cells)
     console.print(table)
     left_out = [column.name for at, column in enumerate(columns) if at not in fitted]
-    return [*left_out, *(["whole names"] if is_cut else [])]
+    if is_cut:
+        left_out.append("whole names")
+    return left_out
 
 
 PLAIN_INTERVAL = 10.0
@@ -343,7 +407,8 @@ class Reporter:
         if error is not None:
             named = {"type": type(error).__name__, "message": error.message, "hint": error.hint}
             failure = {"error": {**named, "exit_code": error.exit_code}}
-        self._print_document({**(self._fields or {}), **failure, "exit_code": exit_code})
+        fields = self._fields or {}
+        self._print_document({**fields, **failure, "exit_code": exit_code})
 
     def _print_document(self, fields: Mapping[str, object]) -> None:
         _print(json_text(fields, indent=-1 if self.one_line else 2), sys.stdout)
@@ -367,8 +432,20 @@ class Reporter:
             self.line(f"{name:<{width}} {value}")
 
     def table(self, columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]]) -> None:
-        if not self.json and (left_out := print_table(columns, [*rows], wide=self.wide)):
+        """Print a table of rows that have a cell for each column."""
+        if self.json:
+            return
+        left_out = print_table(columns, list(rows), wide=self.wide)
+        if left_out:
             self.note(f"--wide also shows: {', '.join(left_out)}")
+
+    def table_of(self, columns: Sequence[ColumnOf[T]], rows: Iterable[T]) -> None:
+        """Print a table with a row for each object."""
+        heads = [column.head for column in columns]
+        cells = []
+        for row in rows:
+            cells.append([column.cell(row) for column in columns])
+        self.table(heads, cells)
 
     def note(self, *texts: str) -> None:
         """Print information for people on stderr."""
@@ -396,8 +473,10 @@ def json_text(value: object, indent: int) -> str:
         text = msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
     except UnicodeEncodeError:  # half a surrogate pair: an argument or a file name that is not UTF-8
         text = json.dumps(value, indent=indent if indent >= 0 else None)
-    lines = text.split("\n")
-    return "\n".join(line if line.isprintable() else "".join(map(json_sign, line)) for line in lines)
+    lines = []
+    for line in text.split("\n"):
+        lines.append(line if line.isprintable() else "".join(map(json_sign, line)))
+    return "\n".join(lines)
 
 
 def _print(text: str, stream: TextIO) -> None:
@@ -466,16 +545,20 @@ class ShownProgress(ExitStack):
 
 def show_window(choice: Choice, reporter: Reporter) -> None:
     """Print the window that a restore would read: bounds and reasons as notes, excluded records as warnings."""
-    bounds = [
-        *([f"from {time_text(choice.from_time)}"] if choice.from_time is not None else []),
-        *([f"up to {time_text(choice.to_time)}"] if choice.to_time is not None else []),
-    ]
+    bounds = []
+    if choice.from_time is not None:
+        bounds.append(f"from {time_text(choice.from_time)}")
+    if choice.to_time is not None:
+        bounds.append(f"up to {time_text(choice.to_time)}")
     if bounds:
-        reporter.note(f"  records {' '.join(bounds)}, {'both ' if len(bounds) > 1 else ''}included")
+        both = "both " if len(bounds) > 1 else ""
+        reporter.note(f"  records {' '.join(bounds)}, {both}included")
     if choice.ranges:
         reporter.note(f"  offsets {', '.join(choice.ranges)}, the end of each range excluded")
     if choice.skipped:
-        kept = ", the end of each range kept" if any("-" in each.rpartition(":")[2] for each in choice.skipped) else ""
+        # A skipped offset has no end; the name of its topic may have a hyphen.
+        has_ranges = any("-" in each.rpartition(":")[2] for each in choice.skipped)
+        kept = ", the end of each range kept" if has_ranges else ""
         reporter.note(f"  without offsets {', '.join(choice.skipped)}{kept}")
     if choice.where:
         reporter.note(f"  only records with {choice.where}")
