@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from kbackup.cli.common.options import (
     rate_option,
     source_options,
 )
-from kbackup.cli.common.output import Reporter, ShownProgress, columns
+from kbackup.cli.common.output import ColumnOf, Reporter, ShownProgress
 from kbackup.cli.common.session import spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.jobs.common import Stop
@@ -28,10 +29,11 @@ from kbackup.metrics.registry import counted
 from kbackup.util.text import human_count, human_duration, human_size, join_names, plural
 
 if TYPE_CHECKING:
+    from kbackup.archive.models import TopicState
     from kbackup.config.models import Follow
     from kbackup.jobs.backup.job import BackupReport
     from kbackup.jobs.backup.plan import Plan
-    from kbackup.jobs.export.job import ExportReport
+    from kbackup.jobs.export.job import ExportReport, TableReport
     from kbackup.metrics.server import Health
 
 
@@ -50,7 +52,8 @@ class RoundReporter:
 
     def committed(self, report: BackupReport) -> None:
         losses = tuple(f"loss: {loss.message}" for loss in report.losses)
-        # a warning of the round before holds still, and was told then
+        # A warning that stays true would fill the log of a process that backs up every minute: it is printed once. A
+        # loss happens once.
         new_warnings = [text for text in report.warnings if text not in self._warnings]
         for text in (*new_warnings, *losses):
             self._reporter.warning(f"{self._label}{text}")
@@ -236,22 +239,27 @@ def _show_plan(plan: Plan, reporter: Reporter) -> None:
     )
 
 
+def _topic_name(topic: TopicState) -> str:
+    if topic.incarnation == 1:
+        return topic.name
+    return f"{topic.name} (incarnation {topic.incarnation})"
+
+
+def _topic_bytes(topic: TopicState) -> str:
+    return human_size(sum(partition.bytes for partition in topic.partitions))
+
+
 def _show(report: BackupReport, reporter: Reporter) -> None:
     totals = report.totals
-    reporter.table(
-        columns("topic, state 2, partitions 1, new records, records 4, bytes 3"),
-        [
-            (
-                t.name if t.incarnation == 1 else f"{t.name} (incarnation {t.incarnation})",
-                t.state,
-                len(t.partitions),
-                report.new_records.get(t.name, 0),
-                sum(p.records for p in t.partitions),
-                human_size(sum(p.bytes for p in t.partitions)),
-            )
-            for t in report.topics
-        ],
+    topic_columns: Sequence[ColumnOf[TopicState]] = (
+        ColumnOf("topic", _topic_name),
+        ColumnOf("state", lambda topic: topic.state, importance=2),
+        ColumnOf("partitions", lambda topic: len(topic.partitions), importance=1),
+        ColumnOf("new records", lambda topic: report.new_records.get(topic.name, 0)),
+        ColumnOf("records", lambda topic: sum(partition.records for partition in topic.partitions), importance=4),
+        ColumnOf("bytes", _topic_bytes, importance=3),
     )
+    reporter.table_of(topic_columns, report.topics)
     reporter.warning(*report.warnings)
     reporter.warning(*(f"loss: {loss.message}" for loss in report.losses))
     if report.note:
@@ -261,13 +269,13 @@ def _show(report: BackupReport, reporter: Reporter) -> None:
             "earlier restore points keep what they have of these topics; to see all losses: kbackup info; to lose "
             "less: back up more often, or kbackup backup --follow"
         )
-    size = f"{human_size(totals.bytes)} ({human_size(totals.stored_bytes)} stored)"
-    reporter.line(
-        f"restore point {report.restore_point} of {report.archive}: {plural(totals.records, 'new record')}, {size} in "
-        f"{plural(totals.segments, 'segment')}; {plural(totals.topics, 'topic')}, "
-        f"{plural(totals.partitions, 'partition')}, {plural(totals.groups, 'group')}; "
-        f"{human_duration(sum(report.seconds.values()))}"
+    added = f"{plural(totals.records, 'new record')}, {human_size(totals.bytes)}"
+    stored = f"({human_size(totals.stored_bytes)} stored) in {plural(totals.segments, 'segment')}"
+    held = (
+        f"{plural(totals.topics, 'topic')}, {plural(totals.partitions, 'partition')}, {plural(totals.groups, 'group')}"
     )
+    duration = human_duration(sum(report.seconds.values()))
+    reporter.line(f"restore point {report.restore_point} of {report.archive}: {added} {stored}; {held}; {duration}")
     reporter.document(report)
 
 
@@ -296,24 +304,28 @@ def export_command(context: CommandContext) -> int:
     ):
         from kbackup.jobs.export.job import ExportJob, export_delta, export_parquet
 
-        lease = config.backup.lease_seconds
+        lease, registry = config.backup.lease_seconds, config.schema_registry
         for url, write in ((export.delta, export_delta), (export.parquet, export_parquet)):
             if url:
-                done.append(
-                    write(ExportJob(export, url, store, config.stores, spark, shown, lease, config.schema_registry))
-                )
+                job = ExportJob(export, url, store, config.stores, spark, shown, lease, registry)
+                done.append(write(job))
     for report in done:
         _show_export(report, reporter)
     reporter.document({"exports": [msgspec.to_builtins(report) for report in done]})
     return EXIT_LOSS if any(report.losses for report in done) and not config.backup.allow_loss else EXIT_OK
 
 
+_EXPORTED: Sequence[ColumnOf[TableReport]] = (
+    ColumnOf("table", lambda table: table.url),
+    ColumnOf("restore points", lambda table: _points(table.restore_points)),
+    ColumnOf("new records", lambda table: table.records),
+)
+"""The columns of the tables that an export has written to."""
+
+
 def _show_export(report: ExportReport, reporter: Reporter) -> None:
     if report.tables:
-        reporter.table(
-            ("table", "restore points", "new records"),
-            [(t.url, _points(t.restore_points), t.records) for t in report.tables],
-        )
+        reporter.table_of(_EXPORTED, report.tables)
     reporter.warning(*(f"loss: {loss}" for loss in report.losses))
     if report.losses:
         reporter.note("to export all records: run 'kbackup export' before each 'kbackup expire --older-than'")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
@@ -12,12 +12,14 @@ from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import archive_command, client_file_option, key_option, name_options
-from kbackup.cli.common.output import Cell, Column, Reporter, columns
+from kbackup.cli.common.output import ColumnOf, Reporter, cell_text
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 
 if TYPE_CHECKING:
-    from kbackup.jobs.diff import Diff, DiffView, Value
+    from kbackup.jobs.diff import AclDiff, Diff, DiffView, GroupDiff, Move, OffsetDiff, TopicDiff, Value
+
+T = TypeVar("T")
 
 
 @archive_command(
@@ -62,50 +64,84 @@ def command(context: CommandContext, a: str, b: str, exit_code: bool) -> int:
     return EXIT_LOSS if exit_code and not differences.same else EXIT_OK
 
 
-_VALUES = (
-    ("users", "user", "mechanism"),
-    ("broker_configs", "broker", "config"),
-    ("group_configs", "group", "config"),
-    ("quotas", "entity", "quota"),
-    ("tokens", "owner", "token"),
-    ("client_metrics", "client metrics", "config"),
-    ("features", "of", "feature"),
-    ("schemas", "subject", "name"),
+_TOPICS: Sequence[ColumnOf[TopicDiff]] = (
+    ColumnOf("topic", lambda diff: diff.topic),
+    ColumnOf("change", lambda diff: diff.change),
+    ColumnOf("partitions", lambda diff: _change(*diff.partitions), importance=4),
+    ColumnOf("replication", lambda diff: _change(*diff.replication), importance=3),
 )
-"""Parts of the differences that consist of values, and the names of the columns of owner and name."""
+_OFFSETS: Sequence[ColumnOf[OffsetDiff]] = (
+    ColumnOf("topic", lambda diff: diff.topic),
+    ColumnOf("partition", lambda diff: diff.partition),
+    ColumnOf("start", lambda diff: _change(*diff.start), importance=3),
+    ColumnOf("end", lambda diff: _change(*diff.end), importance=4),
+    ColumnOf("added", lambda diff: diff.added),
+)
+
+
+class _MoveOfGroup(NamedTuple):
+    """A committed offset that is another one now, with the group whose offset it is."""
+
+    group: GroupDiff
+    move: Move
+
+
+_MOVES: Sequence[ColumnOf[_MoveOfGroup]] = (
+    ColumnOf("group", lambda moved: moved.group.group),
+    ColumnOf("change", lambda moved: moved.group.change, importance=1),
+    ColumnOf("topic", lambda moved: moved.move.topic),
+    ColumnOf("partition", lambda moved: moved.move.partition),
+    ColumnOf("before", lambda moved: moved.move.before, importance=4),
+    ColumnOf("after", lambda moved: moved.move.after),
+)
+_ACLS: Sequence[ColumnOf[AclDiff]] = (
+    ColumnOf("acl", lambda diff: diff.change),
+    ColumnOf("principal", lambda diff: diff.acl.principal),
+    ColumnOf("host", lambda diff: diff.acl.host, importance=1),
+    ColumnOf("permission", lambda diff: diff.acl.permission, importance=3),
+    ColumnOf("operation", lambda diff: diff.acl.operation),
+    ColumnOf("resource", lambda diff: diff.acl.resource, importance=4),
+    ColumnOf("name", lambda diff: diff.acl.name),
+    ColumnOf("pattern", lambda diff: diff.acl.pattern, importance=2),
+)
+
+
+def value_columns(owner: str, name: str) -> Sequence[ColumnOf[Value]]:
+    """Return the columns of a table of values, where the first two say whose value it is and what its name is."""
+    return (
+        ColumnOf(owner, lambda value: value.owner),
+        ColumnOf(name, lambda value: value.name),
+        ColumnOf("change", lambda value: value.change, importance=1),
+        ColumnOf("before", lambda value: value.before),
+        ColumnOf("after", lambda value: value.after),
+    )
 
 
 def _show(diff: Diff, reporter: Reporter) -> None:
     reporter.note(f"from {diff.a} to {diff.b}")
-    _table(
-        reporter,
-        columns("topic, change, partitions 4, replication 3"),
-        [(t.topic, t.change, _change(*t.partitions), _change(*t.replication)) for t in diff.topics],
-    )
-    configs = [value for topic in diff.topics for value in topic.configs]
-    _table(reporter, columns("topic, config, change 1, before, after"), map(_value, configs))
-    _table(
-        reporter,
-        columns("topic, partition, start 3, end 4, added"),
-        [(o.topic, o.partition, _change(*o.start), _change(*o.end), o.added) for o in diff.offsets],
-    )
-    _table(
-        reporter,
-        columns("group, change 1, topic, partition, before 4, after"),
-        [(g.group, g.change, m.topic, m.partition, m.before, m.after) for g in diff.groups for m in g.moved],
-    )
-    _table(
-        reporter,
-        columns("acl, principal, host 1, permission 3, operation, resource 4, name, pattern 2"),
-        [
-            (d.change, a.principal, a.host, a.permission, a.operation, a.resource, a.name, a.pattern)
-            for d, a in ((d, d.acl) for d in diff.acls)
-        ],
-    )
-    for part, owner, name in _VALUES:
-        _table(reporter, columns(f"{owner}, {name}, change 1, before, after"), map(_value, getattr(diff, part)))
+    configs: list[Value] = []
+    for topic in diff.topics:
+        configs += topic.configs
+    moves = []
+    for group in diff.groups:
+        for move in group.moved:
+            moves.append(_MoveOfGroup(group, move))
+    _table(reporter, _TOPICS, diff.topics)
+    _table(reporter, value_columns("topic", "config"), configs)
+    _table(reporter, _OFFSETS, diff.offsets)
+    _table(reporter, _MOVES, moves)
+    _table(reporter, _ACLS, diff.acls)
+    _table(reporter, value_columns("user", "mechanism"), diff.users)
+    _table(reporter, value_columns("broker", "config"), diff.broker_configs)
+    _table(reporter, value_columns("group", "config"), diff.group_configs)
+    _table(reporter, value_columns("entity", "quota"), diff.quotas)
+    _table(reporter, value_columns("owner", "token"), diff.tokens)
+    _table(reporter, value_columns("client metrics", "config"), diff.client_metrics)
+    _table(reporter, value_columns("of", "feature"), diff.features)
+    _table(reporter, value_columns("subject", "name"), diff.schemas)
     reporter.note(*(f"not compared: {subject} ({why})" for subject, why in diff.not_compared.items()))
-    added = sum(max(0, o.added) for o in diff.offsets)
+    # A log that was cut has no new offsets, and takes none from the others.
+    added = sum(max(0, moved.added) for moved in diff.offsets)
     counts = (
         (len(diff.topics), "topics"),
         (len(diff.offsets), f"partitions ({added:,} new offsets)"),
@@ -123,19 +159,15 @@ def _show(diff: Diff, reporter: Reporter) -> None:
     reporter.line("there are no differences" if diff.same else different)
 
 
-def _table(reporter: Reporter, heads: list[Column], rows: Iterable[tuple[Cell, ...]]) -> None:
+def _table(reporter: Reporter, columns: Sequence[ColumnOf[T]], rows: Sequence[T]) -> None:
     """Print a table and an empty line; print nothing without rows."""
-    shown = list(rows)
-    if shown:
-        reporter.table(heads, shown)
+    if rows:
+        reporter.table_of(columns, rows)
         reporter.line()
 
 
-def _value(value: Value) -> tuple[Cell, ...]:
-    return value.owner, value.name, value.change, value.before, value.after
-
-
 def _change(before: int | None, after: int | None) -> str:
+    """Return a number that changed as "before -> after", or the number alone if it is the same."""
     if before == after:
-        return f"{after:,}" if after is not None else "-"
-    return " -> ".join("-" if number is None else f"{number:,}" for number in (before, after))
+        return cell_text(after)
+    return f"{cell_text(before)} -> {cell_text(after)}"

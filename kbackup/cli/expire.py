@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,13 +10,13 @@ import click
 
 from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import Duration, archive_command, own_command
-from kbackup.cli.common.output import Reporter, ShownProgress, columns, human_age
+from kbackup.cli.common.output import Cell, ColumnOf, Reporter, ShownProgress, human_age
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import StoreError
 from kbackup.util.text import human_size, plural
 
 if TYPE_CHECKING:
-    from kbackup.jobs.retention import ExpireReport
+    from kbackup.jobs.retention import ExpireReport, PointFate
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FAILED = 10
@@ -75,7 +75,8 @@ def command(
     from kbackup.jobs.retention import Expiry, Policy, expire
     from kbackup.jobs.retention import undo as undo_expire
 
-    policy = Policy(**{name: keep[f"keep_{name}"] or 0 for name in ("last", *_UNITS)}, within=keep_within)
+    kept = {name: keep[f"keep_{name}"] or 0 for name in ("last", *_UNITS)}
+    policy = Policy(**kept, within=keep_within)
     store, lease = archive_store(context), context.config.backup.lease_seconds
     if undo:
         undone = undo_expire(store, lease)
@@ -84,7 +85,8 @@ def command(
         context.reporter.document(undone)
         return
     with ShownProgress(context.reporter) as shown:
-        report = expire(store, Expiry(policy, older_than, grace, ignore_mirrors), lease, shown, confirm=confirm)
+        expiry = Expiry(policy, older_than, grace, ignore_mirrors)
+        report = expire(store, expiry, lease, shown, confirm=confirm)
     _show(report, context.reporter)
     context.reporter.document(report)
     if report.failed:
@@ -94,15 +96,24 @@ def command(
         )
 
 
+def _why(point: PointFate) -> Cell:
+    return ", ".join(point.reasons) or None
+
+
+_FATES: Sequence[ColumnOf[PointFate]] = (
+    ColumnOf("number", lambda point: point.number),
+    ColumnOf("committed at", lambda point: point.committed_at, importance=4),
+    ColumnOf("age", lambda point: human_age(point.committed_at)),
+    ColumnOf("result", lambda point: "stays" if point.stays else "expires"),
+    ColumnOf("why", _why, importance=1, prose=True),
+    ColumnOf("records kept", lambda point: point.records, importance=2),
+    ColumnOf("records expired", lambda point: point.records_gone, importance=3),
+)
+"""The columns of the plan of an expiration. A restore point that expires has neither reasons nor records."""
+
+
 def _show(report: ExpireReport, reporter: Reporter) -> None:
-    reporter.table(
-        columns("number, committed at 4, age, result, why 1 prose, records kept 2, records expired 3"),
-        [
-            (p.number, p.committed_at, human_age(p.committed_at))
-            + (("stays", ", ".join(p.reasons), p.records, p.records_gone) if p.stays else ("expires", *3 * (None,)))
-            for p in report.restore_points
-        ],
-    )
+    reporter.table_of(_FATES, report.restore_points)
     for topic in report.spared:
         reporter.note(
             f"note: topic {topic} keeps all records: it is compacted, or its settings are not known; "
@@ -117,8 +128,9 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
     done = report.confirmed
     if report.expiration is not None:
         old = f" (before {report.before})" if report.before else ""
+        what = "expired" if done else "would expire"
         reporter.line(
-            f"{'expired' if done else 'would expire'}: {plural(len(expiring), 'restore point')}, "
+            f"{what}: {plural(len(expiring), 'restore point')}, "
             f"{plural(report.records, 'record')} in {plural(report.segments, 'segment')}{old}; "
             f"{human_size(report.bytes)} can be deleted from {report.deleted_from} on"
         )
@@ -133,6 +145,8 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
             f"catalog {report.unreadable} is damaged: no object is deleted before its grace time ends; "
             "'kbackup verify' names the damage, 'kbackup repair' mends it"
         )
-    reporter.warning(*(f"{key} can't be deleted: {why}" for key, why in list(report.failed.items())[:_FAILED]))
+    # A store that refuses deletions refuses thousands: the error that follows counts them all.
+    first_failed = list(report.failed.items())[:_FAILED]
+    reporter.warning(*(f"{key} can't be deleted: {why}" for key, why in first_failed))
     if not done:
         reporter.note(f"nothing was changed; to expire, and to delete orphans: {own_command(add='--confirm')}")

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ZshComplete
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import common_options, key_option, spark_options, store_options
-from kbackup.cli.common.output import columns
-from kbackup.config import KEYS, VARIABLES, settings_in_effect, show_value, shown
+from kbackup.cli.common.output import ColumnOf
+from kbackup.config import KEYS, VARIABLES, Key, Setting, settings_in_effect, show_value, shown
 from kbackup.errors import UsageError
 
 
 def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     words = context.params.get("words") or ()
     below = _context_of(context.find_root(), words)
-    return below.command.shell_complete(below, incomplete) if isinstance(below.command, click.Group) else []
+    if not isinstance(below.command, click.Group):
+        return []
+    return below.command.shell_complete(below, incomplete)
 
 
 @click.command("help", epilog="Example: kbackup help groups plan")
@@ -57,6 +61,25 @@ def completion_command(context: click.Context, shell: str) -> None:
     click.echo(script)
 
 
+_KEY_COLUMNS: Sequence[ColumnOf[Key]] = (
+    ColumnOf("key", lambda key: key.path),
+    ColumnOf("takes", lambda key: key.expected, importance=1, prose=True),
+    ColumnOf("default", lambda key: key.default_text, importance=2),
+    ColumnOf("meaning", lambda key: key.doc, prose=True),
+)
+"""The columns of `kbackup config --keys`."""
+_VARIABLE_COLUMNS: Sequence[ColumnOf[tuple[str, str]]] = (
+    ColumnOf("variable", lambda variable: variable[0]),
+    ColumnOf("meaning", lambda variable: variable[1], prose=True),
+)
+_SETTING_COLUMNS: Sequence[ColumnOf[tuple[Setting, object]]] = (
+    ColumnOf("key", lambda each: each[0].path),
+    ColumnOf("value", lambda each: _text(each[0].path, each[1])),
+    ColumnOf("from", lambda each: str(each[0].origin)),
+)
+"""The columns of `kbackup config`, whose rows are settings, each with the value that may be shown."""
+
+
 @click.command("config", epilog="Example: kbackup config --keys")
 @click.option("--show", "output", flag_value="show", default="show", help="Show all values and where each came from.")
 @click.option("--keys", "output", flag_value="keys", help="Show all keys with type, default and meaning.")
@@ -70,12 +93,9 @@ def config_command(context: CommandContext, output: str) -> None:
     reporter = context.reporter
     if output == "keys":
         keys = KEYS.values()
-        reporter.table(
-            columns("key, takes 1 prose, default 2, meaning prose"),
-            [(k.path, k.expected, k.default_text, k.doc) for k in keys],
-        )
+        reporter.table_of(_KEY_COLUMNS, keys)
         reporter.line()
-        reporter.table(columns("variable, meaning prose"), list(VARIABLES.items()))
+        reporter.table_of(_VARIABLE_COLUMNS, VARIABLES.items())
         described = [{"key": k.path, "takes": k.expected, "default": k.default, "meaning": k.doc} for k in keys]
         reporter.document({"keys": described, "variables": VARIABLES})
         return
@@ -86,10 +106,7 @@ def config_command(context: CommandContext, output: str) -> None:
     if notify.url:
         Webhook(notify.url, notify.headers)  # raises for an invalid URL
     settings = [(setting, shown(setting.path, setting.value)) for setting in settings_in_effect(context.loaded)]
-    reporter.table(
-        ("key", "value", "from"),
-        [(setting.path, _text(setting.path, value), str(setting.origin)) for setting, value in settings],
-    )
+    reporter.table_of(_SETTING_COLUMNS, settings)
     reporter.note(*context.loaded.notes)
     documents = [{"key": s.path, "value": value, "origin": s.origin._asdict()} for s, value in settings]
     reporter.document({"settings": documents, "notes": context.loaded.notes})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 import click
 
@@ -10,7 +12,15 @@ from kbackup.archive.catalog.labels import is_label
 from kbackup.archive.catalog.tables import fetch
 from kbackup.archive.lease import describe, holder
 from kbackup.archive.query.java import is_java_archive
-from kbackup.archive.query.overview import ArchiveOverview, Sums, TopicOverview, list_points
+from kbackup.archive.query.overview import (
+    ArchiveOverview,
+    GroupPosition,
+    PartitionOverview,
+    PointOverview,
+    Sums,
+    TopicOverview,
+    list_points,
+)
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import (
@@ -21,13 +31,44 @@ from kbackup.cli.common.options import (
     count_option,
     state_options,
 )
-from kbackup.cli.common.output import Cell, Column, Reporter, columns, human_age, show_window
+from kbackup.cli.common.output import Cell, ColumnOf, Reporter, human_age, show_window
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.cli.unlock import lease_fields
 from kbackup.config.windows import moment_of
 from kbackup.errors import NoArchiveError, UsageError, suggest_name
 from kbackup.util.text import human_size, plural
 from kbackup.util.times import human_time
+
+
+def _damaged(point: PointOverview) -> Cell:
+    return point.damaged or None
+
+
+def _pinned(point: PointOverview) -> Cell:
+    return "pinned" if point.pinned else None
+
+
+def _labels(point: PointOverview) -> Cell:
+    return ", ".join(point.labels) or None
+
+
+_POINT_COLUMNS: Sequence[ColumnOf[PointOverview]] = (
+    ColumnOf("number", lambda point: point.number),
+    ColumnOf("committed at", lambda point: point.committed_at),
+    ColumnOf("age", lambda point: human_age(point.committed_at), importance=4),
+    ColumnOf("topics", lambda point: point.topics, importance=2),
+    ColumnOf("partitions", lambda point: point.partitions, importance=1),
+    ColumnOf("new records", lambda point: point.records),
+    ColumnOf("bytes", lambda point: human_size(point.bytes), importance=4),
+    ColumnOf("stored", lambda point: human_size(point.stored_bytes), importance=3),
+    ColumnOf("groups", lambda point: point.groups, importance=1, optional=True),
+    ColumnOf("losses", lambda point: point.losses, optional=True, alarming=True),
+    ColumnOf("warnings", lambda point: point.warnings, importance=4, optional=True),
+    ColumnOf("damaged", _damaged, optional=True, alarming=True),
+    ColumnOf("kept", _pinned, optional=True),
+    ColumnOf("labels", _labels, optional=True),
+)
+"""The columns of `kbackup list`."""
 
 
 @archive_command(
@@ -58,25 +99,13 @@ def list_command(context: CommandContext, label: str | None) -> None:
     if label is not None and label not in state.labels:
         hint = suggest_name(label, state.labels, "run 'kbackup list' to see all labels")
         raise UsageError(f"no restore point has label {label!r}", hint)
+    # Who holds the lease is asked for while the tables are read: on a store far away each takes a round trip.
     with ThreadPoolExecutor() as pool:
         holding = pool.submit(holder, store)
         fetch(state.points, state.incarnations, state.losses, state.past)
     points = [p for p in list_points(archive) if label is None or label in p.labels]
     lease, expired = holding.result(), state.expired
-    reporter.table(
-        columns(
-            "number, committed at, age 4, topics 2, partitions 1, new records, bytes 4, stored 3, groups 1 optional, "
-            "losses optional alarming, warnings 4 optional, damaged optional alarming, kept optional, labels optional"
-        ),
-        [
-            (
-                *(p.number, p.committed_at, human_age(p.committed_at), p.topics, p.partitions, p.records),
-                *(human_size(p.bytes), human_size(p.stored_bytes), p.groups, p.losses, p.warnings, p.damaged or None),
-                *("pinned" if p.pinned else None, ", ".join(p.labels) or None),
-            )
-            for p in points
-        ],
-    )
+    reporter.table_of(_POINT_COLUMNS, points)
     for name, number in state.labels.items():
         if not is_label(name):
             reporter.warning(
@@ -122,8 +151,10 @@ def command(context: CommandContext, topic: str | None, restore_point: str, to_t
         where = f"restore point {archived.restore_point}" if archived.restore_point else archived.archive
         raise UsageError(f"there is no topic {topic} in {where}", hint)
     _show_topic(shown, context.reporter, bound)
-    document = {"archive": archived.archive, "restore_point": archived.restore_point, "topic": shown}
-    context.reporter.document(document | ({"choice": archived.choice} if archived.choice is not None else {}))
+    document: dict[str, object] = {"archive": archived.archive, "restore_point": archived.restore_point, "topic": shown}
+    if archived.choice is not None:
+        document["choice"] = archived.choice
+    context.reporter.document(document)
 
 
 def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = False) -> None:
@@ -139,7 +170,8 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = F
         ]
     if archived.let_go:
         fields.append(("expired or lost", plural(archived.let_go, "restore point")))
-    fields += [*_sum_fields(archived.sums, bound), ("groups", ", ".join(archived.groups) or "none")]
+    fields += _sum_fields(archived.sums, bound)
+    fields.append(("groups", ", ".join(archived.groups) or "none"))
     if archived.restore_point is not None:
         from kbackup.metadata.entities import PARTS
 
@@ -147,9 +179,11 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = F
         parts = [f"{part.label} {settings[part.name]:,}" for part in PARTS if settings.get(part.name)]
         lacking = [each.what for each in archived.not_carried if each.reason != "not there"]
         fields.append(("settings", ", ".join(parts) or "none"))
-        fields += [("not captured", ", ".join(lacking))] if lacking else []
+        if lacking:
+            fields.append(("not captured", ", ".join(lacking)))
     if (transactions := archived.transactions) is not None:
-        fields.append(("transactions", "whole" if transactions.whole else f"in part: {transactions.why}"))
+        how = "whole" if transactions.whole else f"in part: {transactions.why}"
+        fields.append(("transactions", how))
     if archived.schemas is not None:
         of = archived.schemas
         unknown = f"; {plural(len(of.unknown), 'id')} of records without a schema" if of.unknown else ""
@@ -160,19 +194,25 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = F
         fields.append(_deleted_field(deleted))
     reporter.fields(fields)
     reporter.line()
-    reporter.table(
-        [*columns("topic, state 4, as of 2, partitions 3"), *_sum_columns(bound), *columns("losses optional alarming")],
-        [
-            (
-                t.name if t.incarnation == 1 else f"{t.name} (incarnation {t.incarnation})",
-                *(t.state, t.as_of or None, len(t.partitions), *_sum_cells(t.sums), len(t.losses)),
-            )
-            for t in archived.topics
-        ],
-    )
+    topic_columns: list[ColumnOf[TopicOverview]] = [
+        ColumnOf("topic", _topic_name),
+        ColumnOf("state", lambda topic: topic.state, importance=4),
+        ColumnOf("as of", lambda topic: topic.as_of or None, importance=2),
+        ColumnOf("partitions", lambda topic: len(topic.partitions), importance=3),
+    ]
+    topic_columns += _sum_columns(bound)
+    topic_columns.append(ColumnOf("losses", lambda topic: len(topic.losses), optional=True, alarming=True))
+    reporter.table_of(topic_columns, archived.topics)
     reporter.warning(*(f"loss: {loss}" for loss in archived.losses))
     reporter.warning(*(f"not known: {unknown}" for unknown in archived.not_known))
     reporter.warning(*archived.warnings)
+
+
+def _topic_name(topic: TopicOverview) -> str:
+    """Return the name of a topic; a topic that was created again after a deletion has an incarnation, too."""
+    if topic.incarnation == 1:
+        return topic.name
+    return f"{topic.name} (incarnation {topic.incarnation})"
 
 
 def _deleted_field(records: int) -> tuple[str, Cell]:
@@ -195,36 +235,61 @@ def _show_topic(topic: TopicOverview, reporter: Reporter, bound: bool = False) -
         fields.append(_deleted_field(topic.deleted_records))
     reporter.fields(fields)
     reporter.line()
-    reporter.table(
-        [*columns("partition, start, end"), *_sum_columns(bound)],
-        [(p.partition, p.start, p.end, *_sum_cells(p.sums)) for p in topic.partitions],
-    )
+    partition_columns: list[ColumnOf[PartitionOverview]] = [
+        ColumnOf("partition", lambda partition: partition.partition),
+        ColumnOf("start", lambda partition: partition.start),
+        ColumnOf("end", lambda partition: partition.end),
+    ]
+    partition_columns += _sum_columns(bound)
+    reporter.table_of(partition_columns, topic.partitions)
     if topic.groups:
         reporter.line()
-        reporter.table(
-            columns("group, partition, offset 4, lag"), [(g.group, g.partition, g.offset, g.lag) for g in topic.groups]
-        )
+        reporter.table_of(_GROUP_COLUMNS, topic.groups)
     reporter.warning(*(f"loss: {loss}" for loss in topic.losses))
 
 
-def _sum_columns(bound: bool) -> list[str | Column]:
+_GROUP_COLUMNS: Sequence[ColumnOf[GroupPosition]] = (
+    ColumnOf("group", lambda position: position.group),
+    ColumnOf("partition", lambda position: position.partition),
+    ColumnOf("offset", lambda position: position.offset, importance=4),
+    ColumnOf("lag", lambda position: position.lag),
+)
+"""The columns of the groups of a topic."""
+
+
+class _Summed(Protocol):
+    """A topic or a partition, whose segments are summed up."""
+
+    @property
+    def sums(self) -> Sums: ...
+
+
+def _sum_columns(bound: bool) -> list[ColumnOf[_Summed]]:
+    """Return the columns of the sums of topics and partitions. `bound` says that records and bytes are upper bounds."""
     most = ", at most" if bound else ""
-    rest = columns("stored 2, segments 1, gaps 4 optional, oldest record 1, newest record 3")
-    return [f"records{most}", f"bytes{most}", *rest]
-
-
-def _sum_cells(sums: Sums) -> tuple[Cell, ...]:
-    sizes = sums.records, human_size(sums.bytes), human_size(sums.stored_bytes), sums.segments
-    return *sizes, sums.gaps, human_time(sums.min_timestamp), human_time(sums.max_timestamp)
+    return [
+        ColumnOf(f"records{most}", lambda row: row.sums.records),
+        ColumnOf(f"bytes{most}", lambda row: human_size(row.sums.bytes)),
+        ColumnOf("stored", lambda row: human_size(row.sums.stored_bytes), importance=2),
+        ColumnOf("segments", lambda row: row.sums.segments, importance=1),
+        ColumnOf("gaps", lambda row: row.sums.gaps, importance=4, optional=True),
+        ColumnOf("oldest record", lambda row: human_time(row.sums.min_timestamp), importance=1),
+        ColumnOf("newest record", lambda row: human_time(row.sums.max_timestamp), importance=3),
+    ]
 
 
 def _sum_fields(sums: Sums, bound: bool) -> list[tuple[str, Cell]]:
+    """Return the sums of an archive or a topic as fields. `bound` says that records and bytes are upper bounds."""
     most = "at most " if bound else ""
     stored = f"{human_size(sums.stored_bytes)} stored in {sums.segments:,} segments"
     times = f"{human_time(sums.min_timestamp)} to {human_time(sums.max_timestamp)}"
-    return [
+    if sums.min_timestamp is None:
+        times = "not known without reading the records"
+    fields: list[tuple[str, Cell]] = [
         ("records", f"{most}{sums.records:,}"),
         ("bytes", f"{most}{human_size(sums.bytes)}, {stored}"),
-        ("timestamps", times if sums.min_timestamp is not None else "not known without reading the records"),
-        *([("expired records", f"{sums.expired_records:,}, before the first ones")] if sums.expired_records else []),
+        ("timestamps", times),
     ]
+    if sums.expired_records:
+        fields.append(("expired records", f"{sums.expired_records:,}, before the first ones"))
+    return fields

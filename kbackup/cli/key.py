@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import archive_command, common_options
-from kbackup.cli.common.output import columns
+from kbackup.cli.common.output import ColumnOf
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, UsageError
 from kbackup.store.crypt.kek import check_source, generate_key, load_kek
 from kbackup.util.text import plural
+
+if TYPE_CHECKING:
+    from kbackup.jobs.keys import HeldKeys
 
 
 @click.group("key", epilog="Example: kbackup key generate /etc/kbackup/archive.key")
@@ -31,16 +36,26 @@ def generate(context: CommandContext, file: Path) -> None:
     try:
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise UsageError(
-            f"{file}: {(error.strerror or str(error)).lower()}", "name a file that does not exist yet"
-        ) from error
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"{file}: {reason}", "name a file that does not exist yet") from error
     with os.fdopen(handle, "w", encoding="ascii") as out:
         out.write(generate_key() + "\n")
         out.flush()
+        # Whoever goes on to encrypt an archive by this key must not lose it with the power.
         os.fsync(out.fileno())
     name = load_kek(f"file:{file}").name
     context.reporter.line(f'key {name} is in {file}: set encryption.key = "file:{file.absolute()}"')
     context.reporter.document({"file": str(file), "key": name})
+
+
+_KEY_FILES: Sequence[ColumnOf[HeldKeys]] = (
+    ColumnOf("file", lambda held: held.file),
+    ColumnOf("created at", lambda held: held.created_at, importance=1),
+    ColumnOf("under key", lambda held: held.kek, importance=4),
+    ColumnOf("data keys", lambda held: held.keys, importance=2),
+    ColumnOf("opens", lambda held: "yes" if held.ours else "no"),
+)
+"""The columns of `kbackup key list`."""
 
 
 @archive_command("list", argument=True, group=command, example="kbackup key list")
@@ -55,10 +70,7 @@ def show(context: CommandContext) -> int:
     files, skipped, conflicts = held_keys(store)
     context.reporter.warning(*(str(each) for each in skipped))
     context.reporter.warning(*(f"{conflict.message}: {conflict.hint}" for conflict in conflicts))
-    context.reporter.table(
-        columns("file, created at 1, under key 4, data keys 2, opens"),
-        [(h.file, h.created_at, h.kek, h.keys, "yes" if h.ours else "no") for h in files],
-    )
+    context.reporter.table_of(_KEY_FILES, files)
     paths, messages = [each.path for each in skipped], [conflict.message for conflict in conflicts]
     context.reporter.document({"archive": store.url, "files": files, "skipped": paths, "conflicts": messages})
     return CorruptError.exit_code if conflicts else EXIT_OK

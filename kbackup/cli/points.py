@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import archive_command, archived, cache_option
-from kbackup.cli.common.output import columns, human_age
+from kbackup.cli.common.output import ColumnOf, human_age
 from kbackup.cli.common.session import archive_store, cached_archive_store
 from kbackup.errors import UsageError
+
+if TYPE_CHECKING:
+    from kbackup.archive.catalog.state import HistoryRow
 
 _point_argument = click.argument("restore_point", metavar="N|LABEL|latest", shell_complete=archived("points"))
 
@@ -79,6 +85,17 @@ def promote_command(context: CommandContext) -> None:
     context.reporter.document(report)
 
 
+_HISTORY: Sequence[ColumnOf[HistoryRow]] = (
+    ColumnOf("catalog", lambda row: row.catalog),
+    ColumnOf("at", lambda row: row.at),
+    ColumnOf("age", lambda row: human_age(row.at)),
+    ColumnOf("what", lambda row: row.kind, importance=2),
+    ColumnOf("by", lambda row: row.by, importance=1),
+    ColumnOf("result", lambda row: row.summary, prose=True),
+)
+"""The columns of `kbackup log`."""
+
+
 @archive_command(
     "log",
     click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show the newest N entries."),
@@ -92,8 +109,5 @@ def log_command(context: CommandContext, limit: int | None) -> None:
 
     store = cached_archive_store(context)
     rows = history(open_archive(store), limit)
-    context.reporter.table(
-        columns("catalog, at, age, what 2, by 1, result prose"),
-        [(r.catalog, r.at, human_age(r.at), r.kind, r.by, r.summary) for r in rows],
-    )
+    context.reporter.table_of(_HISTORY, rows)
     context.reporter.document({"archive": store.url, "history": [row._asdict() for row in rows]})

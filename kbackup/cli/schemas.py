@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +24,7 @@ from kbackup.cli.common.options import (
     point_option,
     to_time_option,
 )
-from kbackup.cli.common.output import Cell, Reporter, columns
+from kbackup.cli.common.output import Cell, ColumnOf, Reporter
 from kbackup.cli.common.session import archive_store, state_store
 from kbackup.cli.common.undo import show_unconfirmed, undo_options
 from kbackup.cli.groups import InOrder, chosen_moment
@@ -37,8 +37,8 @@ from kbackup.util.times import now
 if TYPE_CHECKING:
     from kbackup.archive.models import Manifest, Schemas
     from kbackup.jobs.diff import SchemasDiff
-    from kbackup.jobs.schemas.plan import SchemaPlan
-    from kbackup.jobs.schemas.write import SchemaMap, SchemasUndone
+    from kbackup.jobs.schemas.plan import PlannedSchema, SchemaPlan, SubjectOverview
+    from kbackup.jobs.schemas.write import RestoredSchema, SchemaMap, SchemasUndone
     from kbackup.schemas.base import SchemaVersion
 
 
@@ -84,6 +84,17 @@ def _point(context: CommandContext, restore_point: str | None, to_time: str | No
 # Show.
 
 
+_SUBJECTS: Sequence[ColumnOf[SubjectOverview]] = (
+    ColumnOf("subject", lambda subject: subject.subject),
+    ColumnOf("type", lambda subject: subject.type, importance=2),
+    ColumnOf("versions", lambda subject: len(subject.versions), importance=3),
+    ColumnOf("ids", lambda subject: _few(subject.ids), importance=3),
+    ColumnOf("deleted", lambda subject: subject.deleted, importance=1, optional=True),
+    ColumnOf("topics", lambda subject: _few(subject.topics), importance=4),
+)
+"""The columns of `kbackup schemas show`."""
+
+
 @archive_command(
     "show",
     click.argument("subject", required=False, shell_complete=archived("subjects")),
@@ -107,8 +118,7 @@ def show(context: CommandContext, subject: str | None, restore_point: str | None
     if subject is None:
         reporter.fields(head)
         reporter.line()
-        rows = [(s.subject, s.type, len(s.versions), _few(s.ids), s.deleted, _few(s.topics)) for s in found]
-        reporter.table(columns("subject, type 2, versions 3, ids 3, deleted 1 optional, topics 4"), rows)
+        reporter.table_of(_SUBJECTS, found)
         lost = ids_of_records(point.manifest.topics, SchemaIndex(point.schemas))[1]
         not_mapped = uncovered(point.manifest.topics, point.schemas)
         reporter.warning(*lost, *not_mapped)
@@ -135,7 +145,10 @@ def _few(names: Iterable[object]) -> str | None:
 
 def show_version(v: SchemaVersion, reporter: Reporter) -> None:
     reporter.line()
-    reporter.line(", ".join([f"version {v.version}", f"id {v.id}", v.type, v.state, *([v.guid] if v.guid else [])]))
+    facts = [f"version {v.version}", f"id {v.id}", v.type, v.state]
+    if v.guid:
+        facts.append(v.guid)
+    reporter.line(", ".join(facts))
     for r in v.references:
         reporter.line(f"  {r.name} is {r.subject} version {r.version}")
     text = v.schema
@@ -176,22 +189,27 @@ def diff(context: CommandContext, a: str, b: str, exit_code: bool) -> int:
         section = "schema_registry" if name == "source" else "target_schema_registry"
         return capture_schemas(open_registry(context.config.section(section), section), (), None, "all")
 
-    names = [f"{each} registry" if each in ("source", "target") else f"restore point {each}" for each in (a, b)]
-    differences = diff_schemas(names[0], names[1], schemas(a), schemas(b))
+    def name_of(side: str) -> str:
+        return f"{side} registry" if side in ("source", "target") else f"restore point {side}"
+
+    old, new = schemas(a), schemas(b)
+    differences = diff_schemas(name_of(a), name_of(b), old, new)
     show_diff(differences, context.reporter)
     context.reporter.document(differences)
     return EXIT_LOSS if exit_code and not differences.same else EXIT_OK
 
 
 def show_diff(diff: SchemasDiff, reporter: Reporter) -> None:
+    from kbackup.cli.diff import value_columns
+
     reporter.note(f"from {diff.a} to {diff.b}")
     if diff.schemas:
-        rows = [(v.owner, v.name, v.change, v.before, v.after) for v in diff.schemas]
-        reporter.table(columns("subject, name, change 1, before, after"), rows)
+        reporter.table_of(value_columns("subject", "name"), diff.schemas)
         reporter.line()
     if diff.other_subjects:
         reporter.note(f"not compared: {plural(diff.other_subjects, 'subject')} that no record of a restore point used")
-    reporter.line("there are no differences" if diff.same else plural(len(diff.schemas), "difference"))
+    count = plural(len(diff.schemas), "difference")
+    reporter.line("there are no differences" if diff.same else count)
 
 
 # Export.
@@ -306,21 +324,42 @@ def restore(
     return EXIT_LOSS if done.not_set else EXIT_OK
 
 
+_STEPS: Sequence[ColumnOf[PlannedSchema]] = (
+    ColumnOf("subject", lambda step: step.source, importance=1),
+    ColumnOf("becomes", lambda step: step.schema.subject),
+    ColumnOf("version", lambda step: step.schema.version, importance=4),
+    ColumnOf("id", lambda step: step.schema.id, importance=3),
+    ColumnOf("type", lambda step: step.schema.type, importance=2),
+    ColumnOf("state", lambda step: step.schema.state, importance=1),
+    ColumnOf("action", lambda step: step.action),
+)
+"""The columns of the plan of a restore of schemas."""
+
+
 def show_plan(plan: SchemaPlan, reporter: Reporter) -> None:
     from kbackup.jobs.schemas.plan import settings_words
 
-    steps = [(step.schema, step) for step in plan.steps]
-    rows = [(step.source, v.subject, v.version, v.id, v.type, v.state, step.action) for v, step in steps]
-    reporter.table(columns("subject 1, becomes, version 4, id 3, type 2, state 1, action"), rows)
+    reporter.table_of(_STEPS, plan.steps)
     reporter.note(*(f"to set: {settings_words(s)} of {s.subject or 'all subjects'}" for s in plan.after), *plan.notes)
     reporter.line(f"nothing was written; {plural(len(plan.created), 'version')} to create")
 
 
 def show_restored(done: SchemaMap, plan: SchemaPlan, reporter: Reporter) -> None:
     steps = {(step.source, step.schema.version): step for step in plan.steps}
-    found = [(s, steps[s.source, s.version]) for s in done.schemas]
-    rows = [(s.source, s.subject, s.version, s.target_version, of.schema.id, s.id, of.action) for s, of in found]
-    reporter.table(columns("subject, becomes 1, version 3, new version 2, id 4, new id, action 1"), rows)
+
+    def step_of(restored: RestoredSchema) -> PlannedSchema:
+        return steps[restored.source, restored.version]
+
+    restored_columns: Sequence[ColumnOf[RestoredSchema]] = (
+        ColumnOf("subject", lambda restored: restored.source),
+        ColumnOf("becomes", lambda restored: restored.subject, importance=1),
+        ColumnOf("version", lambda restored: restored.version, importance=3),
+        ColumnOf("new version", lambda restored: restored.target_version, importance=2),
+        ColumnOf("id", lambda restored: step_of(restored).schema.id, importance=4),
+        ColumnOf("new id", lambda restored: restored.id),
+        ColumnOf("action", lambda restored: step_of(restored).action, importance=1),
+    )
+    reporter.table_of(restored_columns, done.schemas)
     reporter.note(*plan.notes)
     reporter.warning(*done.not_set)
     reporter.line(f"{plural(len(done.schemas), 'version')} in {done.registry}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -18,7 +19,7 @@ from kbackup.cli.common.options import (
     point_option,
     time_key_options,
 )
-from kbackup.cli.common.output import Reporter, ShownProgress, columns
+from kbackup.cli.common.output import ColumnOf, Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError, UsageError
 from kbackup.jobs.verify import VerifyReport, count_verification
@@ -26,7 +27,7 @@ from kbackup.library import run_verify
 from kbackup.util.text import human_duration, human_size, plural
 
 if TYPE_CHECKING:
-    from kbackup.jobs.compare.report import AgainstReport, Difference
+    from kbackup.jobs.compare.report import AgainstReport, ComparedTopic, Difference
 
 show_option = click.option(
     "--show",
@@ -111,11 +112,12 @@ def _show(report: VerifyReport, reporter: Reporter) -> None:
     if report.restore_points and any(finding.hint != USE_NEWER for finding in report.findings):
         reporter.note("take the objects from a copy; to see what can be mended without: kbackup repair")
     points = f"{plural(len(report.restore_points), 'restore point')}, " if report.restore_points else ""
-    read = f"{plural(report.read_records, 'record')} read back, {human_size(report.read_bytes)}"
-    reporter.line(
-        f"{report.archive}: {plural(len(report.findings), 'finding')}; {points}{plural(report.segments, 'segment')}, "
-        f"{read if report.deep else 'records not read'}; {human_duration(sum(report.seconds.values()))}"
-    )
+    read = "records not read"
+    if report.deep:
+        read = f"{plural(report.read_records, 'record')} read back, {human_size(report.read_bytes)}"
+    findings = plural(len(report.findings), "finding")
+    duration = human_duration(sum(report.seconds.values()))
+    reporter.line(f"{report.archive}: {findings}; {points}{plural(report.segments, 'segment')}, {read}; {duration}")
     reporter.document(report)
 
 
@@ -148,15 +150,20 @@ def _against(
     return EXIT_LOSS if report.findings else EXIT_OK
 
 
+_COMPARED: Sequence[ColumnOf[ComparedTopic]] = (
+    ColumnOf("topic", lambda topic: topic.source),
+    ColumnOf("compared with", lambda topic: topic.target, importance=3),
+    ColumnOf("partitions", lambda topic: topic.partitions, importance=1),
+    ColumnOf("records", lambda topic: topic.records, importance=4),
+    ColumnOf("same", lambda topic: topic.same, importance=2),
+    ColumnOf("result", lambda topic: "as archived" if topic.ok else "DIFFERS"),
+)
+"""The columns of the topics of a comparison."""
+
+
 def show_comparison(report: AgainstReport, reporter: Reporter) -> None:
     """Print the table of topics, the differences to name, and one line with the result."""
-    reporter.table(
-        columns("topic, compared with 3, partitions 1, records 4, same 2, result"),
-        [
-            (t.source, t.target, t.partitions, t.records, t.same, "as archived" if t.ok else "DIFFERS")
-            for t in report.topics
-        ],
-    )
+    reporter.table_of(_COMPARED, report.topics)
     if any(compared.differences for compared in report.partitions):
         reporter.line()
     for compared in report.partitions:
