@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 from kbackup.archive.query.browse import Catalogue, PartitionRecords, records, tail
+from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
 from kbackup.archive.segments.table import Segment, sum_of
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common import records as shown
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import archived, bucket_options, state_options
-from kbackup.cli.common.output import Cell, columns
+from kbackup.cli.common.output import MAIN, Cell, ColumnOf
 from kbackup.config.windows import TopicAddress, moment_of
 from kbackup.errors import UsageError
 from kbackup.store import Store
@@ -69,7 +70,8 @@ def _read_records(
             continue
         for batch in records(store, address.topic, partition, window, remaining):
             yield batch
-            remaining = None if remaining is None else remaining - len(batch.block)
+            if remaining is not None:
+                remaining -= len(batch.block)
         if remaining == 0:
             return
 
@@ -78,18 +80,49 @@ def _read_records(
 
 
 _Row = Mapping[str, Cell]
-_SIZES = ("bytes", "stored_bytes", "largest")
-_TIMES = ("min_timestamp", "max_timestamp")
-_SUMS = ("records", "bytes", "stored_bytes", *_TIMES)
-_COLUMNS: dict[str, Sequence[str]] = {
-    "topics": ("topic", "state", "as_of", "partitions", "segments", *_SUMS),
-    "partitions": ("partition", "start", "end", "segments", *_SUMS),
-    "segments": ("first", "last", *_SUMS, "largest", "file"),
+"""An entry of the JSON document; the tables show the same entries."""
+
+
+def _plain(name: str) -> ColumnOf[_Row]:
+    """Return the column of a field that is shown as it is in the document, under the same name."""
+    return ColumnOf(name, lambda row: row[name])
+
+
+def _size(heading: str, name: str, importance: int = MAIN) -> ColumnOf[_Row]:
+    """Return the column of a field in bytes."""
+
+    def cell(row: _Row) -> Cell:
+        value = row[name]
+        return human_size(value) if isinstance(value, int) else value
+
+    return ColumnOf(heading, cell, importance)
+
+
+def _time(heading: str, name: str, importance: int) -> ColumnOf[_Row]:
+    """Return the column of a field in ms since the epoch; folders of the Java tool have no such times."""
+
+    def cell(row: _Row) -> Cell:
+        value = row[name]
+        return human_time(value) if isinstance(value, int) else value
+
+    return ColumnOf(heading, cell, importance)
+
+
+_SEGMENTS: ColumnOf[_Row] = ColumnOf("segments", lambda row: row["segments"], importance=1)
+_SUMS = (
+    _plain("records"),
+    _size("bytes", "bytes"),
+    _size("stored", "stored_bytes", importance=1),
+    _time("oldest record", "min_timestamp", importance=2),
+    _time("newest record", "max_timestamp", importance=3),
+)
+_AS_OF: ColumnOf[_Row] = ColumnOf("as of", lambda row: row["as_of"], importance=2)
+_COLUMNS: dict[str, Sequence[ColumnOf[_Row]]] = {
+    "topics": (_plain("topic"), _plain("state"), _AS_OF, _plain("partitions"), _SEGMENTS, *_SUMS),
+    "partitions": (_plain("partition"), _plain("start"), _plain("end"), _SEGMENTS, *_SUMS),
+    "segments": (_plain("first"), _plain("last"), *_SUMS, _size("largest", "largest", importance=1), _plain("file")),
 }
-_HEADINGS = {
-    **{"as_of": "as of 2", "segments": "segments 1", "stored_bytes": "stored 1", "largest": "largest 1"},
-    **{"min_timestamp": "oldest record 2", "max_timestamp": "newest record 3"},
-}
+"""The columns of each level of `kbackup ls`."""
 
 
 @click.command("ls", epilog="Example: kbackup ls orders:3")
@@ -108,58 +141,64 @@ def ls_command(context: CommandContext, address_text: str | None, restore_point:
     topic = address.topic if address is not None else None
     catalogue = shown.open_archive_at(context, restore_point, moment, topic).catalogue
     level, rows = _rows(catalogue, address)
-    names = _COLUMNS[level]
-    heads = columns(", ".join(_HEADINGS.get(name, name) for name in names))
-    context.reporter.table(heads, [[_cell(n, row[n]) for n in names] for row in rows])
-    document = {"archive": catalogue.archive, "restore_point": catalogue.restore_point}
-    choice = {"choice": catalogue.choice} if catalogue.choice is not None else {}
-    context.reporter.document({**document, "committed_at": catalogue.committed_at, level: rows, **choice})
-
-
-def _cell(name: str, value: Cell) -> Cell:
-    if isinstance(value, int) and name in _SIZES:
-        return human_size(value)
-    return human_time(value) if isinstance(value, int) and name in _TIMES else value
+    context.reporter.table_of(_COLUMNS[level], rows)
+    document: dict[str, object] = {
+        "archive": catalogue.archive,
+        "restore_point": catalogue.restore_point,
+        "committed_at": catalogue.committed_at,
+        level: rows,
+    }
+    if catalogue.choice is not None:
+        document["choice"] = catalogue.choice
+    context.reporter.document(document)
 
 
 def _rows(catalogue: Catalogue, address: TopicAddress | None) -> tuple[str, list[_Row]]:
     """Return the level of an address, a key of `_COLUMNS`, and a row of each of its members."""
     if address is None:
-        return "topics", [
-            {
-                "topic": topic.name,
-                "incarnation": topic.incarnation,
-                "state": topic.state,
-                "as_of": topic.as_of or None,
-                "partitions": len(topic.partitions),
-                "segments": sum(len(p.segments) for p in topic.partitions),
-                **_sums([p.segments for p in topic.partitions], topic.timestamps),
-            }
-            for topic in catalogue.topics
-        ]
+        return "topics", [_topic_row(topic) for topic in catalogue.topics]
     if address.partition is None:
-        return "partitions", [
-            {
-                "partition": partition.partition,
-                "start": partition.start,
-                "end": partition.end,
-                "segments": len(partition.segments),
-                **_sums([partition.segments], partition.timestamps),
-            }
-            for topic in catalogue.topics
-            for partition in topic.partitions
-        ]
-    return "segments", [
-        {
-            "first": segment.first,
-            "last": segment.last,
-            **_sums([[segment]], (segment.min_timestamp, segment.max_timestamp)),
-            "largest": segment.largest,
-            "crc": segment.crc or None,
-            "file": segment.key,
-        }
-        for segment in catalogue.partition(address.topic, address.partition).segments
-    ]
+        rows = []
+        for topic in catalogue.topics:
+            rows += [_partition_row(partition) for partition in topic.partitions]
+        return "partitions", rows
+    segments = catalogue.partition(address.topic, address.partition).segments
+    return "segments", [_segment_row(segment) for segment in segments]
+
+
+def _topic_row(topic: ArchivedTopic) -> _Row:
+    segments = [partition.segments for partition in topic.partitions]
+    return {
+        "topic": topic.name,
+        "incarnation": topic.incarnation,
+        "state": topic.state,
+        "as_of": topic.as_of or None,
+        "partitions": len(topic.partitions),
+        "segments": sum(map(len, segments)),
+        **_sums(segments, topic.timestamps),
+    }
+
+
+def _partition_row(partition: ArchivedPartition) -> _Row:
+    return {
+        "partition": partition.partition,
+        "start": partition.start,
+        "end": partition.end,
+        "segments": len(partition.segments),
+        **_sums([partition.segments], partition.timestamps),
+    }
+
+
+def _segment_row(segment: Segment) -> _Row:
+    times = segment.min_timestamp, segment.max_timestamp
+    return {
+        "first": segment.first,
+        "last": segment.last,
+        **_sums([[segment]], times),
+        "largest": segment.largest,
+        "crc": segment.crc or None,
+        "file": segment.key,
+    }
 
 
 def _sums(partitions: Sequence[Sequence[Segment]], times: tuple[int | None, int | None]) -> _Row:

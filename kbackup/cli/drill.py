@@ -23,7 +23,7 @@ from kbackup.util.text import human_count, human_duration, human_size, kafka_com
 from kbackup.util.times import human_time
 
 if TYPE_CHECKING:
-    from kbackup.jobs.compare.report import AgainstReport
+    from kbackup.jobs.compare.report import AgainstReport, ComparedTopic
 
 
 @archive_command(
@@ -107,13 +107,20 @@ def _publish(report: DrillReport, folder: Path | None, state: Store, reporter: R
 
 def _deletions(report: DrillReport) -> list[str]:
     names = [*report.kept, *report.left]
-    groups = [name.removeprefix("group ").partition(": ")[0] for name in names if name.startswith("group ")]
+    groups = []
+    for name in names:
+        if name.startswith("group "):
+            # What could not be deleted has the reason after its name.
+            group, _, _ = name.removeprefix("group ").partition(": ")
+            groups.append(group)
     commands = []
     if any(name.startswith("topic") for name in names):
         pattern = report.prefix.replace(".", r"\.") + ".*"
         commands.append(kafka_command("kafka-topics", report.target, "--delete", "--topic", pattern))
     if groups:
-        options = [word for group in groups for word in ("--group", group)]
+        options = []
+        for group in groups:
+            options += ["--group", group]
         commands.append(kafka_command("kafka-consumer-groups", report.target, "--delete", *options))
     return commands
 
@@ -154,30 +161,57 @@ def drill_page(report: DrillReport) -> str:
     environment = templates("kbackup.cli")
     environment.filters |= {"size": human_size, "count": human_count, "duration": human_duration, "moment": _moment}
     compared = report.comparison
-    restored = [seconds for name, seconds in report.seconds.items() if name.startswith("restore: ")]
-    checks = compared.groups if compared else ()
-    wrong = sum(not check.ok for check in checks)
-    return environment.get_template("drill.html.j2").render(
+    topics: list[ComparedTopic] = []
+    groups: list[dict[str, object]] = []
+    groups_note = "the drill ended before"
+    if compared is not None:
+        topics = sorted(compared.topics, key=_differing_first)
+        groups = _groups(compared)
+        groups_note = _offsets(compared)
+    template = environment.get_template("drill.html.j2")
+    return template.render(
         report=report,
         compared=compared,
         sentence=_sentence(report),
         data_as_of=_moment(report.restore_point_at) if report.restore_point_at else "-",
         data_note=_data_note(report),
-        restore_seconds=sum(restored) if restored or report.restored_records else None,
-        topics=sorted(compared.topics, key=lambda t: (t.ok, t.source)) if compared else [],
-        groups=_groups(compared) if compared else [],
-        groups_note=f"{plural(len(checks), 'offset')}, {'all' if not wrong else f'{wrong:,} not'} where they belong"
-        if compared
-        else "the drill ended before",
-        differences=[
-            (f"{partition.topic}-{partition.partition}", difference_text(each))
-            for partition in (compared.partitions if compared else ())
-            for each in partition.differences
-        ],
+        restore_seconds=_restore_seconds(report),
+        topics=topics,
+        groups=groups,
+        groups_note=groups_note,
+        differences=_differences(compared),
         details=_details(report),
         footnote=_FOOTNOTE,
         most=_MOST,
     )
+
+
+def _differing_first(topic: ComparedTopic) -> tuple[bool, str]:
+    return topic.ok, topic.source
+
+
+def _offsets(compared: AgainstReport) -> str:
+    """Return how many offsets of groups were compared, and how many of them are where they belong."""
+    wrong = [check for check in compared.groups if not check.ok]
+    how_many = f"{len(wrong):,} not" if wrong else "all"
+    return f"{plural(len(compared.groups), 'offset')}, {how_many} where they belong"
+
+
+def _restore_seconds(report: DrillReport) -> float | None:
+    """Return how long the restore took; None if the drill ended before the restore wrote anything."""
+    seconds = [seconds for name, seconds in report.seconds.items() if name.startswith("restore: ")]
+    if not seconds and not report.restored_records:
+        return None
+    return sum(seconds)
+
+
+def _differences(compared: AgainstReport | None) -> list[tuple[str, str]]:
+    """Return each difference with the partition that has it."""
+    found = []
+    for partition in compared.partitions if compared is not None else ():
+        for difference in partition.differences:
+            found.append((f"{partition.topic}-{partition.partition}", difference_text(difference)))
+    return found
 
 
 def _moment(rfc3339: str) -> str:
@@ -220,8 +254,13 @@ def _groups(compared: AgainstReport) -> list[dict[str, object]]:
     results: defaultdict[str, list[bool]] = defaultdict(list)
     for check in compared.groups:
         results[check.source_group].append(check.ok)
-    names = sorted(results, key=lambda name: (all(results[name]), name))
-    return [{"name": name, "offsets": len(results[name]), "ok": all(results[name])} for name in names]
+    groups = [{"name": name, "offsets": len(oks), "ok": all(oks)} for name, oks in sorted(results.items())]
+    # Those with a wrong offset come first; sorting keeps the order of the names among the others.
+    return sorted(groups, key=_is_ok)
+
+
+def _is_ok(group: dict[str, object]) -> bool:
+    return bool(group["ok"])
 
 
 def _details(report: DrillReport) -> Iterable[tuple[str, str]]:

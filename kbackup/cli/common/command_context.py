@@ -84,7 +84,9 @@ def print_error(error: KbackupError) -> None:
     for label, text in (("kbackup", error.message), ("hint", error.hint)):
         if text:
             first, *others = map(printable, text.split("\n"))
-            lines = [first, *(line if line.startswith("  ") else f"  {line}" for line in others)]
+            lines = [first]
+            for line in others:
+                lines.append(line if line.startswith("  ") else f"  {line}")
             print(f"{label}: " + "\n".join(lines), file=sys.stderr)
 
 

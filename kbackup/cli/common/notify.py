@@ -73,14 +73,18 @@ class Webhook:
             raise UsageError(f"notify.url is not the URL of a webhook: {fault}", hint)
         parts = urlsplit(url)
         port, hostname = parts.port, parts.hostname or ""
-        if wrong := next((name for name, text in headers.items() if not (name + text).isprintable()), None):
-            raise UsageError(f"notify.headers.{printable(wrong)} has a control character", "write it in one line")
+        for name, text in headers.items():
+            if not name.isprintable() or not text.isprintable():
+                raise UsageError(f"notify.headers.{printable(name)} has a control character", "write it in one line")
         host = f"[{hostname}]" if ":" in hostname else hostname
-        self._url = urlunsplit(parts._replace(netloc=f"{host}:{port}" if port else host, fragment=""))
+        # Without the user and the password of the URL: they go into a header, where no error shows them.
+        netloc = f"{host}:{port}" if port else host
+        self._url = urlunsplit(parts._replace(netloc=netloc, fragment=""))
         self._headers = {"Content-Type": "application/json", "User-Agent": f"kbackup/{__version__}"}
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            self._headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+            encoded = base64.b64encode(pair.encode()).decode()
+            self._headers["Authorization"] = f"Basic {encoded}"
         self._headers |= headers
 
     def deliver(self, body: str) -> None:
@@ -118,6 +122,8 @@ class Webhook:
 
 
 Notification = dict[str, Any]
+_EVENTS = {EXIT_OK: "success", EXIT_LOSS: "loss"}
+"""What happened, by exit code; every other exit code is a failure."""
 
 
 def notification_of(
@@ -134,13 +140,16 @@ def notification_of(
 
     `summary` is one line for people; an error without one is the summary. `report` is what the command prints with
     `--json`."""
-    failure = {"type": type(error).__name__, "message": error.message, "hint": error.hint} if error else None
+    failure: dict[str, str] | None = None
+    if error is not None:
+        failure = {"type": type(error).__name__, "message": error.message, "hint": error.hint}
+        summary = summary or str(error)
     return {
-        "event": "success" if exit_code == EXIT_OK else "loss" if exit_code == EXIT_LOSS else "failure",
+        "event": _EVENTS.get(exit_code, "failure"),
         "command": command,
         "archive": archive,
         "exit_code": exit_code,
-        "summary": summary or (str(error) if error is not None else ""),
+        "summary": summary,
         "host": socket.gethostname(),
         "at": now(),
         "version": __version__,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -26,6 +26,9 @@ from kbackup.errors import UsageError
 from kbackup.store.base import StoreKind
 from kbackup.store.registry import KINDS
 from kbackup.util.text import kbackup_command, shell_line
+
+if TYPE_CHECKING:
+    from kbackup.archive.reader import Archive
 
 F = TypeVar("F", bound=Callable[..., Any])
 Callback = Callable[[click.Context, click.Parameter, Any], None]
@@ -160,33 +163,49 @@ def _archived_names(kind: str, context: click.Context) -> list[str]:
     """Return names of the archive of the command line or of kbackup.toml, by the cache of metadata; none after an
     error or a second. Prints nothing."""
     logging.disable(logging.CRITICAL)
-    state, names = context.ensure_object(FlagValues), list[str]()
+    state = context.ensure_object(FlagValues)
+    names: list[str] = []
 
     def read() -> None:
+        # An error while a word is completed would be printed into the line that is typed.
         with suppress(Exception):
-            from kbackup.archive.catalog.labels import is_label
             from kbackup.archive.reader import open_archive
             from kbackup.cli.common.session import cached_archive_store
 
             loaded = load_config(state)
             if (loaded.config.encryption.key or "").startswith("command:"):
                 return  # it may ask for a password
-            archive = open_archive(cached_archive_store(CommandContext(loaded, Reporter())))
-            if kind == "labels":
-                names.extend(archive.state.labels)
-            elif kind == "points":
-                names.extend(label for label in archive.state.labels if is_label(label))
-            names.extend(["latest", *(str(p.number) for p in archive.restore_points)] if kind == "points" else ())
-            if (head := archive.head) is not None:
-                names.extend(t.name for t in head.topics if kind == "topics")
-                names.extend(g.group for g in (archive.groups(head).groups if kind == "groups" else ()))
-                held = archive.schemas(head) if kind == "subjects" else None
-                names.extend(sorted({v.subject for v in held.versions}) if held is not None else ())
+            store = cached_archive_store(CommandContext(loaded, Reporter()))
+            names.extend(_names_in(open_archive(store), kind))
 
+    # A thread that hangs on a store can't be stopped, but the process that completes ends without it.
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     reader.join(_COMPLETION_SECONDS)
     return names
+
+
+def _names_in(archive: Archive, kind: str) -> list[str]:
+    """Return the names of an archive that complete a word: topics, groups and subjects of the newest restore point."""
+    from kbackup.archive.catalog.labels import is_label
+
+    if kind == "labels":
+        return list(archive.state.labels)
+    if kind == "points":
+        labels = [label for label in archive.state.labels if is_label(label)]
+        numbers = [str(point.number) for point in archive.restore_points]
+        return [*labels, "latest", *numbers]
+    head = archive.head
+    if head is None:
+        return []
+    if kind == "topics":
+        return [topic.name for topic in head.topics]
+    if kind == "groups":
+        return [group.group for group in archive.groups(head).groups]
+    held = archive.schemas(head) if kind == "subjects" else None
+    if held is None:
+        return []
+    return sorted({version.subject for version in held.versions})
 
 
 # Options that set keys of the configuration, with help and defaults from the table of keys.
@@ -224,11 +243,18 @@ def key_option(
     key = KEYS[path]
     is_flag, is_multiple = key.kind == "flag", key.kind in ("list", "table")
     name = path.rpartition(".")[2].replace("_", "-")
+    # A flag has a second name that turns it off: the file or the environment may have turned it on.
     both_ways = is_flag and not name.startswith("no-")
-    default = default or ("" if key.default is False else key.default_text)
-    notes = [*(["repeatable"] if is_multiple else []), *([f"default {default}"] if default else [])]
+    usual_name = f"--{name}/--no-{name}" if both_ways else f"--{name}"
+    if not default and key.default is not False:
+        default = key.default_text
+    notes = []
+    if is_multiple:
+        notes.append("repeatable")
+    if default:
+        notes.append(f"default {default}")
     return hidden_value(
-        *(names or (f"--{name}/--no-{name}" if both_ways else f"--{name}",)),
+        *(names or (usual_name,)),
         path.replace(".", "_"),
         callback=record_key(key),
         cls=AliasedOption,

@@ -43,7 +43,8 @@ _SHORT = 20  # characters of a text that is never cut, such as a time
 _PADDED = 60  # characters up to which a column of text is padded
 _GAP = 2  # blanks between columns
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d\.\d{3}Z")
-_MAIN = 5
+MAIN = 5
+"""Importance of a column that has no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Column:
     """
 
     name: str
-    importance: int = _MAIN
+    importance: int = MAIN
     optional: bool = False
     alarming: bool = False
     prose: bool = False
@@ -69,7 +70,7 @@ class ColumnOf(Generic[T_contra]):
 
     name: str
     cell: Callable[[T_contra], Cell]
-    importance: int = _MAIN
+    importance: int = MAIN
     optional: bool = False
     alarming: bool = False
     prose: bool = False
@@ -89,7 +90,7 @@ def columns(text: str) -> list[Column]:
         words = column.split(" ")
         rules = [word for word in words if word.isdecimal() or word in _WORDS]
         name = " ".join(words[: len(words) - len(rules)])
-        importance = next((int(word) for word in rules if word.isdecimal()), _MAIN)
+        importance = next((int(word) for word in rules if word.isdecimal()), MAIN)
         made.append(Column(name, importance, "optional" in rules, "alarming" in rules, "prose" in rules))
     return made
 
@@ -165,7 +166,7 @@ def _fit(columns: Sequence[Column], widths: Sequence[int], least: Sequence[int],
         out = min(kept[1:], key=rank, default=None)
         if out is None:
             shortest = 1
-        elif columns[out].importance < _MAIN:
+        elif columns[out].importance < MAIN:
             shortest = _NAME  # rather lose a minor column than more of a name
         else:
             shortest = _SHORT_NAME

@@ -78,12 +78,10 @@ def text(data: bytes) -> str:
 
 def as_text(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
     """Return address, time, key, value and headers with tabs between; null is `null`."""
-    headers = ",".join(f"{text(key)}={_or_null(value)}" for key, value in row.headers)
-    key_and_value = (
-        json_line(made.value) if isinstance(made, Decoded) else _or_null(data)
-        for data, made in ((row.key, parts.key), (row.value, parts.value))
-    )
-    return "\t".join([_address(tp, row), _time(row), *key_and_value, *([headers] if headers else [])]) + "\n"
+    cells = [_address(tp, row), _time(row), _field_text(row.key, parts.key), _field_text(row.value, parts.value)]
+    if row.headers:
+        cells.append(",".join(f"{text(key)}={_or_null(value)}" for key, value in row.headers))
+    return "\t".join(cells) + "\n"
 
 
 def as_json(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
@@ -94,13 +92,17 @@ def as_json(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> s
 def as_hex(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
     """Return undecoded key, value and headers as `hexdump -C` shows them, and an empty line."""
     lines = [f"{_address(tp, row)}  {_time(row)}  {TYPES[row.timestamp_type]}"]
-    headers = ((f"header {text(key)}", value) for key, value in row.headers)
-    for name, data in (("key", row.key), ("value", row.value), *headers):
-        lines += [f"{name}, {'null' if data is None else plural(len(data), 'byte')}", *_dump(data or b"")]
+    fields = [("key", row.key), ("value", row.value)]
+    fields += [(f"header {text(key)}", value) for key, value in row.headers]
+    for name, data in fields:
+        size = "null" if data is None else plural(len(data), "byte")
+        lines.append(f"{name}, {size}")
+        lines += _dump(data or b"")
     return "\n".join(lines) + "\n\n"
 
 
 def _dump(data: bytes) -> Iterator[str]:
+    """Yield lines as `hexdump -C` prints them."""
     for at in range(0, len(data), 16):
         piece = data[at : at + 16]
         octets = f"{piece[:8].hex(' ')}  {piece[8:].hex(' ')}"
@@ -124,12 +126,23 @@ def as_format(template: str, *, raw: bool = False) -> Show:
     pieces.append(template[at:])
 
     def show_raw(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> bytes:
-        made = (piece(tp, row, parts) if callable(piece) else piece for piece in pieces)
-        return b"".join(piece.encode() if isinstance(piece, str) else piece for piece in made)
+        made = []
+        for piece in pieces:
+            if callable(piece):
+                made.append(piece(tp, row, parts))
+            else:
+                made.append(piece.encode() if isinstance(piece, str) else piece)
+        return b"".join(made)
 
     def show_text(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
-        made = (text(piece(tp, row, parts)) if callable(piece) else piece for piece in pieces)
-        return "".join(piece.decode("latin-1") if isinstance(piece, bytes) else piece for piece in made)
+        made = []
+        for piece in pieces:
+            if callable(piece):
+                # Fields are other people's: they are escaped, the template is not.
+                made.append(text(piece(tp, row, parts)))
+            else:
+                made.append(piece.decode("latin-1") if isinstance(piece, bytes) else piece)
+        return "".join(made)
 
     return show_raw if raw else show_text
 
@@ -140,9 +153,8 @@ def _piece(token: re.Match[str]) -> str | bytes | _Field:
     if token["escape"]:
         return _ESCAPES[token["escape"]]
     if token["field"] not in _FIELDS:
-        raise UsageError(
-            f"--format has the unknown letter %{token['field']}", f"use {' '.join('%' + name for name in _FIELDS)}"
-        )
+        known = " ".join(f"%{name}" for name in _FIELDS)
+        raise UsageError(f"--format has the unknown letter %{token['field']}", f"use {known}")
     return _FIELDS[token["field"]]
 
 
@@ -156,6 +168,11 @@ def _time(row: Row) -> str:
 
 def _bytes(data: bytes | None, made: Made) -> bytes:
     return json_line(made.value).encode() if isinstance(made, Decoded) else data or b""
+
+
+def _field_text(data: bytes | None, made: Made) -> str:
+    """Return a key or a value in one line: as JSON if it was decoded."""
+    return json_line(made.value) if isinstance(made, Decoded) else _or_null(data)
 
 
 def _or_null(data: bytes | None) -> str:
@@ -192,11 +209,14 @@ def print_records(
 
 def limit_records(batches: Iterator[PartitionRecords], limit: int | None) -> Iterator[PartitionRecords]:
     """Yield the first `limit` records, and then read no more."""
+    if limit is None:
+        yield from batches
+        return
     remaining = limit
     for tp, block in batches:
-        records = block if remaining is None else slice_block(block, 0, min(remaining, len(block)))
+        records = slice_block(block, 0, min(remaining, len(block)))
         yield PartitionRecords(tp, records)
-        remaining = None if remaining is None else remaining - len(records)
+        remaining -= len(records)
         if remaining == 0:
             return
 
@@ -380,7 +400,9 @@ def with_record_request(command: Callable[..., int | None]) -> Callable[..., int
     def run(context: CommandContext, /, **given: Any) -> int | None:
         times = _times_of(given.pop("from_time"), given.pop("to_time"))
         names = [field.name for field in fields(RecordRequest) if field.name != "times"]
-        request = RecordRequest(times=times, **{name: given.pop(name) for name in names})
+        values = {name: given.pop(name) for name in names}
+        request = RecordRequest(times=times, **values)
+        # What is left are the options that the command has for itself.
         return command(context, request, **given)
 
     return run
