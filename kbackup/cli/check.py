@@ -9,6 +9,7 @@ from kbackup.cli.common.options import archive_command, client_file_option, name
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.jobs.check import CheckStep, check
+from kbackup.store import Store
 
 
 def show_step(step: CheckStep, reporter: Reporter) -> None:
@@ -34,13 +35,14 @@ def command(context: CommandContext, target: bool, spark: bool) -> int:
     exit code is that of the first failure.
     """
     reporter = context.reporter
+
+    def open_store() -> Store:
+        return archive_store(context)
+
+    def show(step: CheckStep) -> None:
+        show_step(step, reporter)
+
     with spark_session(context.config, reporter=reporter) as session:
-        report = check(
-            context.config,
-            lambda: archive_store(context),
-            lambda step: show_step(step, reporter),
-            target,
-            session if spark else None,
-        )
+        report = check(context.config, open_store, show, target, session if spark else None)
     reporter.document(report)
     return report.exit_code

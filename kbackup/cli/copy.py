@@ -46,12 +46,16 @@ def command(
     with ShownProgress(context.reporter) as shown:
         report = copy_archive(source, target, lease, shown, point=restore_point, keep=keep)
     points = report.restore_points
-    summary = f"{plural(len(points), 'restore point')} copied" if points else "nothing new"
+    summary = "nothing new"
+    if points:
+        summary = f"{plural(len(points), 'restore point')} copied"
     dropped = plural(len(report.dropped), "restore point")
-    summary += f", {dropped} dropped" if report.dropped else ""
+    if report.dropped:
+        summary += f", {dropped} dropped"
+    duration = human_duration(sum(report.seconds.values()))
     context.reporter.line(
         f"{report.destination}: {summary}, {plural(report.objects, 'object')} with {human_size(report.bytes)}; "
-        f"the newest restore point is {report.newest or '-'}; {human_duration(sum(report.seconds.values()))}"
+        f"the newest restore point is {report.newest or '-'}; {duration}"
     )
     if report.dropped:
         context.reporter.note(f"{dropped} expired in the source; a copy with --keep keeps them")
@@ -60,9 +64,14 @@ def command(
 
 def _target(context: CommandContext, url: str, to: Mapping[str, object]) -> Store:
     kind, stores, config = kind_of(url), context.config.stores, context.config
-    given = {name: to.get(f"to_{kind.section}_{name}") for name in kind.flags}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {}
+    for name in kind.flags:
+        value = to.get(f"to_{kind.section}_{name}")
+        if value is not None:
+            given[name] = value
     if given:
-        stores = {**stores, kind.section: kind.elsewhere(options_for(kind, stores), **given)}
+        # Another account or region than that of the source, whose other settings stay.
+        options = kind.elsewhere(options_for(kind, stores), **given)
+        stores = {**stores, kind.section: options}
     key, rate = config.encryption.key or "", config.limit_rate
     return open_store(url, stores, key, archive_id=config.archive_id, key_class=layout.key_class, rate=rate)

@@ -100,7 +100,8 @@ def command(
     for path in texts:
         dialog.allow(path)
     write_files(texts, dialog.replaced)
-    report = InitReport(str(config), tuple(map(str, texts)), dialog.steps, _next_steps(draft, schedule, config))
+    files = tuple(map(str, texts))
+    report = InitReport(str(config), files, dialog.steps, _next_steps(draft, schedule, config))
     for file in report.files:
         reporter.line(f"wrote {file}")
     reporter.line("next:")
@@ -166,10 +167,12 @@ def _next_steps(draft: ConfigDraft, schedule: Schedule, config: Path) -> tuple[s
             assignments = " and ".join(f"{quote(name)}=…" for name in variables)
             file = quote(str(config.with_name(_ENVIRONMENT)))
             commands.append(f"write {assignments} into {file}, which only you may read")
-        units = [quote(str(config.with_name(name))) for name in ("kbackup.service", "kbackup.timer")]
-        commands += [f"sudo systemctl link {units[0]}", f"sudo systemctl enable --now {units[1]}"]
+        service_file, timer_file = config.with_name("kbackup.service"), config.with_name("kbackup.timer")
+        commands.append(f"sudo systemctl link {quote(str(service_file))}")
+        commands.append(f"sudo systemctl enable --now {quote(str(timer_file))}")
     if schedule.kind == "kubernetes":
         commands.append(f"kubectl --namespace=kbackup create secret generic {_SECRET} --from-env-file=FILE")
+        # The secret comes first: the chart's pods don't start without it.
         values = quote(str(config.with_name("kbackup-values.yaml")))
         commands.append(f"helm upgrade --install kbackup infra/helm/kbackup --namespace=kbackup --values {values}")
     return tuple(commands)
@@ -238,12 +241,18 @@ def toml_text(settings: Mapping[str, object]) -> str:
         section, dot, name = path.partition(".")
         if not dot:
             section, name = "", path
-        items = [_string(str(item)) for item in (value if isinstance(value, list | tuple) else [value])]
-        text = f"[{', '.join(items)}]" if isinstance(value, list | tuple) else items[0]
+        if isinstance(value, list | tuple):
+            items = [_string(str(item)) for item in value]
+            text = f"[{', '.join(items)}]"
+        else:
+            text = _string(str(value))
         sections.setdefault(section, []).append(f"{_key(name)} = {text}\n")
-    first = "".join(sections.pop(""))
-    others = "".join(f"\n[{_key(section)}]\n{''.join(entries)}" for section, entries in sections.items())
-    return f"# Written by kbackup init. All keys: kbackup config --keys\n{first}{others}"
+    # Keys without a section come first: after the heading of a section they would belong to the section.
+    lines = ["# Written by kbackup init. All keys: kbackup config --keys\n", *sections.pop("")]
+    for section, entries in sections.items():
+        lines.append(f"\n[{_key(section)}]\n")
+        lines += entries
+    return "".join(lines)
 
 
 def _key(name: str) -> str:
@@ -309,10 +318,12 @@ _REFERENCE = re.compile(r"\$?\{?(env|file):([^}]+)\}?")
 def _ask_cluster(draft: ConfigDraft, speaks_tls: Callable[[str], bool | None] | None) -> None:
     click.echo("\nThe cluster to back up", err=True)
     _ask_key(draft, "source.bootstrap.servers", "Brokers (host:port, with commas between)", required=True)
+    protocols: tuple[str, ...] = _PROTOCOLS[False] + _PROTOCOLS[True]
     tls = speaks_tls(draft.text("source.bootstrap.servers")) if speaks_tls is not None else None
     if tls is not None:
-        click.echo(f"The brokers speak {'TLS' if tls else 'no TLS'}.", err=True)
-    protocols = (*_PROTOCOLS[False], *_PROTOCOLS[True]) if tls is None else _PROTOCOLS[tls]
+        spoken = "TLS" if tls else "no TLS"
+        click.echo(f"The brokers speak {spoken}.", err=True)
+        protocols = _PROTOCOLS[tls]
     protocol = _ask_choice(draft, "source.security.protocol", "Security protocol", protocols)
     if protocol.endswith("SSL"):
         _ask_key(draft, "source.ssl.ca.location", "PEM file of the CA (empty: the system's certificates)", file=True)
@@ -488,10 +499,16 @@ def service(config: Path, command: list[str], environ: Mapping[str, str]) -> str
     java = environ.get("JAVA_HOME", "")
     for name, path in (("the configuration", str(config)), ("kbackup", " ".join(command)), ("JAVA_HOME", java)):
         check_path(name, path)
-    # systemd takes a variable from arguments alone: neither from the program, nor from an assignment
-    start = " ".join([_quoted(command[0]), *(_quoted(word).replace("$", "$$") for word in words)])
-    environment = f"Environment={_quoted(f'JAVA_HOME={java}')}\n" if java else ""
-    # the end of the line of a folder may be no blank and no backslash
+    # systemd takes a variable from arguments alone: neither from the program, nor from an assignment.
+    arguments = [_quoted(word).replace("$", "$$") for word in words]
+    start = " ".join([_quoted(command[0]), *arguments])
+    environment = ""
+    if java:
+        assignment = _quoted(f"JAVA_HOME={java}")
+        environment = f"Environment={assignment}\n"
+    # systemd reads the name of this file as a pattern.
+    environment_file = _GLOB.sub(_LITERAL, str(config.with_name(_ENVIRONMENT)))
+    # The end of the line of a folder may be no blank and no backslash.
     return f"""\
 [Unit]
 Description=Back up Apache Kafka
@@ -501,7 +518,7 @@ After=network-online.target
 [Service]
 Type=oneshot
 {user}WorkingDirectory={_escaped(str(config.parent))}/
-EnvironmentFile=-{_escaped(_GLOB.sub(_LITERAL, str(config.with_name(_ENVIRONMENT))))}
+EnvironmentFile=-{_escaped(environment_file)}
 {environment}ExecStart={start}
 """
 

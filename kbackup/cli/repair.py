@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import click
 
 from kbackup.cli.common.command_context import CommandContext
@@ -65,7 +67,8 @@ def _show(report: RepairReport, reporter: Reporter) -> int:
         reporter.line(f"and {plural(len(report.mended) - _MENDED, 'more file')}")
     reporter.warning(*(f"loss: {loss}" for loss in report.losses))
     reporter.warning(*report.warnings)
-    reporter.line(f"{report.archive}: {_summary(report)}; {human_duration(sum(report.seconds.values()))}")
+    duration = human_duration(sum(report.seconds.values()))
+    reporter.line(f"{report.archive}: {_summary(report)}; {duration}")
     if not report.read_data:
         reporter.note(
             f"segments were compared by size; to read each one and compare checksums: {own_command(add='--read-data')}"
@@ -79,11 +82,11 @@ def _show(report: RepairReport, reporter: Reporter) -> int:
 
 
 def _summary(report: RepairReport) -> str:
-    parts = [
-        f"{plural(len(numbers), 'restore point')} {result}: {', '.join(map(str, numbers))}"
-        for numbers, result in ((report.restored, "listed again"), (report.lost, "lost"))
-        if numbers
-    ]
+    parts = []
+    if report.restored:
+        parts.append(f"{plural(len(report.restored), 'restore point')} listed again: {_numbers(report.restored)}")
+    if report.lost:
+        parts.append(f"{plural(len(report.lost), 'restore point')} lost: {_numbers(report.lost)}")
     if report.new_point is not None:
         of = f" of {report.records:,} records in {plural(report.segments, 'whole segment')}" if report.segments else ""
         result = "made" if report.confirmed else "to be made"
@@ -91,5 +94,10 @@ def _summary(report: RepairReport) -> str:
     if report.losses:
         parts.append("1 loss" if len(report.losses) == 1 else f"{len(report.losses):,} losses")
     if report.mended:
-        parts.append(f"{plural(len(report.mended), 'file')} {'' if report.confirmed else 'to be '}mended")
+        result = "mended" if report.confirmed else "to be mended"
+        parts.append(f"{plural(len(report.mended), 'file')} {result}")
     return "; ".join(parts) or "nothing to repair"
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -21,6 +21,7 @@ from kbackup.jobs.decoding import Decoding
 from kbackup.metrics.server import parse_address
 
 if TYPE_CHECKING:
+    from kbackup.archive.models import Schemas
     from kbackup.web.guard import Access
 
 _MIN_TOKEN = 16  # characters
@@ -64,9 +65,14 @@ def command(context: CommandContext, no_token: bool) -> int:
         state = state_store(context, store)
         cache = ArchiveCache(store, state=state, rules=context.config.backup)
         registry = context.config.schema_registry
-        decoder = FieldDecoder(lambda schemas: Decoding(archived_schemas(schemas, registry).decoders(), mm2=True))
+
+        def decoding_by(schemas: Schemas | None) -> Decoding:
+            decoders = archived_schemas(schemas, registry).decoders()
+            return Decoding(decoders, mm2=True)
+
+        app = make_app(cache, access, partial(command_line, restore), FieldDecoder(decoding_by))
         config = uvicorn.Config(
-            make_app(cache, access, partial(command_line, restore), decoder),
+            app,
             log_config=None,
             access_log=False,  # its lines would hold queries, and so the token
             server_header=False,
@@ -106,8 +112,11 @@ def _listen(listen: str) -> _Listener:
         raise UsageError(f"can't listen on {listen}: {why}", "choose another --listen") from error
     bound = bound_socket.getsockname()
     ip = ipaddress.ip_address(str(bound[0]).partition("%")[0])
+    # Nobody can open the address 0.0.0.0, which stands for all addresses of this machine.
     shown = socket.gethostname() if ip.is_unspecified else host
-    return _Listener(bound_socket, f"[{shown}]" if ":" in shown else shown, int(bound[1]), ip.is_loopback)
+    if ":" in shown:
+        shown = f"[{shown}]"
+    return _Listener(bound_socket, shown, int(bound[1]), ip.is_loopback)
 
 
 def _access(context: CommandContext, listener: _Listener, no_token: bool) -> Access:
@@ -125,13 +134,17 @@ def _access(context: CommandContext, listener: _Listener, no_token: bool) -> Acc
         )
     token = None if no_token else options.token or secrets.token_urlsafe(24)
     names = {"localhost", socket.gethostname(), listener.host, *options.hosts}
-    return Access(frozenset(name.lower() for name in names), token, f"kbackup-ui-{listener.port}")
+    lower_names = frozenset(name.lower() for name in names)
+    # Browsers send cookies to every port of a host: each server needs a name of its own.
+    return Access(lower_names, token, f"kbackup-ui-{listener.port}")
 
 
 def _announce(context: CommandContext, listener: _Listener, access: Access) -> None:
     """Print the address, and with it a new token; nothing else prints a token."""
     is_new = access.token is not None and access.token != context.config.ui.token
-    url = f"http://{listener.host}:{listener.port}/{f'?token={access.token}' if is_new else ''}"
+    url = f"http://{listener.host}:{listener.port}/"
+    if is_new:
+        url += f"?token={access.token}"
     context.reporter.document({"url": url, "archive": context.archive}, at_once=True)
     context.reporter.line(url)
     if access.token is None:

@@ -32,6 +32,10 @@ _NAMED = 3
 
 def state_document(report: StateReport) -> dict[str, object]:
     """Return the report for `--json`."""
+    witnesses = []
+    for claim in report.claims:
+        witnesses.append({"witness": claim.witness, "says": claim.says, "allows": sorted(claim.states)})
+    not_looked_at = [{"why": unread.why, "hint": unread.hint} for unread in report.not_looked_at]
     return {
         "state": report.state,
         "certain": report.is_certain,
@@ -40,11 +44,9 @@ def state_document(report: StateReport) -> dict[str, object]:
         "zookeeper_brokers": report.zk_brokers,
         "records_behind": report.lag,
         "waits_for": report.waits_for,
-        "witnesses": [
-            {"witness": claim.witness, "says": claim.says, "allows": sorted(claim.states)} for claim in report.claims
-        ],
+        "witnesses": witnesses,
         "disagreements": report.disagreements,
-        "not_looked_at": [{"why": unread.why, "hint": unread.hint} for unread in report.not_looked_at],
+        "not_looked_at": not_looked_at,
         "next_step": report.next_step,
     }
 
@@ -53,24 +55,33 @@ def state_words(report: StateReport) -> str:
     """Return the state as words: 'dual write', or 'unknown: dual write or brokers moved'."""
     if report.state != "unknown":
         return report.state if report.is_certain else f"{report.state}, not certain"
-    return f"unknown: {' or '.join(report.possible)}" if report.possible else "unknown"
+    if not report.possible:
+        return "unknown"
+    return f"unknown: {' or '.join(report.possible)}"
 
 
 def _fields(report: StateReport) -> list[tuple[str, Cell]]:
     """Return the fields that `status` shows."""
-    way_back = "yes" if report.way_back else "not certain" if report.state == "unknown" else "no"
+    way_back = "yes" if report.way_back else "no"
+    if report.state == "unknown" and not report.way_back:
+        way_back = "not certain"
     behind = "-" if report.lag is None else plural(report.lag, "record")
-    return [
+    fields: list[tuple[str, Cell]] = [
         ("state", state_words(report)),
         ("way back", way_back),
         ("brokers in ZooKeeper mode", report.zk_brokers),
         ("ZooKeeper is behind", behind),
-        *(("waits for", text) for text in report.waits_for),
-        *((claim.witness, claim.says) for claim in report.claims),
-        *(("not looked at", f"{unread.why}; {unread.hint}") for unread in report.not_looked_at),
-        *(("disagreement", text) for text in report.disagreements),
-        ("next step", report.next_step),
     ]
+    for text in report.waits_for:
+        fields.append(("waits for", text))
+    for claim in report.claims:
+        fields.append((claim.witness, claim.says))
+    for unread in report.not_looked_at:
+        fields.append(("not looked at", f"{unread.why}; {unread.hint}"))
+    for text in report.disagreements:
+        fields.append(("disagreement", text))
+    fields.append(("next step", report.next_step))
+    return fields
 
 
 # `kbackup migrate status --follow`: read the state repeatedly until stopped.
@@ -85,10 +96,11 @@ def _follow(read_state: Callable[[], StateReport], interval: float, reporter: Re
             from rich.live import Live
 
             with Live(auto_refresh=False) as live:
-                live.update(_table(read_state()), refresh=True)
-                while not stop.wait(interval):
-                    live.update(_table(read_state()), refresh=True)
-            return
+                while True:
+                    table = _table(read_state())
+                    live.update(table, refresh=True)
+                    if stop.wait(interval):
+                        return
         shown = _print_change(read_state(), None, reporter)
         while not stop.wait(interval):
             shown = _print_change(read_state(), shown, reporter)
@@ -96,10 +108,9 @@ def _follow(read_state: Callable[[], StateReport], interval: float, reporter: Re
 
 def _print_change(report: StateReport, shown: object, reporter: Reporter) -> object:
     """Print a report if it differs from the one that was `shown`; return what it shows."""
-    change = (
-        *(report.state, report.possible, report.is_certain, report.way_back),
-        *(report.zk_brokers, report.waits_for),
-    )
+    state = report.state, report.possible, report.is_certain
+    # Without the lag, which changes all the time.
+    change = state, report.way_back, report.zk_brokers, report.waits_for
     if change == shown:
         return shown
     if reporter.json:
@@ -123,8 +134,9 @@ def _table(report: StateReport) -> Table:
     from rich.text import Text
 
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in (*_fields(report), ("as of", now())):
-        table.add_row(Text(f"{name}:", style="bold"), Text(printable(cell_text(value))))
+    for name, value in [*_fields(report), ("as of", now())]:
+        text = printable(cell_text(value))
+        table.add_row(Text(f"{name}:", style="bold"), Text(text))
     return table
 
 

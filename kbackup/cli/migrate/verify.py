@@ -8,6 +8,7 @@ import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import Duration, bucket_options, point_option, source_options
+from kbackup.cli.common.output import Cell
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import EXIT_OK, CorruptError
 from kbackup.util.text import plural
@@ -37,11 +38,16 @@ def command(context: CommandContext, restore_point: str, lag: timedelta) -> int:
     archive = open_archive(archive_store(context)) if context.config.archive else None
     report = verify_migration(context.config.sources, archive, restore_point, lag.total_seconds())
     reporter = context.reporter
-    labels = sorted({label for side in report.sides for label in side.entities})
-    reporter.table(
-        ("entities", *(side.name for side in report.sides)),
-        [(label, *(side.entities.get(label) for side in report.sides)) for label in labels],
-    )
+    labels: set[str] = set()
+    heads = ["entities"]
+    for side in report.sides:
+        labels |= side.entities.keys()
+        heads.append(side.name)
+    rows: list[list[Cell]] = []
+    for label in sorted(labels):
+        counts = [side.entities.get(label) for side in report.sides]
+        rows.append([label, *counts])
+    reporter.table(heads, rows)
     reporter.note(*(f"{side.name} is not compared: {side.outdated}" for side in report.sides if side.outdated))
     reporter.note(*(f"not compared, {pair}: {', '.join(parts)}" for pair, parts in report.not_compared.items()))
     for each in report.differences:
