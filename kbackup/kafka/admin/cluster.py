@@ -28,6 +28,7 @@ from confluent_kafka.cimpl import NewPartitions
 from kbackup.errors import ClusterError, KbackupError
 from kbackup.kafka.admin_protocol.session import admin_session
 from kbackup.kafka.client import Connection, Properties, admin_properties
+from kbackup.kafka.control.router import Router
 from kbackup.kafka.groups.admin import GroupAdmin
 from kbackup.kafka.retry import (
     CONTROLLER_NOT_READY,
@@ -289,6 +290,7 @@ class Cluster:
 
     def __init__(self, properties: Properties, role: str) -> None:
         self.connection = Connection(admin_properties(properties), role)
+        self.router = Router(self.connection)
         self._admin = self.connection.admin()
         self.groups = GroupAdmin(self.connection, self._admin)
         self.security = SecurityAdmin(self.connection, self._admin)

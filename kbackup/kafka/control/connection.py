@@ -1,0 +1,324 @@
+"""A connection to one broker: TLS, a SASL login, and requests that follow one another without waiting for the answers.
+
+kafka-python makes the messages. Its own connections are not used: they log requests, passwords and tokens of logins
+included. Nothing that goes through here is logged.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import struct
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError
+from kafka.protocol.metadata import ApiVersionsRequest
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+from kbackup.kafka.control.errors import (
+    ConnectionEndedError,
+    LoginError,
+    NoConnectionError,
+    NotABrokerError,
+    RefusedRequestError,
+    TlsError,
+)
+from kbackup.kafka.control.login import Login, conversation
+from kbackup.kafka.control.settings import Address, ConnectionSettings
+from kbackup.kafka.control.tls import tls_context
+
+_SOFTWARE = {"client_software_name": "kbackup", "client_software_version": "1"}
+_VERSIONS_WITH_FEATURES = 3  # brokers since 2.4; older ones answer by version 0
+_FIRST_WITH_LIFETIME = 1  # version of SaslAuthenticate
+_SPENT = 0.8
+"""The part of a login's lifetime after which a connection is not used any more: the broker would end it."""
+
+_MOST_BYTES_UNANSWERED = 64 << 10
+"""A broker reads no request while it writes an answer. If both sides wrote more than the sockets hold, neither would
+ever read: so what waits for answers is small, or is one request alone."""
+
+
+class Deadline:
+    """A moment until which something may take; it is handed down to whatever waits."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+
+    def remaining(self) -> float:
+        """Return the seconds that are left, 0 when the moment has passed."""
+        return max(0.0, self._until - time.monotonic())
+
+    def within(self, seconds: float) -> Deadline:
+        """Return the earlier one of this moment and `seconds` from now."""
+        return Deadline(min(seconds, self.remaining()))
+
+
+@dataclass
+class Pending:
+    """A request that was sent. `answer` has the bytes of the response once they are here, `error` why they won't be."""
+
+    request: Any
+    correlation: int
+    size: int
+    deadline: Deadline
+    answer: bytes | None = None
+    error: NoConnectionError | None = None
+
+
+def connect(settings: ConnectionSettings, address: Address, deadline: Deadline) -> BrokerConnection:
+    """Return a connection to the broker at `address` that is logged in. Raise `NoConnectionError` if there is none."""
+    host, port = address
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    setup = deadline.within(settings.setup_seconds)
+    try:
+        broker = BrokerConnection(_open_stream(settings, address, setup), settings, address)
+    except socket.gaierror as error:
+        raise NoConnectionError(f"{where}: {error.strerror or error}", KafkaError._RESOLVE) from error
+    except ssl.SSLError as error:
+        raise TlsError(f"{where}: {error}") from error
+    except OSError as error:
+        raise NoConnectionError(f"{where}: {error.strerror or error}") from error
+    try:
+        broker.learn_versions(setup)
+        if settings.login is not None:
+            broker.log_in(settings.login, setup)
+    except NoConnectionError as error:
+        broker.close()
+        raise _named(error, where) from error
+    except RefusedRequestError as refused:
+        broker.close()
+        raise LoginError(f"{where}: {refused.kafka_error().str()}") from refused
+    except BaseException:
+        broker.close()
+        raise
+    return broker
+
+
+def _named(error: NoConnectionError, where: str) -> NoConnectionError:
+    """Return the same error with the address in its words. Nothing was asked yet, so nothing can be half done."""
+    named: NoConnectionError = type(error)(f"{where}: {error}")
+    if type(error) is ConnectionEndedError:
+        return NoConnectionError(str(named))
+    named.code = error.code
+    return named
+
+
+def _open_stream(settings: ConnectionSettings, address: Address, setup: Deadline) -> socket.socket:
+    try:
+        context = tls_context(settings.tls) if settings.tls is not None else None
+    except ssl.SSLError as error:
+        raise TlsError(f"certificates or keys can't be used: {error}") from error
+    except (OSError, ValueError) as error:
+        raise TlsError(f"certificates or keys can't be used: {error}") from error
+    stream = socket.create_connection(address, timeout=max(setup.remaining(), 0.001))
+    if context is None:
+        return stream
+    try:
+        return context.wrap_socket(stream, server_hostname=address[0])
+    except BaseException:
+        stream.close()
+        raise
+
+
+class BrokerConnection:
+    """Made by `connect`. `versions` has the oldest and the newest version of each request that the broker knows, by
+    apiKey. `features` has the levels of finalized features by name; None if the broker returns none.
+
+    `address` is where it leads to. Requests are answered in the order in which they were sent. A connection that has
+    failed once is not used again.
+    """
+
+    def __init__(self, stream: socket.socket, settings: ConnectionSettings, address: Address) -> None:
+        self._stream = stream
+        self.address = address
+        self._settings = settings
+        self._sent = 0
+        self._waiting: deque[Pending] = deque()
+        self._answered = 0
+        self._spent_at: float | None = None
+        self._closed = False
+        self.versions: dict[int, tuple[int, int]] = {}
+        self.features: dict[str, int] | None = None
+
+    def close(self) -> None:
+        self._closed = True
+        self._stream.close()
+
+    def usable(self) -> bool:
+        """Return whether requests can be sent: brokers end connections that were idle for some minutes, and logins
+        that have grown old."""
+        if self._closed:
+            return False
+        if self._waiting:
+            return True
+        if self._spent_at is not None and time.monotonic() >= self._spent_at:
+            return False
+        return not self._has_ended()
+
+    def _has_ended(self) -> bool:
+        """Return whether the broker has closed its side, while it owes us no answer."""
+        readable, _, _ = select.select([self._stream], [], [], 0)
+        if not readable:
+            return False
+        try:
+            self._stream.settimeout(0)
+            self._stream.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False  # a message of TLS itself
+        except OSError:
+            return True
+        return True  # the end of the stream, or bytes that nobody asked for
+
+    def has_room(self, size: int) -> bool:
+        """Return whether a request of `size` bytes can be sent before earlier ones are answered."""
+        unanswered = sum(pending.size for pending in self._waiting)
+        return not self._waiting or unanswered + size <= _MOST_BYTES_UNANSWERED
+
+    def version_of(self, request: Any, newest: int | None = None) -> int:
+        """Return the newest version of a request that both sides know, at most `newest`. Raise `RefusedRequestError`
+        if the broker doesn't know the request."""
+        low, high = self.versions.get(request.API_KEY, (0, -1))
+        version = min(high, request.max_version if newest is None else newest)
+        if version < max(low, request.min_version):
+            raise RefusedRequestError(KafkaError.UNSUPPORTED_VERSION, "the brokers are too old for it")
+        return version
+
+    def encode(self, request: Any, newest: int | None = None) -> bytes:
+        """Return the bytes of a request, in the newest version that both sides know, at most `newest`. The next call
+        must be `send`."""
+        request.with_header(correlation_id=self._sent + 1, client_id=self._settings.client_id)
+        version = self.version_of(request, newest)
+        return bytes(request.encode(version=version, header=True, framed=True))
+
+    def send(self, request: Any, data: bytes, deadline: Deadline) -> Pending:
+        """Send a request that `encode` has made bytes of. `receive` waits for its answer."""
+        pending = Pending(request, self._sent + 1, len(data), deadline.within(self._settings.request_seconds))
+        try:
+            self._stream.settimeout(max(pending.deadline.remaining(), 0.001))
+            self._stream.sendall(data)
+        except OSError as error:
+            raise self._failed(error) from error
+        self._sent += 1
+        self._waiting.append(pending)
+        return pending
+
+    def receive(self, pending: Pending) -> Any:
+        """Return the response to a request that was sent. Raise `ConnectionEndedError` if none comes in time."""
+        while pending.answer is None and pending.error is None:
+            self._take_answer(pending.deadline)
+        if pending.error is not None:
+            raise pending.error
+        data = pending.answer
+        pending.answer = b""
+        name = type(pending.request).__name__
+        try:
+            return pending.request.header.get_response_class().decode(data, header=True)
+        except (ValueError, IndexError, struct.error) as error:
+            raise self._failed_as(NotABrokerError(f"the answer to {name} can't be read")) from error
+
+    def ask(self, request: Any, newest: int | None = None, deadline: Deadline | None = None) -> Any:
+        """Send one request and return its response. Raise `RefusedRequestError` if the response holds an error for the
+        whole."""
+        within = deadline or Deadline(self._settings.request_seconds)
+        data = self.encode(request, newest)
+        response = self.receive(self.send(request, data, within))
+        refuse_whole(response)
+        return response
+
+    def learn_versions(self, deadline: Deadline) -> None:
+        """Ask the broker for the versions that it supports: the first request of a connection."""
+        response = self._ask_versions(ApiVersionsRequest(**_SOFTWARE), _VERSIONS_WITH_FEATURES, deadline)
+        if response.error_code == KafkaError.UNSUPPORTED_VERSION:
+            response = self._ask_versions(ApiVersionsRequest(), 0, deadline)
+        if response.error_code:
+            raise RefusedRequestError(response.error_code)
+        self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+        if response.finalized_features_epoch >= 0:
+            self.features = {f.name: f.max_version_level for f in response.finalized_features or ()}
+
+    def _ask_versions(self, request: Any, version: int, deadline: Deadline) -> Any:
+        request.with_header(correlation_id=self._sent + 1, client_id=self._settings.client_id)
+        data = bytes(request.encode(version=version, header=True, framed=True))
+        return self.receive(self.send(request, data, deadline))
+
+    def log_in(self, login: Login, deadline: Deadline) -> None:
+        """Log in, as `conversation` says it. Raise `LoginError` or `RefusedRequestError` if the broker doesn't let us
+        in."""
+        began = time.monotonic()
+        self.ask(SaslHandshakeRequest(mechanism=login.mechanism), deadline=deadline)
+        talk = conversation(login)
+        message = next(talk)
+        while True:
+            request = SaslAuthenticateRequest(auth_bytes=message)
+            answer = self.ask(request, deadline=deadline)
+            if lifetime := getattr(answer, "session_lifetime_ms", 0) or 0:
+                self._spent_at = began + lifetime / 1000 * _SPENT
+            try:
+                message = talk.send(answer.auth_bytes or b"")
+            except StopIteration:
+                break
+            except ValueError:  # text, numbers or base64 that are none
+                raise LoginError(f"the broker's answer to a {login.mechanism} login can't be read") from None
+
+    def _take_answer(self, deadline: Deadline) -> None:
+        """Read one response: that to the request which has waited longest."""
+        try:
+            (size,) = struct.unpack(">i", self._read(4, deadline))
+            if not 4 <= size <= self._settings.largest_answer:
+                raise self._failed_as(NotABrokerError(f"it answers with {size} bytes"))
+            data = self._read(size, deadline)
+        except OSError as error:
+            raise self._failed(error) from error
+        first = self._waiting[0]
+        (correlation,) = struct.unpack(">i", data[:4])
+        if correlation != first.correlation:
+            raise self._failed_as(NotABrokerError("it answers another request than it was sent"))
+        self._waiting.popleft()
+        self._answered += 1
+        first.answer = bytes(data)
+
+    def _read(self, size: int, deadline: Deadline) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        at = 0
+        while at < size:
+            # a broker that sends a byte now and then keeps nobody waiting for longer than the deadline
+            self._stream.settimeout(max(deadline.remaining(), 0.001))
+            count = self._stream.recv_into(view[at:])
+            if not count:
+                raise self._failed_as(self._closed_by_broker())
+            at += count
+        return data
+
+    def _closed_by_broker(self) -> NoConnectionError:
+        """Return the error of a connection that the broker has closed. One that closes it at the first real request
+        expected another protocol, or is about to stop."""
+        if self._answered > 1:
+            return ConnectionEndedError("the broker closed the connection")
+        return NotABrokerError("it closed the connection: is security.protocol right?")
+
+    def _failed(self, error: OSError) -> NoConnectionError:
+        if isinstance(error, TimeoutError):
+            return self._failed_as(ConnectionEndedError("no answer came in time", KafkaError._TIMED_OUT))
+        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+            return self._failed_as(TlsError(str(error)))
+        return self._failed_as(ConnectionEndedError(f"the connection ended: {error.strerror or error}"))
+
+    def _failed_as(self, error: NoConnectionError) -> NoConnectionError:
+        """Close the connection, so that every request that waits on it fails with `error`."""
+        self.close()
+        for pending in self._waiting:
+            pending.error = error
+        self._waiting.clear()
+        return error
+
+
+def refuse_whole(response: Any) -> None:
+    """Raise `RefusedRequestError` if a response holds an error for the whole."""
+    code = getattr(response, "error_code", 0)
+    if code:
+        raise RefusedRequestError(code, getattr(response, "error_message", None) or "")

@@ -1,0 +1,79 @@
+"""The client's half of a SASL login: PLAIN (RFC 4616), SCRAM (RFC 5802) and OAUTHBEARER (RFC 7628).
+
+kafka-python's logins are not used: they log passwords and tokens, and its SCRAM fails for users with a comma or an
+equals sign in the name.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kbackup.kafka.control.errors import LoginError
+from kbackup.kafka.control.tokens import TokenSource
+
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Login:
+    """The credentials that a client logs in with."""
+
+    mechanism: Mechanism
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: TokenSource | None = field(default=None, repr=False)
+
+
+Conversation = Generator[bytes, bytes, None]
+"""Yields the client's messages, and takes the broker's answers."""
+
+_MOST_ITERATIONS = 10_000_000
+
+
+def conversation(login: Login) -> Conversation:
+    """Return the client's half of a login. It raises `LoginError` if the broker's half is not what it must be."""
+    if login.mechanism == "PLAIN":
+        yield b"\0" + login.user.encode() + b"\0" + login.password.encode()
+    elif login.mechanism == "OAUTHBEARER":
+        if login.token is None:
+            raise LoginError("no function gives a token")
+        token, extensions = login.token()
+        pairs = "".join(f"\x01{name}={value}" for name, value in extensions.items())
+        refusal = yield f"n,,\x01auth=Bearer {token}{pairs}\x01\x01".encode()
+        if refusal:
+            yield b"\x01"  # the broker then says why
+    else:
+        yield from _scram(login, login.mechanism.removeprefix("SCRAM-").replace("-", "").lower())
+
+
+def _scram(login: Login, digest: str) -> Conversation:
+    """`digest` is the name of a hash in `hashlib`."""
+    user = login.user.replace("=", "=3D").replace(",", "=2C")
+    nonce = secrets.token_hex(16)
+    first = f"n={user},r={nonce}"
+    answer = (yield f"n,,{first}".encode()).decode()
+    challenge = _fields(answer)
+    if not challenge.get("r", "").startswith(nonce) or not {"s", "i"} <= challenge.keys():
+        raise LoginError("the broker's answer to a SCRAM login is not one to this login")
+    if not 0 < (rounds := int(challenge["i"])) <= _MOST_ITERATIONS:
+        raise LoginError(f"the broker asks for {rounds} iterations")
+    salted = hashlib.pbkdf2_hmac(digest, login.password.encode(), base64.b64decode(challenge["s"]), rounds)
+    client = hmac.digest(salted, b"Client Key", digest)
+    last = f"c=biws,r={challenge['r']}"
+    signed = f"{first},{answer},{last}".encode()
+    signature = hmac.digest(hashlib.new(digest, client).digest(), signed, digest)
+    proof = base64.b64encode(bytes(a ^ b for a, b in zip(client, signature, strict=True))).decode()
+    verdict = _fields((yield f"{last},p={proof}".encode()).decode())
+    expected = hmac.digest(hmac.digest(salted, b"Server Key", digest), signed, digest)
+    if not hmac.compare_digest(base64.b64decode(verdict.get("v", "")), expected):
+        raise LoginError("the broker can't prove that it knows the SCRAM user")
+
+
+def _fields(message: str) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in message.split(",") if "=" in pair)

@@ -1,0 +1,533 @@
+"""Which broker is asked: any, the controller, the leaders of partitions, or the coordinators of groups.
+
+`Router.ask` sends one request. `Router.ask_each` asks about many things at once: it finds the broker of each, sends
+them all their requests before it waits for answers, and asks again where `errors.REMEDIES` says that this mends an
+error.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
+
+from confluent_kafka import KafkaError
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+
+from kbackup.errors import KbackupError, UsageError
+from kbackup.kafka.client import Connection
+from kbackup.kafka.control.connection import BrokerConnection, Deadline, Pending, connect, refuse_whole
+from kbackup.kafka.control.errors import (
+    CALL_SECONDS,
+    NOT_LET_IN,
+    PAUSE_SECONDS,
+    NoConnectionError,
+    RefusedRequestError,
+    RequestError,
+    UnsupportedSettingError,
+    remedy_for,
+)
+from kbackup.kafka.control.settings import Address, settings_of
+from kbackup.kafka.control.tokens import user_tokens
+from kbackup.types import TopicPartition
+
+K = TypeVar("K", bound=Any)
+A = TypeVar("A")
+
+Answers = Iterator[tuple[K, A | KafkaError]]
+"""Each thing that was asked about, with its answer, or with the error that it was refused with."""
+
+TOPICS_AT_ONCE = 2000
+"""Topics that one request names."""
+
+_COORDINATORS_AT_ONCE = 1000
+_FIRST_WITH_MANY_KEYS = 4
+"""The first version of FindCoordinator that asks for many coordinators at once (brokers since 3.0)."""
+
+CoordinatorKind = Literal[0, 1]
+"""`key_type` of FindCoordinator."""
+
+GROUP: CoordinatorKind = 0
+"""The coordinator of a group of whatever kind; share groups have the same."""
+
+TRANSACTION: CoordinatorKind = 1
+
+
+@dataclass(frozen=True)
+class Question(Generic[K, A]):
+    """How brokers are asked about things of one kind.
+
+    `request` makes the request for some of them; the broker is there for its versions. `answers` reads the response:
+    things that it leaves out are refused with UNKNOWN_SERVER_ERROR. `at_once` is how many one request asks about, or
+    `batches` cuts them. `change`: the request changes something, so that it is only repeated where a broker has
+    certainly not done it, and goes out when the one before is answered. `newest` is the newest version to use.
+    """
+
+    request: Callable[[BrokerConnection, list[K]], Any]
+    answers: Callable[[Any, list[K]], Answers[K, A]]
+    at_once: int = TOPICS_AT_ONCE
+    batches: Callable[[Iterable[K]], Iterable[list[K]]] | None = None
+    change: bool = False
+    newest: int | None = None
+
+    def cut(self, things: Sequence[K]) -> Iterator[list[K]]:
+        """Yield the things that one request asks about together."""
+        if self.batches is not None:
+            yield from self.batches(things)
+            return
+        for at in range(0, len(things), self.at_once):
+            yield list(things[at : at + self.at_once])
+
+
+class Place(ABC, Generic[K]):
+    """Where things are: which broker has to be asked about each."""
+
+    @abstractmethod
+    def locate(self, things: Sequence[K], deadline: Deadline) -> Mapping[K, int | KafkaError]:
+        """Return the id of each one's broker, or why it is not known. Raise `RequestError` if nobody can be asked."""
+
+    def forget(self, thing: K) -> None:
+        """Look the broker up again, the next time: the one that was asked is not the right one."""
+        return
+
+
+ANY_BROKER = -1
+"""Stands for the id of a broker that is connected already, or takes us."""
+
+
+@dataclass
+class Lane(Generic[K]):
+    """What is asked of one broker: batches that wait, and those that were sent."""
+
+    broker: BrokerConnection
+    waiting: deque[list[K]]
+    sent: deque[tuple[list[K], Pending]] = field(default_factory=deque)
+
+
+class Router:
+    """The connections to the brokers of one cluster, made as they are needed. It may be used by several threads: they
+    take turns.
+
+    Every error is one of `RequestError`, or a `KafkaError` for one thing of many; `connection` puts them into words.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        """Raise `UsageError` for a setting of the connection that can't be followed, before anything is sent."""
+        self.connection = connection
+        try:
+            self.settings = settings_of(connection.properties, user_tokens(connection))
+        except UnsupportedSettingError as error:
+            raise UsageError(
+                f"[{connection.role}] can't be used to ask brokers: {error}",
+                "leave it out, or use a setting that does the same",
+            ) from error
+        self._lock = threading.RLock()
+        self._addresses: dict[int, Address] = {}
+        self._controller = ANY_BROKER
+        self._open: dict[int, BrokerConnection] = {}
+        self._leaders: dict[TopicPartition, int] = {}
+        self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
+        weakref.finalize(self, _close_all, self._open)
+
+    def close(self) -> None:
+        """End all connections. They are made again where something is asked."""
+        with self._lock:
+            _close_all(self._open)
+
+    # One request.
+
+    def ask(
+        self,
+        request: Any,
+        *,
+        broker: int = ANY_BROKER,
+        change: bool = False,
+        newest: int | None = None,
+        seconds: float = CALL_SECONDS,
+    ) -> Any:
+        """Send one request and return its response, asking again where that mends an error; by default, any broker is
+        asked. Raise `RequestError` if there is no answer in `seconds`, or a refusal of the whole.
+
+        `change`: the request changes something."""
+
+        def locate(deadline: Deadline) -> int:
+            return broker
+
+        return self._ask_until_answered(request, locate, change, newest, seconds)
+
+    def ask_controller(self, request: Any, *, newest: int | None = None, seconds: float = CALL_SECONDS) -> Any:
+        """Send the controller a request that changes something. Of a cluster with a quorum of controllers, any broker
+        counts as the controller: it forwards requests."""
+        return self._ask_until_answered(request, self._locate_controller, True, newest, seconds)
+
+    def any_broker(self, seconds: float = CALL_SECONDS) -> BrokerConnection:
+        """Return a connection to some broker, for its versions and features. Raise `NoConnectionError` if none takes
+        us."""
+        with self._lock:
+            return self._any_broker(Deadline(seconds))
+
+    def metadata(self, topics: Collection[str] | None, *, seconds: float = CALL_SECONDS) -> Any:
+        """Return Kafka's response to Metadata: brokers, the cluster's id, and `topics`, all of them for None. Refusals
+        of topics are in it. Raise `RequestError`."""
+        return self._metadata(topics, Deadline(seconds))
+
+    def _metadata(self, topics: Collection[str] | None, deadline: Deadline) -> Any:
+        named = None
+        if topics is not None:
+            named = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
+        response = self.ask(request, seconds=deadline.remaining())
+        with self._lock:
+            for each in response.brokers:
+                self._learn_address(each.node_id, each.host, each.port)
+            self._controller = response.controller_id
+        return response
+
+    def _locate_controller(self, deadline: Deadline) -> int:
+        if self._controller == ANY_BROKER:
+            self._metadata([], deadline)
+        return self._controller
+
+    def _ask_until_answered(
+        self, request: Any, locate: Callable[[Deadline], int], change: bool, newest: int | None, seconds: float
+    ) -> Any:
+        call = Deadline(seconds)
+        began = time.monotonic()
+        while True:
+            elapsed = time.monotonic() - began
+            try:
+                with self._lock:
+                    broker = self._broker(locate(call), call)
+                    return broker.ask(request, newest, call)
+            except RequestError as error:
+                remedy = remedy_for(error.kafka_error(), change=change)
+                if remedy is None or elapsed >= remedy.seconds or call.remaining() <= PAUSE_SECONDS:
+                    raise
+                if remedy.elsewhere:
+                    self._controller = ANY_BROKER
+            time.sleep(PAUSE_SECONDS)
+
+    # Many things at once.
+
+    def ask_each(
+        self, things: Iterable[K], question: Question[K, A], place: Place[K], *, final: Collection[int] = ()
+    ) -> tuple[dict[K, A], dict[K, KafkaError]]:
+        """Return the answer about each thing, and the error of each that was refused.
+
+        Errors whose codes are `final` are answers: they are not asked about again. An error of the connection to a
+        broker is the error of all that was to be asked there."""
+        answers: dict[K, A] = {}
+        refused: dict[K, KafkaError] = {}
+        waiting = list(things)
+        call = Deadline(CALL_SECONDS)
+        began = time.monotonic()
+        while waiting:
+            elapsed = time.monotonic() - began
+            for thing, answer in self._ask_once(waiting, question, place, call):
+                if isinstance(answer, KafkaError):
+                    refused[thing] = answer
+                else:
+                    refused.pop(thing, None)
+                    answers[thing] = answer
+            waiting = []
+            for thing, error in refused.items():
+                remedy = None if error.code() in final else remedy_for(error, change=question.change)
+                if remedy is None or elapsed >= remedy.seconds:
+                    continue
+                waiting.append(thing)
+                if remedy.elsewhere:
+                    place.forget(thing)
+            if waiting:
+                time.sleep(PAUSE_SECONDS)
+        return answers, refused
+
+    def _ask_once(
+        self, things: Sequence[K], question: Question[K, A], place: Place[K], call: Deadline
+    ) -> list[tuple[K, A | KafkaError]]:
+        """Ask about every thing once."""
+        found: list[tuple[K, A | KafkaError]] = []
+        with self._lock:
+            try:
+                places = place.locate(things, call)
+            except RequestError as error:
+                return [(thing, error.kafka_error()) for thing in things]
+            by_broker: dict[int, list[K]] = defaultdict(list)
+            for thing in things:
+                where = places[thing]
+                if isinstance(where, KafkaError):
+                    found.append((thing, where))
+                else:
+                    by_broker[where].append(thing)
+            lanes: list[Lane[K]] = []
+            for node, theirs in by_broker.items():
+                try:
+                    broker = self._broker(node, call)
+                except RequestError as error:
+                    found += [(thing, error.kafka_error()) for thing in theirs]
+                else:
+                    lanes.append(Lane(broker, deque(question.cut(theirs))))
+            for thing, answer in self._run(lanes, question, call):
+                found.append((thing, answer))
+        return found
+
+    def _run(self, lanes: list[Lane[K]], question: Question[K, A], call: Deadline) -> Answers[K, A]:
+        """Keep all brokers at work until everything is answered. Each gets requests as long as its lane has room."""
+        going = lanes
+        while going:
+            for lane in going:
+                yield from _fill(lane, question, call)
+            for lane in going:
+                if lane.sent:
+                    batch, pending = lane.sent.popleft()
+                    yield from _answers_to(lane.broker, batch, pending, question)
+            going = [lane for lane in going if lane.sent or lane.waiting]
+
+    # Connections.
+
+    def _broker(self, node: int, deadline: Deadline) -> BrokerConnection:
+        """Return a connection to the broker with this id."""
+        if node == ANY_BROKER:
+            return self._any_broker(deadline)
+        found = self._open.get(node)
+        if found is not None and found.usable():
+            return found
+        if node not in self._addresses:
+            self._metadata([], deadline)
+        if node not in self._addresses:
+            raise NoConnectionError(f"broker {node} is not in the cluster")
+        return self._connected(node, self._addresses[node], deadline)
+
+    def _any_broker(self, deadline: Deadline) -> BrokerConnection:
+        for found in [*self._open.values()]:
+            if found.usable():
+                return found
+        failures: list[NoConnectionError] = []
+        for node, address in self._addresses.items():
+            try:
+                return self._connected(node, address, deadline)
+            except NoConnectionError as error:
+                failures.append(error)
+        known = set(self._addresses.values())
+        for address in self.settings.addresses:
+            if address in known:
+                continue
+            try:
+                return self._connected(ANY_BROKER, address, deadline)
+            except NoConnectionError as error:
+                failures.append(error)
+        raise _most_telling(failures)
+
+    def _connected(self, node: int, address: Address, deadline: Deadline) -> BrokerConnection:
+        old = self._open.pop(node, None)
+        if old is not None:
+            old.close()
+        made = connect(self.settings, address, deadline)
+        self._open[node] = made
+        return made
+
+    def _learn_address(self, node: int, host: str, port: int) -> None:
+        address = (host, port)
+        if self._addresses.get(node) == address:
+            return
+        self._addresses[node] = address
+        old = self._open.pop(node, None)
+        if old is not None:
+            old.close()
+        first = self._open.get(ANY_BROKER)
+        if first is not None and first.address == address:
+            # the bootstrap server turns out to be this broker: one connection is enough
+            self._open[node] = self._open.pop(ANY_BROKER)
+
+
+def _close_all(connections: dict[int, BrokerConnection]) -> None:
+    for each in connections.values():
+        each.close()
+    connections.clear()
+
+
+def _most_telling(failures: Sequence[NoConnectionError]) -> NoConnectionError:
+    """Return the error that says most: a refused login, before brokers that don't answer."""
+    for each in failures:
+        if each.code in NOT_LET_IN:
+            return each
+    together = "; ".join(str(each) for each in failures)
+    return NoConnectionError(together, failures[0].code)
+
+
+def _fill(lane: Lane[K], question: Question[K, A], call: Deadline) -> Answers[K, A]:
+    """Send as many requests as the lane has room for; yield the errors of those that can't be sent."""
+    while lane.waiting and not (question.change and lane.sent):
+        batch = lane.waiting[0]
+        try:
+            request = question.request(lane.broker, batch)
+            data = lane.broker.encode(request, question.newest)
+            if not lane.broker.has_room(len(data)):
+                return
+            lane.waiting.popleft()
+            lane.sent.append((batch, lane.broker.send(request, data, call)))
+        except NoConnectionError as error:
+            # the connection is gone for all that was to go over it
+            for each in [batch, *lane.waiting]:
+                yield from ((thing, error.kafka_error()) for thing in each)
+            lane.waiting.clear()
+        except RefusedRequestError as error:
+            lane.waiting.popleft()
+            yield from ((thing, error.kafka_error()) for thing in batch)
+
+
+def _answers_to(broker: BrokerConnection, batch: list[K], pending: Pending, question: Question[K, A]) -> Answers[K, A]:
+    """Yield what the broker says of each thing of a request."""
+    missing = dict.fromkeys(batch)
+    try:
+        response = broker.receive(pending)
+        refuse_whole(response)
+        for thing, answer in question.answers(response, batch):
+            missing.pop(thing, None)
+            yield thing, answer
+    except RequestError as error:
+        yield from ((thing, error.kafka_error()) for thing in missing)
+    else:
+        unknown = KafkaError(KafkaError.UNKNOWN, "the broker's answer leaves it out")
+        yield from ((thing, unknown) for thing in missing)
+
+
+# Where things are.
+
+
+class AnyBroker(Place[K]):
+    """Everything can be asked of any broker."""
+
+    def locate(self, things: Sequence[K], deadline: Deadline) -> Mapping[K, int | KafkaError]:
+        return dict.fromkeys(things, ANY_BROKER)
+
+
+class Controller(Place[K]):
+    """Changes go to the controller."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def locate(self, things: Sequence[K], deadline: Deadline) -> Mapping[K, int | KafkaError]:
+        return dict.fromkeys(things, self._router._locate_controller(deadline))
+
+    def forget(self, thing: K) -> None:
+        self._router._controller = ANY_BROKER
+
+
+class Brokers(Place[int]):
+    """The things are brokers, by id: each is asked about itself."""
+
+    def locate(self, things: Sequence[int], deadline: Deadline) -> Mapping[int, int | KafkaError]:
+        return {thing: thing for thing in things}
+
+
+class Leaders(Place[TopicPartition]):
+    """The things are partitions: their leaders are asked."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def locate(self, things: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int | KafkaError]:
+        known = self._router._leaders
+        errors: dict[TopicPartition, KafkaError] = {}
+        unknown = sorted({tp.topic for tp in things if tp not in known})
+        for at in range(0, len(unknown), TOPICS_AT_ONCE):
+            errors |= self._look_up(unknown[at : at + TOPICS_AT_ONCE], deadline)
+        places: dict[TopicPartition, int | KafkaError] = {}
+        for tp in things:
+            if tp in known:
+                places[tp] = known[tp]
+            else:
+                # its topic may be refused as a whole
+                of_topic = errors.get(TopicPartition(tp.topic, -1))
+                places[tp] = errors.get(tp) or of_topic or KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        without = [where for where in places.values() if _is_leaderless(where)]
+        if without and len(without) == len(places):
+            none = KafkaError(KafkaError._NOENT, "no partition has a leader")
+            return dict.fromkeys(things, none)
+        return places
+
+    def _look_up(self, topics: list[str], deadline: Deadline) -> dict[TopicPartition, KafkaError]:
+        """Learn the leaders of topics; return the errors of partitions that have none, and those of whole topics under
+        partition -1."""
+        errors: dict[TopicPartition, KafkaError] = {}
+        for topic in self._router._metadata(topics, deadline).topics:
+            if topic.error_code:
+                errors[TopicPartition(topic.name, -1)] = KafkaError(topic.error_code)
+            for each in topic.partitions:
+                tp = TopicPartition(topic.name, each.partition_index)
+                if each.leader_id >= 0:
+                    self._router._leaders[tp] = each.leader_id
+                else:
+                    errors[tp] = KafkaError(each.error_code or KafkaError.LEADER_NOT_AVAILABLE)
+        return errors
+
+    def forget(self, thing: TopicPartition) -> None:
+        self._router._leaders.pop(thing, None)
+
+
+def _is_leaderless(where: int | KafkaError) -> bool:
+    return isinstance(where, KafkaError) and where.code() == KafkaError.LEADER_NOT_AVAILABLE
+
+
+class Coordinators(Place[str]):
+    """The things are groups, or transactional ids: their coordinators are asked."""
+
+    def __init__(self, router: Router, kind: CoordinatorKind = GROUP) -> None:
+        self._router = router
+        self._kind = kind
+
+    def locate(self, things: Sequence[str], deadline: Deadline) -> Mapping[str, int | KafkaError]:
+        known = self._router._coordinators
+        unknown = [name for name in things if (self._kind, name) not in known]
+        places: dict[str, int | KafkaError] = {}
+        if unknown:
+            places.update(self._look_up(unknown, deadline))
+        for name in things:
+            if (self._kind, name) in known:
+                places[name] = known[self._kind, name]
+        return places
+
+    def _look_up(self, names: list[str], deadline: Deadline) -> dict[str, KafkaError]:
+        """Learn the coordinators; return the errors of those that are not known."""
+        broker = self._router._any_broker(deadline)
+        version = broker.version_of(FindCoordinatorRequest())
+        at_once = _COORDINATORS_AT_ONCE if version >= _FIRST_WITH_MANY_KEYS else 1
+        question = Question[str, None](self._request, self._learn, at_once=at_once)
+        lane = Lane(broker, deque(question.cut(names)))
+        found = self._router._run([lane], question, deadline)
+        return {name: answer for name, answer in found if isinstance(answer, KafkaError)}
+
+    def _request(self, broker: BrokerConnection, names: list[str]) -> Any:
+        if broker.version_of(FindCoordinatorRequest()) >= _FIRST_WITH_MANY_KEYS:
+            return FindCoordinatorRequest(key_type=self._kind, coordinator_keys=names)
+        return FindCoordinatorRequest(key_type=self._kind, key=names[0])
+
+    def _learn(self, response: Any, names: list[str]) -> Answers[str, None]:
+        if not response.coordinators:
+            self._learn_one(names[0], response)
+            yield names[0], None
+            return
+        for each in response.coordinators:
+            if each.error_code:
+                yield each.key, RefusedRequestError(each.error_code, each.error_message or "").kafka_error()
+            else:
+                self._learn_one(each.key, each)
+                yield each.key, None
+
+    def _learn_one(self, name: str, found: Any) -> None:
+        self._router._learn_address(found.node_id, found.host, found.port)
+        self._router._coordinators[self._kind, name] = found.node_id
+
+    def forget(self, thing: str) -> None:
+        self._router._coordinators.pop((self._kind, thing), None)
+
+
+def explained(connection: Connection, error: RequestError, doing: str) -> KbackupError:
+    """Return kbackup's own error for a request without an answer."""
+    return connection.error(error.kafka_error(), doing)
