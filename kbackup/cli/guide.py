@@ -27,7 +27,7 @@ class Step(NamedTuple):
     why: str
 
 
-class Question(NamedTuple):
+class GuidedQuestion(NamedTuple):
     """`check` returns the answer to use, or raises `UsageError`."""
 
     text: str
@@ -39,8 +39,8 @@ class Case(NamedTuple):
     """`steps` are made of both answers and of the restore's id."""
 
     title: str
-    first: Question
-    second: Question
+    first: GuidedQuestion
+    second: GuidedQuestion
     steps: Callable[[str, str, str], list[Step]]
     after: str
 
@@ -127,36 +127,36 @@ _TOPIC = "Which topic?"
 CASES = (
     Case(
         "a topic was deleted",
-        Question(_TOPIC, check=_name),
-        Question("Restore it under which name? (Enter: the same)", "", str.strip),
+        GuidedQuestion(_TOPIC, check=_name),
+        GuidedQuestion("Restore it under which name? (Enter: the same)", "", str.strip),
         _deleted,
         f"then {_STOP}",
     ),
     Case(
         "a topic has bad records since some time",
-        Question(_TOPIC, check=_name),
-        Question("The last good moment? (2026-01-31T14:05:00Z, or '2h ago')", check=_time),
+        GuidedQuestion(_TOPIC, check=_name),
+        GuidedQuestion("The last good moment? (2026-01-31T14:05:00Z, or '2h ago')", check=_time),
         _since,
         "then let producers and consumers use the restored topic; the other one stays as it is",
     ),
     Case(
         "the offsets of a group are lost",
-        Question("Which group?", check=_name),
-        Question("As of which time?", "latest", _point),
+        GuidedQuestion("Which group?", check=_name),
+        GuidedQuestion("As of which time?", "latest", _point),
         _offsets,
         "then start the group's consumers",
     ),
     Case(
         "the cluster is gone",
-        Question("Address of the new cluster? (host:port)", check=_name),
-        Question("Restore its ACLs, configs and quotas, too? (yes, no)", "yes", _yes_or_no),
+        GuidedQuestion("Address of the new cluster? (host:port)", check=_name),
+        GuidedQuestion("Restore its ACLs, configs and quotas, too? (yes, no)", "yes", _yes_or_no),
         _cluster,
         f"then {_STOP}",
     ),
     Case(
         "one poison record stops consumers",
-        Question("Which record? (topic:partition:offset)", check=_record),
-        Question("Restore the topic without it under which name? (Enter: <topic>-restored)", "", str.strip),
+        GuidedQuestion("Which record? (topic:partition:offset)", check=_record),
+        GuidedQuestion("Restore the topic without it under which name? (Enter: <topic>-restored)", "", str.strip),
         _poison,
         "then let consumers use the restored topic",
     ),
@@ -187,7 +187,7 @@ def run_guide(context: CommandContext) -> int:
     return subprocess.run(command, check=False).returncode  # noqa: S603 (kbackup itself, with checked answers)
 
 
-def _ask(question: Question) -> str:
+def _ask(question: GuidedQuestion) -> str:
     def checked(answer: str) -> str:
         try:
             return question.check(answer)

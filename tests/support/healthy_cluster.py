@@ -9,7 +9,7 @@ from kbackup.jobs.migrate.states import NotRead
 from kbackup.jobs.migrate.znodes import (
     ArchiveFindings,
     BrokerFindings,
-    Controller,
+    ControllerFile,
     LiveBroker,
     MigrationFindings,
     ZooKeeperFindings,
@@ -75,7 +75,7 @@ def findings() -> MigrationFindings:
     return MigrationFindings(
         BrokerFindings(CLUSTER, brokers, frozenset({1, 2}), (), ()),
         ZooKeeperFindings(CLUSTER, frozenset({1, 2}), frozenset({1, 2}), (), (), {KEYSTORE: ENCRYPTED}),
-        tuple(Controller(f"c{n}.properties", {**CONTROLLER, "node.id": str(n)}, CLUSTER, 21) for n in (3000, 3001)),
+        tuple(ControllerFile(f"c{n}.properties", {**CONTROLLER, "node.id": str(n)}, CLUSTER, 21) for n in (3000, 3001)),
         ArchiveFindings(7, NOW - 600, CLUSTER, ()),
         NOW,
         {"controller-1:9093": "answers"},
@@ -113,7 +113,7 @@ def controller(
     base = findings()
     assert isinstance(base.controllers, tuple)
     first, second = base.controllers
-    other = Controller(second.file, _changed(dict(second.properties), changes), cluster_id, metadata_version)
+    other = ControllerFile(second.file, _changed(dict(second.properties), changes), cluster_id, metadata_version)
     return replace(base, controllers=(first, other))
 
 

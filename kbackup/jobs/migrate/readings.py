@@ -29,7 +29,7 @@ from kbackup.config.clients import parse_properties
 from kbackup.errors import CorruptError, KbackupError, NoArchiveError, UnreachableError, UsageError
 from kbackup.jobs.migrate import states, znodes
 from kbackup.jobs.migrate.states import NotRead
-from kbackup.jobs.migrate.znodes import Controller, MigrationFindings, Sign
+from kbackup.jobs.migrate.znodes import ControllerFile, MigrationFindings, Sign
 from kbackup.kafka.admin.cluster import BrokerAdmin
 from kbackup.kafka.metadata_log.image import NAME, MetadataImage, read_image
 from kbackup.kafka.metadata_log.log import find_log, read_snapshot
@@ -332,7 +332,7 @@ def _read_zookeeper(sources: Sources) -> znodes.ZooKeeperFindings | NotRead:
         return znodes.read_findings(zookeeper)
 
 
-def read_controller(file: Path) -> Controller:
+def read_controller(file: Path) -> ControllerFile:
     """Return a controller's properties and, if its storage is on this machine, what it holds."""
     properties = read_properties(file)
     names = ("metadata.log.dir", "log.dirs", "log.dir")
@@ -343,7 +343,7 @@ def read_controller(file: Path) -> Controller:
         with suppress(OSError):
             cluster_id = parse_properties(meta.read_bytes(), str(meta)).get("cluster.id", "")
             break
-    return Controller(str(file), properties, cluster_id, version)
+    return ControllerFile(str(file), properties, cluster_id, version)
 
 
 def read_properties(file: Path) -> dict[str, str]:

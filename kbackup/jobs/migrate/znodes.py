@@ -71,7 +71,7 @@ class ZooKeeperFindings:
 
 
 @dataclass(frozen=True, slots=True)
-class Controller:
+class ControllerFile:
     """The properties file of a controller. `cluster_id` and `metadata_version` (the level of that feature) come from
     its formatted storage."""
 
@@ -99,7 +99,7 @@ class MigrationFindings:
 
     brokers: BrokerFindings | NotRead
     zookeeper: ZooKeeperFindings | NotRead
-    controllers: tuple[Controller, ...] | NotRead
+    controllers: tuple[ControllerFile, ...] | NotRead
     archive: ArchiveFindings | NotRead | None
     now: float
     quorum: Mapping[str, Sign] | NotRead
@@ -113,7 +113,7 @@ class MigrationFindings:
             return error.unread
 
     @property
-    def sides(self) -> tuple[tuple[Controller, ...], Mapping[int, Mapping[str, str]]]:
+    def sides(self) -> tuple[tuple[ControllerFile, ...], Mapping[int, Mapping[str, str]]]:
         """The controllers, and the configs of the brokers that run with ZooKeeper; `UnreadError` where one is
         missing."""
         controllers = need(self.controllers)
