@@ -6,12 +6,13 @@ included. Nothing that goes through here is logged.
 
 from __future__ import annotations
 
-import select
+import selectors
 import socket
 import ssl
 import struct
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,17 +20,19 @@ from confluent_kafka import KafkaError
 from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
+from kbackup.kafka.control.deadline import Deadline
 from kbackup.kafka.control.errors import (
     ConnectionEndedError,
     LoginError,
     NoConnectionError,
     NotABrokerError,
     RefusedRequestError,
+    RequestError,
     TlsError,
 )
 from kbackup.kafka.control.login import Login, conversation
 from kbackup.kafka.control.settings import Address, ConnectionSettings
-from kbackup.kafka.control.tls import tls_context
+from kbackup.kafka.control.sockets import open_stream
 
 _SOFTWARE = {"client_software_name": "kbackup", "client_software_version": "1"}
 _VERSIONS_WITH_FEATURES = 3  # brokers since 2.4; older ones answer by version 0
@@ -37,53 +40,38 @@ _FIRST_WITH_LIFETIME = 1  # version of SaslAuthenticate
 _SPENT = 0.8
 """The part of a login's lifetime after which a connection is not used any more: the broker would end it."""
 
+_LENGTH_BYTES = 4  # before each answer; an answer begins with as many for its correlation id
+_READ_AT_ONCE = 1 << 20  # bytes
+
 _MOST_BYTES_UNANSWERED = 64 << 10
 """A broker reads no request while it writes an answer. If both sides wrote more than the sockets hold, neither would
 ever read: so what waits for answers is small, or is one request alone."""
 
 
-class Deadline:
-    """A moment until which something may take; it is handed down to whatever waits."""
-
-    def __init__(self, seconds: float) -> None:
-        self._until = time.monotonic() + seconds
-
-    def remaining(self) -> float:
-        """Return the seconds that are left, 0 when the moment has passed."""
-        return max(0.0, self._until - time.monotonic())
-
-    def within(self, seconds: float) -> Deadline:
-        """Return the earlier one of this moment and `seconds` from now."""
-        return Deadline(min(seconds, self.remaining()))
-
-
 @dataclass
-class Pending:
-    """A request that was sent. `answer` has the bytes of the response once they are here, `error` why they won't be."""
+class PendingAnswer:
+    """A request that was sent. `answer` has the bytes of the response once they are here, `error` why they won't be.
+    `call` is the deadline of whoever asks."""
 
     request: Any
     correlation: int
     size: int
-    deadline: Deadline
+    call: Deadline
     answer: bytes | None = None
     error: NoConnectionError | None = None
 
 
 def connect(settings: ConnectionSettings, address: Address, deadline: Deadline) -> BrokerConnection:
     """Return a connection to the broker at `address` that is logged in. Raise `NoConnectionError` if there is none."""
-    host, port = address
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    where = name_of(address)
     setup = deadline.within(settings.setup_seconds)
     try:
-        broker = BrokerConnection(_open_stream(settings, address, setup), settings, address)
-    except socket.gaierror as error:
-        raise NoConnectionError(f"{where}: {error.strerror or error}", KafkaError._RESOLVE) from error
-    except ssl.SSLError as error:
-        raise TlsError(f"{where}: {error}") from error
-    except OSError as error:
-        raise NoConnectionError(f"{where}: {error.strerror or error}") from error
+        stream = open_stream(settings, address, setup)
+    except NoConnectionError as error:
+        raise _named(error, where) from error
+    broker = BrokerConnection(stream, settings, address)
     try:
-        broker.learn_versions(setup)
+        broker.learn_versions(setup.within(settings.versions_seconds))
         if settings.login is not None:
             broker.log_in(settings.login, setup)
     except NoConnectionError as error:
@@ -98,30 +86,20 @@ def connect(settings: ConnectionSettings, address: Address, deadline: Deadline) 
     return broker
 
 
+def name_of(address: Address) -> str:
+    """Return an address as messages show it."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _named(error: NoConnectionError, where: str) -> NoConnectionError:
     """Return the same error with the address in its words. Nothing was asked yet, so nothing can be half done."""
-    named: NoConnectionError = type(error)(f"{where}: {error}")
+    words = f"{where}: {error}"
     if type(error) is ConnectionEndedError:
-        return NoConnectionError(str(named))
+        return NoConnectionError(words)
+    named: NoConnectionError = type(error)(words)
     named.code = error.code
     return named
-
-
-def _open_stream(settings: ConnectionSettings, address: Address, setup: Deadline) -> socket.socket:
-    try:
-        context = tls_context(settings.tls) if settings.tls is not None else None
-    except ssl.SSLError as error:
-        raise TlsError(f"certificates or keys can't be used: {error}") from error
-    except (OSError, ValueError) as error:
-        raise TlsError(f"certificates or keys can't be used: {error}") from error
-    stream = socket.create_connection(address, timeout=max(setup.remaining(), 0.001))
-    if context is None:
-        return stream
-    try:
-        return context.wrap_socket(stream, server_hostname=address[0])
-    except BaseException:
-        stream.close()
-        raise
 
 
 class BrokerConnection:
@@ -137,9 +115,11 @@ class BrokerConnection:
         self.address = address
         self._settings = settings
         self._sent = 0
-        self._waiting: deque[Pending] = deque()
+        self._waiting: deque[PendingAnswer] = deque()
         self._answered = 0
+        self._used_at = time.monotonic()
         self._spent_at: float | None = None
+        self._failure: NoConnectionError | None = None
         self._closed = False
         self.versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] | None = None
@@ -155,14 +135,16 @@ class BrokerConnection:
             return False
         if self._waiting:
             return True
-        if self._spent_at is not None and time.monotonic() >= self._spent_at:
+        now = time.monotonic()
+        if self._spent_at is not None and now >= self._spent_at:
+            return False
+        if now - self._used_at >= self._settings.idle_seconds:
             return False
         return not self._has_ended()
 
     def _has_ended(self) -> bool:
         """Return whether the broker has closed its side, while it owes us no answer."""
-        readable, _, _ = select.select([self._stream], [], [], 0)
-        if not readable:
+        if not answered_first([self], 0.0):
             return False
         try:
             self._stream.settimeout(0)
@@ -175,8 +157,10 @@ class BrokerConnection:
 
     def has_room(self, size: int) -> bool:
         """Return whether a request of `size` bytes can be sent before earlier ones are answered."""
+        if not self._waiting:
+            return True
         unanswered = sum(pending.size for pending in self._waiting)
-        return not self._waiting or unanswered + size <= _MOST_BYTES_UNANSWERED
+        return unanswered + size <= _MOST_BYTES_UNANSWERED and len(self._waiting) < self._settings.most_unanswered
 
     def version_of(self, request: Any, newest: int | None = None) -> int:
         """Return the newest version of a request that both sides know, at most `newest`. Raise `RefusedRequestError`
@@ -194,22 +178,38 @@ class BrokerConnection:
         version = self.version_of(request, newest)
         return bytes(request.encode(version=version, header=True, framed=True))
 
-    def send(self, request: Any, data: bytes, deadline: Deadline) -> Pending:
-        """Send a request that `encode` has made bytes of. `receive` waits for its answer."""
-        pending = Pending(request, self._sent + 1, len(data), deadline.within(self._settings.request_seconds))
+    def send(self, request: Any, data: bytes, deadline: Deadline) -> PendingAnswer:
+        """Send a request that `encode` has made bytes of. `receive` waits for its answer. Raise `NoConnectionError` if
+        the connection has failed already, `ConnectionEndedError` if it does now."""
+        if self._closed:
+            # certainly not sent: even a change may be asked for again
+            raise NoConnectionError(str(self._failure or "the connection is closed"))
+        pending = PendingAnswer(request, self._sent + 1, len(data), deadline)
         try:
-            self._stream.settimeout(max(pending.deadline.remaining(), 0.001))
-            self._stream.sendall(data)
+            self._write(data, deadline.within(self._settings.request_seconds))
         except OSError as error:
             raise self._failed(error) from error
+        except BaseException:
+            self.close()  # part of a request is sent: nothing can follow
+            raise
         self._sent += 1
         self._waiting.append(pending)
         return pending
 
-    def receive(self, pending: Pending) -> Any:
-        """Return the response to a request that was sent. Raise `ConnectionEndedError` if none comes in time."""
+    def _write(self, data: bytes, deadline: Deadline) -> None:
+        # not `sendall`, which gives each record of TLS the whole time anew
+        unsent = memoryview(data)
+        while unsent:
+            deadline.limit(self._stream)
+            count = self._stream.send(unsent)
+            unsent = unsent[count:]
+
+    def receive(self, pending: PendingAnswer) -> Any:
+        """Return the response to a request that was sent. Raise `ConnectionEndedError` if none comes in time.
+
+        A broker answers one request after another: each may take `request_seconds` from when we wait for it."""
         while pending.answer is None and pending.error is None:
-            self._take_answer(pending.deadline)
+            self._take_answer(pending.call.within(self._settings.request_seconds))
         if pending.error is not None:
             raise pending.error
         data = pending.answer
@@ -217,8 +217,13 @@ class BrokerConnection:
         name = type(pending.request).__name__
         try:
             return pending.request.header.get_response_class().decode(data, header=True)
-        except (ValueError, IndexError, struct.error) as error:
+        except Exception as error:
+            # whatever kafka-python stumbles over in bytes that are no such response
             raise self._failed_as(NotABrokerError(f"the answer to {name} can't be read")) from error
+
+    def give_up(self) -> None:
+        """Wait no longer: what was sent is not answered in time."""
+        self._failed(TimeoutError())
 
     def ask(self, request: Any, newest: int | None = None, deadline: Deadline | None = None) -> Any:
         """Send one request and return its response. Raise `RefusedRequestError` if the response holds an error for the
@@ -235,7 +240,8 @@ class BrokerConnection:
         if response.error_code == KafkaError.UNSUPPORTED_VERSION:
             response = self._ask_versions(ApiVersionsRequest(), 0, deadline)
         if response.error_code:
-            raise RefusedRequestError(response.error_code)
+            reason = KafkaError(response.error_code).str()
+            raise NoConnectionError(f"it doesn't say which requests it knows: {reason}")
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         if response.finalized_features_epoch >= 0:
             self.features = {f.name: f.max_version_level for f in response.finalized_features or ()}
@@ -248,8 +254,16 @@ class BrokerConnection:
     def log_in(self, login: Login, deadline: Deadline) -> None:
         """Log in, as `conversation` says it. Raise `LoginError` or `RefusedRequestError` if the broker doesn't let us
         in."""
+        try:
+            self._log_in(login, deadline)
+        except RequestError:
+            if login.token is not None:
+                login.token.forget()
+            raise
+
+    def _log_in(self, login: Login, deadline: Deadline) -> None:
         began = time.monotonic()
-        self.ask(SaslHandshakeRequest(mechanism=login.mechanism), deadline=deadline)
+        self._choose_mechanism(login.mechanism, deadline)
         talk = conversation(login)
         message = next(talk)
         while True:
@@ -264,34 +278,50 @@ class BrokerConnection:
             except ValueError:  # text, numbers or base64 that are none
                 raise LoginError(f"the broker's answer to a {login.mechanism} login can't be read") from None
 
+    def _choose_mechanism(self, mechanism: str, deadline: Deadline) -> None:
+        request = SaslHandshakeRequest(mechanism=mechanism)
+        response = self.receive(self.send(request, self.encode(request), deadline))
+        if response.error_code == KafkaError.UNSUPPORTED_SASL_MECHANISM:
+            others = ", ".join(response.mechanisms or ())
+            raise LoginError(f"the broker takes no login by {mechanism}, only by {others}")
+        refuse_whole(response)
+
     def _take_answer(self, deadline: Deadline) -> None:
         """Read one response: that to the request which has waited longest."""
         try:
-            (size,) = struct.unpack(">i", self._read(4, deadline))
-            if not 4 <= size <= self._settings.largest_answer:
-                raise self._failed_as(NotABrokerError(f"it answers with {size} bytes"))
-            data = self._read(size, deadline)
+            data = self._read_answer(deadline)
         except OSError as error:
             raise self._failed(error) from error
+        except NoConnectionError:
+            raise
+        except BaseException:
+            self.close()  # part of an answer is read: the next one can't be found
+            raise
         first = self._waiting[0]
         (correlation,) = struct.unpack(">i", data[:4])
         if correlation != first.correlation:
             raise self._failed_as(NotABrokerError("it answers another request than it was sent"))
         self._waiting.popleft()
         self._answered += 1
+        self._used_at = time.monotonic()
         first.answer = bytes(data)
 
+    def _read_answer(self, deadline: Deadline) -> bytearray:
+        (size,) = struct.unpack(">i", self._read(_LENGTH_BYTES, deadline))
+        if not _LENGTH_BYTES <= size <= self._settings.largest_answer:
+            raise self._failed_as(NotABrokerError(f"it answers with {size} bytes"))
+        return self._read(size, deadline)
+
     def _read(self, size: int, deadline: Deadline) -> bytearray:
-        data = bytearray(size)
-        view = memoryview(data)
-        at = 0
-        while at < size:
+        # It grows with what comes: a size alone makes us take no memory.
+        data = bytearray()
+        while len(data) < size:
             # a broker that sends a byte now and then keeps nobody waiting for longer than the deadline
-            self._stream.settimeout(max(deadline.remaining(), 0.001))
-            count = self._stream.recv_into(view[at:])
-            if not count:
+            deadline.limit(self._stream)
+            part = self._stream.recv(min(size - len(data), _READ_AT_ONCE))
+            if not part:
                 raise self._failed_as(self._closed_by_broker())
-            at += count
+            data += part
         return data
 
     def _closed_by_broker(self) -> NoConnectionError:
@@ -302,6 +332,8 @@ class BrokerConnection:
         return NotABrokerError("it closed the connection: is security.protocol right?")
 
     def _failed(self, error: OSError) -> NoConnectionError:
+        if isinstance(error, TimeoutError) and not self._answered:
+            return self._failed_as(NotABrokerError("no answer came in time"))
         if isinstance(error, TimeoutError):
             return self._failed_as(ConnectionEndedError("no answer came in time", KafkaError._TIMED_OUT))
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
@@ -310,11 +342,34 @@ class BrokerConnection:
 
     def _failed_as(self, error: NoConnectionError) -> NoConnectionError:
         """Close the connection, so that every request that waits on it fails with `error`."""
+        self._failure = error
         self.close()
         for pending in self._waiting:
             pending.error = error
         self._waiting.clear()
         return error
+
+    def has_bytes(self) -> bool:
+        """Return whether there is something to read that the socket doesn't show: bytes that TLS has taken from it
+        already, or an error."""
+        if self._closed:
+            return True
+        return isinstance(self._stream, ssl.SSLSocket) and self._stream.pending() > 0
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+
+def answered_first(brokers: Sequence[BrokerConnection], seconds: float) -> list[BrokerConnection]:
+    """Wait until one of the connections has something to read, and return all that have: none after `seconds`."""
+    found = [broker for broker in brokers if broker.has_bytes()]
+    if found:
+        return found
+    with selectors.DefaultSelector() as selector:  # `select` itself knows no descriptor above 1023
+        for broker in brokers:
+            selector.register(broker, selectors.EVENT_READ)
+        ready = {key.fd for key, _ in selector.select(seconds)}
+    return [broker for broker in brokers if broker.fileno() in ready]
 
 
 def refuse_whole(response: Any) -> None:

@@ -17,11 +17,19 @@ REQUEST_SECONDS = 30.0
 CALL_SECONDS = 60.0
 """How long a call may take as a whole: its last request begins within `REQUEST_SECONDS` of the first."""
 
+SECONDS_PER_THING = 0.01
+"""How much longer a call may take for each thing that it is about: clusters have hundreds of thousands of partitions,
+and a slow one answers for a thousand of them in some seconds."""
+
 PROPAGATION_SECONDS = 10.0
 """How long it takes until every broker knows a new topic; a topic that was deleted takes as long to be refused."""
 
 PAUSE_SECONDS = 0.3
 """How long we wait before a question is asked again."""
+
+
+NOT_A_BROKER = KafkaError._UNDERFLOW
+"""Librdkafka's code for an answer that can't be read; none of its clients gives it to us."""
 
 
 class RequestError(Exception):
@@ -32,7 +40,8 @@ class RequestError(Exception):
 
 
 class UnsupportedSettingError(RequestError):
-    """A setting that kbackup can't follow where it talks to brokers. Nothing has been sent."""
+    """A setting that kbackup can't follow where it asks brokers, or a file of keys that can't be used. Nothing has been
+    sent."""
 
     def kafka_error(self) -> KafkaError:
         return KafkaError(KafkaError._UNSUPPORTED_FEATURE, str(self))
@@ -60,7 +69,7 @@ class NotABrokerError(ConnectionEndedError):
     """Something listens there, and does not answer as a broker does."""
 
     def __init__(self, words: str) -> None:
-        super().__init__(words, KafkaError._BAD_MSG)
+        super().__init__(words, NOT_A_BROKER)
 
 
 class LoginError(NoConnectionError):
@@ -134,7 +143,7 @@ REMEDIES: Mapping[int, Remedy] = {
     KafkaError._RESOLVE: _MOVED,
     # The broker that was asked is gone, perhaps after it did what it was asked for.
     KafkaError._TRANSPORT: _UNCERTAIN,
-    KafkaError._BAD_MSG: _UNCERTAIN,  # so answers a broker that stops, too
+    NOT_A_BROKER: _UNCERTAIN,  # so answers a broker that stops, too
     # The request itself took `REQUEST_SECONDS`: it is repeated once.
     KafkaError._TIMED_OUT: Remedy(REQUEST_SECONDS / 2, elsewhere=True, refused=False),
 }

@@ -7,12 +7,14 @@ error.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
@@ -21,11 +23,20 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from kbackup.errors import KbackupError, UsageError
 from kbackup.kafka.client import Connection
-from kbackup.kafka.control.connection import BrokerConnection, Deadline, Pending, connect, refuse_whole
+from kbackup.kafka.control.connection import (
+    BrokerConnection,
+    PendingAnswer,
+    answered_first,
+    connect,
+    name_of,
+    refuse_whole,
+)
+from kbackup.kafka.control.deadline import Deadline
 from kbackup.kafka.control.errors import (
     CALL_SECONDS,
     NOT_LET_IN,
     PAUSE_SECONDS,
+    SECONDS_PER_THING,
     NoConnectionError,
     RefusedRequestError,
     RequestError,
@@ -48,6 +59,10 @@ TOPICS_AT_ONCE = 2000
 _COORDINATORS_AT_ONCE = 1000
 _FIRST_WITH_MANY_KEYS = 4
 """The first version of FindCoordinator that asks for many coordinators at once (brokers since 3.0)."""
+
+_FIRST_TRY_SECONDS = 3.0
+"""How long each of several brokers may take to let us in, before the others are tried: most do at once, and one that
+is gone may swallow what it is sent."""
 
 CoordinatorKind = Literal[0, 1]
 """`key_type` of FindCoordinator."""
@@ -102,16 +117,18 @@ ANY_BROKER = -1
 
 @dataclass
 class Lane(Generic[K]):
-    """What is asked of one broker: batches that wait, and those that were sent."""
+    """What is asked of one broker: batches that wait, and those that were sent. `encoded` has the request for the first
+    one that waits, and its bytes, once they were made."""
 
     broker: BrokerConnection
     waiting: deque[list[K]]
-    sent: deque[tuple[list[K], Pending]] = field(default_factory=deque)
+    sent: deque[tuple[list[K], PendingAnswer]] = field(default_factory=deque)
+    encoded: tuple[Any, bytes] | None = None
 
 
 class Router:
     """The connections to the brokers of one cluster, made as they are needed. It may be used by several threads: they
-    take turns.
+    take turns. A process that was forked makes connections of its own.
 
     Every error is one of `RequestError`, or a `KafkaError` for one thing of many; `connection` puts them into words.
     """
@@ -127,6 +144,8 @@ class Router:
                 "leave it out, or use a setting that does the same",
             ) from error
         self._lock = threading.RLock()
+        self._process = os.getpid()
+        self._cluster: str | None = None
         self._addresses: dict[int, Address] = {}
         self._controller = ANY_BROKER
         self._open: dict[int, BrokerConnection] = {}
@@ -136,8 +155,20 @@ class Router:
 
     def close(self) -> None:
         """End all connections. They are made again where something is asked."""
-        with self._lock:
+        with self._turn():
             _close_all(self._open)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait until no other thread asks anything."""
+        if self._process != os.getpid():
+            # A fork: the connections are our parent's, and a thread of it that asked something is not here to let go
+            # of the lock. Closing them here leaves them open there.
+            self._process = os.getpid()
+            self._lock = threading.RLock()
+            _close_all(self._open)
+        with self._lock:
+            yield
 
     # One request.
 
@@ -168,7 +199,7 @@ class Router:
     def any_broker(self, seconds: float = CALL_SECONDS) -> BrokerConnection:
         """Return a connection to some broker, for its versions and features. Raise `NoConnectionError` if none takes
         us."""
-        with self._lock:
+        with self._turn():
             return self._any_broker(Deadline(seconds))
 
     def metadata(self, topics: Collection[str] | None, *, seconds: float = CALL_SECONDS) -> Any:
@@ -182,11 +213,24 @@ class Router:
             named = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
         response = self.ask(request, seconds=deadline.remaining())
-        with self._lock:
-            for each in response.brokers:
-                self._learn_address(each.node_id, each.host, each.port)
-            self._controller = response.controller_id
+        with self._turn():
+            self._learn_cluster(response)
         return response
+
+    def _learn_cluster(self, response: Any) -> None:
+        if self._cluster is None:
+            self._cluster = response.cluster_id
+        elif response.cluster_id != self._cluster:
+            _close_all(self._open)
+            words = f"the brokers are of cluster {response.cluster_id}, and were of cluster {self._cluster}"
+            raise NoConnectionError(words, KafkaError._INCONSISTENT)
+        for each in response.brokers:
+            self._learn_address(each.node_id, each.host, each.port)
+        # brokers that have left are not to be tried when any broker will do
+        there = {each.node_id for each in response.brokers}
+        for node in self._addresses.keys() - there:
+            self._forget_address(node)
+        self._controller = response.controller_id
 
     def _locate_controller(self, deadline: Deadline) -> int:
         if self._controller == ANY_BROKER:
@@ -201,7 +245,7 @@ class Router:
         while True:
             elapsed = time.monotonic() - began
             try:
-                with self._lock:
+                with self._turn():
                     broker = self._broker(locate(call), call)
                     return broker.ask(request, newest, call)
             except RequestError as error:
@@ -224,7 +268,7 @@ class Router:
         answers: dict[K, A] = {}
         refused: dict[K, KafkaError] = {}
         waiting = list(things)
-        call = Deadline(CALL_SECONDS)
+        call = Deadline(CALL_SECONDS + SECONDS_PER_THING * len(waiting))
         began = time.monotonic()
         while waiting:
             elapsed = time.monotonic() - began
@@ -251,7 +295,7 @@ class Router:
     ) -> list[tuple[K, A | KafkaError]]:
         """Ask about every thing once."""
         found: list[tuple[K, A | KafkaError]] = []
-        with self._lock:
+        with self._turn():
             try:
                 places = place.locate(things, call)
             except RequestError as error:
@@ -278,14 +322,32 @@ class Router:
     def _run(self, lanes: list[Lane[K]], question: Question[K, A], call: Deadline) -> Answers[K, A]:
         """Keep all brokers at work until everything is answered. Each gets requests as long as its lane has room."""
         going = lanes
-        while going:
-            for lane in going:
-                yield from _fill(lane, question, call)
-            for lane in going:
-                if lane.sent:
+        try:
+            while going:
+                for lane in going:
+                    yield from _fill(lane, question, call)
+                for lane in self._answered_lanes(going, call):
                     batch, pending = lane.sent.popleft()
                     yield from _answers_to(lane.broker, batch, pending, question)
-            going = [lane for lane in going if lane.sent or lane.waiting]
+                going = [lane for lane in going if lane.sent or lane.waiting]
+        finally:
+            for lane in lanes:
+                if lane.sent:
+                    lane.broker.close()  # left by an exception: nobody is there to take its answers
+
+    def _answered_lanes(self, lanes: list[Lane[K]], call: Deadline) -> list[Lane[K]]:
+        """Return the lanes that have an answer, or an error. A broker that is slow keeps nobody from the answers of the
+        others, which would otherwise seem to be late themselves."""
+        asked = [lane for lane in lanes if lane.sent]
+        if len(asked) < 2:
+            return asked
+        limit = call.within(self.settings.request_seconds)
+        brokers = answered_first([lane.broker for lane in asked], limit.remaining())
+        if not brokers:
+            for lane in asked:
+                lane.broker.give_up()
+            return asked
+        return [lane for lane in asked if lane.broker in brokers]
 
     # Connections.
 
@@ -300,44 +362,77 @@ class Router:
             self._metadata([], deadline)
         if node not in self._addresses:
             raise NoConnectionError(f"broker {node} is not in the cluster")
-        return self._connected(node, self._addresses[node], deadline)
+        try:
+            return self._connected(node, self._addresses[node], deadline)
+        except NoConnectionError:
+            # perhaps it has another address by now
+            self._forget_address(node)
+            raise
 
     def _any_broker(self, deadline: Deadline) -> BrokerConnection:
         for found in [*self._open.values()]:
             if found.usable():
                 return found
-        failures: list[NoConnectionError] = []
-        for node, address in self._addresses.items():
+        known = {address: node for node, address in self._addresses.items()}
+        candidates = known | {address: ANY_BROKER for address in self.settings.addresses if address not in known}
+        failures: dict[Address, NoConnectionError] = {}
+        if len(candidates) > 1:
+            for address, node in candidates.items():
+                began = time.monotonic()
+                try:
+                    return self._connected(node, address, deadline.within(_FIRST_TRY_SECONDS))
+                except NoConnectionError as error:
+                    if time.monotonic() - began < _FIRST_TRY_SECONDS:
+                        failures[address] = error
+        slow = [address for address in candidates if address not in failures]
+        for number, address in enumerate(slow):
+            share = deadline.remaining() / (len(slow) - number)
             try:
-                return self._connected(node, address, deadline)
+                return self._connected(candidates[address], address, deadline.within(share))
             except NoConnectionError as error:
-                failures.append(error)
-        known = set(self._addresses.values())
-        for address in self.settings.addresses:
-            if address in known:
-                continue
-            try:
-                return self._connected(ANY_BROKER, address, deadline)
-            except NoConnectionError as error:
-                failures.append(error)
-        raise _most_telling(failures)
+                failures[address] = error
+        raise _most_telling([*failures.values()])
 
     def _connected(self, node: int, address: Address, deadline: Deadline) -> BrokerConnection:
         old = self._open.pop(node, None)
         if old is not None:
             old.close()
+        foreign = address not in self.settings.addresses
+        if foreign and self._cluster is None:
+            self._metadata([], deadline)
         made = connect(self.settings, address, deadline)
+        if foreign:
+            try:
+                self._check_cluster(made, deadline)
+            except BaseException:
+                made.close()
+                raise
         self._open[node] = made
         return made
+
+    def _check_cluster(self, broker: BrokerConnection, deadline: Deadline) -> None:
+        """Raise `NoConnectionError` for a broker of another cluster: metadata may name a host that is not what it was,
+        and a change would be made in the wrong cluster."""
+        try:
+            response = broker.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False), deadline=deadline)
+        except RefusedRequestError as refused:
+            raise NoConnectionError(f"{name_of(broker.address)}: {refused.kafka_error().str()}") from refused
+        if response.cluster_id != self._cluster:
+            words = f"{name_of(broker.address)} is a broker of another cluster, {response.cluster_id}"
+            raise NoConnectionError(words)
+
+    def _forget_address(self, node: int) -> None:
+        self._addresses.pop(node, None)
+        old = self._open.pop(node, None)
+        if old is not None:
+            old.close()
 
     def _learn_address(self, node: int, host: str, port: int) -> None:
         address = (host, port)
         if self._addresses.get(node) == address:
             return
+        self._forget_address(node)
         self._addresses[node] = address
-        old = self._open.pop(node, None)
-        if old is not None:
-            old.close()
         first = self._open.get(ANY_BROKER)
         if first is not None and first.address == address:
             # the bootstrap server turns out to be this broker: one connection is enough
@@ -364,31 +459,39 @@ def _fill(lane: Lane[K], question: Question[K, A], call: Deadline) -> Answers[K,
     while lane.waiting and not (question.change and lane.sent):
         batch = lane.waiting[0]
         try:
-            request = question.request(lane.broker, batch)
-            data = lane.broker.encode(request, question.newest)
+            if lane.encoded is None:
+                request = question.request(lane.broker, batch)
+                lane.encoded = request, lane.broker.encode(request, question.newest)
+            request, data = lane.encoded
             if not lane.broker.has_room(len(data)):
                 return
+            lane.encoded = None
             lane.waiting.popleft()
             lane.sent.append((batch, lane.broker.send(request, data, call)))
         except NoConnectionError as error:
-            # the connection is gone for all that was to go over it
-            for each in [batch, *lane.waiting]:
-                yield from ((thing, error.kafka_error()) for thing in each)
+            yield from ((thing, error.kafka_error()) for thing in batch)
+            # the connection is gone for all that was to go over it; it was certainly not sent
+            unsent = NoConnectionError(str(error)).kafka_error()
+            for each in lane.waiting:
+                yield from ((thing, unsent) for thing in each)
             lane.waiting.clear()
         except RefusedRequestError as error:
             lane.waiting.popleft()
             yield from ((thing, error.kafka_error()) for thing in batch)
 
 
-def _answers_to(broker: BrokerConnection, batch: list[K], pending: Pending, question: Question[K, A]) -> Answers[K, A]:
+def _answers_to(
+    broker: BrokerConnection, batch: list[K], pending: PendingAnswer, question: Question[K, A]
+) -> Answers[K, A]:
     """Yield what the broker says of each thing of a request."""
     missing = dict.fromkeys(batch)
     try:
         response = broker.receive(pending)
         refuse_whole(response)
         for thing, answer in question.answers(response, batch):
-            missing.pop(thing, None)
-            yield thing, answer
+            if thing in missing:  # what nobody asked about is left out, and what comes twice
+                del missing[thing]
+                yield thing, answer
     except RequestError as error:
         yield from ((thing, error.kafka_error()) for thing in missing)
     else:
@@ -509,7 +612,8 @@ class Coordinators(Place[str]):
         return FindCoordinatorRequest(key_type=self._kind, key=names[0])
 
     def _learn(self, response: Any, names: list[str]) -> Answers[str, None]:
-        if not response.coordinators:
+        if not response.coordinators and response.host:
+            # in the versions that ask for one alone
             self._learn_one(names[0], response)
             yield names[0], None
             return

@@ -1,25 +1,45 @@
-"""Tokens for OAUTHBEARER: from a function of the user's, from an OIDC provider, or unsigned.
+"""Tokens for OAUTHBEARER: from a function of the user's, or signed by nobody. Those of a provider are in `oidc`.
 
-A provider is asked by client credentials (RFC 6749, 4.4), as librdkafka's `sasl.oauthbearer.method=oidc` asks. No error
-holds a secret.
+No error holds a secret.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import urllib.request
+import re
+import time
 from collections.abc import Callable, Mapping
-from http.client import HTTPException
-from urllib.error import HTTPError
-from urllib.parse import urlencode, urlsplit
 
 from kbackup.kafka.client import Connection
 from kbackup.kafka.control.errors import LoginError, UnsupportedSettingError
-from kbackup.kafka.control.tls import tls_context
+from kbackup.kafka.property_check import OAuthToken
 
-TokenSource = Callable[[], tuple[str, Mapping[str, str]]]
-"""Makes a token, and its SASL extensions. Raises `LoginError`, without a secret in its text, where it can't."""
+TokenSource = Callable[[], OAuthToken]
+"""Makes a token. Raises `LoginError`, without a secret in its text, where it can't."""
+
+_SPENT = 0.8
+"""The part of a token's lifetime after which another one is asked for, as librdkafka does."""
+
+
+class TokenCache:
+    """Keeps a token while it is fresh: a cluster has many brokers, and a provider counts who asks it how often."""
+
+    def __init__(self, source: TokenSource) -> None:
+        self._source = source
+        self._token: OAuthToken | None = None
+        self._spent_at = 0.0
+
+    def __call__(self) -> OAuthToken:
+        now = time.time()
+        if self._token is None or now >= self._spent_at:
+            self._token = self._source()
+            self._spent_at = now + _SPENT * (self._token.expires - now)
+        return self._token
+
+    def forget(self) -> None:
+        """Ask for another token the next time: a broker has refused this one."""
+        self._token = None
 
 
 def user_tokens(connection: Connection) -> TokenSource | None:
@@ -28,69 +48,67 @@ def user_tokens(connection: Connection) -> TokenSource | None:
     if tokens is None:
         return None
 
-    def token() -> tuple[str, Mapping[str, str]]:
+    def token() -> OAuthToken:
         try:
-            made = tokens(connection.properties.get("sasl.oauthbearer.config", ""))
+            return tokens(connection.properties.get("sasl.oauthbearer.config", ""))
         except Exception:  # noqa: BLE001 (it is the user's function, and what it raised may hold a secret)
             raise LoginError(f"no token: {tokens.failure}") from None
-        return made.value, made.extensions
 
     return token
 
 
-_ID = ("sasl.oauthbearer.client.id", "sasl.oauthbearer.client.credentials.client.id")
-_SECRET = ("sasl.oauthbearer.client.secret", "sasl.oauthbearer.client.credentials.client.secret")
-_URL = "sasl.oauthbearer.token.endpoint.url"
-_SCOPE, _EXTENSIONS = "sasl.oauthbearer.scope", "sasl.oauthbearer.extensions"
-_METHOD, _GRANT = "sasl.oauthbearer.method", "sasl.oauthbearer.grant.type"
-_KNOWN = {*_ID, *_SECRET, _URL, _SCOPE, _EXTENSIONS, _METHOD, _GRANT}
-_LARGEST_TOKEN = 1 << 20  # bytes of an answer
+# Tokens that nobody signs, for tests: librdkafka's `enable.sasl.oauthbearer.unsecure.jwt`.
+
+_CONFIG = "sasl.oauthbearer.config"
+_NAMES = "principalClaimName|principal|scopeClaimName|scope|lifeSeconds|extension_[A-Za-z]+"
+_ENTRY = re.compile(rf"(?P<name>{_NAMES})=(?P<value>.*)")
+_LIFE_SECONDS = 3600
 
 
-def token_source(properties: Mapping[str, str], timeout: float) -> TokenSource:
-    if properties.get(_METHOD, "").lower() != "oidc":
-        raise UnsupportedSettingError("tokens that nobody signs are made by librdkafka alone")
-    unknown = [name for name in properties if name.startswith("sasl.oauthbearer.") and name not in _KNOWN]
-    if properties.get(_GRANT, "client_credentials").lower() != "client_credentials":
-        unknown = [_GRANT]
-    if unknown:
-        raise UnsupportedSettingError(f"{unknown[0]} works in librdkafka alone")
-    return lambda: fetch_token(properties, timeout)
+def unsigned_token(config: str) -> TokenSource:
+    """Return what makes tokens by `sasl.oauthbearer.config`, which has entries such as `principal=admin scope=a,b`.
+    Raise `UnsupportedSettingError` where librdkafka would refuse it."""
+    entries: dict[str, str] = {}
+    for word in config.split(" "):
+        if not word:
+            continue
+        entry = _ENTRY.fullmatch(word)
+        if entry is None:
+            raise UnsupportedSettingError(f"{_CONFIG} has an entry that is not name=value with a name known")
+        if entry["name"] in entries or not entry["value"]:
+            raise UnsupportedSettingError(f"{_CONFIG} names {entry['name']} twice, or without a value")
+        entries[entry["name"]] = entry["value"]
+    life = entries.get("lifeSeconds", str(_LIFE_SECONDS))
+    if "principal" not in entries or not life.isdecimal() or int(life) == 0:
+        raise UnsupportedSettingError(f"{_CONFIG} takes principal=<value>, and for lifeSeconds a number")
+
+    def token() -> OAuthToken:
+        return _unsigned(entries, int(life))
+
+    return token
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects: the server redirected to would get the secret too."""
+def _unsigned(entries: Mapping[str, str], life: int) -> OAuthToken:
+    now = round(time.time(), 3)
+    claims: dict[str, object] = {
+        entries.get("principalClaimName", "sub"): entries["principal"],
+        "iat": now,
+        "exp": now + life,
+    }
+    scope = [each for each in entries.get("scope", "").split(",") if each]
+    if scope:
+        claims[entries.get("scopeClaimName", "scope")] = [*dict.fromkeys(scope)]
+    extensions = {
+        name.removeprefix("extension_"): value for name, value in entries.items() if name.startswith("extension_")
+    }
+    value = f"{jose({'alg': 'none'})}.{jose(claims)}."
+    return OAuthToken(value, now + life, entries["principal"], extensions)
 
-    def redirect_request(self, *request: object) -> None:
-        return None
+
+def jose(part: Mapping[str, object]) -> str:
+    """Return a part of a token as tokens hold it: JSON in base64 without padding (RFC 7515)."""
+    return jose_bytes(json.dumps(part, separators=(",", ":")).encode())
 
 
-def fetch_token(properties: Mapping[str, str], timeout: float) -> tuple[str, Mapping[str, str]]:
-    """Return a token and its SASL extensions. `LoginError`, without a secret in its text, where there is no token."""
-    url = properties.get(_URL, "")
-    where = urlsplit(url)
-    if where.scheme not in ("http", "https"):
-        raise LoginError(f"{_URL} is no address of the web")
-    form = {"grant_type": "client_credentials"}
-    if scope := properties.get(_SCOPE):
-        form["scope"] = scope
-    user, secret = (next((properties[n] for n in names if n in properties), "") for names in (_ID, _SECRET))
-    basic = base64.b64encode(f"{user}:{secret}".encode()).decode()
-    request = urllib.request.Request(  # noqa: S310 (the scheme was checked)
-        url, data=urlencode(form).encode(), headers={"Accept": "application/json", "Authorization": f"Basic {basic}"}
-    )
-    names = ("ca.location", "ca.pem")
-    trusted = {f"ssl.{n}": properties[f"https.{n}"] for n in names if f"https.{n}" in properties}
-    secured = urllib.request.HTTPSHandler(context=tls_context(trusted))
-    try:
-        with urllib.request.build_opener(secured, _NoRedirects).open(request, timeout=timeout) as answer:
-            token = json.loads(answer.read(_LARGEST_TOKEN))["access_token"]
-    except HTTPError as error:
-        with error:
-            raise LoginError(f"no token: {where.hostname} answered {error.code}") from None
-    except (OSError, HTTPException) as error:
-        raise LoginError(f"no token: {where.hostname} did not answer: {error}") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise LoginError(f"no token: the answer of {where.hostname} holds none") from None
-    pairs = (pair.partition("=") for pair in properties.get(_EXTENSIONS, "").split(",") if pair)
-    return str(token), {name.strip(): value.strip() for name, _, value in pairs}
+def jose_bytes(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

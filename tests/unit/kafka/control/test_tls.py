@@ -9,7 +9,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
 
-from kbackup.kafka.admin_protocol.endpoint import tls_context
+from kbackup.kafka.control.errors import UnsupportedSettingError
+from kbackup.kafka.control.tls import tls_context
 from scripts.dev.secured import Authority
 
 PASSWORD = "not-to-be-seen"
@@ -91,6 +92,6 @@ def test_a_server_of_another_name_or_authority(authority: Authority, tmp_path: P
 
 def test_a_wrong_password_is_named_without_it(authority: Authority, tmp_path: Path) -> None:
     store = ways(authority, tmp_path)["key store"] | {"ssl.keystore.password": "hush"}
-    with pytest.raises(ValueError, match="password") as raised:
+    with pytest.raises(UnsupportedSettingError, match="password") as raised:
         tls_context(store)
     assert "hush" not in str(raised.value)

@@ -8,8 +8,10 @@ import hmac
 
 import pytest
 
-from kbackup.kafka.admin_protocol.connection import conversation
-from kbackup.kafka.admin_protocol.endpoint import Login, LoginError
+from kbackup.kafka.control.errors import LoginError
+from kbackup.kafka.control.login import Login, conversation
+from kbackup.kafka.control.tokens import TokenCache
+from kbackup.kafka.property_check import OAuthToken
 
 SALT, ROUNDS = b"a salt", 4096
 
@@ -22,7 +24,10 @@ def test_plain() -> None:
 
 
 def test_bearer_with_extensions() -> None:
-    login = Login(mechanism="OAUTHBEARER", token=lambda: ("a.b.c", {"logicalCluster": "x"}))
+    def token() -> OAuthToken:
+        return OAuthToken("a.b.c", 2e9, extensions={"logicalCluster": "x"})
+
+    login = Login(mechanism="OAUTHBEARER", token=TokenCache(token))
     talk = conversation(login)
     assert next(talk) == b"n,,\x01auth=Bearer a.b.c\x01logicalCluster=x\x01\x01"
     assert talk.send(b'{"status":"invalid_token"}') == b"\x01"
@@ -53,7 +58,9 @@ def test_scram(mechanism: str, digest: str) -> None:
         talk.send(b"v=" + base64.b64encode(server))
 
 
-@pytest.mark.parametrize("challenge", ["r=other,s=YQ==,i=4096", "nonsense", "r={nonce},s=YQ==,i=0"])
+@pytest.mark.parametrize(
+    "challenge", ["r=other,s=YQ==,i=4096", "nonsense", "r={nonce},s=YQ==,i=0", "r={nonce},s=YQ==,i=9999999"]
+)
 def test_a_broker_that_answers_to_another_login(challenge: str) -> None:
     talk = conversation(Login(mechanism="SCRAM-SHA-256", user="a", password="secret"))
     nonce = next(talk).decode().rpartition("r=")[2]
