@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import IsolationLevel
@@ -17,12 +17,11 @@ from kbackup.config.models import Backup
 from kbackup.jobs.groups.job import as_stored
 from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.kafka.client import Properties
+from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.kafka.groups.admin import OTHER
 from kbackup.kafka.retry import TIMEOUT
-from kbackup.kafka.security import SecurityAdmin, Unavailable
 from kbackup.metadata.entities import (
     SCRAM_SECRETS,
-    BrokerConfig,
     MetadataPartName,
     NotCarried,
     Reading,
@@ -33,9 +32,6 @@ from kbackup.metadata.sources import Sources
 from kbackup.types import Offsets, TopicPartition
 from kbackup.util.system import attempts
 from kbackup.util.times import now
-
-if TYPE_CHECKING:
-    from kbackup.kafka.admin_protocol.metadata_requests import AdminSession
 
 
 @dataclass(frozen=True)
@@ -142,55 +138,43 @@ _STRANGE = "the client library does not know this kind of ACL"
 
 def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = "") -> Reading:
     """Read all settings from the brokers, with the secrets that they return."""
-    security = cluster.security
     not_carried: list[NotCarried] = []
 
-    def told(part: MetadataPartName, answer: Iterable[T] | Unavailable) -> tuple[T, ...] | None:
+    def carried(part: MetadataPartName, answer: Iterable[T] | Unavailable) -> tuple[T, ...] | None:
+        """Return what a part has, None if that can't be known; the reason is then among `not_carried`."""
         if not isinstance(answer, Unavailable):
             return tuple(answer)
         not_carried.append(not_carried_entry(part, answer.reason, answer.why))
         return () if answer.reason == "not there" else None
 
-    with cluster.admin_session() as session:
-        acls = security.acls()
-        if not isinstance(acls, Unavailable) and acls[1]:
-            # confluent-kafka knows no ACLs of delegation tokens and users: kafka-python reads them
-            all_kinds = _asked(session, lambda s: s.acls())
-            acls = acls if isinstance(all_kinds, Unavailable) else all_kinds
-        rules, strange = (acls, []) if isinstance(acls, Unavailable) else acls
-        return Reading(
-            source="brokers",
-            cluster_id=cluster_id,
-            acls=told("acls", rules),
-            scram_users=told("scram_users", security.users()),
-            broker_configs=told("broker_configs", _broker_configs(security, session)),
-            group_configs=told("group_configs", security.group_configs(groups)),
-            client_quotas=told("client_quotas", _asked(session, lambda s: s.client_quotas())),
-            delegation_tokens=told("delegation_tokens", _asked(session, lambda s: s.delegation_tokens())),
-            client_metrics=told("client_metrics", _asked(session, lambda s: s.client_metrics())),
-            features=told("features", _asked(session, lambda s: s.features())),
-            registrations=told("registrations", _asked(session, lambda s: s.registrations())),
-            not_carried=(
-                *not_carried,
-                *(NotCarried(part="acls", what=f"ACL: {acl}", reason="not supported", why=_STRANGE) for acl in strange),
-            ),
-        )
-
-
-def _asked(session: AdminSession | Unavailable, ask: Callable[[AdminSession], T | Unavailable]) -> T | Unavailable:
-    return session if isinstance(session, Unavailable) else ask(session)
-
-
-def _broker_configs(security: SecurityAdmin, session: AdminSession | Unavailable) -> list[BrokerConfig] | Unavailable:
-    """Return the configs of each broker, and the cluster-wide default. Where the default can't be read, the result has
-    the default entries that brokers inherit."""
-    configs = security.broker_configs()
-    if isinstance(configs, Unavailable):
-        return configs
-    default = _asked(session, lambda s: s.default_broker_configs())
-    if isinstance(default, Unavailable):
-        return configs
-    return [*default, *(config for config in configs if config.broker is not None)]
+    listed = cluster.security.acls()
+    rules, strange = (listed, []) if isinstance(listed, Unavailable) else listed
+    # In this order are the parts that are not carried in the restore point.
+    acls = carried("acls", rules)
+    users = carried("scram_users", cluster.security.users())
+    broker_configs = carried("broker_configs", cluster.dynamic_configs.of_brokers())
+    group_configs = carried("group_configs", cluster.dynamic_configs.of_groups(groups))
+    quotas = carried("client_quotas", cluster.security.client_quotas())
+    tokens = carried("delegation_tokens", cluster.security.delegation_tokens())
+    metrics = carried("client_metrics", cluster.dynamic_configs.of_client_metrics())
+    features = carried("features", cluster.members.features())
+    registrations = carried("registrations", cluster.members.registrations())
+    for acl in strange:
+        not_carried.append(NotCarried(part="acls", what=f"ACL: {acl}", reason="not supported", why=_STRANGE))
+    return Reading(
+        source="brokers",
+        cluster_id=cluster_id,
+        acls=acls,
+        scram_users=users,
+        broker_configs=broker_configs,
+        group_configs=group_configs,
+        client_quotas=quotas,
+        delegation_tokens=tokens,
+        client_metrics=metrics,
+        features=features,
+        registrations=registrations,
+        not_carried=tuple(not_carried),
+    )
 
 
 def settings_warnings(metadata: Metadata) -> list[str]:

@@ -29,9 +29,9 @@ from kbackup.jobs.schemas.plan import open_registry
 from kbackup.kafka.admin.cluster import Cluster, Topic, TopicToCreate
 from kbackup.kafka.client import Properties, librdkafka_version
 from kbackup.kafka.consume import RangeReader
+from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.kafka.kernel import message_sink
 from kbackup.kafka.produce import BlockProducer
-from kbackup.kafka.security import Unavailable
 from kbackup.kafka.transactions import begin_cut
 from kbackup.metadata.entities import Reading, source_name
 from kbackup.schemas.base import RegistryOptions

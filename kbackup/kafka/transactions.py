@@ -12,24 +12,21 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from confluent_kafka import KafkaError
 
 from kbackup.errors import CorruptError
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.admin_protocol.endpoint import RefusedRequestError
-from kbackup.kafka.admin_protocol.session import UnavailableError, ask_leaders, describe_topics, log_windows
+from kbackup.kafka.control.errors import RefusedRequestError
+from kbackup.kafka.control.logs import LogBatch, LogWindow, describe_producers, log_windows, readable_topics
+from kbackup.kafka.control.unavailable import Unavailable, UnavailableError
 from kbackup.kafka.groups.admin import OFFSETS_TOPIC
 from kbackup.kafka.groups.calls import CommittedOffset, text
 from kbackup.kafka.metadata_log.codec import Cursor
 from kbackup.kafka.retry import TIMEOUT
-from kbackup.kafka.security import Unavailable
 from kbackup.types import Offsets, TopicPartition
 from kbackup.util.system import attempts
-
-if TYPE_CHECKING:
-    from kbackup.kafka.admin_protocol.connection import LogBatch, LogWindow
 
 STATE = "__transaction_state"
 Ends = Mapping[TopicPartition, int]
@@ -41,7 +38,8 @@ _SETTLING = 5.0  # s, for last stable offsets to follow transactions that have e
 _ELECTION, _ELECTION_PAUSE = 5.0, 0.3  # s, for leaders of an internal topic that was just created
 _LAG = 1000
 """Offsets of `__consumer_offsets`: a coordinator answers from memory, which may lack the newest that are stable."""
-_READ = 3  # of a topic's operations
+_NO_ERRORS = (0, KafkaError.UNKNOWN_TOPIC_OR_PART)
+"""Of an internal topic: Kafka creates it when it is first needed."""
 _EPOCHS_RAISED = 2  # the version of transactions in which each raises the epoch of its markers (KIP-890)
 _NO_LIMIT = 1 << 63
 
@@ -102,7 +100,7 @@ def begin_cut(cluster: Cluster, *, offsets_topic_exists: bool = False) -> CutBeg
     """Take the first step, before groups are asked for their positions.
 
     `offsets_topic_exists`: somebody has seen `__consumer_offsets`, so this waits until every broker knows it."""
-    groups: list[TopicPartition] = []
+    groups: tuple[TopicPartition, ...] = ()
     for _ in attempts(TIMEOUT, _ELECTION_PAUSE):
         try:
             _, groups = _internal_topics(cluster)
@@ -224,44 +222,27 @@ class CutBegun:
         for (tp, _), own in counts.items():
             counted[tp] = max([counted[tp], *(count.end for count in own)])
         ranges = {tp: (at, ends[tp], counted[tp]) for tp, at in begins.items() if at < ends[tp]}
-        return log_windows(self.cluster.connection, ranges, MOST_BYTES, records=self.groups)
+        return log_windows(self.cluster.router, ranges, MOST_BYTES, records=self.groups)
 
 
-def _internal_topics(cluster: Cluster) -> list[list[TopicPartition]]:
+def _internal_topics(cluster: Cluster) -> list[tuple[TopicPartition, ...]]:
     """Return the partitions of `__transaction_state` and of `__consumer_offsets`, none of one that doesn't exist.
     `UnavailableError` if one can't be read."""
+    names = (STATE, OFFSETS_TOPIC)
     refused: dict[str, int] = {}
     for _ in attempts(_ELECTION, _ELECTION_PAUSE):
-        described = describe_topics(cluster.connection, (STATE, OFFSETS_TOPIC))
-        by_name = {topic.name: topic for topic in described.topics}
-        errors = {name: _error_of(by_name[name]) for name in (STATE, OFFSETS_TOPIC)}
-        refused = {name: code for name, code in errors.items() if code not in (0, KafkaError.UNKNOWN_TOPIC_OR_PART)}
+        topics = readable_topics(cluster.router, names)
+        refused = {name: topics[name].error for name in names if topics[name].error not in _NO_ERRORS}
         if KafkaError.LEADER_NOT_AVAILABLE not in refused.values():
             break
     for name, code in refused.items():
         raise UnavailableError(Unavailable.of(KafkaError(code), f"reading {name}", cluster.connection))
-    return [
-        [TopicPartition(name, each.partition_index) for each in by_name[name].partitions]
-        for name in (STATE, OFFSETS_TOPIC)
-    ]
-
-
-def _error_of(topic: Any) -> int:
-    """Return why an internal topic can't be read, as Kafka's error code; 0 if it can be."""
-    if topic.error_code:
-        return int(topic.error_code)
-    for partition in topic.partitions:
-        if partition.error_code:
-            return int(partition.error_code)
-    may_read = _READ in (topic.authorized_operations or ())
-    return 0 if may_read else int(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    return [topics[name].partitions for name in names]
 
 
 def _transactional(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[Any]]:
     """Return the producers of each partition that one wrote to in a transaction, as `describe_producers` does."""
-    from kbackup.kafka.admin_protocol.connection import describe_producers  # which loads kafka-python
-
-    states = ask_leaders(cluster.connection, partitions, describe_producers, "describing producers of")
+    states = describe_producers(cluster.router, partitions)
     return {
         tp: producers
         for tp, producers in states.items()
@@ -532,7 +513,7 @@ class _StateLog:
 
     def read(self, ends: Ends) -> None:
         ranges = {tp: (at, ends[tp], 0) for tp, at in self.positions.items() if at < ends[tp]}
-        for tp, window in log_windows(self.cluster.connection, ranges, MOST_BYTES, records=ranges).items():
+        for tp, window in log_windows(self.cluster.router, ranges, MOST_BYTES, records=ranges).items():
             for offset, key, value in (record for batch in window.batches for record in batch.records()):
                 if offset != self.positions[tp]:
                     break

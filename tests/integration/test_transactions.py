@@ -13,10 +13,8 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.kafka import transactions
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.admin_protocol.connection import LogBatch
-from kbackup.kafka.admin_protocol.session import log_batches
-from kbackup.kafka.client import Connection
-from kbackup.kafka.security import Unavailable
+from kbackup.kafka.control.logs import LogBatch, log_batches
+from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.kafka.transactions import CutBegun, OpenTransaction, TransactionCut, begin_cut
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
@@ -31,11 +29,11 @@ def test_the_batch_at_an_offset_shows_markers_and_aborted_records(broker: Broker
     topics.committed(broker, topic_name, 0, topics.numbered(3))  # and a marker at 3
     topics.aborted(broker, topic_name, 0, topics.numbered(2))  # 4 and 5, and a marker at 6
     topics.produce(broker, topic_name, 0, [b"x" * 100_000])  # more than the answer has room for
-    connection = Connection(broker.client(), "source")
+    router = Cluster(broker.client(), "source").router
     tp = TopicPartition(topic_name, 0)
     seen: dict[int, LogBatch] = {}
     for offset in range(8):
-        batches = log_batches(connection, {tp: offset, TopicPartition("no-such-topic", 0): 0})
+        batches = log_batches(router, {tp: offset, TopicPartition("no-such-topic", 0): 0})
         assert isinstance(batches, dict), batches
         assert list(batches) == [tp], "a topic that is not there gives no answer"
         seen[offset] = batches[tp]

@@ -21,7 +21,6 @@ from kbackup.archive.reader import open_archive
 from kbackup.jobs.capture import capture_settings
 from kbackup.jobs.settings.plan import quota_values
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.security import Unavailable
 from kbackup.metadata.entities import ClientMetrics, ClientQuota, QuotaKey, Reading
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
@@ -98,14 +97,13 @@ def write_configs(folder: Path, source: SecuredBroker) -> None:
 
 
 def furnish(broker: SecuredBroker) -> None:
-    with Cluster(broker.client(), "source").admin_session() as session:
-        assert not isinstance(session, Unavailable)
-        refused = [
-            *session.set_quotas(QUOTAS).values(),
-            *session.set_default_broker_configs({"log.segment.bytes": "2097152"}).values(),
-            *session.create_acls(ACLS).values(),
-            session.set_client_metrics("m 1", METRICS),
-        ]
+    cluster = Cluster(broker.client(), "source")
+    refused = [
+        *cluster.security.set_quotas(QUOTAS).values(),
+        cluster.dynamic_configs.set_on_all_brokers("log.segment.bytes", "2097152"),
+        *cluster.security.create_acls(ACLS).values(),
+        cluster.dynamic_configs.set_client_metrics("m 1", METRICS),
+    ]
     assert not any(refused)
 
 
@@ -203,12 +201,11 @@ def stands(target: Broker) -> Reading:
 
 def test_a_second_cluster_gets_the_same_and_gives_it_back(whole: Whole, plain: Metadata) -> None:
     with Broker(GUARDED) as target:
-        with Cluster(target.client(), "target").admin_session() as session:
-            assert not isinstance(session, Unavailable)
-            own: dict[QuotaKey, dict[str, float | None]] = {
-                (("user", None),): {"controller_mutation_rate": 3.0, "request_percentage": 90.0}
-            }
-            refused = [*session.set_quotas(own).values(), *session.create_acls(ACLS[:1]).values()]
+        security = Cluster(target.client(), "target").security
+        own: dict[QuotaKey, dict[str, float | None]] = {
+            (("user", None),): {"controller_mutation_rate": 3.0, "request_percentage": 90.0}
+        }
+        refused = [*security.set_quotas(own).values(), *security.create_acls(ACLS[:1]).values()]
         assert not any(refused)
         before = stands(target)
         base = ["restore", str(whole.folder / "plain"), "--restore-id", "all", "--bootstrap-server", target.bootstrap]

@@ -18,8 +18,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.config.models import Backup, Follow
 from kbackup.kafka import transactions
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.admin_protocol.session import UnavailableError
-from kbackup.kafka.security import Unavailable
+from kbackup.kafka.control.unavailable import Unavailable, UnavailableError
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.following import Following

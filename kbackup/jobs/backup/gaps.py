@@ -15,8 +15,8 @@ from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import joined, without
 from kbackup.jobs.backup.plan import PartitionPlan
 from kbackup.jobs.capture import SourceCluster
-from kbackup.kafka.admin_protocol.session import log_batches
-from kbackup.kafka.security import Unavailable
+from kbackup.kafka.control.logs import log_batches
+from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.store.base import Store
 from kbackup.types import Int64Array, Offsets, TopicPartition
 
@@ -59,7 +59,7 @@ def left_by_transactions(source: SourceCluster, missing: Mapping[TopicPartition,
     waiting = dict(missing)
     while waiting:
         firsts = {tp: ranges[0][0] for tp, ranges in waiting.items()}
-        batches = log_batches(source.cluster.connection, firsts)
+        batches = log_batches(source.cluster.router, firsts)
         if isinstance(batches, Unavailable):
             break
         following: dict[TopicPartition, Offsets] = {}

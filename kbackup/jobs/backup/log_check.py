@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -33,15 +33,11 @@ from kbackup.archive.query.overview import lost_ranges
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import Segment
 from kbackup.jobs.capture import BackupSession, Live, LiveTopic, SourceCluster
-from kbackup.kafka.admin_protocol.session import log_batches
 from kbackup.kafka.consume import EpochPosition, RangeReader, validate_epochs
-from kbackup.kafka.security import Unavailable
+from kbackup.kafka.control.logs import LogBatch, log_batches
+from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from kbackup.util.text import plural
-
-if TYPE_CHECKING:
-    from kbackup.kafka.admin_protocol.connection import LogBatch
-
 
 BATCH = 500
 """Partitions that are read together."""
@@ -410,7 +406,7 @@ def _compare_batches(
     if not missing:
         return {}, []
     last = {each.range.tp: each.last for each in missing}
-    batches = log_batches(source.cluster.connection, {tp: record.offset for tp, record in last.items()})
+    batches = log_batches(source.cluster.router, {tp: record.offset for tp, record in last.items()})
     if isinstance(batches, Unavailable):
         why, batches = batches.why, {}
     else:

@@ -15,8 +15,8 @@ from kbackup.archive.query.content import with_offsets
 from kbackup.config.models import Backup
 from kbackup.jobs.capture import ABSENT, LiveTopic, SourceCluster, offline_partitions
 from kbackup.jobs.groups.job import as_stored
+from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.kafka.groups.calls import CommittedOffset
-from kbackup.kafka.security import Unavailable
 from kbackup.kafka.transactions import (
     MOST_BYTES,
     STATE,

@@ -312,8 +312,8 @@ def read_brokers(sources: Sources) -> znodes.BrokerFindings:
     admin = BrokerAdmin(sources.kafka, "source")
     brokers, moving = admin.brokers(), admin.reassignments()
     live = []
-    for broker, address in sorted(brokers.addresses.items()):
-        version = admin.fetch_version(address)
+    for broker in sorted(brokers.addresses):
+        version = admin.fetch_version(broker)
         fetch = version if isinstance(version, int) else NotRead(version.why, "is the broker reachable from here?")
         live.append(znodes.LiveBroker(broker, fetch, tried(partial(admin.configs, broker))))
     return znodes.BrokerFindings(

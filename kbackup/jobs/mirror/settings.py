@@ -15,7 +15,7 @@ from kbackup.errors import KbackupError
 from kbackup.jobs.mirror.flow import Flow, IdentityPolicy, RemoteTopic
 from kbackup.jobs.mirror.topics import reason_to_skip
 from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
-from kbackup.kafka.security import Unavailable
+from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.metadata.entities import Acl
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
@@ -29,13 +29,10 @@ from kbackup.jobs.settings.plan import (
     quota_values,
 )
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.security import Unavailable
+from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.metadata.entities import LABELS, MetadataPartName, QuotaKey, Reading, reason_for
 from kbackup.store.base import Store
 from kbackup.util.text import join_names
-
-if TYPE_CHECKING:
-    from kbackup.kafka.admin_protocol.metadata_requests import AdminSession
 
 # The settings of a target before they are changed: restores/<id>/settings-before-<n>.json.
 #
@@ -64,27 +61,16 @@ class SettingsCaptures(NumberedCaptures[SettingsBefore]):
 
 C = TypeVar("C")
 
-_SPECIAL_RESOURCES = {"delegation_token", "user"}
-_SPECIAL_OPERATIONS = {"two_phase_commit", "create_tokens", "describe_tokens"}
-"""Values of ACLs that confluent-kafka doesn't know."""
-
 
 def write_changes(cluster: Cluster, changes: Changes) -> tuple[Changes, tuple[str, ...]]:
     """Make each change; return those that were made, and in words those that the target refused. Deletions of ACLs
     come last."""
-    with cluster.admin_session() as session:
-        special = [a for a in changes.acls if a.resource in _SPECIAL_RESOURCES or a.operation in _SPECIAL_OPERATIONS]
-        created = cluster.security.create_acls([a for a in changes.acls if a not in set(special)])
-        if isinstance(session, Unavailable):
-            created |= dict.fromkeys(special, session.why)
-        elif special:
-            created |= session.create_acls(special)
-        acls = [created[acl] for acl in changes.acls]
-        configs = [_set(cluster, session, change) for change in changes.configs]
-        quotas = _set_quotas(session, changes.quotas)
-        gone = changes.deleted_acls
-        failed = dict.fromkeys(gone, session.why) if isinstance(session, Unavailable) else session.delete_acls(gone)
-        deleted = [failed[acl] for acl in gone]
+    created = cluster.security.create_acls(changes.acls)
+    acls = [created[acl] for acl in changes.acls]
+    configs = [_set(cluster, change) for change in changes.configs]
+    quotas = _set_quotas(cluster, changes.quotas)
+    failed = cluster.security.delete_acls(changes.deleted_acls)
+    deleted = [failed[acl] for acl in changes.deleted_acls]
     servers = cluster.connection.properties["bootstrap.servers"]
     words: list[str] = []
 
@@ -117,27 +103,26 @@ def write_changes(cluster: Cluster, changes: Changes) -> tuple[Changes, tuple[st
     return done, tuple(dict.fromkeys(words))
 
 
-def _set_quotas(session: AdminSession | Unavailable, changes: Sequence[QuotaChange]) -> list[str]:
-    if isinstance(session, Unavailable):
-        return [session.why for _ in changes]
+def _set_quotas(cluster: Cluster, changes: Sequence[QuotaChange]) -> list[str]:
+    """Set quotas; return for each '' or the reason why the target refused it."""
     by_entity: dict[QuotaKey, dict[str, float | None]] = {}
     for change in changes:
         entity, name = change.key
         by_entity.setdefault(entity, {})[name] = change.after
-    refused = session.set_quotas(by_entity) if by_entity else {}
+    refused = cluster.security.set_quotas(by_entity)
     return [refused[change.key[0]] for change in changes]
 
 
-def _set(cluster: Cluster, session: AdminSession | Unavailable, change: ConfigChange) -> str:
+def _set(cluster: Cluster, change: ConfigChange) -> str:
     """Set a config; return '' or the reason why the target refused it."""
-    values = {change.name: change.after}
-    if change.kind != "client metrics" and not change.of_all:
-        return cluster.security.set_config(change.kind, change.owner, change.name, change.after)
-    if isinstance(session, Unavailable):
-        return session.why
+    configs = cluster.dynamic_configs
     if change.of_all:
-        return session.set_default_broker_configs(values)[change.name]
-    return session.set_client_metrics(change.owner, values)
+        return configs.set_on_all_brokers(change.name, change.after)
+    if change.kind == "broker":
+        return configs.set_on_broker(int(change.owner), change.name, change.after)
+    if change.kind == "group":
+        return configs.set_on_group(change.owner, change.name, change.after)
+    return configs.set_client_metrics(change.owner, {change.name: change.after})
 
 
 # `restore --with`: ACLs, dynamic configs, quotas and users, compared with the target's and set there.
@@ -168,7 +153,7 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
         groups={g.source: g.target for g in plan.groups},
     )
     current = capture_settings(cluster, names.groups.values())
-    brokers = cluster.security.brokers()
+    brokers = cluster.members.broker_ids()
     address, older = cluster.connection.address, "it was made by an older version of kbackup"
     hint = "grant that right, or leave them out of --with"
     for part in plan.settings:

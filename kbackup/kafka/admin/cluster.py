@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaTopicPartition
@@ -26,9 +26,12 @@ from confluent_kafka.admin import (
 from confluent_kafka.cimpl import NewPartitions
 
 from kbackup.errors import ClusterError, KbackupError
-from kbackup.kafka.admin_protocol.session import admin_session
 from kbackup.kafka.client import Connection, Properties, admin_properties
+from kbackup.kafka.control.access import SecurityAdmin
+from kbackup.kafka.control.dynamic_configs import DynamicConfigs
+from kbackup.kafka.control.members import Members
 from kbackup.kafka.control.router import Router
+from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.kafka.groups.admin import GroupAdmin
 from kbackup.kafka.retry import (
     CONTROLLER_NOT_READY,
@@ -39,12 +42,8 @@ from kbackup.kafka.retry import (
     answered,
     ask_until_ready,
 )
-from kbackup.kafka.security import SecurityAdmin, Unavailable
 from kbackup.types import TopicPartition
 from kbackup.util.system import attempts
-
-if TYPE_CHECKING:
-    from kbackup.kafka.admin_protocol.metadata_requests import AdminSession
 
 _ONE_OF_MANY = 10.0  # s, for a broker that others can answer for
 _PATIENCE = (2.0, 13.0)  # s, for the first answer; it is looked in between whether there will be any
@@ -71,8 +70,8 @@ class BrokerAdmin:
     """Every method raises `UnreachableError` or `ClusterError` naming the cluster."""
 
     def __init__(self, properties: Properties, role: str) -> None:
-        self._properties = properties
         self.connection = Connection(properties, role)
+        self._members = Members(Router(self.connection))
         self._admin = self.connection.admin()
 
     def brokers(self) -> Brokers:
@@ -91,17 +90,13 @@ class BrokerAdmin:
             tuple(sorted(name for name, partition in partitions if partition.leader < 0)),
         )
 
-    def fetch_version(self, address: str) -> int | Unavailable:
-        """Return the newest version of the Fetch request that the broker at host:port knows. It identifies
-        the release."""
-        connection = Connection({**self._properties, "bootstrap.servers": address}, self.connection.role)
-        with admin_session(connection) as session:
-            return session if isinstance(session, Unavailable) else session.fetch_version()
+    def fetch_version(self, broker: int) -> int | Unavailable:
+        """Return the newest version of the Fetch request that a broker knows. It identifies the release."""
+        return self._members.fetch_version(broker)
 
     def reassignments(self) -> list[str] | Unavailable:
         """Return the partitions that are on their way to other brokers, such as orders-0."""
-        with admin_session(self.connection) as session:
-            return session if isinstance(session, Unavailable) else session.reassignments()
+        return self._members.reassignments()
 
     def configs(self, broker: int) -> dict[str, str]:
         """Return every config of a broker, static ones and defaults included, without those that are not
@@ -284,8 +279,8 @@ class Topic:
 class Cluster:
     """The admin side of one cluster. Every method raises `UnreachableError` or `ClusterError` naming it.
 
-    `groups` are its consumer groups, `security` its ACLs, users and dynamic configs, `topic_admin` changes many topics
-    at once; `admin_protocol` has what confluent-kafka has no call for.
+    `groups` are its consumer groups, `security` its ACLs, users, tokens and quotas, `dynamic_configs` what was set at
+    run time, `members` its brokers and controllers. `topic_admin` changes many topics at once.
     """
 
     def __init__(self, properties: Properties, role: str) -> None:
@@ -293,13 +288,10 @@ class Cluster:
         self.router = Router(self.connection)
         self._admin = self.connection.admin()
         self.groups = GroupAdmin(self.connection, self._admin)
-        self.security = SecurityAdmin(self.connection, self._admin)
+        self.security = SecurityAdmin(self.router)
+        self.dynamic_configs = DynamicConfigs(self.router)
+        self.members = Members(self.router)
         self.topic_admin = TopicAdmin(self.connection, self._admin)
-
-    def admin_session(self) -> AbstractContextManager[AdminSession | Unavailable]:
-        """Return a connection for admin requests that confluent-kafka has no call for; `Unavailable` where there can be
-        none."""
-        return admin_session(self.connection)
 
     def connect(self) -> tuple[str, int]:
         """Return (cluster id, number of brokers), with the first request: a refused login shows at once."""

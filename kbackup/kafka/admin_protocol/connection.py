@@ -13,18 +13,12 @@ import secrets
 import socket
 import ssl
 import struct
-from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from collections.abc import Generator
+from typing import Any
 
-import pyarrow as pa
 from confluent_kafka import KafkaError
-from kafka.protocol.admin import DescribeProducersRequest
-from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
-from kafka.record.default_records import DefaultRecordBatch
 
 from kbackup.kafka.admin_protocol.endpoint import (
     Endpoint,
@@ -34,7 +28,6 @@ from kbackup.kafka.admin_protocol.endpoint import (
     RefusedRequestError,
     tls_context,
 )
-from kbackup.types import TopicPartition
 
 _LARGEST = 256 << 20  # bytes of an answer
 _SOFTWARE = {"client_software_name": "kbackup", "client_software_version": "1"}
@@ -205,132 +198,3 @@ def _scram(login: Login, digest: str) -> Conversation:
 
 def _fields(message: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in message.split(",") if "=" in pair)
-
-
-# The record batches of logs as brokers give them, with the markers and aborted records that clients skip.
-
-
-_BY_NAME = 12  # of FetchRequest, the last version that names topics; later ones have their ids
-_BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
-_BEFORE_LENGTH = 12  # bytes of a batch that its length doesn't count
-_MAGIC, _CODEC, _TRANSACTIONAL, _CONTROL = 2, 0x07, 0x10, 0x20
-_ATTRIBUTES = 22  # the byte of a batch that has its codec
-_CODECS: Mapping[int, Literal["gzip", "lz4", "zstd"]] = {1: "gzip", 3: "lz4", 4: "zstd"}
-_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
-_MOST_BYTES = 50 << 20  # of an answer to Fetch
-_MOST_PLAIN = 512 << 20  # of a batch, uncompressed: some bytes of a hostile broker's could be many GiB
-
-
-class LogBatch(NamedTuple):
-    """Offsets `first` to `last`. `control`: markers of transactions. `aborted`: a marker that aborts, or records of an
-    aborted transaction, where they were read as committed. `timestamp` is the newest, in ms."""
-
-    first: int
-    last: int
-    leader_epoch: int
-    control: bool
-    aborted: bool
-    transactional: bool = False
-    producer_id: int = -1
-    producer_epoch: int = -1
-    timestamp: int = -1
-    data: bytes = b""
-
-    def records(self) -> Iterator[tuple[int, bytes, bytes | None]]:
-        """Yield offset, key and value of each record, if the batch has its data."""
-        data = bytearray(self.data)
-        if codec := data[_ATTRIBUTES] & _CODEC:
-            if codec not in _CODECS:
-                raise RefusedRequestError(KafkaError.UNSUPPORTED_COMPRESSION_TYPE)
-            data[_ATTRIBUTES] &= ~_CODEC
-            body = pa.BufferReader(bytes(data[_BATCH_HEADER.size :]))
-            plain = pa.CompressedInputStream(body, _CODECS[codec]).read(_MOST_PLAIN + 1)
-            if len(plain) > _MOST_PLAIN:
-                raise RefusedRequestError(KafkaError.MSG_SIZE_TOO_LARGE)
-            data[_BATCH_HEADER.size :] = plain
-        for record in DefaultRecordBatch(data):
-            yield record.offset, record.key or b"", record.value
-
-
-@dataclass
-class LogWindow:
-    """The batches from `position` up to `end`, and on to the next marker of each producer with a transaction open
-    there, and to `reach`. The next batch is read at `position`."""
-
-    position: int
-    end: int
-    reach: int = 0
-    batches: list[LogBatch] = field(default_factory=list)
-    _open: set[int] = field(default_factory=set)
-
-    @property
-    def complete(self) -> bool:
-        return self.position >= max(self.end, self.reach) and not self._open
-
-    def add(self, batch: LogBatch) -> None:
-        self.batches.append(batch)
-        self.position = batch.last + 1
-        if batch.control:
-            self._open.discard(batch.producer_id)
-        elif batch.transactional and batch.first < self.end:
-            self._open.add(batch.producer_id)
-
-
-def fetch_batches(
-    broker: BrokerConnection, offsets: Mapping[TopicPartition, int], size: int, *, committed: bool
-) -> Iterator[tuple[TopicPartition, list[LogBatch] | KafkaError]]:
-    """Yield the batches of each log from the offset given on, some `size` bytes of them, or why there are none. A batch
-    that is larger leaves no room for other logs: they are left out."""
-    topics: dict[str, list[Any]] = defaultdict(list)
-    kind = FetchRequest.FetchTopic
-    for tp, offset in offsets.items():
-        topics[tp.topic].append(
-            kind.FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=size)
-        )
-    request = FetchRequest(
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=min(len(offsets) * size, _MOST_BYTES),
-        isolation_level=_READ_COMMITTED if committed else _READ_UNCOMMITTED,
-        topics=[kind(topic=name, partitions=partitions) for name, partitions in topics.items()],
-    )
-    for topic in broker.ask(request, _BY_NAME).responses:
-        for each in topic.partitions:
-            aborted = [(a.producer_id, a.first_offset) for a in each.aborted_transactions or ()]
-            if each.error_code:
-                yield TopicPartition(topic.topic, each.partition_index), KafkaError(each.error_code)
-            elif batches := list(_batches(bytes(each.records or b""), aborted)):
-                yield TopicPartition(topic.topic, each.partition_index), batches
-
-
-def _batches(data: bytes, aborted: Sequence[tuple[int, int]]) -> Iterator[LogBatch]:
-    """Yield the batches that are whole. `aborted`: producer ids with first offsets."""
-    at = 0
-    while len(data) - at >= _BATCH_HEADER.size:
-        first, length, leader_epoch, magic, _, attributes, delta, _, timestamp, producer, epoch, *_ = (
-            _BATCH_HEADER.unpack_from(data, at)
-        )
-        whole = data[at : at + _BEFORE_LENGTH + length]
-        if magic != _MAGIC or len(whole) < _BEFORE_LENGTH + length:
-            return
-        last, control, transactional = first + delta, bool(attributes & _CONTROL), bool(attributes & _TRANSACTIONAL)
-        is_aborted = any(each == producer and start <= last for each, start in aborted)
-        if control:
-            is_aborted = next(DefaultRecordBatch(whole)).abort
-        yield LogBatch(first, last, leader_epoch, control, is_aborted, transactional, producer, epoch, timestamp, whole)
-        at += len(whole)
-
-
-def describe_producers(
-    broker: BrokerConnection, partitions: Iterable[TopicPartition]
-) -> Iterator[tuple[TopicPartition, list[Any] | KafkaError]]:
-    """Yield the producers of each partition, as `DescribeProducersResponse` has them, or why the broker tells none."""
-    topics: dict[str, list[int]] = defaultdict(list)
-    for tp in partitions:
-        topics[tp.topic].append(tp.partition)
-    kind = DescribeProducersRequest.TopicRequest
-    request = DescribeProducersRequest(topics=[kind(name=n, partition_indexes=each) for n, each in topics.items()])
-    for topic in broker.ask(request).topics:
-        for each in topic.partitions:
-            error = KafkaError(each.error_code) if each.error_code else None
-            yield TopicPartition(topic.name, each.partition_index), error or each.active_producers

@@ -202,6 +202,12 @@ class Router:
         with self._turn():
             return self._any_broker(Deadline(seconds))
 
+    def broker(self, node: int, seconds: float = CALL_SECONDS) -> BrokerConnection:
+        """Return a connection to the broker with this id, for its versions. Raise `RequestError` if it doesn't take
+        us."""
+        with self._lock:
+            return self._broker(node, Deadline(seconds))
+
     def metadata(self, topics: Collection[str] | None, *, seconds: float = CALL_SECONDS) -> Any:
         """Return Kafka's response to Metadata: brokers, the cluster's id, and `topics`, all of them for None. Refusals
         of topics are in it. Raise `RequestError`."""

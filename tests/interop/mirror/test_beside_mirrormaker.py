@@ -178,7 +178,7 @@ def furnish(source: Broker) -> None:
         future.result(30)
     cluster = Cluster(source.client(), "source")
     for setting in ("message.max.bytes", "log.retention.bytes"):
-        assert cluster.security.set_config("broker", "1", setting, "5000000") == ""
+        assert cluster.dynamic_configs.set_on_broker(1, setting, "5000000") == ""
     fill(source, "orders", 3, 300)
     fill(source, "clicks", 1, 20)
     fill(source, "private", 1, 5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,8 +18,8 @@ from kbackup.jobs.metadata import merge
 from kbackup.jobs.settings.plan import ConfigChange, QuotaChange, SettingsReport
 from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.security import Unavailable
-from kbackup.metadata.entities import Acl, BrokerConfig, ClientQuota, GroupConfig, ScramUser
+from kbackup.kafka.control.unavailable import Unavailable
+from kbackup.metadata.entities import Acl, BrokerConfig, ClientQuota, GroupConfig, QuotaKey, ScramUser
 from kbackup.store import open_store
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive, restore_plan
@@ -29,55 +29,23 @@ from tests.support.metadata_entities import acl_of
 READ = acl_of("topic", "orders", "literal", "User:a", "*", "read", "allow")
 
 
-@dataclass(frozen=True)
-class Session:
-    """A session for admin requests, and its answers."""
-
-    quotas_answer: Any = ()
-    tokens_answer: Any = ()
-    default_answer: Any = ()
-    acls_answer: Any = ()
-
-    @property
-    def read(self) -> Session:
-        return self
-
-    def acls(self) -> Any:
-        return self.acls_answer
-
-    def default_broker_configs(self) -> Any:
-        return self.default_answer
-
-    def client_quotas(self) -> Any:
-        return self.quotas_answer
-
-    def delegation_tokens(self) -> Any:
-        return self.tokens_answer
-
-    def client_metrics(self) -> Any:
-        return ()
-
-    def features(self) -> Any:
-        return ()
-
-    def registrations(self) -> Any:
-        return ()
-
-
-NOTHING = Session()
-
-
 @dataclass
 class ClusterAnswers:
     """A cluster's answers; it refuses what is in `refuses`."""
 
     acls_answer: Any = field(default_factory=lambda: ([READ], []))
-    users_answer: Any = field(default_factory=list)
-    configs_answer: Any = field(default_factory=list)
-    group_configs_answer: Any = field(default_factory=list)
-    session: Any = NOTHING
+    users_answer: Any = ()
+    quotas_answer: Any = ()
+    tokens_answer: Any = ()
+    broker_configs_answer: Any = ()
+    group_configs_answer: Any = ()
+    metrics_answer: Any = ()
+    features_answer: Any = ()
+    registrations_answer: Any = ()
     refuses: tuple[object, ...] = ()
     done: list[object] = field(default_factory=list)
+
+    # The ACLs, users, tokens and quotas of the cluster.
 
     def acls(self) -> Any:
         return self.acls_answer
@@ -85,20 +53,51 @@ class ClusterAnswers:
     def users(self) -> Any:
         return self.users_answer
 
-    def brokers(self) -> Any:
-        return [1]
+    def client_quotas(self) -> Any:
+        return self.quotas_answer
 
-    def broker_configs(self) -> Any:
-        return self.configs_answer
+    def delegation_tokens(self) -> Any:
+        return self.tokens_answer
 
-    def group_configs(self, groups: Any) -> Any:
-        return self.group_configs_answer
-
-    def create_acls(self, rules: list[Acl]) -> dict[Acl, str]:
+    def create_acls(self, rules: Sequence[Acl]) -> dict[Acl, str]:
         return {rule: self._do(rule) for rule in rules}
 
-    def set_config(self, kind: str, owner: str, name: str, value: str) -> str:
-        return self._do((owner, name, value))
+    def delete_acls(self, rules: Sequence[Acl]) -> dict[Acl, str]:
+        return {rule: self._do(("deleted", rule)) for rule in rules}
+
+    def set_quotas(self, quotas: Mapping[QuotaKey, object]) -> dict[QuotaKey, str]:
+        return {entity: self._do(entity) for entity in quotas}
+
+    # Its dynamic configs.
+
+    def of_brokers(self) -> Any:
+        return self.broker_configs_answer
+
+    def of_groups(self, groups: Any) -> Any:
+        return self.group_configs_answer
+
+    def of_client_metrics(self) -> Any:
+        return self.metrics_answer
+
+    def set_on_broker(self, broker: int, name: str, value: str) -> str:
+        return self._do((broker, name, value))
+
+    def set_on_all_brokers(self, name: str, value: str) -> str:
+        return self._do(("all brokers", name, value))
+
+    def set_on_group(self, group: str, name: str, value: str) -> str:
+        return self._do((group, name, value))
+
+    # Its members.
+
+    def broker_ids(self) -> Any:
+        return [1]
+
+    def features(self) -> Any:
+        return self.features_answer
+
+    def registrations(self) -> Any:
+        return self.registrations_answer
 
     def _do(self, change: object) -> str:
         if change in self.refuses:
@@ -115,20 +114,20 @@ def cluster(answers: ClusterAnswers) -> Cluster:
     @dataclass
     class Stand:
         security: ClusterAnswers
+        dynamic_configs: ClusterAnswers
+        members: ClusterAnswers
         connection: Any
 
         def topic_configs(self, topics: Any) -> dict[str, dict[str, str]]:
             return {}
-
-        def admin_session(self) -> Any:
-            return nullcontext(self.security.session)
 
     @dataclass
     class Connected:
         address: str
         properties: dict[str, str]
 
-    return cast(Cluster, Stand(answers, Connected("target cluster at h:1", {"bootstrap.servers": "h:1"})))
+    connected = Connected("target cluster at h:1", {"bootstrap.servers": "h:1"})
+    return cast(Cluster, Stand(answers, answers, answers, connected))
 
 
 @pytest.mark.parametrize(
@@ -154,9 +153,8 @@ def test_a_partition_that_had_no_leader_before_is_not_waited_for(
 def test_everything_that_is_told() -> None:
     answers = ClusterAnswers(
         users_answer=[ScramUser(user="a", mechanism="SCRAM-SHA-512", iterations=4096)],
-        session=Session(default_answer=[BrokerConfig(broker=None, name="log.retention.ms", value="1")]),
-        configs_answer=[
-            BrokerConfig(broker=None, name="log.retention.ms", value="of an old look"),
+        broker_configs_answer=[
+            BrokerConfig(broker=None, name="log.retention.ms", value="1"),
             BrokerConfig(broker=12, name="ssl.keystore.password", value=None),
         ],
         group_configs_answer=[GroupConfig(group="billing", name="consumer.session.timeout.ms", value="45000")],
@@ -182,7 +180,7 @@ def test_a_cluster_without_authorizer_has_no_acls_and_that_is_no_news() -> None:
 
 def test_denied_settings_are_one_warning() -> None:
     no = Unavailable("denied", "it takes more")
-    metadata = captured(ClusterAnswers(acls_answer=no, users_answer=no, configs_answer=no))
+    metadata = captured(ClusterAnswers(acls_answer=no, users_answer=no, broker_configs_answer=no))
     assert (metadata.acls, metadata.scram_users, metadata.broker_configs, metadata.group_configs) == (
         None,
         None,
@@ -206,38 +204,44 @@ def test_failures_are_reported_and_unsupported_settings_are_not() -> None:
 
 
 def test_acls_that_the_client_library_does_not_know_are_named() -> None:
-    strange = ["allow unknown for User:a from * on unknown x (literal)"]
-    no = Unavailable("not supported", "no connection")
-    found = captured(ClusterAnswers(acls_answer=([READ], strange), session=no))
-    assert "ACL: allow unknown for User:a from * on unknown x (literal)" in {n.what for n in found.not_carried}
-
-
-ASKED_BY_PROTOCOL = {"client quotas", "delegation tokens", "client metrics", "features", "registrations"}
+    strange = ["for User:a on strange, by numbers (9, 3, 3, 3)"]
+    found = captured(ClusterAnswers(acls_answer=([READ], strange)))
+    assert found.acls == (READ,)
+    assert "ACL: for User:a on strange, by numbers (9, 3, 3, 3)" in {n.what for n in found.not_carried}
 
 
 @pytest.mark.parametrize("reason", ["not supported", "failed"])
-def test_without_a_connection_for_admin_requests_the_rest_is_told(reason: Any) -> None:
+def test_where_some_settings_cannot_be_known_the_rest_is_captured(reason: Any) -> None:
     no = Unavailable(reason, "no connection")
     configs = [BrokerConfig(broker=None, name="log.retention.ms", value="1")]
-    metadata = captured(ClusterAnswers(session=no, configs_answer=configs))
-    assert {n.what for n in metadata.not_carried if n not in NEVER} == ASKED_BY_PROTOCOL
+    answers = ClusterAnswers(
+        broker_configs_answer=configs,
+        quotas_answer=no,
+        tokens_answer=no,
+        metrics_answer=no,
+        features_answer=no,
+        registrations_answer=no,
+    )
+    metadata = captured(answers)
+    lacking = {n.what for n in metadata.not_carried if n not in NEVER}
+    assert lacking == {"client quotas", "delegation tokens", "client metrics", "features", "registrations"}
     assert (metadata.client_quotas, metadata.delegation_tokens, metadata.features) == (None, None, None)
     assert metadata.broker_configs == tuple(configs)
     assert len(settings_warnings(metadata)) == (reason == "failed")
     assert {*metadata.sources} == {"topics", "acls", "scram_users", "broker_configs", "group_configs"}
 
 
-def test_answers_of_the_protocol_are_captured() -> None:
+def test_a_cluster_without_delegation_tokens_has_none_and_says_so() -> None:
     quota = ClientQuota(entity={"user": None}, quotas={"producer_byte_rate": 1.0})
     on_user = acl_of("user", "b o%b", "literal", "User:a", "*", "create_tokens", "allow")
-    session = Session(
+    answers = ClusterAnswers(
+        acls_answer=([READ, on_user], []),
         quotas_answer=[quota],
         tokens_answer=Unavailable("not there", "tokens are disabled"),
-        acls_answer=([READ, on_user], []),
     )
-    metadata = captured(ClusterAnswers(acls_answer=([READ], ["allow unknown"]), session=session))
+    metadata = captured(answers)
     assert (metadata.client_quotas, metadata.delegation_tokens) == ((quota,), ())
-    assert [(acl.resource, acl.name) for acl in metadata.acls or ()] == [("topic", "orders"), ("user", "b o%b")]
+    assert metadata.acls == (READ, on_user)
     assert [(n.what, n.reason) for n in metadata.not_carried if n not in NEVER] == [("delegation tokens", "not there")]
     assert {*metadata.sources.values()} == {"brokers"}
     assert {"client_quotas", "delegation_tokens"} <= {*metadata.sources}
@@ -279,12 +283,13 @@ def test_refused_settings_are_missing_and_others_are_set() -> None:
     acls = captured(ClusterAnswers(acls_answer=([DENY, READ], []))).acls or ()
     of_all = ConfigChange(kind="broker", owner="", name="min.insync.replicas", before="1", after="2", of_all=True)
     quota = QuotaChange(entity={"user": "a", "client-id": None}, name="producer_byte_rate", before=None, after=1)
-    answers = ClusterAnswers(refuses=(READ, ("g", "x", "2")), session=Unavailable("failed", "no connection"))
+    refuses = (READ, ("g", "x", "2"), ("all brokers", "min.insync.replicas", "2"), quota.key[0])
+    answers = ClusterAnswers(refuses=refuses)
     planned = SettingsReport(acls=acls, configs=(set_, refused, of_all), quotas=(quota,), missing=("a user",))
     captures = SettingsCaptures(MemoryStore(), "r")
     done = apply_settings(cluster(answers), captures, "target", planned)
     assert done is not None
-    assert answers.done == [DENY, ("1", "num.io.threads", "4")]
+    assert answers.done == [DENY, (1, "num.io.threads", "4")]
     assert (done.acls, done.configs, done.quotas) == (acls[:1], (set_,), ())
     assert done.missing == (
         "a user",
@@ -293,9 +298,9 @@ def test_refused_settings_are_missing_and_others_are_set() -> None:
         "--resource-pattern-type literal",
         "config x of group g was not set: no; set it by hand: kafka-configs.sh --bootstrap-server h:1 --alter "
         "--entity-type groups --entity-name g --add-config x=2",
-        "config min.insync.replicas of all brokers was not set: no connection; set it by hand: kafka-configs.sh "
+        "config min.insync.replicas of all brokers was not set: no; set it by hand: kafka-configs.sh "
         "--bootstrap-server h:1 --alter --entity-type brokers --entity-default --add-config min.insync.replicas=2",
-        "quota producer_byte_rate of user a, default client-id was not set: no connection; set it by hand: "
+        "quota producer_byte_rate of user a, default client-id was not set: no; set it by hand: "
         "kafka-configs.sh --bootstrap-server h:1 --alter --entity-type users --entity-name a --entity-type clients "
         "--entity-default --add-config producer_byte_rate=1",
     )

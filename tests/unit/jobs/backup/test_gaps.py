@@ -11,8 +11,8 @@ from kbackup.jobs.backup import gaps
 from kbackup.jobs.backup.gaps import left_by_transactions, missing_ranges, read_ranges
 from kbackup.jobs.backup.plan import PartitionPlan
 from kbackup.jobs.capture import Live
-from kbackup.kafka.admin_protocol.connection import LogBatch
-from kbackup.kafka.security import Unavailable
+from kbackup.kafka.control.logs import LogBatch
+from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.types import TopicPartition
 from tests.support.made_segments import target, write
 from tests.support.memory_store import MemoryStore
@@ -63,7 +63,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[LogBatch]:
 
 
 def explained(*missing: tuple[int, int], isolation: str = "read_committed") -> bool:
-    source: Any = SimpleNamespace(isolation_level=isolation, cluster=SimpleNamespace(connection=None))
+    source: Any = SimpleNamespace(isolation_level=isolation, cluster=SimpleNamespace(router=None))
     return TP in left_by_transactions(source, {TP: missing})
 
 

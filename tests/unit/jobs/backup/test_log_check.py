@@ -27,9 +27,9 @@ from kbackup.jobs.backup.log_check import (
     with_last_records,
 )
 from kbackup.jobs.capture import BackupSession, Live, LiveTopic, SourceCluster
-from kbackup.kafka.admin_protocol.connection import LogBatch
 from kbackup.kafka.consume import EpochPosition, Validation
-from kbackup.kafka.security import Unavailable
+from kbackup.kafka.control.logs import LogBatch
+from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.metadata.sources import Sources
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from tests.support.archives import make_archive
@@ -173,7 +173,7 @@ def test_every_log_is_read_once_and_those_that_differ_are_told() -> None:
 class Source:
     """In place of `Cluster`."""
 
-    connection = None
+    router = None
 
     def __init__(self, policy: str, starts: dict[int, int]) -> None:
         self._policy, self._starts = policy, starts

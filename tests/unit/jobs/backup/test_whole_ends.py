@@ -14,8 +14,8 @@ from kbackup.config.models import Backup
 from kbackup.jobs.backup import transactions
 from kbackup.jobs.backup.transactions import WholeEnds, are_in_part, begin, replayed, whole_ends
 from kbackup.jobs.capture import ABSENT, Live, LiveTopic, SourceCluster
+from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.kafka.groups.calls import CommittedOffset
-from kbackup.kafka.security import Unavailable
 from kbackup.kafka.transactions import Commit, CutBegun, CutReason, OpenTransaction, TransactionCut
 from kbackup.metadata.sources import Sources
 from kbackup.types import TopicPartition

@@ -1,4 +1,4 @@
-"""A connection to brokers that are old, no brokers, or gone; and what a session tells of it."""
+"""A connection to brokers that are old, no brokers, or gone."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ from kafka.protocol.sasl import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from kbackup.kafka.admin_protocol import connection
-from kbackup.kafka.admin_protocol.connection import LogBatch, connect
-from kbackup.kafka.admin_protocol.endpoint import NoConnectionError, RefusedRequestError, endpoint_of
-from kbackup.kafka.admin_protocol.session import admin_session
+from kbackup.kafka.admin_protocol.connection import connect
+from kbackup.kafka.admin_protocol.endpoint import NoConnectionError, endpoint_of
+from kbackup.kafka.admin_protocol.session import open_broker
 from kbackup.kafka.client import Connection
-from kbackup.kafka.security import Unavailable
 
 VERSIONS = ApiVersionsResponse
 UNSUPPORTED = 35
@@ -79,24 +76,11 @@ def knows(*requests: Any) -> Answer:
     return answer_of(VERSIONS(version=3, error_code=0, api_keys=keys), 3)
 
 
-def session_of(address: str) -> Unavailable | None:
-    """Why there is no session; None where there is one."""
-    with admin_session(Connection({"bootstrap.servers": address}, "source")) as session:
-        return session if isinstance(session, Unavailable) else None
-
-
-def test_an_old_broker_is_asked_as_it_understands() -> None:
-    with (
-        broker(versions(0, UNSUPPORTED), versions(0)) as address,
-        admin_session(Connection({"bootstrap.servers": address}, "source")) as session,
-    ):
-        assert not isinstance(session, Unavailable)
-        quotas, features = session.client_quotas(), session.features()
-        refused = session.set_default_broker_configs({"a": "1"})
-    assert isinstance(quotas, Unavailable)
-    assert (quotas.reason, "too old" in quotas.why) == ("not supported", True)
-    assert isinstance(features, Unavailable)
-    assert "too old" in refused["a"]
+def refused_by(address: str, **login: str) -> str:
+    """Return why there is no connection."""
+    with pytest.raises(NoConnectionError) as raised:
+        open_broker(Connection({"bootstrap.servers": address, **login}, "source"))
+    return str(raised.value)
 
 
 def test_features_of_the_first_epoch_count() -> None:
@@ -119,10 +103,8 @@ def test_features_of_the_first_epoch_count() -> None:
 )
 def test_other_servers_are_refused(answer: Answer) -> None:
     with broker(answer) as address:
-        told = session_of(address)
-    assert told is not None
-    assert told.reason == "failed"
-    assert address in told.why
+        why = refused_by(address)
+    assert address in why
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
@@ -135,17 +117,14 @@ def test_a_login_that_is_refused_says_no_secret(mechanism: str, caplog: pytest.L
         "sasl.username": "alice",
         "sasl.password": "not-to-be-seen",
     }
-    with (
-        broker(
-            knows(SaslHandshakeRequest, SaslAuthenticateRequest),
-            answer_of(SaslHandshakeResponse(error_code=0, mechanisms=[mechanism]), 1),
-            answer_of(refused, 1),
-        ) as address,
-        admin_session(Connection({"bootstrap.servers": address, **login}, "source")) as session,
-    ):
-        assert isinstance(session, Unavailable)
-    assert "invalid credentials" in session.why
-    assert "not-to-be-seen" not in session.why + caplog.text
+    with broker(
+        knows(SaslHandshakeRequest, SaslAuthenticateRequest),
+        answer_of(SaslHandshakeResponse(error_code=0, mechanisms=[mechanism]), 1),
+        answer_of(refused, 1),
+    ) as address:
+        why = refused_by(address, **login)
+    assert "invalid credentials" in why
+    assert "not-to-be-seen" not in why + caplog.text
 
 
 @pytest.mark.parametrize("challenge", [b"\xff", b"r={nonce},s=Y,i=4096", b"r={nonce},s=YQ==,i=many"])
@@ -158,43 +137,17 @@ def test_an_answer_to_a_login_that_cant_be_read(challenge: bytes) -> None:
         return framed(request, bytes(answer.encode(version=1)))
 
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.username": "alice"}
-    with (
-        broker(
-            knows(SaslHandshakeRequest, SaslAuthenticateRequest),
-            answer_of(SaslHandshakeResponse(error_code=0, mechanisms=[mechanism]), 1),
-            challenged,
-        ) as address,
-        admin_session(Connection({"bootstrap.servers": address, **login}, "source")) as session,
-    ):
-        assert isinstance(session, Unavailable)
-    assert session.why.endswith(f"{address}: the broker's answer to a SCRAM-SHA-256 login can't be read")
+    with broker(
+        knows(SaslHandshakeRequest, SaslAuthenticateRequest),
+        answer_of(SaslHandshakeResponse(error_code=0, mechanisms=[mechanism]), 1),
+        challenged,
+    ) as address:
+        why = refused_by(address, **login)
+    assert why.endswith(f"{address}: the broker's answer to a SCRAM-SHA-256 login can't be read")
 
 
 def test_the_next_address_is_tried() -> None:
     with broker(versions(3)) as address:
-        assert session_of(f"127.0.0.1:1,{address}") is None
+        open_broker(Connection({"bootstrap.servers": f"127.0.0.1:1,{address}"}, "source")).close()
     with pytest.raises(NoConnectionError, match=r"127.0.0.1:1: .*"):
         connect(endpoint_of({"bootstrap.servers": "127.0.0.1:1"}, None, 5.0))
-
-
-def test_newest_version_of_a_request() -> None:
-    def answer(request: bytes) -> bytes:
-        keys = [VERSIONS.ApiVersion(api_key=1, min_version=4, max_version=17)]
-        return framed(request, bytes(VERSIONS(version=3, error_code=0, api_keys=keys).encode()))
-
-    with broker(answer) as address, admin_session(Connection({"bootstrap.servers": address}, "source")) as session:
-        assert not isinstance(session, Unavailable)
-        assert session.fetch_version() == 17
-        moving = session.reassignments()
-    assert isinstance(moving, Unavailable)
-    assert moving.reason == "not supported"
-
-
-def test_a_batch_that_becomes_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    builder = DefaultRecordBatchBuilder(2, 1, False, -1, -1, -1, 1 << 20)
-    builder.append(0, 0, b"key", bytes(100_000), [])
-    batch = LogBatch(0, 0, 0, False, False, data=bytes(builder.build()))
-    assert [(key, value) for _, key, value in batch.records()] == [(b"key", bytes(100_000))]
-    monkeypatch.setattr(connection, "_MOST_PLAIN", 99_999)
-    with pytest.raises(RefusedRequestError):
-        list(batch.records())

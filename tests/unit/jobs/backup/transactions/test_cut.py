@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from kbackup.errors import CorruptError
-from kbackup.kafka.admin_protocol.connection import LogBatch, LogWindow
+from kbackup.kafka.control.logs import LogBatch, LogWindow
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.kafka.transactions import (
     Boundary,
