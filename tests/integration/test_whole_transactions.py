@@ -20,6 +20,7 @@ from kbackup.kafka import transactions
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.control.unavailable import Unavailable, UnavailableError
 from scripts.dev.kafka import Broker
+from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.following import Following
 from tests.support.truth import archive_records, log_ends
@@ -154,10 +155,15 @@ def end_before_open_ones_are_listed(monkeypatch: pytest.MonkeyPatch, end: Callab
     """Have a transaction `end` after the backup's last look at last stable offsets, before it lists open ones."""
     list_producers, waiting = transactions._transactional, [end]
 
-    def listed(*arguments: Any) -> Any:
+    def listed(cluster: Cluster, partitions: Any) -> Any:
         while waiting:
             waiting.pop()()
-        return list_producers(*arguments)
+            # producers return before all markers are written
+            topics.wait_until(lambda: stable(cluster, partitions))
+        return list_producers(cluster, partitions)
+
+    def stable(cluster: Cluster, partitions: Any) -> bool:
+        return cluster.log_ends(partitions, "read_committed") == cluster.log_ends(partitions, "read_uncommitted")
 
     monkeypatch.setattr(transactions, "_transactional", listed)
 
