@@ -124,7 +124,13 @@ _NOT_LET_IN = {
 }
 """Errors that occur before any request, with their hints: retrying changes nothing."""
 
+_NOT_A_BROKER = KafkaError._UNDERFLOW
+"""What the control plane calls something that listens, and does not answer as a broker does."""
+
 _PLAIN_HINT = "set security.protocol to PLAINTEXT or SASL_PLAINTEXT: this listener has no TLS"
+_NO_TLS = "the connection ended in the TLS handshake"
+"""The control plane's words for it: a broker's plain listener takes the handshake for a message that is too large."""
+
 _TLS_ALERT = "SSL routines"
 """OpenSSL's words, in librdkafka's error, for a connection that the other side ended because of our certificate."""
 
@@ -214,7 +220,8 @@ class Connection:
                 f"{self.address} denied access{when}: {error.str()}{takes}",
                 "give its user that right: security.md has the list",
             )
-        if error.code() in _UNREACHABLE and last is not None and last.code() == KafkaError._ALL_BROKERS_DOWN:
+        silent = error.code() in _UNREACHABLE and last is not None and last.code() == KafkaError._ALL_BROKERS_DOWN
+        if silent or error.code() == _NOT_A_BROKER:
             # librdkafka names a reason, such as a refused connection, unless it is connected
             return UnreachableError(
                 f"{self.address} did not answer{when}: it accepts connections, but answers none as a broker does",
@@ -287,6 +294,6 @@ class Connection:
 
 def _why_not_let_in(error: KafkaError) -> str:
     """Return a hint if an error means that we were not let in, else ''."""
-    if "wrong version number" in error.str():
+    if "wrong version number" in error.str() or _NO_TLS in error.str():
         return _PLAIN_HINT
     return _TLS_HINT if _TLS_ALERT in error.str() else _NOT_LET_IN.get(error.code(), "")

@@ -329,6 +329,9 @@ class BrokerConnection:
         expected another protocol, or is about to stop."""
         if self._answered > 1:
             return ConnectionEndedError("the broker closed the connection")
+        if not self._answered and self._settings.tls is not None:
+            # by TLS 1.3 it looks at our certificate when the handshake is over for us
+            return TlsError("the broker closed the connection after the handshake of SSL")
         return NotABrokerError("it closed the connection: is security.protocol right?")
 
     def _failed(self, error: OSError) -> NoConnectionError:
@@ -338,6 +341,8 @@ class BrokerConnection:
             return self._failed_as(ConnectionEndedError("no answer came in time", KafkaError._TIMED_OUT))
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
             return self._failed_as(TlsError(str(error)))
+        if isinstance(error, ConnectionError | ssl.SSLEOFError) and self._answered <= 1:
+            return self._failed_as(self._closed_by_broker())
         return self._failed_as(ConnectionEndedError(f"the connection ended: {error.strerror or error}"))
 
     def _failed_as(self, error: NoConnectionError) -> NoConnectionError:

@@ -248,6 +248,7 @@ class Router:
     ) -> Any:
         call = Deadline(seconds)
         began = time.monotonic()
+        refusal: RequestError | None = None
         while True:
             elapsed = time.monotonic() - began
             try:
@@ -255,6 +256,10 @@ class Router:
                     broker = self._broker(locate(call), call)
                     return broker.ask(request, newest, call)
             except RequestError as error:
+                if refusal is not None and not call.remaining():
+                    # why the broker refused it says more than that the time was over then
+                    raise refusal from None
+                refusal = error
                 remedy = remedy_for(error.kafka_error(), change=change)
                 if remedy is None or elapsed >= remedy.seconds or call.remaining() <= PAUSE_SECONDS:
                     raise

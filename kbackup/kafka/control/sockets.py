@@ -13,7 +13,6 @@ from kbackup.kafka.control.settings import Address, ConnectionSettings
 from kbackup.kafka.control.tls import name_in_certificate
 
 _HIGHEST_PORT = 65535
-_PLAIN_TEXT_PORT = "it ends TLS at once: security.protocol should be PLAINTEXT or SASL_PLAINTEXT if it has none"
 
 
 def open_stream(settings: ConnectionSettings, address: Address, deadline: Deadline) -> socket.socket:
@@ -29,7 +28,8 @@ def open_stream(settings: ConnectionSettings, address: Address, deadline: Deadli
         return settings.tls.wrap_socket(stream, server_hostname=name_in_certificate(address[0]))
     except (ssl.SSLEOFError, ConnectionError) as error:
         stream.close()
-        raise TlsError(_PLAIN_TEXT_PORT) from error
+        # so ends a listener without TLS: the client's words have a hint
+        raise TlsError("the connection ended in the TLS handshake") from error
     except ssl.SSLError as error:
         stream.close()
         raise TlsError(str(error)) from error
