@@ -188,7 +188,7 @@ def test_each_credential_of_a_scram_user_is_listed(cluster: FakeCluster) -> None
         ScramUser(user="b", mechanism="SCRAM-SHA-512", iterations=8192),
     ]
     (asked,) = cluster.asked(DescribeUserScramCredentialsRequest)
-    assert asked.users is None
+    assert asked.users == [], "brokers never answer where they refuse a request without a list"
 
 
 # Client quotas.
