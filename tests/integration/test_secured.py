@@ -81,20 +81,14 @@ def topic(secured_broker: SecuredBroker) -> str:
     return name
 
 
-def transactions_of(way: str) -> str:
-    """Return what a user of this way in can have: tokens that nobody signs are made by librdkafka alone, which does not
-    read what whole transactions take."""
-    return "partition" if way == "token" else "whole"
-
-
-def serves(kbackup: Command, broker: SecuredBroker, topic: str, transactions: str, *config: str) -> None:
+def serves(kbackup: Command, broker: SecuredBroker, topic: str, *config: str) -> None:
     """Every command does its work."""
     source, target = ([f"--source-config={file}" for file in config], [f"--target-config={file}" for file in config])
     only = ("--topic", topic)
     prefix = f"{secrets.token_hex(3)}."
     checked = kbackup.must("check", "--target", *only, *source, *target)
     assert {step["status"] for step in checked.document["steps"]} <= {"ok", "warning"}
-    backup = kbackup.must("backup", *only, *source, "--transactions", transactions)
+    backup = kbackup.must("backup", *only, *source)
     assert backup.document["totals"]["records"] == RECORDS
     kbackup.must("verify", "--quick", kbackup.archive)
     kbackup.must("restore", kbackup.archive, "--map-regex", f"^={prefix}", "--no-groups", *target)
@@ -106,7 +100,7 @@ def test_each_way_in_serves_every_command(
     way: str, operator: Operator, topic: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     properties = getattr(operator, way)(tmp_path)
-    serves(command(spark, tmp_path, properties), operator.broker, topic, transactions_of(way))
+    serves(command(spark, tmp_path, properties), operator.broker, topic)
 
 
 @pytest.mark.parametrize("way", ["scram", "token", "certificate"])
@@ -114,7 +108,7 @@ def test_client_properties_of_java_serve_as_well(
     way: str, operator: Operator, topic: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     file = java(getattr(operator, way)(tmp_path), tmp_path)
-    serves(command(spark, tmp_path, {}), operator.broker, topic, transactions_of(way), str(file))
+    serves(command(spark, tmp_path, {}), operator.broker, topic, str(file))
 
 
 def test_a_callback_serves_message_objects_too(operator: Operator, topic: str, tmp_path: Path, choose: Choose) -> None:
