@@ -39,8 +39,9 @@ def main(arguments: list[str]) -> int:
         case ["lock"]:
             jars.lock()
         case ["fetch"]:
-            print(jars.kafka_jars(), jars.mirror_jars(), jars.zookeeper_jars(), jars.serdes_jars(), sep="\n")
-            print(*map(binary, (MINIO, VERSITY, FAKE_GCS, HELM)), azurite(), jars.apicurio(), sep="\n")
+            print(jars.kafka_jars(), jars.mirror_jars(), jars.zookeeper_jars(), jars.old_jars(), sep="\n")
+            print(jars.serdes_jars(), jars.apicurio(), sep="\n")
+            print(*map(binary, (MINIO, VERSITY, FAKE_GCS, HELM)), azurite(), sep="\n")
         case ["rules"]:
             check_rules()
             print("the alert rules pass their tests")

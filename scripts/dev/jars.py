@@ -1,8 +1,9 @@
 """Jars that tests need and Spark does not bring: resolved by the Ivy that pyspark brings, locked by their SHA-256.
 
 `kafka-jars.sha256` is the broker, `mirror-jars.sha256` MirrorMaker 2, `zookeeper-jars.sha256` ZooKeeper and the last
-Kafka that runs with it, `apicurio-jars.sha256` a schema registry, `serdes-jars.sha256` its Java clients; Delta with s3a
-is as `kbackup.spark.delta` names and locks it for users.
+Kafka that runs with it, `old-jars.sha256` the oldest Kafka that kbackup serves, `apicurio-jars.sha256` a schema
+registry, `serdes-jars.sha256` its Java clients; Delta with s3a is as `kbackup.spark.delta` names and locks it for
+users.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kbackup.store.s3 import S3A
 from scripts.dev import cache, tools
 
 _HERE = Path(__file__).parent
-_MODULES = {name: _HERE / f"ivy-{name}.xml" for name in ("mirror", "zookeeper", "apicurio", "serdes")}
+_MODULES = {name: _HERE / f"ivy-{name}.xml" for name in ("mirror", "zookeeper", "old", "apicurio", "serdes")}
 _MODULES["kafka"] = _HERE / "ivy.xml"
 LOCKS = {label: _HERE / f"{label}-jars.sha256" for label in _MODULES} | {"delta": DELTA_LOCK}
 
@@ -49,6 +50,9 @@ mirror_jars = functools.partial(_jars, "mirror")
 
 zookeeper_jars = functools.partial(_jars, "zookeeper")
 """ZooKeeper 3.8, Kafka 3.9 with its tools, and the exporter of JMX metrics (49 MB)."""
+
+old_jars = functools.partial(_jars, "old")
+"""Kafka 2.8 (34 MB), which runs with ZooKeeper."""
 
 delta_jars = functools.partial(_jars, "delta")
 """Delta (22 MB)."""

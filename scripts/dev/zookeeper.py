@@ -11,7 +11,7 @@ import socket
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
@@ -160,7 +160,7 @@ class MigratingCluster(Nodes):
     `restart_brokers("kraft")`, `start_controllers(migration=False)`, `upgrade`. Data and ports stay throughout.
 
     `properties` are added to those of all nodes, and win. With `zookeeper_user` (name, password) the nodes log in to
-    ZooKeeper, and only they may read its secrets.
+    ZooKeeper, and only they may read its secrets. `jars` give the brokers of another release, which can't migrate.
     """
 
     def __init__(
@@ -170,8 +170,9 @@ class MigratingCluster(Nodes):
         chroot: str = "",
         properties: Mapping[str, str] | None = None,
         zookeeper_user: tuple[str, str] | None = None,
+        jars: Callable[[], Path] = zookeeper_jars,
     ) -> None:
-        super().__init__(_LISTENERS, {"log_level": 0}, zookeeper_jars)
+        super().__init__(_LISTENERS, {"log_level": 0}, jars)
         self.brokers = list(range(brokers))
         self.controllers = [FIRST_CONTROLLER + n for n in range(controllers)]
         self.mode: Mode = "zookeeper"

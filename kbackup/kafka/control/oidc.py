@@ -12,7 +12,7 @@ import json
 import time
 import urllib.request
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,9 @@ def provider_of(properties: Mapping[str, str], timeout: float) -> TokenSource:
 
 def fetch_token(properties: Mapping[str, str], timeout: float) -> OAuthToken:
     """Return a token. Raise `LoginError`, without a secret in its text, where there is none."""
-    answer = _asked(_request(properties), _trusted(properties), timeout)
+    request = _request(properties)
+    secured = [_trusted(properties)] if request.type == "https" else []
+    answer = _asked(request, secured, timeout)
     try:
         value = answer.get("access_token") or answer["id_token"]
     except (KeyError, TypeError, AttributeError):
@@ -182,9 +184,11 @@ def _trusted(properties: Mapping[str, str]) -> urllib.request.HTTPSHandler:
         raise LoginError(f"no token: {error}") from error
 
 
-def _asked(request: urllib.request.Request, secured: urllib.request.HTTPSHandler, timeout: float) -> Mapping[str, Any]:
+def _asked(
+    request: urllib.request.Request, handlers: Sequence[urllib.request.HTTPSHandler], timeout: float
+) -> Mapping[str, Any]:
     """Return the answer of a provider, which is asked again where it is only busy."""
-    opener = urllib.request.build_opener(secured, _NoRedirects)
+    opener = urllib.request.build_opener(*handlers, _NoRedirects)
     host = urlsplit(request.full_url).hostname
     pauses = iter(_PAUSES)
     while True:
