@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kbackup.archive.query.groups import GroupOverview, GroupsOverview
     from kbackup.jobs.groups.job import GroupResult, GroupsPlanReport, GroupsReport, GroupUndoReport, Prepared
     from kbackup.jobs.groups.plan import Moment
-    from kbackup.kafka.admin.cluster import Cluster
+    from kbackup.kafka.control.cluster import Cluster
 
 
 class InOrder(click.Group):
@@ -262,7 +262,7 @@ def show_undone(report: GroupUndoReport, reporter: Reporter) -> None:
 
 
 def _cluster(context: CommandContext) -> Cluster:
-    from kbackup.kafka.admin.cluster import Cluster
+    from kbackup.kafka.control.cluster import Cluster
 
     return Cluster(context.config.target, "target")
 

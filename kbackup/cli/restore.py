@@ -247,7 +247,7 @@ def _show_acls(title: str, acls: Iterable[Acl], reporter: Reporter) -> None:
 def _undo_settings(context: CommandContext, confirm: bool, accept_unproven: bool) -> int:
     """Show how to put back the ACLs, configs and quotas that the target had before a restore; with `confirm`, do it."""
     from kbackup.jobs.settings.write import undo_settings
-    from kbackup.kafka.admin.cluster import Cluster
+    from kbackup.kafka.control.cluster import Cluster
 
     config, reporter = context.config, context.reporter
     restore_id = config.restore.restore_id

@@ -15,11 +15,12 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.run import WritingRun
 from kbackup.config.models import Backup
 from kbackup.jobs.groups.job import as_stored
-from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.kafka.client import Properties
+from kbackup.kafka.control.cluster import Cluster
+from kbackup.kafka.control.errors import REQUEST_SECONDS
+from kbackup.kafka.control.topics import Topic
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.kafka.groups.admin import OTHER
-from kbackup.kafka.retry import TIMEOUT
 from kbackup.metadata.entities import (
     SCRAM_SECRETS,
     MetadataPartName,
@@ -214,10 +215,10 @@ def discover(
 
 
 def topics_with_leaders(cluster: Cluster, names: Iterable[str], offline: Offline = ()) -> dict[str, Topic]:
-    """Describe topics. Partitions without a leader get `TIMEOUT` seconds for an election, but for those of `offline`,
+    """Describe topics. Partitions without a leader get `REQUEST_SECONDS` for an election, but for those of `offline`,
     which had none before."""
     topics = cluster.topics(names)
-    for _ in attempts(TIMEOUT, 1.0):
+    for _ in attempts(REQUEST_SECONDS, 1.0):
         if not (due := [t.name for t in topics.values() if any((t.name, p) not in offline for p in t.offline)]):
             break
         topics |= cluster.topics(due)

@@ -26,9 +26,10 @@ from kbackup.jobs.backup.job import check_cluster
 from kbackup.jobs.capture import LiveTopic, capture_settings, offline_partitions
 from kbackup.jobs.metadata import sources_beside
 from kbackup.jobs.schemas.plan import open_registry
-from kbackup.kafka.admin.cluster import Cluster, Topic, TopicToCreate
 from kbackup.kafka.client import Properties, librdkafka_version
 from kbackup.kafka.consume import RangeReader
+from kbackup.kafka.control.cluster import Cluster
+from kbackup.kafka.control.topics import Topic, TopicToCreate
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.kafka.kernel import message_sink
 from kbackup.kafka.produce import BlockProducer

@@ -22,8 +22,8 @@ from kbackup.jobs import capture
 from kbackup.jobs.metadata import differing, merge, pairs
 from kbackup.jobs.schemas.plan import content_digest
 from kbackup.jobs.settings.plan import entity_words
-from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.metadata.entities import LABELS, Acl, MetadataPartName, reason_for
 from kbackup.schemas.base import context_of
 from kbackup.util.text import join_names

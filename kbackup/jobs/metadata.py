@@ -17,7 +17,7 @@ from kbackup.archive.secrets import is_sensitive
 from kbackup.config import HIDDEN
 from kbackup.errors import CorruptError, KbackupError, MismatchError
 from kbackup.jobs import capture
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.metadata_log.image import read_metadata_log
 from kbackup.metadata import entities
 from kbackup.metadata.entities import PARTS, MetadataPart, MetadataPartName, NotCarried, Reading

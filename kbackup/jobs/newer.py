@@ -15,7 +15,8 @@ from kbackup.errors import RefusedError
 from kbackup.types import TopicPartition
 
 if TYPE_CHECKING:
-    from kbackup.kafka.admin.cluster import Cluster, Topic  # 'status' reads reports without a client of Kafka's
+    from kbackup.kafka.control.cluster import Cluster  # 'status' reads reports without a client of Kafka's
+    from kbackup.kafka.control.topics import Topic
 
 _NAMED = 20  # topics of which a text is shown
 

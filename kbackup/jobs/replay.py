@@ -21,9 +21,9 @@ from kbackup.errors import KbackupError
 from kbackup.formats.block import slice_block
 from kbackup.jobs.decoding import select_where
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
-from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.kafka.produce import BlockProducer
 from kbackup.spark.tasks import ProgressSender

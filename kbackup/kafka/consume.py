@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError
-from confluent_kafka import TopicPartition as KafkaTopicPartition
+from confluent_kafka import KafkaError
 
 from kbackup.errors import ClusterError
 from kbackup.kafka import kernel
@@ -158,75 +156,3 @@ class RangeReader:
         some = ", ".join(str(r) for r in list(waiting.values())[:3])
         said = f" ({last.str()})" if last is not None else ""
         raise self._connection.silent(f"gave nothing for {self._timeout:.0f} s while reading {some}{said}")
-
-
-_BATCH = 500  # partitions that are assigned together
-_WAIT = 0.1  # s
-
-_VALIDATION_TUNING = {
-    **READS_ALONE,
-    "allow.auto.create.topics": False,
-    "isolation.level": "read_uncommitted",
-    "fetch.wait.max.ms": 10,
-    "fetch.message.max.bytes": 1024,  # the answer counts, not the records
-    "queued.min.messages": 1,
-    "check.crcs": False,
-}
-
-_TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()
-
-
-class EpochPosition(NamedTuple):
-    """The offset behind a record, and that record's leader epoch."""
-
-    offset: int
-    leader_epoch: int
-
-
-class Validation(NamedTuple):
-    """Partitions whose log was truncated below their position, and partitions that gave no answer in time."""
-
-    truncated: frozenset[TopicPartition]
-    unanswered: frozenset[TopicPartition]
-
-
-def validate_epochs(
-    properties: Properties, positions: Mapping[TopicPartition, EpochPosition], group: str, timeout: float
-) -> Validation:
-    """Ask the source cluster whether each log still has `positions`, or was truncated since (KIP-320).
-
-    The broker keeps where each leader epoch ended, also where compaction took the records. librdkafka asks for that
-    (OffsetForLeaderEpoch) when a partition is assigned at an offset with a leader epoch, before its first fetch.
-    `timeout` bounds the whole, in seconds. A broker without the API (before Kafka 2.1) counts as one that confirms.
-    """
-    if not positions:
-        return Validation(frozenset(), frozenset())
-    connection = Connection(properties, "source")
-    until = time.monotonic() + timeout
-    answers: dict[TopicPartition, bool] = {}
-    asked = list(positions.items())
-    tuning = _VALIDATION_TUNING | {"group.id": group}
-    with connection.errors("validating leader epochs"), closing(connection.consumer(tuning)) as consumer:
-        for at in range(0, len(asked), _BATCH):
-            answers |= _validate_batch(consumer, dict(asked[at : at + _BATCH]), until)
-    truncated = frozenset(tp for tp, cut in answers.items() if cut)
-    return Validation(truncated, frozenset(positions.keys() - answers.keys()))
-
-
-def _validate_batch(
-    consumer: Consumer, positions: Mapping[TopicPartition, EpochPosition], until: float
-) -> dict[TopicPartition, bool]:
-    """Return, for each log that answered before `until`, whether it was truncated."""
-    consumer.assign([KafkaTopicPartition(*tp, at.offset, leader_epoch=at.leader_epoch) for tp, at in positions.items()])
-    answers: dict[TopicPartition, bool] = {}
-    while len(answers) < len(positions) and time.monotonic() < until:
-        for message in consumer.consume(len(positions), _WAIT):
-            topic, partition, error = message.topic(), message.partition(), message.error()
-            if topic is None or partition is None or (tp := TopicPartition(topic, partition)) not in positions:
-                continue
-            if error is None or error.code() == KafkaError._PARTITION_EOF:
-                answers[tp] = False  # librdkafka fetches only after the validation of the epoch has succeeded
-            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                # otherwise the position is out of range: the validation has succeeded, and retention took the record
-                answers[tp] = _TRUNCATED in error.str()
-    return answers

@@ -71,9 +71,6 @@ LEADER_NOT_READY: NotReady = {
 }
 """The partition's leader was just elected, or the topic was just created and not every broker knows it yet."""
 
-CONTROLLER_NOT_READY: NotReady = {KafkaError.NOT_CONTROLLER: TIMEOUT}
-"""The controller was just elected; it did not carry out the request."""
-
 K = TypeVar("K")
 A = TypeVar("A")
 

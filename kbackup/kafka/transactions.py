@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from confluent_kafka import KafkaError
 
 from kbackup.errors import CorruptError
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.errors import RefusedRequestError
 from kbackup.kafka.control.logs import LogBatch, LogWindow, describe_producers, log_windows, readable_topics
 from kbackup.kafka.control.unavailable import Unavailable, UnavailableError

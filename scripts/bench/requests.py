@@ -34,7 +34,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.formats.record import encode
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.store import S3Options, open_store
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange

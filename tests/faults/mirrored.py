@@ -17,7 +17,7 @@ from kbackup.archive.restores.offset_map import SLOTS, FlowMap, open_map
 from kbackup.jobs.mirror.apply.applier import Applier
 from kbackup.jobs.mirror.apply.pending import Applied, heads_of, read_positions
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.produce import BlockProducer
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

@@ -22,7 +22,7 @@ from kbackup.errors import FencedError, MismatchError
 from kbackup.jobs.backup.job import backup
 from kbackup.jobs.common import RETRIED
 from kbackup.jobs.mirror.apply import applier as applier_module
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.store import S3Options, open_store
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker

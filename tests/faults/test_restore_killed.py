@@ -17,7 +17,7 @@ from kbackup.config.models import Restore
 from kbackup.errors import MismatchError, RefusedError
 from kbackup.jobs.groups.job import Captures, undo
 from kbackup.jobs.restore.job import restore
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition
 from kbackup.util.system import attempts

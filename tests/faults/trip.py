@@ -16,7 +16,7 @@ from kbackup.archive.restores.plan import write_plan
 from kbackup.config.models import Restore
 from kbackup.jobs.restore.job import restore
 from kbackup.jobs.restore.plan import plan_restore, select_content
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from kbackup.config.models import Backup
 from kbackup.jobs.backup.job import backup
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.metrics.registry import Silent
 from kbackup.store import Store, open_store

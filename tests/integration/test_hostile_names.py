@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from kbackup.archive.query.selection import exact_entry
 from kbackup.cli import main
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker

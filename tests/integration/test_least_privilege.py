@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.types import TopicPartition
 from scripts.dev.secured import Acl, SecuredBroker

@@ -19,8 +19,8 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from kbackup.config.models import Backup, Follow
 from kbackup.jobs import capture
 from kbackup.jobs.backup.job import BackupReport, backup
-from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Connection
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.groups import admin as group_admin
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.consume import RangeReader
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.kafka.produce import BlockProducer
 from kbackup.spark.jvm import REDACTION

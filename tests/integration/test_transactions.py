@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.kafka import transactions
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.logs import LogBatch, log_batches
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.kafka.transactions import CutBegun, OpenTransaction, TransactionCut, begin_cut

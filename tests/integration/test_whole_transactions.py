@@ -17,7 +17,7 @@ from kbackup.archive.models import Transactions
 from kbackup.archive.reader import open_archive
 from kbackup.config.models import Backup, Follow
 from kbackup.kafka import transactions
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.unavailable import Unavailable, UnavailableError
 from scripts.dev.kafka import Broker
 from tests.integration import topics

@@ -23,7 +23,7 @@ from typing import NamedTuple, cast
 from awscrt.checksums import crc32c
 from confluent_kafka.admin import AdminClient
 
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.types import TopicPartition
 from kbackup.util.text import plural

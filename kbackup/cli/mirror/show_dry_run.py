@@ -9,7 +9,7 @@ from kbackup.cli.common.output import Reporter, columns
 from kbackup.cli.common.session import archive_store, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 from kbackup.jobs.mirror.dry_run import DryRun, dry_run, dry_run_of_take
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.util.text import plural
 
 if TYPE_CHECKING:

@@ -67,7 +67,7 @@ def _translate(context: CommandContext, flow: Flow, group: str) -> Translation:
     """Return the group's positions in the target of one flow."""
     from kbackup.archive.reader import open_archive
     from kbackup.jobs.mirror.positions import translate_group
-    from kbackup.kafka.admin.cluster import Cluster
+    from kbackup.kafka.control.cluster import Cluster
 
     store = cached_archive_store(context, flow.archive_address())
     context.reporter.doing(f"connecting to {flow.target}")

@@ -48,8 +48,9 @@ from kbackup.jobs.backup.task import BackupWork, Read, make_tasks, read_records,
 from kbackup.jobs.backup.transactions import Begun, WholeEnds
 from kbackup.jobs.capture import BackupSession, LiveTopic, SourceCluster, connect, settings_warnings
 from kbackup.jobs.metadata import with_sources
-from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.kafka.client import Properties, fetch_size_factor
+from kbackup.kafka.control.cluster import Cluster
+from kbackup.kafka.control.topics import Topic
 from kbackup.kafka.transactions import OffsetsTopicCreatedError
 from kbackup.metrics.registry import LOSSES, Phases, ProgressListener, counted
 from kbackup.schemas.base import RegistryOptions

@@ -33,8 +33,9 @@ from kbackup.archive.query.overview import lost_ranges
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import Segment
 from kbackup.jobs.capture import BackupSession, Live, LiveTopic, SourceCluster
-from kbackup.kafka.consume import EpochPosition, RangeReader, validate_epochs
+from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.control.logs import LogBatch, log_batches
+from kbackup.kafka.control.offsets import EpochPosition
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from kbackup.util.text import plural
@@ -390,7 +391,7 @@ def compare_missing(
     last_missing = [each.expected for each in missing if each.tp.topic in compacted and each.lacks_last]
     replaced, warnings = _compare_batches(source, last_missing, committed=committed)
     last_missing = [each for each in last_missing if each.range.tp not in replaced]
-    truncated, unanswered = _compare_epochs(source, session.group, last_missing, starts)
+    truncated, unanswered = _compare_epochs(source, last_missing, starts)
     return {**cut, **replaced, **truncated}, [*warnings, *unanswered]
 
 
@@ -430,7 +431,7 @@ def is_replaced(last: LastRecord, batch: LogBatch, *, committed: bool) -> bool:
 
 
 def _compare_epochs(
-    source: SourceCluster, group: str, missing: Sequence[ExpectedRecords], starts: Mapping[TopicPartition, int]
+    source: SourceCluster, missing: Sequence[ExpectedRecords], starts: Mapping[TopicPartition, int]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the partitions whose log was cut below an archived record whose epoch is known; and warnings."""
     truncated: dict[TopicPartition, int] = {}
@@ -438,7 +439,7 @@ def _compare_epochs(
     known = {each.range.tp: positions(each, starts[each.range.tp]) for each in missing}
     for depth in range(max(map(len, known.values()), default=0)):
         asked = {tp: ends[depth] for tp, ends in known.items() if depth < len(ends) and tp not in truncated}
-        cut, silent = validate_epochs(source.properties, asked, group, source.poll_timeout)
+        cut, silent = source.cluster.validate_epochs(asked, source.poll_timeout)
         truncated |= {tp: asked[tp].offset - 1 for tp in cut}
         unanswered |= silent
     return truncated, [

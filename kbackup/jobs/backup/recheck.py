@@ -25,9 +25,9 @@ from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment, sum_of
 from kbackup.errors import CorruptError
 from kbackup.formats.key_digests import KEYS, keys_of
-from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import Int64Array, OffsetRange, Offsets, TopicPartition

@@ -49,9 +49,9 @@ from kbackup.jobs.replay import ahead, read_range
 from kbackup.jobs.restore.plan import UNIT_BYTES, UNIT_PARTITIONS, plan_restore, select_content
 from kbackup.jobs.schemas.records import checked_schemas, missing_schemas
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
-from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.schemas.base import RegistryOptions
 from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted

@@ -30,8 +30,8 @@ from kbackup.jobs.restore.job import restore
 from kbackup.jobs.restore.plan import select_content
 from kbackup.jobs.restore.report import NotRestoredTopic, RestoreReport
 from kbackup.jobs.schemas.records import unreadable_records
-from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store

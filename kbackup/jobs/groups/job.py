@@ -33,7 +33,7 @@ from kbackup.jobs.groups.plan import (
     wants_epoch,
     with_epochs,
 )
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.store.base import Store
 from kbackup.types import Int64Array, TopicPartition

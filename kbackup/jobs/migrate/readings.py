@@ -30,7 +30,7 @@ from kbackup.errors import CorruptError, KbackupError, NoArchiveError, Unreachab
 from kbackup.jobs.migrate import states, znodes
 from kbackup.jobs.migrate.states import NotRead
 from kbackup.jobs.migrate.znodes import ControllerFile, MigrationFindings, Sign
-from kbackup.kafka.admin.cluster import BrokerAdmin
+from kbackup.kafka.control.cluster import BrokerAdmin
 from kbackup.kafka.metadata_log.image import NAME, MetadataImage, read_image
 from kbackup.kafka.metadata_log.log import find_log, read_snapshot
 from kbackup.metadata.entities import LABELS, SCRAM_SECRETS, MetadataPartName

@@ -14,7 +14,7 @@ from kbackup.jobs.migrate.lag import CATCH_UP, Lag, in_types, is_written_by_kraf
 from kbackup.jobs.migrate.preflight import FLAG, is_true
 from kbackup.jobs.migrate.states import NotRead, ProblemError
 from kbackup.jobs.migrate.znodes import Sign, ZnodeContent, read_witness
-from kbackup.kafka.admin.cluster import BrokerAdmin
+from kbackup.kafka.control.cluster import BrokerAdmin
 from kbackup.metadata.sources import Sources
 from kbackup.store import Store
 from kbackup.util.text import join_names

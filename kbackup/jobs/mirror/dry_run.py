@@ -16,8 +16,8 @@ from kbackup.jobs.mirror.forecast import Forecast
 from kbackup.jobs.mirror.internal import InternalNames, InternalTopic, InternalTopics, refused_internal_topics
 from kbackup.jobs.mirror.settings import ConfigsReport, sync_acls, sync_configs, sync_topics
 from kbackup.jobs.mirror.topics import SkippedTopic, SourceTopic, plan_topics, topics_of_cluster, topics_of_point
-from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.metadata.entities import Acl
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store

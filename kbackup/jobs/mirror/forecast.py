@@ -13,7 +13,7 @@ from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.settings import replicated_configs
 from kbackup.jobs.restore.demands import Demands, TimeLimit, UnfitRecords, codecs_of, find_unfit
 from kbackup.jobs.restore.preflight import NO_LIMIT, effective_configs, time_limit
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.metrics.registry import Silent
 from kbackup.spark.tasks import Spark
 from kbackup.types import TopicPartition

@@ -18,8 +18,9 @@ from kbackup.archive.restores.offset_map import OffsetMap
 from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageError
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow
 from kbackup.jobs.mirror.positions import AppliedTopics, ExactTranslator, OffsetSyncStore, Translator
-from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
 from kbackup.kafka.client import Properties
+from kbackup.kafka.control.cluster import Cluster
+from kbackup.kafka.control.topics import TopicToCreate
 from kbackup.kafka.mirror_records import Checkpoint, Heartbeat, OffsetSync, RecordWriter, fits, read_records
 from kbackup.types import Int64Array, TopicPartition
 

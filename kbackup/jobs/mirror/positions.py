@@ -17,7 +17,7 @@ from kbackup.errors import ClusterError, RefusedError, UsageError, suggest_name
 from kbackup.jobs.mirror.apply.pending import Recovery, check_origin, heads_of, read_positions
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.topics import reason_to_skip
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.kafka.mirror_records import Checkpoint, OffsetSync, read_records
 from kbackup.store.base import Store

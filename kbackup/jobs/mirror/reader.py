@@ -18,8 +18,8 @@ from kbackup.jobs.backup.job import BackupReport, selections_of
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
 from kbackup.jobs.mirror.topics import is_cycle
-from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
+from kbackup.kafka.control.cluster import Cluster
 
 log = logging.getLogger(__name__)
 

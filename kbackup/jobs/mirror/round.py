@@ -18,7 +18,7 @@ from kbackup.jobs.mirror.schemas import MirrorSchemas, TopicSchemas
 from kbackup.jobs.mirror.settings import AclsReport, ConfigsReport, TopicsReport, sync_acls, sync_configs, sync_topics
 from kbackup.jobs.mirror.timetable import Timetable
 from kbackup.jobs.mirror.topics import MirrorTopicPlan, SkippedTopic, plan_topics, topics_of_point
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.mirror_records import Checkpoint
 
 Refused = Mapping[str, Mapping[str, str] | Iterable[str]]

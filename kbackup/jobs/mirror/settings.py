@@ -14,7 +14,8 @@ from msgspec.structs import astuple, replace
 from kbackup.errors import KbackupError
 from kbackup.jobs.mirror.flow import Flow, IdentityPolicy, RemoteTopic
 from kbackup.jobs.mirror.topics import reason_to_skip
-from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
+from kbackup.kafka.control.cluster import Cluster
+from kbackup.kafka.control.topics import TopicToCreate
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.metadata.entities import Acl
 

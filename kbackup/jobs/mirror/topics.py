@@ -9,7 +9,7 @@ from typing import Literal
 from kbackup.archive.models import Manifest, Metadata
 from kbackup.errors import UsageError
 from kbackup.jobs.mirror.flow import DefaultPolicy, Flow, IdentityPolicy, RemoteTopic
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 
 
 def is_cycle(policy: DefaultPolicy, topic: str, target: str) -> bool:

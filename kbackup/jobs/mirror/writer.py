@@ -24,7 +24,7 @@ from kbackup.jobs.mirror.schemas import MirrorSchemas
 from kbackup.jobs.mirror.status import with_unreported
 from kbackup.jobs.mirror.status_keeper import StatusKeeper
 from kbackup.jobs.mirror.timetable import Timetable
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.metrics import registry as metrics
 from kbackup.metrics.registry import ProgressListener
 from kbackup.spark.tasks import Spark

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kbackup.errors import KbackupError, UsageError
-from kbackup.kafka.admin.cluster import RefusedConfigError, TopicAdmin, TopicToCreate
+from kbackup.kafka.control.topics import RefusedConfigError, TopicAdmin, TopicToCreate
 from kbackup.util.text import join_names
 
 Config = tuple[str, str]

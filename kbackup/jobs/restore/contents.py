@@ -13,9 +13,9 @@ from kbackup.archive.restores.plan import RestorePlan, UnitRange
 from kbackup.errors import RefusedError
 from kbackup.formats.record import Row, rows
 from kbackup.jobs.replay import SILENCE, read_range
-from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, TopicPartition
 from kbackup.util.text import plural

@@ -77,8 +77,8 @@ from kbackup.jobs.schemas.write import apply_schemas
 from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
 from kbackup.kafka import kernel
-from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties, fetch_size_factor
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.kernel import message_sink
 from kbackup.kafka.produce import BlockProducer
 from kbackup.metrics.registry import Phases, ProgressListener

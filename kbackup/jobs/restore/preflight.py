@@ -19,8 +19,9 @@ from kbackup.errors import KbackupError, MismatchError, RefusedError
 from kbackup.jobs.restore.configs import settle_configs, whole_number
 from kbackup.jobs.restore.contents import TargetReading, foreign_topics, only_aborted
 from kbackup.jobs.restore.demands import Demands, TimeLimit, UnfitRecords, codecs_of
-from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
 from kbackup.kafka.client import Properties
+from kbackup.kafka.control.cluster import Cluster
+from kbackup.kafka.control.topics import TopicToCreate
 from kbackup.metadata.entities import INTERNAL_TOPICS
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

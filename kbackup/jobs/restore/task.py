@@ -26,8 +26,8 @@ from kbackup.jobs.replay import ReachedOffset, UnitRun, first_committed
 from kbackup.jobs.restore.demands import BATCH_OVERHEAD, LARGE_CODEC
 from kbackup.jobs.restore.preflight import missing_rights_problem, rights_to_write
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
-from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.kernel import Kernel, selected_kernel
 from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.kafka.produce import BlockProducer, RefusedTopicError

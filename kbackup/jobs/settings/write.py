@@ -28,7 +28,7 @@ from kbackup.jobs.settings.plan import (
     quota_command,
     quota_values,
 )
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.metadata.entities import LABELS, MetadataPartName, QuotaKey, Reading, reason_for
 from kbackup.store.base import Store

@@ -171,6 +171,13 @@ class BrokerConnection:
             raise RefusedRequestError(KafkaError.UNSUPPORTED_VERSION, "the brokers are too old for it")
         return version
 
+    def require(self, request: Any, oldest: int) -> None:
+        """Raise `RefusedRequestError` if the broker knows only versions of a request before `oldest`: a part of what
+        it says would be lost."""
+        _, high = self.versions.get(request.API_KEY, (0, -1))
+        if high < oldest:
+            raise RefusedRequestError(KafkaError.UNSUPPORTED_VERSION, "the brokers are too old for it")
+
     def encode(self, request: Any, newest: int | None = None) -> bytes:
         """Return the bytes of a request, in the newest version that both sides know, at most `newest`. The next call
         must be `send`."""

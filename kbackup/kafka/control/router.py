@@ -80,7 +80,8 @@ class Question(Generic[K, A]):
     `request` makes the request for some of them; the broker is there for its versions. `answers` reads the response:
     things that it leaves out are refused with UNKNOWN_SERVER_ERROR. `at_once` is how many one request asks about, or
     `batches` cuts them. `change`: the request changes something, so that it is only repeated where a broker has
-    certainly not done it, and goes out when the one before is answered. `newest` is the newest version to use.
+    certainly not done it, and goes out when the one before is answered. `newest` is the newest version to use, `oldest`
+    the first one that can say all that is asked: a broker that knows older ones alone is too old.
     """
 
     request: Callable[[BrokerConnection, list[K]], Any]
@@ -89,6 +90,7 @@ class Question(Generic[K, A]):
     batches: Callable[[Iterable[K]], Iterable[list[K]]] | None = None
     change: bool = False
     newest: int | None = None
+    oldest: int = 0
 
     def cut(self, things: Sequence[K]) -> Iterator[list[K]]:
         """Yield the things that one request asks about together."""
@@ -191,10 +193,12 @@ class Router:
 
         return self._ask_until_answered(request, locate, change, newest, seconds)
 
-    def ask_controller(self, request: Any, *, newest: int | None = None, seconds: float = CALL_SECONDS) -> Any:
-        """Send the controller a request that changes something. Of a cluster with a quorum of controllers, any broker
-        counts as the controller: it forwards requests."""
-        return self._ask_until_answered(request, self._locate_controller, True, newest, seconds)
+    def ask_controller(
+        self, request: Any, *, change: bool = True, newest: int | None = None, seconds: float = CALL_SECONDS
+    ) -> Any:
+        """Send one request to the controller; by default one that changes something. Of a cluster with a quorum of
+        controllers, any broker counts as the controller: it forwards requests."""
+        return self._ask_until_answered(request, self._locate_controller, change, newest, seconds)
 
     def any_broker(self, seconds: float = CALL_SECONDS) -> BrokerConnection:
         """Return a connection to some broker, for its versions and features. Raise `NoConnectionError` if none takes
@@ -270,16 +274,25 @@ class Router:
     # Many things at once.
 
     def ask_each(
-        self, things: Iterable[K], question: Question[K, A], place: Place[K], *, final: Collection[int] = ()
+        self,
+        things: Iterable[K],
+        question: Question[K, A],
+        place: Place[K],
+        *,
+        final: Collection[int] = (),
+        seconds: float | None = None,
     ) -> tuple[dict[K, A], dict[K, KafkaError]]:
-        """Return the answer about each thing, and the error of each that was refused.
+        """Return the answer about each thing, and the error of each that was refused, or that has no answer in
+        `seconds`; many things have more time by default.
 
         Errors whose codes are `final` are answers: they are not asked about again. An error of the connection to a
         broker is the error of all that was to be asked there."""
         answers: dict[K, A] = {}
         refused: dict[K, KafkaError] = {}
         waiting = list(things)
-        call = Deadline(CALL_SECONDS + SECONDS_PER_THING * len(waiting))
+        if seconds is None:
+            seconds = CALL_SECONDS + SECONDS_PER_THING * len(waiting)
+        call = Deadline(seconds)
         began = time.monotonic()
         while waiting:
             elapsed = time.monotonic() - began
@@ -290,6 +303,8 @@ class Router:
                     refused.pop(thing, None)
                     answers[thing] = answer
             waiting = []
+            if call.remaining() <= PAUSE_SECONDS:
+                break
             for thing, error in refused.items():
                 remedy = None if error.code() in final else remedy_for(error, change=question.change)
                 if remedy is None or elapsed >= remedy.seconds:
@@ -472,6 +487,7 @@ def _fill(lane: Lane[K], question: Question[K, A], call: Deadline) -> Answers[K,
         try:
             if lane.encoded is None:
                 request = question.request(lane.broker, batch)
+                lane.broker.require(request, question.oldest)
                 lane.encoded = request, lane.broker.encode(request, question.newest)
             request, data = lane.encoded
             if not lane.broker.has_room(len(data)):
@@ -646,3 +662,12 @@ class Coordinators(Place[str]):
 def explained(connection: Connection, error: RequestError, doing: str) -> KbackupError:
     """Return kbackup's own error for a request without an answer."""
     return connection.error(error.kafka_error(), doing)
+
+
+@contextmanager
+def explaining(connection: Connection, doing: str) -> Iterator[None]:
+    """Turn errors of requests that are raised inside into kbackup's own."""
+    try:
+        yield
+    except RequestError as error:
+        raise explained(connection, error, doing) from error

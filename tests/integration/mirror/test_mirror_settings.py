@@ -8,7 +8,7 @@ import pytest
 
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.mirror.settings import sync_acls, sync_configs, sync_topics
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.metadata.entities import Acl
 from scripts.dev.kafka import Broker
 from tests.integration.topics import wait_until

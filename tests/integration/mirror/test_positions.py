@@ -18,7 +18,7 @@ from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.mirror.internal import InternalTopics, emit_checkpoints, emit_offset_syncs
 from kbackup.jobs.mirror.positions import AppliedTopics
 from kbackup.jobs.mirror.properties import load_flows
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.metrics.registry import Silent
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker

@@ -24,7 +24,7 @@ def values(broker: Broker, topic: str) -> dict[int, list[bytes | None]]:
 
 
 def topics_of(broker: Broker, name: str) -> set[str]:
-    from kbackup.kafka.admin.cluster import Cluster
+    from kbackup.kafka.control.cluster import Cluster
 
     return {topic for topic in Cluster(broker.client(), "target").topic_names() if topic.endswith(name)}
 

@@ -22,7 +22,7 @@ from kbackup.jobs.mirror.apply.pending import Applied
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.settings import sync_acls, sync_configs, sync_topics
 from kbackup.jobs.mirror.topics import plan_topics, topics_of_point
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 from scripts.dev.kafka import Broker, MirrorMaker

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.internal import InternalTopics
 from kbackup.jobs.mirror.positions import sync_group_offsets
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.mirror_records import Checkpoint
 from scripts.dev.kafka import Broker
 from scripts.dev.process import Process, free_ports

@@ -9,7 +9,7 @@ import pytest
 
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from scripts.dev.kafka import Broker
 from tests.interop.mirror.mirrored import Mirrored
 from tests.support.flow_maps import flow_of

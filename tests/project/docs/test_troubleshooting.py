@@ -13,8 +13,8 @@ from kbackup.config.models import Config
 from kbackup.jobs import common, replay
 from kbackup.jobs.compare import job as compare
 from kbackup.jobs.restore import job as restore
-from kbackup.kafka import produce, retry, schema_registry
-from kbackup.kafka.admin import cluster
+from kbackup.kafka import produce, schema_registry
+from kbackup.kafka.control import cluster, errors
 from kbackup.metadata.sources import Sources
 from kbackup.store import reading
 from kbackup.store.s3 import upload
@@ -65,8 +65,8 @@ def test_waits_are_those_of_the_code() -> None:
         reading._RESUMES,
         sum(upload._CONFLICT_WAITS),
         config.backup.lease_seconds,
-        sum(cluster._PATIENCE),
-        retry.TIMEOUT,
+        cluster._CONNECT_SECONDS,
+        errors.REQUEST_SECONDS,
         config.backup.poll_timeout_seconds,
         replay.SILENCE,
         compare._TIMEOUT,

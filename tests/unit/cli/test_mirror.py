@@ -35,7 +35,7 @@ from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic, write_status
 from kbackup.jobs.mirror.properties import load_flows
 from kbackup.jobs.mirror.round import RoundReport
 from kbackup.jobs.mirror.status import after_error, after_round, first_status
-from kbackup.kafka.admin import cluster as admin
+from kbackup.kafka.control import cluster as control
 from kbackup.kafka.mirror_records import Checkpoint
 from kbackup.metrics.registry import counted
 from kbackup.metrics.server import JointHealth, samples
@@ -330,7 +330,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_archive(store)
     store.put(layout.mirror_key("A", "B", MAP_PART), b"")
     position = Noted(AppliedPosition(1, 40), PositionNote(1, FlowMapPartName(1, "a"), 2))
-    monkeypatch.setattr(admin, "Cluster", Target)
+    monkeypatch.setattr(control, "Cluster", Target)
     monkeypatch.setattr(positions, "read_positions", lambda *flow: {REMOTE: position})
     monkeypatch.setattr(positions, "open_map", lambda *flow: Map())
     monkeypatch.setattr(positions, "read_records", lambda *topic: iter(CHECKPOINTS))

@@ -17,7 +17,7 @@ from kbackup.jobs.capture import NEVER, read_brokers, settings_warnings, topics_
 from kbackup.jobs.metadata import merge
 from kbackup.jobs.settings.plan import ConfigChange, QuotaChange, SettingsReport
 from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.metadata.entities import Acl, BrokerConfig, ClientQuota, GroupConfig, QuotaKey, ScramUser
 from kbackup.store import open_store

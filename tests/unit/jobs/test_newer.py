@@ -10,7 +10,7 @@ import pytest
 from kbackup.archive.models import Manifest, PartitionState
 from kbackup.errors import RefusedError
 from kbackup.jobs.newer import NewerRecords, newer_in_source, newer_sentences, refused_with
-from kbackup.kafka.admin.cluster import Topic
+from kbackup.kafka.control.topics import Topic
 from kbackup.types import TopicPartition
 from tests.unit.jobs.backup.test_plan import archived
 

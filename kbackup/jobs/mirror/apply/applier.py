@@ -30,8 +30,8 @@ from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.settings import TopicsReport, sync_topics
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
 from kbackup.kafka import kernel
-from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.spark.tasks import Spark, run_counted
 from kbackup.store.base import Store

@@ -31,8 +31,8 @@ from kbackup.archive.segments.window import EVERY_OFFSET, Window, without
 from kbackup.errors import ClusterError, MismatchError
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, FlowStatus, RemoteTopic
 from kbackup.jobs.replay import committed_partitions, first_committed
-from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client import Properties
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

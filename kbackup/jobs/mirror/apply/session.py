@@ -21,8 +21,9 @@ from kbackup.jobs.mirror.apply.pending import Noted, Recovery, check_origin, hea
 from kbackup.jobs.mirror.apply.slots import SlotResult, SlotTask
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, FlowStatus, RemoteTopic, read_flow_status
 from kbackup.jobs.mirror.settings import TopicsReport, sync_topics
-from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.kafka.client import Properties
+from kbackup.kafka.control.cluster import Cluster
+from kbackup.kafka.control.topics import Topic
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from kbackup.util.times import now

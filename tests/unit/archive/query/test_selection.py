@@ -11,7 +11,7 @@ from kbackup.archive.models import Group, Groups
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.errors import UsageError
 from kbackup.jobs import capture
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from tests.support.archives import group_at
 
 TOPICS = ["orders", "payments", "__consumer_offsets"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -27,8 +27,8 @@ from kbackup.jobs.backup.log_check import (
     with_last_records,
 )
 from kbackup.jobs.capture import BackupSession, Live, LiveTopic, SourceCluster
-from kbackup.kafka.consume import EpochPosition, Validation
 from kbackup.kafka.control.logs import LogBatch
+from kbackup.kafka.control.offsets import EpochPosition, Validation
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.metadata.sources import Sources
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
@@ -174,6 +174,7 @@ class Source:
     """In place of `Cluster`."""
 
     router = None
+    validate_epochs: Callable[[dict[TopicPartition, EpochPosition], float], Validation]
 
     def __init__(self, policy: str, starts: dict[int, int]) -> None:
         self._policy, self._starts = policy, starts
@@ -400,14 +401,13 @@ def compared(
     connected, session = source_of(source), base_of(head(*[last] * 5), settings)
     asked: list[Any] = []
 
-    def validate(*arguments: Any) -> Validation:
-        asked.append(arguments[1])
-        assert arguments[0] is connected.properties
-        assert arguments[2:] == ("kbackup-backup-r", 7)
-        return Validation(frozenset({tps[0]} & arguments[1].keys()), frozenset({tps[2]} & arguments[1].keys()))
+    def validate(positions: dict[TopicPartition, EpochPosition], seconds: float) -> Validation:
+        asked.append(positions)
+        assert seconds == 7
+        return Validation(frozenset({tps[0]} & positions.keys()), frozenset({tps[2]} & positions.keys()))
 
     monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: Reader(logs))
-    monkeypatch.setattr(log_check, "validate_epochs", validate)
+    source.validate_epochs = validate
     known = batches if isinstance(batches, Unavailable) else {tps[p]: b for p, b in (batches or {}).items()}
     monkeypatch.setattr(log_check, "log_batches", lambda *_: known)
     live = [LiveTopic("orders", "A", dict.fromkeys(range(5), Live(0, 40, 40)))]

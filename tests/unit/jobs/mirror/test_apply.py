@@ -52,7 +52,7 @@ from kbackup.jobs.mirror.reader import MirrorSource
 from kbackup.jobs.mirror.settings import TopicsReport
 from kbackup.jobs.mirror.status import after_round, first_status
 from kbackup.jobs.replay import read_range
-from kbackup.kafka.admin.cluster import Topic
+from kbackup.kafka.control.topics import Topic
 from kbackup.kafka.kernel import selected_kernel
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store

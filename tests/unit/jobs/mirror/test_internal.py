@@ -16,7 +16,8 @@ from kbackup.jobs.mirror import internal as topics
 from kbackup.jobs.mirror.flow import Clock, Flow
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
 from kbackup.jobs.mirror.properties import load_flows
-from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
+from kbackup.kafka.control.cluster import Cluster
+from kbackup.kafka.control.topics import TopicToCreate
 from kbackup.kafka.mirror_records import Heartbeat
 from tests.support.flow_maps import CLUSTERS, flow_of
 from tests.support.kafka_raw import FakeCluster, FakeGroups

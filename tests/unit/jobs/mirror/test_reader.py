@@ -24,7 +24,8 @@ from kbackup.jobs.mirror.job import run_once, run_until_stopped
 from kbackup.jobs.mirror.properties import load_flows
 from kbackup.jobs.mirror.reader import mirror_selections, rhythm_of, sources_of
 from kbackup.jobs.mirror.timetable import Timetable
-from kbackup.kafka.admin.cluster import Cluster, TopicToCreate
+from kbackup.kafka.control.cluster import Cluster
+from kbackup.kafka.control.topics import TopicToCreate
 from kbackup.metrics.registry import counted
 from tests.support.flow_maps import CLUSTERS, flow_of
 

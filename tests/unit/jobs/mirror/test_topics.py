@@ -11,7 +11,7 @@ from kbackup.jobs.mirror.internal import InternalNames, InternalTopic
 from kbackup.jobs.mirror.properties import load_flows
 from kbackup.jobs.mirror.settings import remote_acl
 from kbackup.jobs.mirror.topics import SkippedTopic, SourceTopic, plan_topics, reason_to_skip
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.metadata.entities import Acl
 from tests.support.flow_maps import CLUSTERS, flow_of
 from tests.support.memory_store import MemoryStore

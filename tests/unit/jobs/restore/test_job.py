@@ -54,7 +54,8 @@ from kbackup.jobs.restore.preflight import (
 )
 from kbackup.jobs.restore.report import late_warnings, make_report, planned, restored
 from kbackup.jobs.restore.task import FailedTopic, _last_part
-from kbackup.kafka.admin.cluster import Cluster, Topic, TopicToCreate
+from kbackup.kafka.control.cluster import Cluster
+from kbackup.kafka.control.topics import Topic, TopicToCreate
 from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import ObjectInfo, Store
