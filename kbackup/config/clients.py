@@ -69,8 +69,7 @@ _TOKEN = re.compile(r"""\s*(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([^\s"'=;]
 _QUOTES = 'put values in double quotes: password="…"'
 _PASSWORD_MODULES = ("PlainLoginModule", "ScramLoginModule")
 _OTHER_MODULES = {
-    "Krb5LoginModule": "set sasl.kerberos.keytab and sasl.kerberos.principal instead; "
-    "librdkafka must be built with GSSAPI (SCRAM or client certificates work everywhere)",
+    "Krb5LoginModule": "Kerberos is not supported; log in by SCRAM, OAUTHBEARER or a client certificate",
     "OAuthBearerLoginModule": "set sasl.oauthbearer.method=oidc with sasl.oauthbearer.client.id, "
     "sasl.oauthbearer.client.secret and sasl.oauthbearer.token.endpoint.url instead, or kbackup.oauth.callback",
 }
