@@ -5,7 +5,6 @@ The rule, and why it holds, is in tests/unit/jobs/backup/transactions/README.md.
 
 from __future__ import annotations
 
-import struct
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,9 +21,8 @@ from kbackup.kafka.control.errors import RefusedRequestError
 from kbackup.kafka.control.logs import LogBatch, LogWindow, describe_producers, log_windows, readable_topics
 from kbackup.kafka.control.unavailable import Unavailable, UnavailableError
 from kbackup.kafka.groups.admin import OFFSETS_TOPIC
-from kbackup.kafka.groups.calls import CommittedOffset, text
-from kbackup.kafka.metadata_log.codec import Cursor
 from kbackup.kafka.retry import TIMEOUT
+from kbackup.kafka.transaction_records import Commit, Entry, commit_of, entry_of
 from kbackup.types import Offsets, TopicPartition
 from kbackup.util.system import attempts
 
@@ -72,15 +70,6 @@ class OpenTransaction:
 
 class OffsetsTopicCreatedError(Exception):
     """`__consumer_offsets` was created after the cut was begun: it must be begun once more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """A position that a group committed; `offset` is None where it was deleted."""
-
-    group: str
-    tp: TopicPartition
-    offset: CommittedOffset | None
 
 
 @dataclass(frozen=True)
@@ -297,20 +286,6 @@ def _look_again(
 # The rule for producers and batches: functions of what was listed and read, which tests run on every state of a model.
 
 
-class Entry(NamedTuple):
-    """An entry of `__transaction_state`: a transaction is prepared, with its partitions, or `complete`. `version` is
-    that of the producer's transactions; `aborted` tells an abort from a commit."""
-
-    coordinator: TopicPartition
-    offset: int
-    producer_id: int
-    epoch: int
-    version: int
-    complete: bool
-    partitions: frozenset[TopicPartition] = frozenset()
-    aborted: bool = False
-
-
 Producers = Mapping[int, Sequence[Entry]]
 """The entries of a producer's transactional id since its coordinator was first listed, by producer id. Who is not named
 has prepared nothing since."""
@@ -489,15 +464,7 @@ def _is_in(marker: LogBatch, entries: Sequence[Entry] | None, limit: int) -> boo
     return marker.producer_id == first.producer_id and marker.producer_epoch < first.epoch + first.complete
 
 
-# Reading the internal topics. Their records are by Kafka's definitions TransactionLogValue and OffsetCommitValue.
-
-_TRANSACTION = struct.Struct(">qhib")
-_PREPARED, _COMPLETED, _ABORTED = {2, 3}, {4, 5}, {3, 5}
-_CLIENT_VERSION = 2  # the tag
-_NEWEST_TRANSACTION, _NEWEST_COMMIT = 1, 4
-_COMMIT_KEYS = {0, 1}
-_EPOCH_SINCE, _COMPACT_SINCE = 3, 4
-_INT16, _INT32, _INT64 = (struct.Struct(f">{form}") for form in "hiq")
+# Reading the internal topics.
 
 
 @dataclass
@@ -514,7 +481,8 @@ class _StateLog:
     def read(self, ends: Ends) -> None:
         ranges = {tp: (at, ends[tp], 0) for tp, at in self.positions.items() if at < ends[tp]}
         for tp, window in log_windows(self.cluster.router, ranges, MOST_BYTES, records=ranges).items():
-            for offset, key, value in (record for batch in window.batches for record in batch.records()):
+            records = (record for batch in window.batches for record in batch.records())
+            for offset, key, value in records:
                 if offset != self.positions[tp]:
                     break
                 self.positions[tp] += 1
@@ -536,71 +504,17 @@ class _StateLog:
             own.append(entry)
 
 
-def entry_of(tp: TopicPartition, offset: int, key: bytes, value: bytes | None) -> tuple[str, Entry | None]:
-    """Return a transactional id, and what a record tells of its transaction. `CorruptError` for unknown versions."""
-    keys, values = Cursor(key, str(tp)), Cursor(value or b"", str(tp))
-    _version(keys, 0)
-    name = _text(keys)
-    if value is None:
-        return name, None
-    version = _version(values, _NEWEST_TRANSACTION)
-    producer_id, epoch, _, status = values.unpack(_TRANSACTION)
-    if status not in _PREPARED | _COMPLETED:
-        return name, None
-    size = (lambda: values.unsigned() - 1) if version else (lambda: values.unpack(_INT32)[0])
-    partitions: set[TopicPartition] = set()
-    for _ in range(size()):
-        topic = text(values.take(values.unsigned() - 1)) if version else _text(values)
-        partitions |= {TopicPartition(topic, *values.unpack(_INT32)) for _ in range(size())}
-        if version:
-            _tags(values)
-    values.take(16)  # times
-    tags = _tags(values) if version else {}
-    client = int.from_bytes(tags.get(_CLIENT_VERSION, b""), "big")
-    complete, aborted = status in _COMPLETED, status in _ABORTED
-    return name, Entry(tp, offset, producer_id, epoch, client, complete, frozenset(partitions), aborted)
-
-
 def _commits(tp: TopicPartition, window: LogWindow, end: int, held: Offsets) -> list[Commit]:
     """Return what groups with transactional commits have committed in a partition of `__consumer_offsets` (step 8)."""
     commits: list[Commit] = []
     transactional: set[str] = set()
     for batch, marker in _committed(window):
         if batch.first < end and not any(low <= batch.first < high for low, high in held):
-            found = [c for _, key, value in batch.records() if (c := commit_of(tp, key, value))]
-            commits += found
-            if marker is not None:
-                transactional |= {commit.group for commit in found}
+            for _, key, value in batch.records():
+                commit = commit_of(tp, key, value)
+                if commit is None:
+                    continue
+                commits.append(commit)
+                if marker is not None:
+                    transactional.add(commit.group)
     return [commit for commit in commits if commit.group in transactional]
-
-
-def commit_of(tp: TopicPartition, key: bytes, value: bytes | None) -> Commit | None:
-    """Return the position that a record commits, None for another kind. `CorruptError` for unknown versions."""
-    keys, values = Cursor(key, str(tp)), Cursor(value or b"", str(tp))
-    if keys.unpack(_INT16)[0] not in _COMMIT_KEYS:
-        return None
-    group, topic, (partition,) = _text(keys), _text(keys), keys.unpack(_INT32)
-    place = TopicPartition(topic, partition)
-    if value is None:
-        return Commit(group, place, None)
-    version = _version(values, _NEWEST_COMMIT)
-    (offset,) = values.unpack(_INT64)
-    (epoch,) = values.unpack(_INT32) if version >= _EPOCH_SINCE else (-1,)
-    metadata = text(values.take(values.unsigned() - 1)) if version >= _COMPACT_SINCE else _text(values)
-    return Commit(group, place, CommittedOffset(place, offset, epoch if epoch >= 0 else None, metadata))
-
-
-def _version(cursor: Cursor, newest: int) -> int:
-    (version,) = cursor.unpack(_INT16)
-    if not 0 <= version <= newest:
-        cursor.fail(f"version {version} is not known")
-    return int(version)
-
-
-def _text(cursor: Cursor) -> str:
-    (size,) = cursor.unpack(_INT16)
-    return text(cursor.take(size))
-
-
-def _tags(cursor: Cursor) -> dict[int, bytes]:
-    return {cursor.unsigned(): cursor.take(cursor.unsigned()) for _ in range(cursor.unsigned())}

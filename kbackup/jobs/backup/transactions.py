@@ -17,10 +17,10 @@ from kbackup.jobs.capture import ABSENT, LiveTopic, SourceCluster, offline_parti
 from kbackup.jobs.groups.job import as_stored
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.kafka.groups.calls import CommittedOffset
+from kbackup.kafka.transaction_records import Commit
 from kbackup.kafka.transactions import (
     MOST_BYTES,
     STATE,
-    Commit,
     CutBegun,
     CutReason,
     OpenTransaction,

@@ -16,7 +16,8 @@ from kbackup.jobs.backup.transactions import WholeEnds, are_in_part, begin, repl
 from kbackup.jobs.capture import ABSENT, Live, LiveTopic, SourceCluster
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.kafka.groups.calls import CommittedOffset
-from kbackup.kafka.transactions import Commit, CutBegun, CutReason, OpenTransaction, TransactionCut
+from kbackup.kafka.transaction_records import Commit
+from kbackup.kafka.transactions import CutBegun, CutReason, OpenTransaction, TransactionCut
 from kbackup.metadata.sources import Sources
 from kbackup.types import TopicPartition
 from tests.support.archives import group_at

@@ -13,13 +13,12 @@ import pytest
 from kbackup.errors import CorruptError
 from kbackup.kafka.control.logs import LogBatch, LogWindow
 from kbackup.kafka.groups.calls import CommittedOffset
+from kbackup.kafka.transaction_records import Commit, Entry, commit_of, entry_of
 from kbackup.kafka.transactions import (
     Boundary,
     Bounds,
-    Commit,
     CommitMarker,
     CutReason,
-    Entry,
     MarkerCount,
     OpenTransaction,
     _StateLog,
@@ -27,9 +26,7 @@ from kbackup.kafka.transactions import (
     boundary_of,
     bounds_of,
     commit_markers,
-    commit_of,
     cut_window,
-    entry_of,
     must_count,
     prepared,
 )
