@@ -1,14 +1,14 @@
-"""The configs of topics and of brokers, as brokers describe them."""
+"""The configs of topics and of brokers, as brokers describe them; and how those of any resource are asked and set."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError
-from kafka.protocol.admin import DescribeConfigsRequest
+from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
 from kbackup.errors import KbackupError
 from kbackup.kafka.control.connection import BrokerConnection
@@ -28,6 +28,9 @@ TOPIC, BROKER = 2, 4
 _SET_ON_TOPIC = 1
 _DEFAULT = 5
 """Where a value comes from: it is set on the topic itself, or it is Kafka's own default."""
+
+_SET, _DELETE = 0, 1
+"""Operations of IncrementalAlterConfigs."""
 
 _FIRST_WITH_SOURCE = 1
 """The first version of DescribeConfigs that says where a value comes from (brokers since 1.1)."""
@@ -93,7 +96,7 @@ class TopicConfigs:
         """Return the configs of each topic, those named or all, and the error of each topic that is not described."""
 
         def request(broker: BrokerConnection, batch: list[str]) -> Any:
-            return _describe(TOPIC, batch, configs)
+            return describe_request(TOPIC, batch, configs)
 
         question = Question[str, Entries](request, _described, oldest=_FIRST_WITH_SOURCE)
         answers, refused = self.router.ask_each(sorted({*names}), question, AnyBroker())
@@ -143,14 +146,15 @@ def configs_of_some_broker(router: Router) -> dict[str, str]:
 
 def _entries_of_broker(router: Router, broker: int, seconds: float) -> Entries:
     """Return the configs that a broker describes of itself: others don't know them."""
-    response = router.ask(_describe(BROKER, [str(broker)], None), broker=broker, seconds=seconds)
+    response = router.ask(describe_request(BROKER, [str(broker)]), broker=broker, seconds=seconds)
     ((_, answer),) = _described(response, [str(broker)])
     if isinstance(answer, KafkaError):
         raise RefusedRequestError(answer.code(), answer.str())
     return answer
 
 
-def _describe(kind: int, names: Sequence[str], configs: Sequence[str] | None) -> Any:
+def describe_request(kind: int, names: Sequence[str], configs: Sequence[str] | None = None) -> Any:
+    """Return the request for the configs of resources of a kind: those named, or all."""
     resource = DescribeConfigsRequest.DescribeConfigsResource
     keys = None if configs is None else list(configs)
     return DescribeConfigsRequest(
@@ -172,3 +176,13 @@ def _described(response: Any, batch: list[str]) -> Answers[str, Entries]:
             value = None if each.is_sensitive else each.value
             entries[each.name] = ConfigEntry(each.name, value, each.config_source, each.is_sensitive)
         yield result.resource_name, entries
+
+
+def alteration(kind: int, name: str, changes: Mapping[str, str | None]) -> Any:
+    """Return the part of IncrementalAlterConfigs that sets configs of a resource, or removes them (None)."""
+    entry = IncrementalAlterConfigsRequest.AlterConfigsResource
+    configs = []
+    for config, value in changes.items():
+        operation = _DELETE if value is None else _SET
+        configs.append(entry.AlterableConfig(name=config, config_operation=operation, value=value))
+    return entry(resource_type=kind, resource_name=name, configs=configs)

@@ -12,6 +12,7 @@ from typing import Any
 from kafka.protocol import admin
 
 from kbackup.kafka.control.access import results_in_order
+from kbackup.kafka.control.configs import BROKER, alteration, describe_request
 from kbackup.kafka.control.connection import BrokerConnection
 from kbackup.kafka.control.errors import RefusedRequestError, RequestError
 from kbackup.kafka.control.members import Members
@@ -19,17 +20,14 @@ from kbackup.kafka.control.router import Answers, AnyBroker, Brokers, K, Place, 
 from kbackup.kafka.control.unavailable import Unavailable, UnavailableError, refusal
 from kbackup.metadata.entities import BrokerConfig, ClientMetrics, GroupConfig
 
-_BROKER, _CLIENT_METRICS, _GROUP = 4, 16, 32
-"""Kafka's types of config resources."""
+_CLIENT_METRICS, _GROUP = 16, 32
+"""Kafka's types of config resources, beside those of `configs`."""
 
 _OF_BROKER, _OF_ALL_BROKERS, _OF_CLIENT_METRICS, _OF_GROUP = 2, 3, 7, 8
 """Kafka's sources of config values: where a value was set."""
 
 _ALL_BROKERS = ""
 """The name of the resource whose configs all brokers inherit."""
-
-_SET, _DELETE = 0, 1
-"""Operations of IncrementalAlterConfigs."""
 
 _GROUPS_AT_ONCE = 1000
 
@@ -48,7 +46,7 @@ class DynamicConfigs:
             return error.unavailable
 
     def _of_all_brokers(self) -> list[BrokerConfig]:
-        described = self._describe(_BROKER, [_ALL_BROKERS], AnyBroker(), _reading_all_brokers)
+        described = self._describe(BROKER, [_ALL_BROKERS], AnyBroker(), _reading_all_brokers)
         configs = described[_ALL_BROKERS]
         return [
             BrokerConfig(broker=None, name=config.name, value=_value(config))
@@ -61,7 +59,7 @@ class DynamicConfigs:
         if isinstance(brokers, Unavailable):
             raise UnavailableError(brokers)
         # A broker knows its own configs alone.
-        described = self._describe(_BROKER, brokers, Brokers(), _reading_broker)
+        described = self._describe(BROKER, brokers, Brokers(), _reading_broker)
         for broker, configs in described.items():
             for config in configs:
                 if config.config_source == _OF_BROKER:
@@ -101,11 +99,11 @@ class DynamicConfigs:
     def set_on_broker(self, broker: int, name: str, value: str | None) -> str:
         """Set a config of one broker, or remove it (None)."""
         doing = f"setting {name} of broker {broker}"
-        return self._set(_BROKER, broker, {name: value}, Brokers(), doing)
+        return self._set(BROKER, broker, {name: value}, Brokers(), doing)
 
     def set_on_all_brokers(self, name: str, value: str | None) -> str:
         """Set a config that all brokers inherit, or remove it (None)."""
-        return self._set(_BROKER, _ALL_BROKERS, {name: value}, AnyBroker(), f"setting {name} of all brokers")
+        return self._set(BROKER, _ALL_BROKERS, {name: value}, AnyBroker(), f"setting {name} of all brokers")
 
     def set_on_group(self, group: str, name: str, value: str | None) -> str:
         """Set a config of a group, or remove it (None)."""
@@ -123,7 +121,7 @@ class DynamicConfigs:
         can't be read; `doing` names that request."""
 
         def request(broker: BrokerConnection, batch: list[K]) -> Any:
-            return _describe_request(kind, batch)
+            return describe_request(kind, [str(owner) for owner in batch])
 
         question = Question[K, list[Any]](request, _described, at_once=_GROUPS_AT_ONCE)
         asked = list(owners)
@@ -135,22 +133,13 @@ class DynamicConfigs:
 
     def _set(self, kind: int, owner: K, values: Mapping[str, str | None], place: Place[K], doing: str) -> str:
         def request(broker: BrokerConnection, owners: list[K]) -> Any:
-            return _set_request(kind, owner, values)
+            resource = alteration(kind, str(owner), values)
+            return admin.IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
 
         question = Question[K, None](request, _changed, change=True)
         _, refused = self.router.ask_each([owner], question, place)
         error = refused.get(owner)
         return "" if error is None else refusal(error, doing, self.router.connection)
-
-
-def _describe_request(kind: int, owners: list[Any]) -> Any:
-    resources = []
-    for owner in owners:
-        resource = admin.DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=kind, resource_name=str(owner), configuration_keys=None
-        )
-        resources.append(resource)
-    return admin.DescribeConfigsRequest(resources=resources, include_synonyms=False, include_documentation=False)
 
 
 def _described(response: Any, owners: list[K]) -> Answers[K, list[Any]]:
@@ -161,16 +150,6 @@ def _described(response: Any, owners: list[K]) -> Answers[K, list[Any]]:
             yield owner, RefusedRequestError(result.error_code, result.error_message or "").kafka_error()
         else:
             yield owner, list(result.configs)
-
-
-def _set_request(kind: int, owner: object, values: Mapping[str, str | None]) -> Any:
-    entry = admin.IncrementalAlterConfigsRequest.AlterConfigsResource
-    configs = []
-    for name, value in values.items():
-        operation = _DELETE if value is None else _SET
-        configs.append(entry.AlterableConfig(name=name, config_operation=operation, value=value))
-    resource = entry(resource_type=kind, resource_name=str(owner), configs=configs)
-    return admin.IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
 
 
 def _changed(response: Any, owners: list[K]) -> Answers[K, None]:

@@ -19,7 +19,7 @@ from kafka.protocol.admin import (
 from kafka.protocol.metadata import MetadataRequest
 
 from kbackup.errors import ClusterError, KbackupError
-from kbackup.kafka.control.configs import TOPIC
+from kbackup.kafka.control.configs import TOPIC, alteration
 from kbackup.kafka.control.connection import BrokerConnection
 from kbackup.kafka.control.errors import REQUEST_SECONDS, RefusedRequestError
 from kbackup.kafka.control.router import Answers, AnyBroker, Controller, Question, Router, explaining
@@ -38,9 +38,6 @@ _FIRST_WITH_RIGHTS = 8
 """The first version of Metadata that returns what our user may do (brokers since 2.3)."""
 
 _NO_ID = UUID(int=0)
-_SET, _DELETE = 0, 1
-"""Operations of IncrementalAlterConfigs."""
-
 _TIMEOUT_MS = int(REQUEST_SECONDS * 1000)
 
 
@@ -230,7 +227,7 @@ class TopicAdmin:
         only check whether they would."""
 
         def request(broker: BrokerConnection, names: list[str]) -> Any:
-            resources = [_alteration(name, changes[name]) for name in names]
+            resources = [alteration(TOPIC, name, changes[name]) for name in names]
             return IncrementalAlterConfigsRequest(resources=resources, validate_only=dry_run)
 
         def records(name: str) -> int:
@@ -317,15 +314,6 @@ def _creatable(topic: TopicToCreate) -> Any:
         assignments=[],
         configs=configs,
     )
-
-
-def _alteration(name: str, changes: Mapping[str, str | None]) -> Any:
-    entry = IncrementalAlterConfigsRequest.AlterConfigsResource
-    configs = []
-    for config, value in changes.items():
-        operation = _DELETE if value is None else _SET
-        configs.append(entry.AlterableConfig(name=config, config_operation=operation, value=value))
-    return entry(resource_type=TOPIC, resource_name=name, configs=configs)
 
 
 # The responses to changes are alike, but for the names of their parts.
