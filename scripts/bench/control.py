@@ -1,4 +1,5 @@
-"""python -m scripts.bench.control: what a cluster of many partitions is asked before a backup or a restore, in seconds.
+"""python -m scripts.bench.control: what a cluster of many partitions is asked before a backup or a restore, in seconds
+of the clock and of this process's CPU.
 
 The topics, configs and log offsets of 6,000 partitions are read, and 500 topics are made and deleted, by this checkout
 and by those of --against, in turns, on the same broker. Each turn is a process of its own.
@@ -45,7 +46,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         options.json.write_text(json.dumps(seconds, indent=2), "utf-8")
 
 
-Seconds = dict[str, dict[str, list[float]]]
+Took = tuple[float, float]
+"""Seconds of the clock, and of the CPU of a client with its threads."""
+
+Seconds = dict[str, dict[str, list[Took]]]
 """By what was measured, and by checkout."""
 
 
@@ -85,29 +89,28 @@ def fill(bootstrap: str, topics: Sequence[Any]) -> None:
             break
 
 
-def run_turn(checkout: Path, bootstrap: str, topics: int) -> Mapping[str, float]:
+def run_turn(checkout: Path, bootstrap: str, topics: int) -> Mapping[str, Took]:
     """Measure one checkout, by its own .venv if it has one."""
     own = checkout / ".venv" / "bin" / "python"
     program = str(own if own.exists() else sys.executable)
     command = [program, __file__, "--turn", bootstrap, "--topics", str(topics)]
     env = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"}  # not the folder of this file
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
+    found: dict[str, Took] = json.loads(done.stdout)
     return found
 
 
-def measure(bootstrap: str, count: int) -> dict[str, float]:
-    """Return the seconds of each thing that is asked of the cluster, with the checkout that this process runs."""
-    began = time.perf_counter()
-    cluster_of, topic_of = admin_classes()
-    seconds = {"imports": time.perf_counter() - began}
+def measure(bootstrap: str, count: int) -> dict[str, Took]:
+    """Return what each thing took that is asked of the cluster, with the checkout that this process runs."""
+    seconds: dict[str, Took] = {}
 
     def timed(name: str, ask: Callable[[], Any]) -> Any:
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         answer = ask()
-        seconds[name] = time.perf_counter() - began
+        seconds[name] = (time.perf_counter() - began, time.process_time() - used)
         return answer
 
+    cluster_of, topic_of = timed("imports", admin_classes)
     cluster = cluster_of({"bootstrap.servers": bootstrap}, "source")
     timed("connect", cluster.connect)
     described = timed("topics described", cluster.topics)
@@ -145,12 +148,13 @@ def admin_classes() -> tuple[Any, Any]:
 
 
 def print_table(seconds: Seconds) -> None:
-    """Print the median of each thing in milliseconds, a column for each checkout."""
+    """Print the medians of each thing in milliseconds, a line for each checkout."""
     for name, by_checkout in seconds.items():
         print(name)
         for checkout, took in by_checkout.items():
-            each = " ".join(f"{1000 * one:.0f}" for one in took)
-            print(f"  {1000 * median(took):8.0f} ms  {checkout}  ({each})")
+            wall = median(one for one, _ in took)
+            cpu = median(one for _, one in took)
+            print(f"  {1000 * wall:8.0f} ms, CPU {1000 * cpu:6.0f} ms  {checkout}")
 
 
 if __name__ == "__main__":
