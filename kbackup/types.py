@@ -43,6 +43,16 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A group's committed offset of a partition: the next to read. `leader_epoch` is None where none was committed."""
+
+    tp: TopicPartition
+    offset: int
+    leader_epoch: int | None
+    metadata: str
+
+
 class OffsetRange(NamedTuple):
     """Offsets `start` (inclusive) to `end` (exclusive) of a partition."""
 

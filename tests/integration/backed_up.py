@@ -14,10 +14,9 @@ from pyspark.sql import SparkSession
 from kbackup.config.models import Backup
 from kbackup.jobs.backup.job import backup
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.metrics.registry import Silent
 from kbackup.store import Store, open_store
-from kbackup.types import TopicPartition
+from kbackup.types import CommittedOffset, TopicPartition
 from scripts.dev.kafka import Broker
 from scripts.dev.s3 import S3Server
 from tests.conftest import options_of

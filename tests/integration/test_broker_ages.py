@@ -18,9 +18,8 @@ from kbackup.kafka.control.logs import LogBatch, describe_producers, log_batches
 from kbackup.kafka.control.offsets import EpochPosition
 from kbackup.kafka.control.topics import TopicToCreate
 from kbackup.kafka.control.unavailable import Unavailable
-from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.metadata.entities import Acl, QuotaKey
-from kbackup.types import TopicPartition
+from kbackup.types import CommittedOffset, TopicPartition
 from scripts.dev.jars import old_jars
 from scripts.dev.kafka import Broker, Nodes
 from scripts.dev.zookeeper import MigratingCluster

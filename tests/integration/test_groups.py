@@ -20,9 +20,8 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.store.file import FileStore
-from kbackup.types import TopicPartition
+from kbackup.types import CommittedOffset, TopicPartition
 from scripts.dev import tools
 from scripts.dev.jars import kafka_jars, mirror_jars
 from scripts.dev.kafka import SMALL, Broker

@@ -12,8 +12,7 @@ from confluent_kafka import Producer
 from kbackup.archive.query.selection import exact_entry
 from kbackup.cli import main
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.kafka.groups.calls import CommittedOffset
-from kbackup.types import TopicPartition
+from kbackup.types import CommittedOffset, TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
 from tests.integration.topics import produce

@@ -16,8 +16,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.kafka.groups.calls import CommittedOffset
-from kbackup.types import TopicPartition
+from kbackup.types import CommittedOffset, TopicPartition
 from scripts.dev.secured import Acl, SecuredBroker
 from tests.integration.backed_up import commit
 from tests.integration.conftest import Outcome

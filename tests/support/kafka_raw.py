@@ -24,8 +24,7 @@ from awscrt.checksums import crc32c
 from confluent_kafka.admin import AdminClient
 
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.kafka.groups.calls import CommittedOffset
-from kbackup.types import TopicPartition
+from kbackup.types import CommittedOffset, TopicPartition
 from kbackup.util.text import plural
 
 Header = tuple[bytes, bytes | None]

@@ -16,7 +16,6 @@ from kbackup.config.models import Backup
 from kbackup.jobs.capture import ABSENT, LiveTopic, SourceCluster, offline_partitions
 from kbackup.jobs.groups.job import as_stored
 from kbackup.kafka.control.unavailable import Unavailable
-from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.kafka.transaction_records import Commit
 from kbackup.kafka.transactions import (
     MOST_BYTES,
@@ -27,7 +26,7 @@ from kbackup.kafka.transactions import (
     TransactionCut,
     begin_cut,
 )
-from kbackup.types import TopicPartition
+from kbackup.types import CommittedOffset, TopicPartition
 from kbackup.util.text import human_duration, human_size, join_names, plural
 
 Begun = CutBegun | Unavailable | str

@@ -34,9 +34,8 @@ from kbackup.jobs.groups.plan import (
     with_epochs,
 )
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.store.base import Store
-from kbackup.types import Int64Array, TopicPartition
+from kbackup.types import CommittedOffset, Int64Array, TopicPartition
 from kbackup.util.text import join_names, kbackup_command
 from kbackup.util.times import now
 

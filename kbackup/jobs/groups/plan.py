@@ -18,9 +18,8 @@ from kbackup.archive.restores.plan import PlannedGroup, RestorePlan
 from kbackup.config.models import Restore
 from kbackup.config.windows import parse_range
 from kbackup.errors import RefusedError, UsageError
-from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.store.base import Store
-from kbackup.types import TopicPartition
+from kbackup.types import CommittedOffset, TopicPartition
 from kbackup.util.times import time_text
 
 

@@ -18,10 +18,9 @@ from kbackup.jobs.mirror.apply.pending import Recovery, check_origin, heads_of, 
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.topics import reason_to_skip
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.kafka.mirror_records import Checkpoint, OffsetSync, read_records
 from kbackup.store.base import Store
-from kbackup.types import TopicPartition
+from kbackup.types import CommittedOffset, TopicPartition
 
 SYNCS = 64
 """Offset syncs that are kept of a partition."""

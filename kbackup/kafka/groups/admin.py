@@ -19,8 +19,9 @@ from confluent_kafka import ConsumerGroupState, KafkaError, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from kbackup.kafka.client import Connection
-from kbackup.kafka.groups.calls import AT_ONCE, CommittedOffset, GroupCalls
+from kbackup.kafka.groups.calls import AT_ONCE, GroupCalls
 from kbackup.kafka.retry import COORDINATOR_NOT_READY, TIMEOUT, Answers, answered, ask_until_ready, list_until_ready
+from kbackup.types import CommittedOffset
 from kbackup.util.text import plural
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ import ctypes
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
-from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import count
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, cimpl
 from confluent_kafka.admin import AdminClient
 
 from kbackup.errors import UsageError
-from kbackup.types import TopicPartition
+from kbackup.types import CommittedOffset, TopicPartition
 
 TEXT = 512
 """Bytes for the text of a function's error."""
@@ -33,16 +32,6 @@ _POLL_MS = 1000
 
 _RELEASE = "2"
 """Of confluent-kafka. Reading the pointer of another release's client could end the process: nothing is tried."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """A group's committed offset of a partition: the next to read."""
-
-    tp: TopicPartition
-    offset: int
-    leader_epoch: int | None
-    metadata: str
 
 
 Answer = list[CommittedOffset] | KafkaError

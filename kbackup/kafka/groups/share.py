@@ -19,9 +19,8 @@ from kbackup.kafka.admin_protocol.connection import BrokerConnection
 from kbackup.kafka.admin_protocol.endpoint import RefusedRequestError
 from kbackup.kafka.admin_protocol.session import ask_broker
 from kbackup.kafka.client import Connection
-from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.kafka.retry import Answers
-from kbackup.types import TopicPartition
+from kbackup.types import CommittedOffset, TopicPartition
 
 A = TypeVar("A")
 

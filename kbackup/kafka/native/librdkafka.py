@@ -27,10 +27,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from kbackup.errors import UsageError
 from kbackup.kafka.client import Connection, log
-from kbackup.kafka.groups.calls import TEXT, CommittedOffset, bind, partitions_of, text
+from kbackup.kafka.groups.calls import TEXT, bind, partitions_of, text
 from kbackup.kafka.groups.calls import lib as library
 from kbackup.kafka.kernel_protocol import CommittedProgress
-from kbackup.types import TopicPartition
+from kbackup.types import CommittedOffset, TopicPartition
 
 PRODUCER, CONSUMER = 0, 1
 

@@ -21,17 +21,8 @@ from kbackup.kafka.client import Connection
 from kbackup.kafka.groups import admin as group_admin
 from kbackup.kafka.groups import calls as binding
 from kbackup.kafka.groups.admin import GroupAdmin, GroupInfo, partition_of, probe_groups
-from kbackup.kafka.groups.calls import (
-    Answer,
-    CommittedOffset,
-    DescribedGroup,
-    GroupCalls,
-    client_of,
-    committed_of,
-    lib,
-    partitions_of,
-)
-from kbackup.types import TopicPartition
+from kbackup.kafka.groups.calls import Answer, DescribedGroup, GroupCalls, client_of, committed_of, lib, partitions_of
+from kbackup.types import CommittedOffset, TopicPartition
 from tests.support.mock_cluster import OFFSET_COMMIT, OFFSET_FETCH, MockCluster, mock_cluster
 from tests.unit.kafka.conftest import answer
 

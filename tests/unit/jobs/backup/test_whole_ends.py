@@ -15,11 +15,10 @@ from kbackup.jobs.backup import transactions
 from kbackup.jobs.backup.transactions import WholeEnds, are_in_part, begin, replayed, whole_ends
 from kbackup.jobs.capture import ABSENT, Live, LiveTopic, SourceCluster
 from kbackup.kafka.control.unavailable import Unavailable
-from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.kafka.transaction_records import Commit
 from kbackup.kafka.transactions import CutBegun, CutReason, OpenTransaction, TransactionCut
 from kbackup.metadata.sources import Sources
-from kbackup.types import TopicPartition
+from kbackup.types import CommittedOffset, TopicPartition
 from tests.support.archives import group_at
 
 ORDERS, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -12,7 +12,6 @@ import pytest
 
 from kbackup.errors import CorruptError
 from kbackup.kafka.control.logs import LogBatch, LogWindow
-from kbackup.kafka.groups.calls import CommittedOffset
 from kbackup.kafka.transaction_records import Commit, Entry, commit_of, entry_of
 from kbackup.kafka.transactions import (
     Boundary,
@@ -30,7 +29,7 @@ from kbackup.kafka.transactions import (
     must_count,
     prepared,
 )
-from kbackup.types import TopicPartition
+from kbackup.types import CommittedOffset, TopicPartition
 from tests.support.exhaustive import sample
 from tests.unit.jobs.backup.transactions import cluster as model
 from tests.unit.jobs.backup.transactions import rules as model_rules
