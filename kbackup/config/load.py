@@ -20,7 +20,7 @@ from kbackup.config.models import Config
 from kbackup.config.secrets import is_secret
 from kbackup.config.values import convert, entries, flatten, property_text, resolve
 from kbackup.errors import UsageError
-from kbackup.kafka.property_check import COMMON, refusal
+from kbackup.kafka.native.property_check import COMMON, refusal
 from kbackup.metadata.sources import check_source_property, is_source_property
 
 

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, libv
 from confluent_kafka.admin import AdminClient
 
 from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageError
-from kbackup.kafka.property_check import CALLBACK, Tokens
+from kbackup.kafka.oauth import CALLBACK, Tokens
 from kbackup.kafka.retry import TIMEOUT
 from kbackup.metadata.sources import is_source_property
 from kbackup.util.plain_http import warn_of_plain_http

@@ -40,7 +40,7 @@ def selected_kernel() -> Kernel:
     if asked == "python":
         return Kernel("python", _ASKED)
     try:
-        from kbackup.kafka.native import version
+        from kbackup.kafka.native.compiled import version
     except ImportError as error:
         why = f"the native one does not load ({error})"
         if asked == "native":
@@ -84,8 +84,8 @@ def sink(connection: Connection, tuning: Mapping[str, Any], group: str) -> Recor
     return message_sink(connection, tuning, group)
 
 
-def message_sink(connection: Connection, tuning: Mapping[str, Any], _group: str) -> RecordSink:
+def message_sink(connection: Connection, tuning: Mapping[str, Any], group: str) -> RecordSink:
     """Return a sink that loads no kernel: half a second less where no records are sent."""
     from kbackup.kafka.messages import MessageSink
 
-    return MessageSink(connection, tuning)
+    return MessageSink(connection, tuning, group)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import KafkaError
 
-from kbackup.kafka.groups.calls import lib
 from kbackup.types import Int64Array, OffsetRange, RecordBlock, TopicPartition
 
 
@@ -194,9 +192,6 @@ class RecordSink(Protocol):
     def init(self, timeout: float) -> None:
         """Fence whoever had this transactional id before."""
 
-    def join(self, consumer: Consumer) -> None:
-        """Know the group that progress goes to, whose `consumer` is there for now."""
-
     def begin(self) -> None: ...
 
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
@@ -230,18 +225,6 @@ class RecordSink(Protocol):
 
 
 _SILENCE = 10.0  # s
-_CONNECTION = 10.0  # s
-
-
-def await_connection(client: int, timeout: float) -> None:
-    """Wait until a broker answers, for up to 10 s or `timeout` (s).
-
-    A transactional producer looks for its coordinator at once, and without a connection half a second later again.
-    """
-    metadata = ctypes.c_void_p()
-    ms = int(min(timeout, _CONNECTION) * 1000)
-    if not lib.rd_kafka_metadata(client, False, None, ctypes.byref(metadata), ms):
-        lib.rd_kafka_metadata_destroy(metadata)
 
 
 class Bootstrap:

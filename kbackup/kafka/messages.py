@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, groupby, repeat
@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.formats.record import decode, encode
 from kbackup.kafka import kernel_protocol
 from kbackup.kafka.client import Connection
-from kbackup.kafka.groups.calls import client_of, lib
 from kbackup.kafka.kernel_protocol import CommittedProgress, FetchResult, RefusedRecordError, Runs, Undelivered
+from kbackup.kafka.native.library import await_connection, client_of, lib
 from kbackup.types import RECORDS, Int64Array, OffsetRange, RecordBlock, TopicPartition
 
 _BATCH_BYTES = 8 << 20
@@ -169,7 +169,9 @@ class _Deliveries:
 class MessageSink:
     """See `kernel_protocol.RecordSink`."""
 
-    def __init__(self, connection: Connection, tuning: Mapping[str, Any]) -> None:
+    def __init__(self, connection: Connection, tuning: Mapping[str, Any], group: str) -> None:
+        self._connection = connection
+        self._group = group
         self._producer = connection.producer(tuning)
         add = partial(lib.rd_kafka_brokers_add, client_of(self._producer))
         self._bootstrap = kernel_protocol.Bootstrap(connection.properties["bootstrap.servers"], add)
@@ -177,12 +179,12 @@ class MessageSink:
         self.moved = 0
 
     def init(self, timeout: float) -> None:
-        kernel_protocol.await_connection(client_of(self._producer), timeout)
+        await_connection(client_of(self._producer), timeout)
         self._producer.init_transactions(timeout)
-
-    def join(self, consumer: Consumer) -> None:
-        # once, and now: this waits without end in a consumer whose broker was restarted meanwhile
-        self._membership = consumer.consumer_group_metadata()
+        settings = {"group.id": self._group, "enable.auto.commit": False}
+        with closing(self._connection.consumer(settings)) as consumer:
+            # once, and now: this waits without end in a consumer whose broker was restarted meanwhile
+            self._membership = consumer.consumer_group_metadata()
 
     def begin(self) -> None:
         self._producer.begin_transaction()

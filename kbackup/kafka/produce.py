@@ -246,7 +246,6 @@ class BlockProducer:
                         break
                 if isinstance(committed, KafkaError):
                     raise KafkaException(committed)
-                self._sink.join(consumer)
         # a note is written with the NUL byte behind it that confluent-kafka wants
         return {c.tp: CommittedProgress(c.offset, c.metadata.rstrip("\0")) for c in committed}
 

@@ -16,7 +16,7 @@ from kbackup.jobs.mirror.flow import Clock, DefaultPolicy, Flow, IdentityPolicy
 from kbackup.jobs.mirror.topics import without_cycles
 from kbackup.jobs.schemas.judgement import SchemaTopics
 from kbackup.kafka.client import with_admin
-from kbackup.kafka.property_check import refusal
+from kbackup.kafka.native.property_check import refusal
 from kbackup.schemas.base import RegistryOptions
 from kbackup.util.linear_regex import LinearRegex
 

@@ -23,7 +23,7 @@ from kbackup.kafka.control.errors import LoginError, UnsupportedSettingError
 from kbackup.kafka.control.tls import private_key, tls_context
 from kbackup.kafka.control.tokens import TokenSource, jose, jose_bytes
 from kbackup.kafka.control.values import is_true, number_of
-from kbackup.kafka.property_check import OAuthToken
+from kbackup.kafka.oauth import OAuthToken
 
 _OAUTH = "sasl.oauthbearer."
 _ID = f"{_OAUTH}client.id"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from kbackup.kafka.client import Connection
 from kbackup.kafka.control.errors import LoginError, UnsupportedSettingError
-from kbackup.kafka.property_check import OAuthToken
+from kbackup.kafka.oauth import OAuthToken
 
 TokenSource = Callable[[], OAuthToken]
 """Makes a token. Raises `LoginError`, without a secret in its text, where it can't."""

@@ -9,19 +9,14 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
-from importlib.metadata import version
+from ctypes import POINTER, c_char_p, c_int, c_int32, c_size_t, c_void_p
 from itertools import count
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, Producer, cimpl
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError
 
-from kbackup.errors import UsageError
+from kbackup.kafka.native.library import TEXT, PartitionListStruct, PartitionStruct, bind, client_of, lib, text
 from kbackup.types import CommittedOffset, TopicPartition
-
-TEXT = 512
-"""Bytes for the text of a function's error."""
 
 ANY_API = 0
 
@@ -30,27 +25,8 @@ AT_ONCE = 200
 
 _POLL_MS = 1000
 
-_RELEASE = "2"
-"""Of confluent-kafka. Reading the pointer of another release's client could end the process: nothing is tried."""
-
-
 Answer = list[CommittedOffset] | KafkaError
 """The offsets of a group (none after a change), or why the request was refused."""
-
-
-class _Partition(ctypes.Structure):
-    """`rd_kafka_topic_partition_t`"""
-
-    _fields_ = (
-        ("topic", c_char_p),
-        ("partition", c_int32),
-        ("offset", c_int64),
-        ("metadata", c_void_p),
-        ("metadata_size", c_size_t),
-        ("opaque", c_void_p),
-        ("err", c_int),
-        ("_private", c_void_p),
-    )
 
 
 class BrokerStruct(ctypes.Structure):
@@ -80,50 +56,26 @@ class GroupList(ctypes.Structure):
     _fields_ = (("groups", POINTER(GroupInfoStruct)), ("group_cnt", c_int))
 
 
-class _Partitions(ctypes.Structure):
-    """`rd_kafka_topic_partition_list_t`"""
-
-    _fields_ = (("cnt", c_int), ("size", c_int), ("elems", POINTER(_Partition)))
-
-
-_List = POINTER(_Partitions)
 _Many = (c_void_p, c_void_p, c_size_t, c_void_p, c_void_p)
 
 _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
-    "rd_kafka_opaque": (c_void_p, (c_void_p,)),
-    "rd_kafka_brokers_add": (c_int, (c_void_p, c_char_p)),
-    "rd_kafka_metadata": (c_int, (c_void_p, c_int, c_void_p, POINTER(c_void_p), c_int)),
-    "rd_kafka_metadata_destroy": (None, (c_void_p,)),
-    "rd_kafka_err2str": (c_char_p, (c_int,)),
-    "rd_kafka_error_code": (c_int, (c_void_p,)),
-    "rd_kafka_error_string": (c_char_p, (c_void_p,)),
-    "rd_kafka_mem_malloc": (c_void_p, (c_void_p, c_size_t)),
-    "rd_kafka_queue_new": (c_void_p, (c_void_p,)),
-    "rd_kafka_queue_poll": (c_void_p, (c_void_p, c_int)),
-    "rd_kafka_queue_destroy": (None, (c_void_p,)),
-    "rd_kafka_event_error": (c_int, (c_void_p,)),
-    "rd_kafka_event_error_string": (c_char_p, (c_void_p,)),
     "rd_kafka_event_opaque": (c_void_p, (c_void_p,)),
-    "rd_kafka_event_destroy": (None, (c_void_p,)),
     "rd_kafka_AdminOptions_new": (c_void_p, (c_void_p, c_int)),
     "rd_kafka_AdminOptions_destroy": (None, (c_void_p,)),
     "rd_kafka_AdminOptions_set_request_timeout": (c_int, (c_void_p, c_int, c_char_p, c_size_t)),
     "rd_kafka_AdminOptions_set_opaque": (None, (c_void_p, c_void_p)),
     "rd_kafka_AdminOptions_set_require_stable_offsets": (c_void_p, (c_void_p, c_int)),
-    "rd_kafka_topic_partition_list_new": (_List, (c_int,)),
-    "rd_kafka_topic_partition_list_add": (POINTER(_Partition), (_List, c_char_p, c_int32)),
-    "rd_kafka_topic_partition_list_destroy": (None, (_List,)),
-    "rd_kafka_topic_partition_get_leader_epoch": (c_int32, (POINTER(_Partition),)),
-    "rd_kafka_topic_partition_set_leader_epoch": (None, (POINTER(_Partition), c_int32)),
+    "rd_kafka_topic_partition_get_leader_epoch": (c_int32, (POINTER(PartitionStruct),)),
+    "rd_kafka_topic_partition_set_leader_epoch": (None, (POINTER(PartitionStruct), c_int32)),
     "rd_kafka_list_groups": (c_int, (c_void_p, c_char_p, POINTER(POINTER(GroupList)), c_int)),
     "rd_kafka_group_list_destroy": (None, (POINTER(GroupList),)),
     "rd_kafka_group_result_error": (c_void_p, (c_void_p,)),
-    "rd_kafka_group_result_partitions": (_List, (c_void_p,)),
+    "rd_kafka_group_result_partitions": (POINTER(PartitionListStruct), (c_void_p,)),
 } | {
     name: signature
     for call in ("ListConsumerGroupOffsets", "AlterConsumerGroupOffsets", "DeleteConsumerGroupOffsets")
     for name, signature in {
-        f"rd_kafka_{call}_new": (c_void_p, (c_char_p, _List)),
+        f"rd_kafka_{call}_new": (c_void_p, (c_char_p, POINTER(PartitionListStruct))),
         f"rd_kafka_{call}_destroy": (None, (c_void_p,)),
         f"rd_kafka_{call}": (None, _Many),
         f"rd_kafka_event_{call}_result": (c_void_p, (c_void_p,)),
@@ -132,35 +84,7 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-def bind(library: Any, signatures: Mapping[str, tuple[Any, tuple[Any, ...]]]) -> str:
-    """Declare results and arguments of functions; return the name of one that the library lacks, or ''."""
-    for name, (result, arguments) in signatures.items():
-        try:
-            function = getattr(library, name)
-        except AttributeError:
-            return name
-        function.restype, function.argtypes = result, arguments
-    return ""
-
-
-def _load() -> Any:
-    """Load the library. `UsageError` if its release is not one whose objects and functions are known."""
-    if version("confluent-kafka").partition(".")[0] != _RELEASE:
-        raise _unknown_release("keeps its clients in a way that is not known")
-    library: Any = ctypes.CDLL(cimpl.__file__)  # its dependencies' symbols are found through it
-    if missing := bind(library, _SIGNATURES):
-        raise _unknown_release(f"brings a librdkafka without {missing}")
-    return library
-
-
-def _unknown_release(reason: str) -> UsageError:
-    return UsageError(
-        f"confluent-kafka {version('confluent-kafka')} {reason}",
-        "install the release that kbackup is locked to (requirements/run.txt)",
-    )
-
-
-lib = _load()
+bind(lib, _SIGNATURES)
 
 
 def partitions_of(offsets: Sequence[CommittedOffset], whole: bool = False) -> Any:
@@ -179,25 +103,13 @@ def partitions_of(offsets: Sequence[CommittedOffset], whole: bool = False) -> An
     return made
 
 
-def client_of(owner: AdminClient | Consumer | Producer) -> int:
-    """Its `rd_kafka_t *`: the one whose opaque is the object itself."""
-    handle = c_void_p.from_address(id(owner) + object.__basicsize__).value
-    if not handle or lib.rd_kafka_opaque(handle) != id(owner):
-        raise _unknown_release("keeps its client in another way than is known")
-    return handle
-
-
-def committed_of(entry: _Partition) -> CommittedOffset:
+def committed_of(entry: PartitionStruct) -> CommittedOffset:
     """Brokers give text: what a client committed in other bytes comes with U+FFFD in their place."""
     epoch = lib.rd_kafka_topic_partition_get_leader_epoch(ctypes.byref(entry))
     size = entry.metadata_size if entry.metadata else 0
     metadata = ctypes.string_at(entry.metadata, size).decode(errors="replace") if size else ""
     place = TopicPartition(text(entry.topic), entry.partition)
     return CommittedOffset(place, entry.offset, epoch if epoch >= 0 else None, metadata)
-
-
-def text(words: bytes | None) -> str:
-    return (words or b"").decode(errors="replace")
 
 
 class DescribedGroup(NamedTuple):

@@ -1,25 +1,6 @@
-"""Records between librdkafka and their encoded form without a Python object a record, by compiled kernels.
+"""Records between librdkafka and their encoded form without a Python object a record, by compiled kernels; and whatever
+else of librdkafka's C functions confluent-kafka does not bind.
 
-`ImportError` if they can't be loaded: no numba, or a librdkafka that is not one of those known. They are compiled
-once and kept beside the code, or where that can't be written in the user's cache, or for this process alone.
+`library` has the functions, and `property_check` asks librdkafka about properties: both load everywhere. The other
+modules are the kernels, which need numba; `compiled` loads them.
 """
-
-from __future__ import annotations
-
-import os
-from tempfile import TemporaryDirectory
-
-from numba.core import config
-
-from kbackup.kafka.native.librdkafka import version
-
-__all__ = ["version"]
-
-try:
-    from kbackup.formats import schema_kernel  # noqa: F401 (another kernel of tasks)
-    from kbackup.kafka.native import fill, produce
-except RuntimeError:  # numba finds no place to keep compiled code
-    with TemporaryDirectory(prefix="kbackup-kernels-") as _folder:
-        os.environ["NUMBA_CACHE_DIR"] = _folder
-        config.reload_config()  # type: ignore[no-untyped-call]
-        from kbackup.kafka.native import fill, produce  # noqa: F401

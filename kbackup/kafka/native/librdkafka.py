@@ -27,10 +27,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from kbackup.errors import UsageError
 from kbackup.kafka.client import Connection, log
-from kbackup.kafka.groups.calls import TEXT, bind, partitions_of, text
-from kbackup.kafka.groups.calls import lib as library
 from kbackup.kafka.kernel_protocol import CommittedProgress
-from kbackup.types import CommittedOffset, TopicPartition
+from kbackup.kafka.native.library import TEXT, Signature, bind, text
+from kbackup.kafka.native.library import lib as library
+from kbackup.types import TopicPartition
 
 PRODUCER, CONSUMER = 0, 1
 
@@ -48,7 +48,7 @@ _OLDEST, _NEWEST = 0x02050000, 0x03000000
 HEADER_NAME_LENGTH = 16
 """Bytes from a header's length to its name: in `rd_kafka_header_s`, which is not in `rdkafka.h`."""
 
-_SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
+_SIGNATURES: Mapping[str, Signature] = {
     "rd_kafka_version": (c_int, ()),
     "rd_kafka_version_str": (c_char_p, ()),
     "rd_kafka_conf_new": (c_void_p, ()),
@@ -280,15 +280,26 @@ def send_progress(
     client: int, group: str, progress: Mapping[TopicPartition, CommittedProgress], timeout: float
 ) -> None:
     """Add the progress to the transaction, for a group that has no members."""
-    # confluent-kafka writes a note with the NUL byte, and reads up to one
-    offsets = [CommittedOffset(tp, at.next, None, f"{at.note}\0") for tp, at in progress.items()]
-    partitions = partitions_of(offsets, whole=True)
+    partitions = _partitions_of(progress)
     member = lib.rd_kafka_consumer_group_metadata_new(group.encode())
     try:
         check(lib.rd_kafka_send_offsets_to_transaction(client, partitions, member, ms(timeout)))
     finally:
         lib.rd_kafka_consumer_group_metadata_destroy(member)
         lib.rd_kafka_topic_partition_list_destroy(partitions)
+
+
+def _partitions_of(progress: Mapping[TopicPartition, CommittedProgress]) -> Any:
+    """Return a `rd_kafka_topic_partition_list_t *` with an offset to be committed, and its note, for each partition."""
+    made = lib.rd_kafka_topic_partition_list_new(len(progress))
+    for tp, at in progress.items():
+        entry = lib.rd_kafka_topic_partition_list_add(made, tp.topic.encode(), tp.partition)
+        note = f"{at.note}\0".encode()  # confluent-kafka writes a note with the NUL byte, and reads up to one
+        entry.contents.offset = at.next
+        entry.contents.metadata = lib.rd_kafka_mem_malloc(None, len(note))
+        entry.contents.metadata_size = len(note)
+        ctypes.memmove(entry.contents.metadata, note, len(note))
+    return made
 
 
 def check(error: int | None) -> None:

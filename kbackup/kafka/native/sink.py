@@ -10,11 +10,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from confluent_kafka import Consumer
 
 from kbackup.formats import fields
 from kbackup.kafka.client import Connection
-from kbackup.kafka.groups.calls import text
 from kbackup.kafka.kernel_protocol import (
     UNKNOWN,
     Bootstrap,
@@ -22,12 +20,12 @@ from kbackup.kafka.kernel_protocol import (
     RefusedRecordError,
     Runs,
     Undelivered,
-    await_connection,
     cause,
     join,
     runs_of,
 )
-from kbackup.kafka.native import produce as kernel
+from kbackup.kafka.native.compiled import produce as kernel
+from kbackup.kafka.native.library import await_connection, text
 from kbackup.kafka.native.librdkafka import EVENT_DELIVERY, PRODUCER, Handle, check, error_of, lib, ms, send_progress
 from kbackup.kafka.retry import Waiting
 from kbackup.types import Bytes, Int64Array, RecordBlock, TopicPartition
@@ -79,8 +77,6 @@ class KernelSink:
     def init(self, timeout: float) -> None:
         await_connection(self._handle.client, timeout)
         check(lib.rd_kafka_init_transactions(self._handle.client, ms(timeout)))
-
-    def join(self, consumer: Consumer) -> None: ...
 
     def begin(self) -> None:
         check(lib.rd_kafka_begin_transaction(self._handle.client))

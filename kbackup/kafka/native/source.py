@@ -12,7 +12,7 @@ import numpy as np
 
 from kbackup.kafka.client import Connection
 from kbackup.kafka.kernel_protocol import FetchResult, Report
-from kbackup.kafka.native import fill as kernel
+from kbackup.kafka.native.compiled import fill as kernel
 from kbackup.kafka.native.librdkafka import CONSUMER, Handle, error_of, lib, ms
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from kbackup.util.system import BufferPool

@@ -7,16 +7,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from confluent_kafka import Consumer, Producer
 
 from kbackup.errors import UsageError
 from kbackup.kafka.client import Connection
-from kbackup.kafka.native import librdkafka
+from kbackup.kafka.native import library, librdkafka
+from kbackup.kafka.native.library import client_of
 from kbackup.kafka.native.librdkafka import CONSUMER, EVENT_DELIVERY, PRODUCER, Handle, lib
 
 _NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+_FOR_CLIENTS: dict[str, str | int | float | bool] = {**_NOWHERE, "log_level": 0}
 _TOPIC_HANDLE, _PARTITION, _VALUE, _KEY, _OPAQUE = 2, 3, 4, 5, 6
 _PURGE_QUEUE = -152
 
@@ -63,6 +67,31 @@ def test_properties_that_do_not_fit_each_other_are_said() -> None:
     properties = {**_NOWHERE, "security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN"}
     with pytest.raises(UsageError, match="sasl"):
         Handle(Connection(properties, "source"), CONSUMER, {})
+
+
+def test_clients_are_found_in_their_objects() -> None:
+    producer, consumer = Producer(_FOR_CLIENTS), Consumer({**_FOR_CLIENTS, "group.id": "g"})
+    assert lib.rd_kafka_opaque(client_of(producer)) == id(producer)
+    assert client_of(consumer) != client_of(producer)
+    consumer.close()
+    with pytest.raises(UsageError, match="keeps its client in another way"):
+        client_of(consumer)  # it has none any more
+
+
+@pytest.mark.parametrize(
+    ("release", "missing", "reason"),
+    [
+        ("3.0.0", {}, "keeps its clients in a way that is not known"),
+        ("2.99.0", {"rd_kafka_not_there": (None, ())}, "brings a librdkafka without rd_kafka_not_there"),
+    ],
+)
+def test_an_unknown_release_of_confluent_kafka_is_named(
+    release: str, missing: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "version", lambda name: release)
+    monkeypatch.setattr(library, "_SIGNATURES", missing)
+    with pytest.raises(UsageError, match=f"confluent-kafka {release} {reason}"):
+        library._load()
 
 
 def test_an_unknown_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +145,7 @@ def test_kernels_load_where_nothing_can_be_kept() -> None:
     code = (
         "from numba.core import caching\n"
         "caching.CacheImpl._locator_classes = [caching.UserProvidedCacheLocator]\n"
-        "from kbackup.kafka.native import fill\n"
+        "from kbackup.kafka.native.compiled import fill\n"
         "print('loaded')"
     )
     assert "loaded" in _python(code, NUMBA_CACHE_DIR="")

@@ -19,8 +19,8 @@ from kbackup.kafka import produce, retry
 from kbackup.kafka.client import Connection, with_admin
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.kernel_protocol import CommittedProgress
+from kbackup.kafka.oauth import CALLBACK, OAuthToken, Tokens
 from kbackup.kafka.produce import BlockProducer
-from kbackup.kafka.property_check import CALLBACK, OAuthToken, Tokens
 from kbackup.kafka.retry import COORDINATOR_NOT_READY, Answers, Waiting, ask_until_ready
 from kbackup.types import TopicPartition
 from tests.unit.kafka.conftest import answer

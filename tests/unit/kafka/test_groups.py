@@ -1,4 +1,4 @@
-"""Groups without a broker: how commits are cut, who is asked again, and the client behind a Python object."""
+"""Groups without a broker: how commits are cut, and who is asked again."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from typing import Any, ClassVar, cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaError
-from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from kbackup.errors import UsageError
 from kbackup.kafka.admin_protocol.endpoint import NoConnectionError
 from kbackup.kafka.client import Connection
 from kbackup.kafka.groups import admin as group_admin
-from kbackup.kafka.groups import calls as binding
 from kbackup.kafka.groups.admin import GroupAdmin, GroupInfo, partition_of, probe_groups
-from kbackup.kafka.groups.calls import Answer, DescribedGroup, GroupCalls, client_of, committed_of, lib, partitions_of
+from kbackup.kafka.groups.calls import Answer, DescribedGroup, GroupCalls, committed_of, partitions_of
+from kbackup.kafka.native.library import lib
 from kbackup.types import CommittedOffset, TopicPartition
 from tests.support.mock_cluster import OFFSET_COMMIT, OFFSET_FETCH, MockCluster, mock_cluster
 from tests.unit.kafka.conftest import answer
@@ -40,31 +38,6 @@ def test_partition_lists_hold_committed_offsets(entries: list[tuple[int, int | N
         assert [committed_of(made.contents.elems[n]) for n in range(made.contents.cnt)] == offsets
     finally:
         lib.rd_kafka_topic_partition_list_destroy(made)
-
-
-def test_clients_are_found_in_their_objects() -> None:
-    admin, consumer = AdminClient(NOWHERE), Consumer({**NOWHERE, "group.id": "g"})
-    assert lib.rd_kafka_opaque(client_of(admin)) == id(admin)
-    assert client_of(consumer) != client_of(admin)
-    consumer.close()
-    with pytest.raises(UsageError, match="keeps its client in another way"):
-        client_of(consumer)  # it has none any more
-
-
-@pytest.mark.parametrize(
-    ("release", "missing", "reason"),
-    [
-        ("3.0.0", {}, "keeps its clients in a way that is not known"),
-        ("2.99.0", {"rd_kafka_not_there": (None, ())}, "brings a librdkafka without rd_kafka_not_there"),
-    ],
-)
-def test_an_unknown_release_of_confluent_kafka_is_named(
-    release: str, missing: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(binding, "version", lambda name: release)
-    monkeypatch.setattr(binding, "_SIGNATURES", missing)
-    with pytest.raises(UsageError, match=f"confluent-kafka {release} {reason}"):
-        binding._load()
 
 
 def test_names_that_c_can_not_hold_are_refused_unasked() -> None:

@@ -11,7 +11,7 @@ import pytest
 from kbackup.kafka.control.errors import LoginError
 from kbackup.kafka.control.login import Login, conversation
 from kbackup.kafka.control.tokens import TokenCache
-from kbackup.kafka.property_check import OAuthToken
+from kbackup.kafka.oauth import OAuthToken
 
 SALT, ROUNDS = b"a salt", 4096
 

@@ -24,7 +24,7 @@ from kbackup.kafka.control import oidc
 from kbackup.kafka.control.errors import LoginError, UnsupportedSettingError
 from kbackup.kafka.control.settings import settings_of
 from kbackup.kafka.control.tokens import TokenCache
-from kbackup.kafka.property_check import OAuthToken
+from kbackup.kafka.oauth import OAuthToken
 
 HIDDEN = "not-to-be-seen"
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"

@@ -1,0 +1,66 @@
+"""OAUTHBEARER tokens from a function of the user's, which a property names."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kbackup.errors import UsageError
+
+CALLBACK = "kbackup.oauth.callback"
+"""The property that names it, `module:function`; librdkafka never sees it."""
+
+_SHAPE = "(token, expiry in seconds since the epoch[, principal[, extensions]])"
+
+
+class OAuthToken(NamedTuple):
+    """`expires` in seconds since the epoch; `extensions` are SASL extensions (RFC 7628)."""
+
+    value: str
+    expires: float
+    principal: str = ""
+    extensions: Mapping[str, str] = {}
+
+
+class Tokens:
+    """Calls the function with `sasl.oauthbearer.config`, as confluent-kafka calls an `oauth_cb`. `failure` is the
+    reason why the last call gave no usable token, '' if it did. A token itself is never shown."""
+
+    def __init__(self, name: str, role: str) -> None:
+        self.name = name
+        self.failure = ""
+        module, _, function = name.partition(":")
+        hint = f"name an importable module:function that returns {_SHAPE}"
+        try:
+            self._function = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UsageError(f"[{role}] {CALLBACK} = {name!r} can't be found: {error}", hint) from error
+        if not callable(self._function):
+            raise UsageError(f"[{role}] {CALLBACK} = {name!r} is no function", hint)
+
+    def __call__(self, config: str) -> OAuthToken:
+        """Raises what the function raises, and `ValueError` for what is no token."""
+        try:
+            token = _token_of(self._function(config))
+        except Exception as error:
+            words = str(error).replace(config, "…") if config else str(error)
+            self.failure = f"{self.name} raised {type(error).__name__}: {words}"
+            raise
+        self.failure = ""
+        return token
+
+
+def _token_of(answer: Any) -> OAuthToken:
+    try:
+        token = OAuthToken(*answer)
+        fits = bool(token.value) and isinstance(token.value, str) and isinstance(token.principal, str)
+        remaining = float(token.expires) - time.time()
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise ValueError(f"its answer is not {_SHAPE}")
+    if remaining <= 0:
+        raise ValueError(f"its token expired {-remaining:.0f} s ago")
+    return token
