@@ -225,8 +225,9 @@ class BrokerConnection:
         try:
             return pending.request.header.get_response_class().decode(data, header=True)
         except Exception as error:
-            # whatever kafka-python stumbles over in bytes that are no such response
-            raise self._failed_as(NotABrokerError(f"the answer to {name} can't be read")) from error
+            # Whatever kafka-python stumbles over in bytes that are no such response. The next answer can be found all
+            # the same: each comes with its length.
+            raise NotABrokerError(f"the answer to {name} can't be read") from error
 
     def give_up(self) -> None:
         """Wait no longer: what was sent is not answered in time."""

@@ -124,6 +124,8 @@ REMEDIES: Mapping[int, Remedy] = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS: _LOADING,
     KafkaError.COORDINATOR_NOT_AVAILABLE: _MOVED,
     KafkaError.NOT_COORDINATOR: _MOVED,
+    # The coordinator still ends a transaction that commits offsets.
+    KafkaError.UNSTABLE_OFFSET_COMMIT: _LOADING,
     # The controller was just elected.
     KafkaError.NOT_CONTROLLER: _MOVED,
     # The partition's leader was just elected, or answers before it knows how far the log is replicated.

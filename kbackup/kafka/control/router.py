@@ -78,27 +78,29 @@ class Question(Generic[K, A]):
     """How brokers are asked about things of one kind.
 
     `request` makes the request for some of them; the broker is there for its versions. `answers` reads the response:
-    things that it leaves out are refused with UNKNOWN_SERVER_ERROR. `at_once` is how many one request asks about, or
-    `batches` cuts them. `change`: the request changes something, so that it is only repeated where a broker has
-    certainly not done it, and goes out when the one before is answered. `newest` is the newest version to use, `oldest`
-    the first one that can say all that is asked: a broker that knows older ones alone is too old.
+    things that it leaves out are refused with UNKNOWN_SERVER_ERROR. `at_once` is how many one request asks about, which
+    may depend on the broker's versions; or `batches` cuts them. `change`: the request changes something, so that it is
+    only repeated where a broker has certainly not done it, and goes out when the one before is answered. `newest` is
+    the newest version to use, `oldest` the first one that can say all that is asked: a broker that knows older ones
+    alone is too old.
     """
 
     request: Callable[[BrokerConnection, list[K]], Any]
     answers: Callable[[Any, list[K]], Answers[K, A]]
-    at_once: int = TOPICS_AT_ONCE
+    at_once: int | Callable[[BrokerConnection], int] = TOPICS_AT_ONCE
     batches: Callable[[Iterable[K]], Iterable[list[K]]] | None = None
     change: bool = False
     newest: int | None = None
     oldest: int = 0
 
-    def cut(self, things: Sequence[K]) -> Iterator[list[K]]:
-        """Yield the things that one request asks about together."""
+    def cut(self, things: Sequence[K], broker: BrokerConnection) -> Iterator[list[K]]:
+        """Yield the things that one request to this broker asks about together."""
         if self.batches is not None:
             yield from self.batches(things)
             return
-        for at in range(0, len(things), self.at_once):
-            yield list(things[at : at + self.at_once])
+        size = self.at_once if isinstance(self.at_once, int) else self.at_once(broker)
+        for at in range(0, len(things), size):
+            yield list(things[at : at + size])
 
 
 class Place(ABC, Generic[K]):
@@ -280,13 +282,14 @@ class Router:
         place: Place[K],
         *,
         final: Collection[int] = (),
+        again: bool = True,
         seconds: float | None = None,
     ) -> tuple[dict[K, A], dict[K, KafkaError]]:
         """Return the answer about each thing, and the error of each that was refused, or that has no answer in
         `seconds`; many things have more time by default.
 
-        Errors whose codes are `final` are answers: they are not asked about again. An error of the connection to a
-        broker is the error of all that was to be asked there."""
+        Errors whose codes are `final` are answers: they are not asked about again; without `again`, no error is. An
+        error of the connection to a broker is the error of all that was to be asked there."""
         answers: dict[K, A] = {}
         refused: dict[K, KafkaError] = {}
         waiting = list(things)
@@ -303,15 +306,15 @@ class Router:
                     refused.pop(thing, None)
                     answers[thing] = answer
             waiting = []
-            if call.remaining() <= PAUSE_SECONDS:
-                break
+            has_time = call.remaining() > PAUSE_SECONDS
             for thing, error in refused.items():
                 remedy = None if error.code() in final else remedy_for(error, change=question.change)
-                if remedy is None or elapsed >= remedy.seconds:
+                if remedy is None:
                     continue
-                waiting.append(thing)
                 if remedy.elsewhere:
-                    place.forget(thing)
+                    place.forget(thing)  # for the next call, too, where this one ends here
+                if again and has_time and elapsed < remedy.seconds:
+                    waiting.append(thing)
             if waiting:
                 time.sleep(PAUSE_SECONDS)
         return answers, refused
@@ -340,7 +343,7 @@ class Router:
                 except RequestError as error:
                     found += [(thing, error.kafka_error()) for thing in theirs]
                 else:
-                    lanes.append(Lane(broker, deque(question.cut(theirs))))
+                    lanes.append(Lane(broker, deque(question.cut(theirs, broker))))
             for thing, answer in self._run(lanes, question, call):
                 found.append((thing, answer))
         return found
@@ -629,7 +632,7 @@ class Coordinators(Place[str]):
         version = broker.version_of(FindCoordinatorRequest())
         at_once = _COORDINATORS_AT_ONCE if version >= _FIRST_WITH_MANY_KEYS else 1
         question = Question[str, None](self._request, self._learn, at_once=at_once)
-        lane = Lane(broker, deque(question.cut(names)))
+        lane = Lane(broker, deque(question.cut(names, broker)))
         found = self._router._run([lane], question, deadline)
         return {name: answer for name, answer in found if isinstance(answer, KafkaError)}
 
