@@ -20,7 +20,6 @@ from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.errors import REQUEST_SECONDS
 from kbackup.kafka.control.topics import Topic
 from kbackup.kafka.control.unavailable import Unavailable
-from kbackup.kafka.groups.admin import OTHER
 from kbackup.metadata.entities import (
     SCRAM_SECRETS,
     MetadataPartName,
@@ -198,7 +197,6 @@ def settings_warnings(metadata: Metadata) -> list[str]:
 Offline = Collection[TopicPartition]
 ABSENT = "the source cluster has no such group"
 _SYNTAX = "check the name; regular expressions go between slashes"
-_UNKNOWN_KIND = "it has no committed offsets, and its brokers don't tell its type (before Kafka 4.1 of no share group)"
 
 
 def discover(
@@ -254,12 +252,9 @@ def groups(
     )
     captured: list[Group] = []
     for name, offsets in sorted(committed.items()):
-        kind = chosen[name].type
-        if kind == OTHER and not offsets:
-            not_carried[name] = _UNKNOWN_KIND
         if ours := as_stored(c for c in offsets if c.tp.topic in topics):
-            kind = "streams" if kind == OTHER else kind
-            captured.append(Group(group=name, type=kind, state=chosen[name].state, offsets=ours))
+            kind = chosen[name]
+            captured.append(Group(group=name, type=kind.type, state=kind.state, offsets=ours))
     return Groups(captured_at=now(), groups=tuple(captured), not_carried=not_carried)
 
 

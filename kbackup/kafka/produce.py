@@ -15,7 +15,8 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.kafka import kernel
 from kbackup.kafka.client import READS_ALONE, Connection, Properties
-from kbackup.kafka.groups.calls import GroupCalls
+from kbackup.kafka.control.groups import stable_offsets
+from kbackup.kafka.control.router import Router
 from kbackup.kafka.kernel_protocol import (
     CAUSED_BY_ANOTHER,
     CommittedProgress,
@@ -26,14 +27,10 @@ from kbackup.kafka.kernel_protocol import (
     Undelivered,
     resolve,
 )
-from kbackup.kafka.retry import COORDINATOR_NOT_READY, Waiting
-from kbackup.types import Int64Array, RecordBlock, TopicPartition
-from kbackup.util.system import attempts
+from kbackup.kafka.retry import Waiting
+from kbackup.types import CommittedOffset, Int64Array, RecordBlock, TopicPartition
 
-_COORDINATOR = 30.0  # s, for one to become ready
-_PAUSE = 0.3  # s, before it is asked again
-_NOT_YET = {*COORDINATOR_NOT_READY, KafkaError.UNSTABLE_OFFSET_COMMIT}
-OFFSETS_SECONDS = 60.0  # s, for progress to be read, or to be added to a transaction
+OFFSETS_SECONDS = 60.0  # s, for progress to be added to a transaction
 
 TUNING: dict[str, Any] = {
     "enable.idempotence": True,
@@ -234,20 +231,22 @@ class BlockProducer:
         """Fence whoever had this id before, end its transaction, and return the progress it left."""
         if not self._transactional:
             return {}
-        settings = {"group.id": self._group, "enable.auto.commit": False}
         with self._errors("starting transactions"):
             self._sink.init(_TIMEOUT)
-            with closing(self._connection.consumer(settings)) as consumer:
-                # the coordinator may not be ready yet, or still ends a transaction
-                for _ in attempts(_COORDINATOR, _PAUSE):
-                    calls = GroupCalls(consumer, OFFSETS_SECONDS)
-                    ((_, committed),) = calls.committed([self._group], partitions, stable=True)
-                    if not isinstance(committed, KafkaError) or committed.code() not in _NOT_YET:
-                        break
-                if isinstance(committed, KafkaError):
-                    raise KafkaException(committed)
+            committed = self._committed(partitions)
         # a note is written with the NUL byte behind it that confluent-kafka wants
         return {c.tp: CommittedProgress(c.offset, c.metadata.rstrip("\0")) for c in committed}
+
+    def _committed(self, partitions: Sequence[TopicPartition]) -> list[CommittedOffset]:
+        """Return the progress that the group has; raise `KafkaException` where it is not told."""
+        router = Router(self._connection)
+        try:
+            committed = stable_offsets(router, self._group, partitions)
+        finally:
+            router.close()
+        if isinstance(committed, KafkaError):
+            raise KafkaException(committed)
+        return committed
 
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
         """Queue a block's records for `tp`, in order; blocks while the queue is full.

@@ -106,22 +106,6 @@ def ask_until_ready(
     return answers, refused
 
 
-def list_until_ready(
-    ask: Callable[[], tuple[A, Mapping[str, KafkaError]]], not_ready: NotReady
-) -> tuple[A, Mapping[str, KafkaError]]:
-    """Return a listing that several brokers add to, and the errors of brokers or entries that it lacks.
-
-    The whole listing is asked for again while one of them is refused with a code of `not_ready`.
-    """
-    started = time.monotonic()
-    while True:
-        elapsed = time.monotonic() - started
-        listing, refused = ask()
-        if not any(elapsed < not_ready.get(error.code(), 0) for error in refused.values()):
-            return listing, refused
-        time.sleep(_PAUSE)
-
-
 def answered(item: K, future: Future[Any]) -> tuple[K, Any]:
     """Return `item` and what its admin request returned, or the `KafkaError` that it was refused with."""
     try:

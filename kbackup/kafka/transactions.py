@@ -18,9 +18,9 @@ from confluent_kafka import KafkaError
 from kbackup.errors import CorruptError
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.errors import RefusedRequestError
+from kbackup.kafka.control.groups import OFFSETS_TOPIC
 from kbackup.kafka.control.logs import LogBatch, LogWindow, describe_producers, log_windows, readable_topics
 from kbackup.kafka.control.unavailable import Unavailable, UnavailableError
-from kbackup.kafka.groups.admin import OFFSETS_TOPIC
 from kbackup.kafka.retry import TIMEOUT
 from kbackup.kafka.transaction_records import Commit, Entry, commit_of, entry_of
 from kbackup.types import Offsets, TopicPartition

@@ -22,9 +22,9 @@ from kbackup.config.models import Backup, Follow
 from kbackup.errors import KbackupError
 from kbackup.jobs import capture
 from kbackup.jobs.backup.job import BackupReport, backup
+from kbackup.kafka.control import groups as group_admin
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.topics import TopicToCreate
-from kbackup.kafka.groups import admin as group_admin
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from tests.faults.conftest import Counting
@@ -71,7 +71,7 @@ def test_a_partition_without_a_leader_is_named_and_the_others_are_backed_up(
     brokers.kill(1)
     brokers.wait(0, lambda: cluster.topics(["orders"])["orders"].offline == (1,), "the loss of a leader")
     monkeypatch.setattr(capture, "REQUEST_SECONDS", 0.0)
-    for name in ("TIMEOUT", "_SHORT_TIMEOUT"):
+    for name in ("REQUEST_SECONDS", "_SHORT_SECONDS"):
         monkeypatch.setattr(group_admin, name, 1.0)  # the dead broker names no groups
     report = sell_and_back_up(0)
     assert report.offline == ("orders-1",)

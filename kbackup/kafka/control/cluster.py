@@ -12,12 +12,12 @@ from kbackup.kafka.control.access import SecurityAdmin
 from kbackup.kafka.control.configs import TopicConfigs, broker_configs, configs_of_some_broker
 from kbackup.kafka.control.dynamic_configs import DynamicConfigs
 from kbackup.kafka.control.errors import RequestError
+from kbackup.kafka.control.groups import GroupAdmin
 from kbackup.kafka.control.members import Members
 from kbackup.kafka.control.offsets import EpochPosition, LogOffset, LogOffsets, Validation, validate_epochs
 from kbackup.kafka.control.router import Router, explained, explaining
 from kbackup.kafka.control.topics import Topic, TopicAdmin, describe_topics, missing_rights, topic_names
 from kbackup.kafka.control.unavailable import Unavailable
-from kbackup.kafka.groups.admin import GroupAdmin
 from kbackup.types import TopicPartition
 
 _CONNECT_SECONDS = 15.0
@@ -89,8 +89,7 @@ class Cluster:
     def __init__(self, properties: Properties, role: str) -> None:
         self.connection = Connection(admin_properties(properties), role)
         self.router = Router(self.connection)
-        self._admin = self.connection.admin()
-        self.groups = GroupAdmin(self.connection, self._admin)
+        self.groups = GroupAdmin(self.router)
         self.security = SecurityAdmin(self.router)
         self.dynamic_configs = DynamicConfigs(self.router)
         self.members = Members(self.router)

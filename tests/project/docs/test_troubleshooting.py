@@ -70,7 +70,7 @@ def test_waits_are_those_of_the_code() -> None:
         config.backup.poll_timeout_seconds,
         replay.SILENCE,
         compare._TIMEOUT,
-        produce._COORDINATOR,
+        errors.REQUEST_SECONDS,
         produce.OFFSETS_SECONDS,
         produce._TIMEOUT,
         produce.TRANSACTION_SECONDS,

@@ -34,8 +34,7 @@ from kbackup.archive.query.java import java_content, java_topics
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import begin_writing, open_or_create
 from kbackup.errors import CorruptError, KbackupError, NoArchiveError, UsageError
-from kbackup.kafka.groups.admin import _GROUP as ADMIN_GROUP
-from kbackup.kafka.groups.admin import probe_groups
+from kbackup.kafka.control.groups import probe_groups
 from kbackup.store import open_store
 from kbackup.store.base import is_key
 from kbackup.store.file import FileStore
@@ -129,7 +128,7 @@ def test_own_groups_of_an_old_archive_are_not_read(store: FaultyStore) -> None:
         layout.reader_group("backup", "r"),
         layout.reader_group("verify", "v"),
         *probe_groups(2),
-        ADMIN_GROUP,
+        "kbackup-groups",
     ]
     offsets = dict.fromkeys([*own, "billing", "kbackup-groups-page"], 3)
     segments = write(store, target(), range(10))

@@ -25,7 +25,7 @@ from kbackup.jobs.drill import job
 from kbackup.jobs.drill.job import Drill, drill, pinned, scratch_options
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.restore.plan import plan_restore, select_content
-from kbackup.kafka.groups.admin import GroupInfo
+from kbackup.kafka.control.groups import GroupInfo
 from kbackup.metrics.registry import Silent
 from kbackup.store import Store, open_store
 from tests.support.archives import commit_point, group_at, make_archive, topic_state, write

@@ -15,9 +15,11 @@ from confluent_kafka import Consumer, Producer
 
 from kbackup.errors import UsageError
 from kbackup.kafka.client import Connection
+from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.kafka.native import library, librdkafka
 from kbackup.kafka.native.library import client_of
 from kbackup.kafka.native.librdkafka import CONSUMER, EVENT_DELIVERY, PRODUCER, Handle, lib
+from kbackup.types import TopicPartition
 
 _NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
 _FOR_CLIENTS: dict[str, str | int | float | bool] = {**_NOWHERE, "log_level": 0}
@@ -54,6 +56,20 @@ def test_a_message_is_laid_out_as_the_kernels_read_it() -> None:
     lib.rd_kafka_event_destroy(event)
     lib.rd_kafka_topic_destroy(topic)
     handle.close()
+
+
+def test_progress_is_handed_over_with_the_byte_that_ends_its_note() -> None:
+    progress = {
+        TopicPartition("orders", 3): CommittedProgress(2**62, "\u00fc"),
+        TopicPartition("t", 0): CommittedProgress(0, ""),
+    }
+    made = librdkafka._partitions_of(progress)
+    try:
+        entries = made.contents.elems[: made.contents.cnt]
+        found = [(e.topic, e.partition, e.offset, ctypes.string_at(e.metadata, e.metadata_size)) for e in entries]
+    finally:
+        lib.rd_kafka_topic_partition_list_destroy(made)
+    assert found == [(b"orders", 3, 2**62, "ü\0".encode()), (b"t", 0, 0, b"\0")]
 
 
 def test_a_value_that_is_refused_is_not_shown() -> None:

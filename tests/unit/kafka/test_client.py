@@ -8,11 +8,10 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
-from confluent_kafka.admin import AdminClient
 
 from kbackup.errors import ClusterError, UnreachableError, UsageError
 from kbackup.kafka import produce, retry
@@ -23,7 +22,6 @@ from kbackup.kafka.oauth import CALLBACK, OAuthToken, Tokens
 from kbackup.kafka.produce import BlockProducer
 from kbackup.kafka.retry import COORDINATOR_NOT_READY, Answers, Waiting, ask_until_ready
 from kbackup.types import TopicPartition
-from tests.unit.kafka.conftest import answer
 
 SOURCE = {"bootstrap.servers": "b:1"}
 ALERT = "ssl://b:1/bootstrap: Receive failed: error:0A000412:SSL routines::ssl/tls alert bad certificate"
@@ -244,34 +242,6 @@ def test_a_producer_whose_progress_is_never_taken(released: threading.Event, mon
     with pytest.raises(ClusterError, match="did not take the progress"):
         producer.commit({TopicPartition("t", 0): CommittedProgress(5, "note")})
     producer.close()
-
-
-# Requests that a cluster refuses because a leader, coordinator or controller was just elected.
-
-
-class Admin:
-    """Refuses every request with the next of `errors`; then it answers."""
-
-    def __init__(self, *errors: object) -> None:
-        self.errors = list(errors)
-
-    def delete_consumer_groups(self, asked: list[str], **_: object) -> dict[str, Future[Any]]:
-        return {name: answer(self.errors.pop(0) if self.errors else None) for name in asked}
-
-
-def cluster(admin: Admin) -> Cluster:
-    made = Cluster({"bootstrap.servers": "127.0.0.1:1", "log_level": "0"}, "target")
-    made.groups._admin = cast(AdminClient, admin)
-    return made
-
-
-def test_a_group_whose_coordinator_moves_is_deleted(clock: list[float]) -> None:
-    cluster(Admin(KafkaError.NOT_COORDINATOR)).groups.delete(["g"])
-    assert len(clock) == 1
-    gone = Admin(KafkaError.GROUP_ID_NOT_FOUND, KafkaError.GROUP_AUTHORIZATION_FAILED)
-    deleted = cluster(gone).groups.delete_each(["g", "h"])
-    assert deleted["g"] == ""
-    assert "deleting group h" in deleted["h"]
 
 
 def test_only_what_is_not_ready_is_asked_again(clock: list[float]) -> None:
