@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, libversion
-from confluent_kafka.admin import AdminClient
 
 from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageError
 from kbackup.kafka.oauth import CALLBACK, Tokens
-from kbackup.kafka.retry import TIMEOUT
 from kbackup.metadata.sources import is_source_property
 from kbackup.util.plain_http import warn_of_plain_http
 
@@ -76,10 +73,6 @@ begins, the longer before the shorter."""
 
 
 log = logging.getLogger("kbackup.librdkafka")
-
-_STEADY = {"enable.sparse.connections": False}
-"""Of an admin client: a request that waits for a broker would else have librdkafka (2.16) connect to it thousands of
-times a second while it is down, as each attempt forgets `reconnect.backoff.ms`."""
 
 READS_ALONE: Mapping[str, Any] = {
     "enable.auto.commit": False,
@@ -247,16 +240,6 @@ class Connection:
             f"check the function that [{self.role}] {CALLBACK} names",
         )
 
-    def result(self, future: Future[Any], doing: str, missing: Callable[[KafkaError], bool] | None = None) -> Any:
-        """Return the result of an admin request; None if `missing` accepts its error as an absent object."""
-        try:
-            return future.result(timeout=TIMEOUT * 2)
-        except KafkaException as raised:
-            error: KafkaError = raised.args[0]
-            if missing is not None and missing(error):
-                return None
-            raise self.error(error, doing) from raised
-
     @contextmanager
     def errors(self, doing: str) -> Iterator[None]:
         """Turns what confluent-kafka raises inside into kbackup's errors."""
@@ -264,15 +247,6 @@ class Connection:
             yield
         except KafkaException as raised:
             raise self.error(raised.args[0], doing) from raised
-
-    def admin(self) -> AdminClient:
-        if self.tokens is not None:
-            # once, before the first client: it would wait ten seconds for a token that does not come
-            try:
-                self.tokens(self.properties.get("sasl.oauthbearer.config", ""))
-            except Exception:  # noqa: BLE001 (it is the user's function)
-                raise self._no_token() from None  # what it raised may hold what a token is made from
-        return self._made(AdminClient, _STEADY)
 
     def consumer(self, extra: Mapping[str, Any]) -> Consumer:
         return self._made(Consumer, extra)

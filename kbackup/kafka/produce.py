@@ -27,7 +27,7 @@ from kbackup.kafka.kernel_protocol import (
     Undelivered,
     resolve,
 )
-from kbackup.kafka.retry import Waiting
+from kbackup.kafka.waiting import Waiting
 from kbackup.types import CommittedOffset, Int64Array, RecordBlock, TopicPartition
 
 OFFSETS_SECONDS = 60.0  # s, for progress to be added to a transaction

@@ -17,11 +17,10 @@ from confluent_kafka import KafkaError
 
 from kbackup.errors import CorruptError
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.kafka.control.errors import RefusedRequestError
+from kbackup.kafka.control.errors import REQUEST_SECONDS, RefusedRequestError
 from kbackup.kafka.control.groups import OFFSETS_TOPIC
 from kbackup.kafka.control.logs import LogBatch, LogWindow, describe_producers, log_windows, readable_topics
 from kbackup.kafka.control.unavailable import Unavailable, UnavailableError
-from kbackup.kafka.retry import TIMEOUT
 from kbackup.kafka.transaction_records import Commit, Entry, commit_of, entry_of
 from kbackup.types import Offsets, TopicPartition
 from kbackup.util.system import attempts
@@ -90,7 +89,7 @@ def begin_cut(cluster: Cluster, *, offsets_topic_exists: bool = False) -> CutBeg
 
     `offsets_topic_exists`: somebody has seen `__consumer_offsets`, so this waits until every broker knows it."""
     groups: tuple[TopicPartition, ...] = ()
-    for _ in attempts(TIMEOUT, _ELECTION_PAUSE):
+    for _ in attempts(REQUEST_SECONDS, _ELECTION_PAUSE):
         try:
             _, groups = _internal_topics(cluster)
         except UnavailableError as error:

@@ -20,11 +20,16 @@ from kbackup.archive import layout
 from kbackup.archive.models import Manifest, TopicState
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.table import Segment
-from kbackup.kafka.retry import COORDINATOR_NOT_READY
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from tests.support.kafka_raw import raw_positions
 from tests.unit.formats.reference import Record, decode_records
+
+_COORDINATOR_NOT_READY = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
 
 Records = dict[int, list[Record]]
 """Records by partition, in order; a partition with none is there too."""
@@ -110,7 +115,7 @@ def commit(bootstrap: str, group: str, positions: Mapping[tuple[str, int], Posit
                 committed = consumer.commit(offsets=offsets, asynchronous=False) or []
                 break
             except KafkaException as raised:  # right after the broker's start
-                if raised.args[0].code() not in COORDINATOR_NOT_READY or time.monotonic() > until:
+                if raised.args[0].code() not in _COORDINATOR_NOT_READY or time.monotonic() > until:
                     raise
                 time.sleep(0.1)
         for some in committed:

@@ -27,7 +27,7 @@ from kbackup.kafka.kernel_protocol import (
 from kbackup.kafka.native.compiled import produce as kernel
 from kbackup.kafka.native.library import await_connection, text
 from kbackup.kafka.native.librdkafka import EVENT_DELIVERY, PRODUCER, Handle, check, error_of, lib, ms, send_progress
-from kbackup.kafka.retry import Waiting
+from kbackup.kafka.waiting import Waiting
 from kbackup.types import Bytes, Int64Array, RecordBlock, TopicPartition
 
 _MESSAGES = 4096  # reports that are taken from an event at a time

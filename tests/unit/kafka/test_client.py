@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from types import ModuleType
 from typing import Any
 
@@ -14,13 +13,15 @@ import pytest
 from confluent_kafka import KafkaError
 
 from kbackup.errors import ClusterError, UnreachableError, UsageError
-from kbackup.kafka import produce, retry
+from kbackup.kafka import produce
 from kbackup.kafka.client import Connection, with_admin
 from kbackup.kafka.control.cluster import Cluster
+from kbackup.kafka.control.errors import LoginError
+from kbackup.kafka.control.tokens import user_tokens
 from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.kafka.oauth import CALLBACK, OAuthToken, Tokens
 from kbackup.kafka.produce import BlockProducer
-from kbackup.kafka.retry import COORDINATOR_NOT_READY, Answers, Waiting, ask_until_ready
+from kbackup.kafka.waiting import Waiting
 from kbackup.types import TopicPartition
 
 SOURCE = {"bootstrap.servers": "b:1"}
@@ -114,32 +115,26 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("client", ["native", "admin"])
 @pytest.mark.exhaustive
-def test_a_token_is_renewed_while_nobody_polls(client: str, ours: ModuleType) -> None:
+def test_a_token_is_renewed_while_nobody_polls(ours: ModuleType) -> None:
     """From a thread of librdkafka's: a client may wait for a transaction, or for nothing."""
     renewed = threading.Event()
     given: list[float] = []
 
     def give(config: str) -> tuple[str, float]:
         given.append(time.time())
-        if len(given) > 2:  # an admin client tries one first
+        if len(given) > 1:
             renewed.set()
         return "t", time.time() + 2
 
     vars(ours)["give"] = give
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
     connection = Connection({"bootstrap.servers": "127.0.0.1:9", **login, CALLBACK: "ours:give"}, "source")
-    if client == "admin":
-        admin = connection.admin()
-        assert renewed.wait(60)
-        del admin
-    else:
-        from kbackup.kafka.native.librdkafka import Handle
+    from kbackup.kafka.native.librdkafka import Handle
 
-        handle = Handle(connection, 1, {})
-        assert renewed.wait(60)
-        handle.close()
+    handle = Handle(connection, 1, {})
+    assert renewed.wait(60)
+    handle.close()
 
 
 def test_a_callback_is_no_property_of_librdkafka(ours: ModuleType) -> None:
@@ -189,9 +184,13 @@ def test_a_failure_is_told_without_what_the_token_is_made_from(ours: ModuleType)
 
     vars(ours)["give"] = give
     connection = Connection({**SOURCE, CALLBACK: "ours:give", "sasl.oauthbearer.config": "hush"}, "source")
-    with pytest.raises(UnreachableError) as raised:
-        connection.admin()
-    assert raised.value.message == (
+    source = user_tokens(connection)
+    assert source is not None
+    with pytest.raises(LoginError) as raised:
+        source()
+    error = connection.error(raised.value.kafka_error(), "")
+    assert isinstance(error, UnreachableError)
+    assert error.message == (
         "no token to log in to the source cluster at b:1: ours:give raised ConnectionError: 401 for https://idp/?secret=********"
     )
     assert raised.value.__suppress_context__
@@ -242,39 +241,3 @@ def test_a_producer_whose_progress_is_never_taken(released: threading.Event, mon
     with pytest.raises(ClusterError, match="did not take the progress"):
         producer.commit({TopicPartition("t", 0): CommittedProgress(5, "note")})
     producer.close()
-
-
-def test_only_what_is_not_ready_is_asked_again(clock: list[float]) -> None:
-    loading, denied = (
-        KafkaError(code) for code in (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.GROUP_AUTHORIZATION_FAILED)
-    )
-    answers: dict[str, list[Any]] = {"at once": [1], "later": [loading, loading, 2], "never": [denied]}
-    requests: list[list[str]] = []
-
-    def ask(items: list[str]) -> Answers[str, int]:
-        requests.append(items)
-        for item in items:
-            yield item, answers[item].pop(0)
-
-    assert ask_until_ready(answers, ask, COORDINATOR_NOT_READY) == ({"at once": 1, "later": 2}, {"never": denied})
-    assert requests == [["at once", "later", "never"], ["later"], ["later"]]
-
-
-def test_a_request_that_takes_long_is_repeated_once(clock: list[float]) -> None:
-    requests: list[list[int]] = []
-
-    def ask(items: list[int]) -> Answers[int, str]:
-        requests.append(items)
-        clock.append(31)
-        for item in items:
-            yield item, KafkaError(KafkaError.NOT_COORDINATOR) if item or len(requests) == 1 else "answer"
-
-    answers, refused = ask_until_ready([0, 1], ask, COORDINATOR_NOT_READY)
-    assert (answers, [*refused], requests) == ({0: "answer"}, [1], [[0, 1], [0, 1]])
-
-
-def test_a_request_without_an_answer_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "TIMEOUT", 0.01)
-    silent: Future[None] = Future()
-    item, error = retry.answered("orders", silent)
-    assert (item, error.code()) == ("orders", KafkaError._TIMED_OUT)

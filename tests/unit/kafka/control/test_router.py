@@ -28,7 +28,14 @@ from kafka.protocol.sasl import (
 )
 
 from kbackup.kafka.control import router as routing
-from kbackup.kafka.control.errors import NOT_A_BROKER, LoginError, NoConnectionError, RefusedRequestError, RequestError
+from kbackup.kafka.control.errors import (
+    NOT_A_BROKER,
+    LoginError,
+    NoConnectionError,
+    RefusedRequestError,
+    Remedy,
+    RequestError,
+)
 from kbackup.kafka.control.router import AnyBroker, Brokers, Controller, Coordinators, Leaders, Question, Router
 from kbackup.types import TopicPartition
 from tests.support.fake_broker import FakeCluster, HangUp, fake_cluster
@@ -500,6 +507,18 @@ def test_refusals_are_repeated_as_long_as_the_table_says(monkeypatch: pytest.Mon
         with pytest.raises(RefusedRequestError):
             router.ask(ListGroupsRequest(), seconds=0.3)
         assert len(cluster.asked(ListGroupsRequest)) > 3
+
+
+def test_a_request_that_takes_long_is_repeated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def once(error: KafkaError, *, change: bool) -> Remedy:
+        return Remedy(0.15, elsewhere=True, refused=False)
+
+    monkeypatch.setattr(routing, "remedy_for", once)  # half of what a request may take, as in the table
+    with routed(socket_timeout_ms="300") as (cluster, router):
+        cluster.on(ListGroupsRequest, lambda request: None)
+        with pytest.raises(RequestError):
+            router.ask(ListGroupsRequest(), seconds=5)
+        assert len(cluster.asked(ListGroupsRequest)) == 2
 
 
 # Threads and processes.
