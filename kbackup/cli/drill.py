@@ -77,10 +77,11 @@ def command(
 
     show_connecting(context, "target")
     with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
-        from kbackup.jobs.drill.job import Drill, drill  # while the JVM starts
+        from kbackup.jobs.drill.job import DrillRequest, drill  # while the JVM starts
+        from kbackup.jobs.restore.request import RestoreRequest
 
-        options = Drill(config.restore, prefix, keep, on_source, show)
-        report = drill(options, config.target, store, state, session, shown, publish)
+        request = DrillRequest(RestoreRequest.of(config.restore), prefix, keep, on_source, show)
+        report = drill(request, config.target, store, state, session, shown, publish)
     count_drill(report)
     _show(report, state, reporter)
     reporter.document(report)

@@ -22,15 +22,16 @@ from kbackup.cli.common.options import (
 )
 from kbackup.cli.common.output import Cell, Reporter, columns
 from kbackup.cli.common.session import archive_store, state_store
-from kbackup.cli.common.undo import show_unconfirmed, undo_options
+from kbackup.cli.common.undo import named_restore, show_unconfirmed, undo_options
 from kbackup.config.windows import TIMES, moment_of
 from kbackup.errors import EXIT_LOSS, EXIT_OK, NoArchiveError, UsageError, suggest_name
 from kbackup.util.text import plural
 
 if TYPE_CHECKING:
     from kbackup.archive.query.groups import GroupOverview, GroupsOverview
-    from kbackup.jobs.groups.job import GroupResult, GroupsPlanReport, GroupsReport, GroupUndoReport, Prepared
+    from kbackup.jobs.groups.job import GroupResult, GroupsPlanReport, GroupsReport, Prepared
     from kbackup.jobs.groups.plan import Moment
+    from kbackup.jobs.groups.undo import GroupUndoReport
     from kbackup.kafka.control.cluster import Cluster
 
 
@@ -225,20 +226,15 @@ def undo(context: CommandContext, number: int | None, confirm: bool, accept_unpr
     code 3 when a group could not be put back.
     """
     from kbackup.archive.query.selection import Selection
-    from kbackup.jobs.groups.job import undo as undo_groups
+    from kbackup.archive.restores.journal import RestoreJournal
+    from kbackup.jobs.groups.undo import GroupsUndo
 
-    restore = context.config.restore
-    if restore.restore_id is None:
-        raise UsageError("no restore is named", "give --restore-id")
-    report = undo_groups(
-        _cluster(context),
-        state_store(context),
-        restore.restore_id,
-        number,
-        Selection.of(restore.groups, restore.exclude_groups),
-        confirm=confirm,
-        accept_unproven=accept_unproven,
-    )
+    restore_id, restore = named_restore(context), context.config.restore
+    cluster = _cluster(context)
+    journal = RestoreJournal(state_store(context), restore_id)
+    selection = Selection.of(restore.groups, restore.exclude_groups)
+    steps = GroupsUndo(cluster, journal, number, selection)
+    report = journal.undo(steps, confirm=confirm, accept_unproven=accept_unproven)
     show_undone(report, context.reporter)
     context.reporter.document(report)
     return EXIT_LOSS if report.missing else EXIT_OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import click
@@ -23,7 +24,7 @@ from kbackup.cli.common.options import (
 )
 from kbackup.cli.common.output import Column, Reporter, ShownProgress, columns, show_window
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
-from kbackup.cli.common.undo import show_unconfirmed, undo_options
+from kbackup.cli.common.undo import named_restore, show_unconfirmed, undo_options
 from kbackup.cli.groups import show_results
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.jobs.settings.plan import Changes, SettingsReport, entity_words
@@ -99,27 +100,39 @@ def command(
         raise UsageError(f"{option} is for --undo alone", "leave it out: without --dry-run, a restore restores")
     config, reporter, address = context.config, context.reporter, context.archive
     counted = count or bool(config.restore.where)
-    shown_warnings: set[str] = set()
+    screen = ReporterScreen(reporter, dry_run, counted)
     with spark_session(config, at_once=not dry_run, reporter=reporter) as session, ShownProgress(reporter) as shown:
         store = archive_store(context, address)
         show_connecting(context, "target")
         from kbackup.jobs.restore.report import count_restore  # while the JVM starts
 
-        report = run_restore(
-            *(config, store, session, shown, dry_run),
-            count=count,
-            show_plan=lambda plan, warnings: shown_warnings.update(
-                _show_plan(plan, warnings, dry_run, reporter, counted)
-            ),
-            show_settings=lambda settings: _show_settings(settings, reporter),
-            show_schemas=lambda schemas: _show_schemas(schemas, reporter),
-        )
+        report = run_restore(config, store, session, shown, screen, dry_run=dry_run, count=count)
     if not dry_run:
         count_restore(report)
-        new = [warning for warning in report.warnings if warning not in shown_warnings]
+        new = [warning for warning in report.warnings if warning not in screen.warnings]
         _show_report(report, new, reporter)
     reporter.document(report)
     return EXIT_LOSS if report.missing else EXIT_OK
+
+
+@dataclass
+class ReporterScreen:
+    """Shows a restore on the terminal before it writes anything (a `RestoreScreen`). `counted`: the records of windows
+    were counted. `warnings` are those that were shown: the report of the restore has them again."""
+
+    reporter: Reporter
+    dry_run: bool
+    counted: bool
+    warnings: set[str] = field(default_factory=set)
+
+    def show_plan(self, plan: RestorePlan, warnings: list[str]) -> None:
+        self.warnings.update(_show_plan(plan, warnings, self.dry_run, self.reporter, self.counted))
+
+    def show_settings(self, settings: SettingsReport) -> None:
+        _show_settings(settings, self.reporter)
+
+    def show_schemas(self, schemas: SchemaPlan) -> None:
+        _show_schemas(schemas, self.reporter)
 
 
 def _show_plan(
@@ -246,15 +259,14 @@ def _show_acls(title: str, acls: Iterable[Acl], reporter: Reporter) -> None:
 
 def _undo_settings(context: CommandContext, confirm: bool, accept_unproven: bool) -> int:
     """Show how to put back the ACLs, configs and quotas that the target had before a restore; with `confirm`, do it."""
-    from kbackup.jobs.settings.write import undo_settings
+    from kbackup.archive.restores.journal import RestoreJournal
+    from kbackup.jobs.settings.undo import SettingsUndo
     from kbackup.kafka.control.cluster import Cluster
 
-    config, reporter = context.config, context.reporter
-    restore_id = config.restore.restore_id
-    if restore_id is None:
-        raise UsageError("no restore is named", "give --restore-id")
-    cluster = Cluster(config.target, "target")
-    undone = undo_settings(cluster, state_store(context), restore_id, confirm=confirm, accept_unproven=accept_unproven)
+    reporter, restore_id = context.reporter, named_restore(context)
+    cluster = Cluster(context.config.target, "target")
+    journal = RestoreJournal(state_store(context), restore_id)
+    undone = journal.undo(SettingsUndo(cluster, journal), confirm=confirm, accept_unproven=accept_unproven)
     _show_changes(undone.changes, reporter)
     reporter.warning(*undone.missing)
     if not undone.changes:

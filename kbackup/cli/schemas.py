@@ -26,7 +26,7 @@ from kbackup.cli.common.options import (
 )
 from kbackup.cli.common.output import Cell, ColumnOf, Reporter
 from kbackup.cli.common.session import archive_store, state_store
-from kbackup.cli.common.undo import show_unconfirmed, undo_options
+from kbackup.cli.common.undo import named_restore, show_unconfirmed, undo_options
 from kbackup.cli.groups import InOrder, chosen_moment
 from kbackup.config.windows import TIMES
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError, suggest_name
@@ -37,8 +37,9 @@ from kbackup.util.times import now
 if TYPE_CHECKING:
     from kbackup.archive.models import Manifest, Schemas
     from kbackup.jobs.diff import SchemasDiff
+    from kbackup.jobs.schemas.documents import RestoredSchema, SchemaMap
     from kbackup.jobs.schemas.plan import PlannedSchema, SchemaPlan, SubjectOverview
-    from kbackup.jobs.schemas.write import RestoredSchema, SchemaMap, SchemasUndone
+    from kbackup.jobs.schemas.undo import SchemasUndone
     from kbackup.schemas.base import SchemaVersion
 
 
@@ -296,6 +297,7 @@ def restore(
     not be deleted again. No record is written: 'kbackup restore --schemas map' writes new ids into the records.
     """
     from kbackup.archive.query.selection import Selection, check_selection
+    from kbackup.archive.restores.journal import RestoreJournal
     from kbackup.archive.schemas import SchemaIndex
     from kbackup.jobs.schemas.plan import carried_versions, open_registry, prepare_schemas
     from kbackup.jobs.schemas.write import apply_schemas
@@ -318,7 +320,7 @@ def restore(
     restore_id = given.restore_id or f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
     if not plan.problems:
         context.reporter.note(f"restore {restore_id}")
-    done = apply_schemas(registry, state_store(context), restore_id, plan)
+    done = apply_schemas(registry, RestoreJournal(state_store(context), restore_id), plan)
     show_restored(done, plan, context.reporter)
     context.reporter.document(done)
     return EXIT_LOSS if done.not_set else EXIT_OK
@@ -381,15 +383,14 @@ def undo(context: CommandContext, confirm: bool, accept_unproven: bool) -> int:
     Without --confirm, only show the plan. Leaves what others have changed since, or refer to. Ends with exit code 3
     when something is left.
     """
+    from kbackup.archive.restores.journal import RestoreJournal
     from kbackup.jobs.schemas.plan import open_registry
-    from kbackup.jobs.schemas.write import undo_schemas
+    from kbackup.jobs.schemas.undo import SchemasUndo
 
-    restore_id = context.config.restore.restore_id
-    if restore_id is None:
-        raise UsageError("no restore is named", "give --restore-id")
+    restore_id = named_restore(context)
     registry = open_registry(context.config.target_schema_registry)
-    state = state_store(context)
-    undone = undo_schemas(registry, state, restore_id, confirm=confirm, accept_unproven=accept_unproven)
+    journal = RestoreJournal(state_store(context), restore_id)
+    undone = journal.undo(SchemasUndo(registry, journal), confirm=confirm, accept_unproven=accept_unproven)
     show_undone(undone, context.reporter)
     context.reporter.document(undone)
     return EXIT_LOSS if undone.left else EXIT_OK

@@ -13,7 +13,7 @@ import msgspec
 
 from kbackup.config.keys import Key
 from kbackup.config.secrets import is_secret, shown
-from kbackup.config.windows import parse_duration, parse_range, parse_size, parse_time
+from kbackup.config.windows import parse_duration, parse_range, parse_rule, parse_size, parse_time
 from kbackup.errors import UsageError
 from kbackup.util.linear_regex import LinearRegex
 
@@ -21,16 +21,6 @@ _REFERENCE = re.compile(r"(\$?)\$\{(env|file):([^}]*)\}")
 # an item between commas; those within a /regex/ don't count
 _ITEM = re.compile(r"\s*(/.*?/(?=\s*(?:,|$))|[^,]*?)\s*(?:,|$)")
 _PATTERNS = ("topics", "exclude_topics", "groups", "exclude_groups", "schemas_topics", "no_schemas_topics")
-
-
-def parse_rule(rule: str) -> tuple[LinearRegex, str]:
-    """Return pattern and replacement of "pattern=replacement"; the last "=" counts, as no topic name has one.
-
-    `ValueError` or `re.error` where it is none."""
-    pattern, sign, replacement = rule.rpartition("=")
-    if not sign or not replacement:
-        raise ValueError(rule)
-    return LinearRegex(pattern), replacement
 
 
 def convert(key: Key, value: object, where: str) -> object:

@@ -1,4 +1,4 @@
-"""Sizes, durations and windows of time as people write them."""
+"""Sizes, durations, times, addresses, ranges of offsets and rules for names, as people write them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from kbackup.errors import UsageError
+from kbackup.util.linear_regex import LinearRegex
 
 _UNITS = {"": 1, "b": 1} | {
     f"{letter}{end}": base**power
@@ -201,3 +202,13 @@ def parse_address(text: str) -> TopicAddress:
     if (end is not None and not (start or 0) < end <= _INT64_MAX) or (start or 0) > _INT64_MAX:
         raise ValueError(f"{text} holds no offset")
     return TopicAddress(match["topic"], partition, start, end)
+
+
+def parse_rule(rule: str) -> tuple[LinearRegex, str]:
+    """Return pattern and replacement of "pattern=replacement"; the last "=" counts, as no topic name has one.
+
+    `ValueError` or `re.error` where it is none."""
+    pattern, sign, replacement = rule.rpartition("=")
+    if not sign or not replacement:
+        raise ValueError(rule)
+    return LinearRegex(pattern), replacement

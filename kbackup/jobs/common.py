@@ -1,19 +1,13 @@
-"""What jobs share: a request to stop, rounds until then, and numbered captures in the archive."""
+"""What jobs share: a request to stop, and rounds until then."""
 
 from __future__ import annotations
 
-import re
 import select
 import socket
-from typing import Any, Generic, TypeVar
 
-from kbackup.archive import layout
 from kbackup.archive.lease import LeaseRanOutError
-from kbackup.archive.models import Document, dump, load
-from kbackup.errors import AlreadyExistsError, ClusterError, FencedError, KbackupError, StoreError, UnreachableError
+from kbackup.errors import ClusterError, FencedError, KbackupError, StoreError, UnreachableError
 from kbackup.spark.tasks import TaskError
-from kbackup.store.base import Store
-from kbackup.util.times import now
 
 
 class Stop:
@@ -96,53 +90,3 @@ class RoundLoop:
         self._has_failed = True
         self._pause = min(max(_FIRST_PAUSE, 2 * self._pause), _LAST_PAUSE)
         return self._pause
-
-
-# Numbered captures of a restore on a target: restores/<id>/<name>-<n>.json, from 1, created and never replaced.
-
-
-D = TypeVar("D", bound=Document)
-
-
-class NumberedCaptures(Generic[D]):
-    """The captures of one restore on `state`: documents of one `kind`, in files of one `name`."""
-
-    kind: type[D]
-    name: str
-
-    def __init__(self, state: Store, restore_id: str) -> None:
-        self.state, self.restore_id = state, restore_id
-
-    def numbers(self) -> list[int]:
-        """Return the numbers of the captures, ascending."""
-        pattern = re.compile(rf"{self.name}-([1-9][0-9]*)\.json")
-        listed = self.state.list(layout.restore_key(self.restore_id, f"{self.name}-"))
-        names = (entry.key.rpartition("/")[2] for entry in listed)
-        return sorted(int(found[1]) for name in names if (found := pattern.fullmatch(name)))
-
-    def read(self, number: int) -> D:
-        """Return the capture of that number; `NotFoundError` if there is none."""
-        key = self._key(number)
-        return load(self.kind, self.state.get(key), key)
-
-    def every(self) -> list[D]:
-        """Return the captures, by number."""
-        return [self.read(number) for number in self.numbers()]
-
-    def write(self, by: str, cluster_id: str, **content: object) -> int:
-        """Store `content` under the next free number; return that number. What was captured may be changed from then
-        on."""
-        make: Any = self.kind
-        number = max(self.numbers(), default=0) + 1
-        while True:
-            about = {"restore_id": self.restore_id, "number": number, "by": by, "captured_at": now()}
-            document = make(**about, target_cluster_id=cluster_id, **content)
-            try:
-                self.state.put_new(self._key(number), dump(document))
-            except AlreadyExistsError:
-                number += 1
-            else:
-                return number
-
-    def _key(self, number: int) -> str:
-        return layout.restore_key(self.restore_id, f"{self.name}-{number}.json")

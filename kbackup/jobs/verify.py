@@ -56,7 +56,7 @@ from kbackup.jobs.groups.job import GroupsBefore
 from kbackup.jobs.keys import check_data_keys
 from kbackup.jobs.mirror.flow import FlowStatus
 from kbackup.jobs.restore.report import RestoreReport
-from kbackup.jobs.schemas.write import SchemaMap, SchemasBefore
+from kbackup.jobs.schemas.documents import SchemaMap, SchemasBefore
 from kbackup.jobs.settings.write import SettingsBefore
 from kbackup.metrics.registry import Phases, ProgressListener, counted
 from kbackup.spark.tasks import ProgressSender, Spark, run_counted

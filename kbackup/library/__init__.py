@@ -30,13 +30,11 @@ from kbackup.store import Store, open_store
 from kbackup.util.system import cache_folder
 
 if TYPE_CHECKING:
-    from kbackup.archive.restores.plan import RestorePlan
     from kbackup.jobs.backup.job import BackupReport
     from kbackup.jobs.backup.plan import Plan
     from kbackup.jobs.export.job import ExportReport
+    from kbackup.jobs.restore.job import RestoreScreen
     from kbackup.jobs.restore.report import RestoreReport
-    from kbackup.jobs.schemas.plan import SchemaPlan
-    from kbackup.jobs.settings.plan import SettingsReport
     from kbackup.jobs.status import ArchiveStatus
     from kbackup.jobs.verify import VerifyReport
     from kbackup.spark.session import SparkSession, Starting
@@ -271,7 +269,7 @@ def restore(
     exit code 3 on the command line. With topics in `failed`, the restore is not done, and goes on with its id."""
     chosen = configured(config, "restore", settings)
     with spark_of(chosen, spark) as session, opened(chosen) as store:
-        return run_restore(chosen, store, session, listener or Silent(), dry_run, count=count)
+        return run_restore(chosen, store, session, listener or Silent(), dry_run=dry_run, count=count)
 
 
 def run_restore(
@@ -279,25 +277,21 @@ def run_restore(
     store: Store,
     spark: Callable[[], SparkSession],
     listener: ProgressListener,
-    dry_run: bool,
-    show_plan: Callable[[RestorePlan, list[str]], None] = lambda _plan, _warnings: None,
-    show_settings: Callable[[SettingsReport], None] = lambda _settings: None,
-    show_schemas: Callable[[SchemaPlan], None] = lambda _schemas: None,
+    screen: RestoreScreen | None = None,
+    *,
+    dry_run: bool = False,
     count: bool = False,
 ) -> RestoreReport:
-    """Restore by the configuration; with `count`, records in windows are counted first. The callbacks get the plan with
+    """Restore by the configuration; with `count`, records in windows are counted first. The `screen` gets the plan with
     its warnings, and the changes of settings and schemas, before anything is written."""
+    from kbackup.jobs.restore.job import RestoreResources
     from kbackup.jobs.restore.job import restore as run
+    from kbackup.jobs.restore.request import RestoreRequest
 
-    return run(
-        *(config.restore, config.target, store, state_store(config, store), spark, listener),
-        dry_run=dry_run,
-        show_plan=show_plan,
-        show_settings=show_settings,
-        show_schemas=show_schemas,
-        registry=config.target_schema_registry,
-        count=count,
-    )
+    request = RestoreRequest.of(config.restore)
+    state = state_store(config, store)
+    resources = RestoreResources(config.target, store, state, spark, listener, config.target_schema_registry)
+    return run(request, resources, screen, dry_run=dry_run, count=count)
 
 
 def verify(

@@ -29,7 +29,8 @@ from kbackup.config.models import Backup, Restore
 from kbackup.errors import KbackupError
 from kbackup.formats.schema_ids import SchemaCounter, make_map, rewrite
 from kbackup.jobs.backup.job import backup
-from kbackup.jobs.restore.job import restore
+from kbackup.jobs.restore.job import RestoreResources, restore
+from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.produce import BlockProducer
 from kbackup.spark.session import build_session
@@ -232,7 +233,8 @@ def run_job(work: str, spec: Spec, parent: Connection) -> None:
         parent.send({"phase": "", "seconds": report.seconds, "sizes": sizes})
     else:
         wanted = Restore(topics=(topic,), map={topic: spec["target"]}, **spec["options"])
-        restored = restore(wanted, cluster, store, store, lambda: session, reporter)
+        resources = RestoreResources(cluster, store, store, lambda: session, reporter)
+        restored = restore(RestoreRequest.of(wanted), resources)
         parent.send({"phase": "", "seconds": restored.seconds, "sizes": {"records": restored.records}})
     session.stop()
 

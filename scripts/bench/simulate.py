@@ -45,6 +45,7 @@ from kbackup.jobs.backup.transactions import WholeEnds
 from kbackup.jobs.capture import BackupSession, Live, LiveTopic, SourceCluster
 from kbackup.jobs.copy import lacking_segments
 from kbackup.jobs.restore.plan import plan_restore, select_content
+from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.metadata.sources import Sources
 from kbackup.store.base import ObjectInfo
@@ -306,9 +307,9 @@ def _restore(run: Simulated, store: MemoryStore) -> None:
     options = Restore(restore_id="simulated")
     asked = store.requests.copy()
     with run.step("content", "manifests, every run's segments.parquet"):
-        content = select_content(options, store)
+        content = select_content(RestoreRequest.of(options), store)
     with run.step("plan", "units and groups"):
-        plan = plan_restore(options, content, "target")
+        plan = plan_restore(RestoreRequest.of(options), content, "target")
     with run.step("write plan", "its table of segments, and plan.json"):
         write_plan(store, plan)
     run.sizes |= {e.key.rpartition("/")[2].split("-")[0]: e.size for e in store.list("restores/")}

@@ -30,7 +30,7 @@ from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.export.destination import ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.export.job import ExportReport
 from kbackup.jobs.groups.job import GroupsBefore, GroupsPlanReport, GroupsReport
-from kbackup.jobs.groups.job import GroupUndoReport as GroupsUndoReport
+from kbackup.jobs.groups.undo import GroupUndoReport as GroupsUndoReport
 from kbackup.jobs.keys import HeldKeys
 from kbackup.jobs.migrate.archive import ArchiveReport, BootstrapReport
 from kbackup.jobs.migrate.preflight import PreflightReport
@@ -46,9 +46,11 @@ from kbackup.jobs.points import LabelReport, PinReport
 from kbackup.jobs.repair import RepairReport
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.retention import ExpireReport, ExpiryUndoReport
+from kbackup.jobs.schemas.documents import SchemaMap, SchemasBefore
 from kbackup.jobs.schemas.plan import SchemaPlan, SubjectOverview
-from kbackup.jobs.schemas.write import SchemaMap, SchemasBefore, SchemasUndone
-from kbackup.jobs.settings.write import SettingsBefore, SettingsUndone
+from kbackup.jobs.schemas.undo import SchemasUndone
+from kbackup.jobs.settings.undo import SettingsUndone
+from kbackup.jobs.settings.write import SettingsBefore
 from kbackup.jobs.status import ArchiveStatus
 from kbackup.jobs.verify import VerifyReport
 from kbackup.schemas.base import SchemaVersion, SubjectSettings

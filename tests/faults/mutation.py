@@ -24,6 +24,7 @@ from kbackup.archive.catalog.sweep import referred_keys
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump, load
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.offset_map import (
     MapPart,
     MapPartName,
@@ -42,10 +43,11 @@ from kbackup.errors import CorruptError, KbackupError, NotFoundError
 from kbackup.jobs import verify as verify_job
 from kbackup.jobs.points import label, pin, release
 from kbackup.jobs.replay import read_range
-from kbackup.jobs.restore.job import finished_report
 from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.jobs.restore.preflight import check_segments
 from kbackup.jobs.restore.report import make_report, planned
+from kbackup.jobs.restore.request import RestoreRequest
+from kbackup.jobs.restore.resume import finished_report
 from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.kafka.kernel_protocol import runs_of
 from kbackup.metrics.registry import Silent
@@ -54,6 +56,7 @@ from kbackup.store.base import Store
 from kbackup.types import Int64Array
 from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
 from tests.support.memory_store import MemoryStore
+from tests.support.restores import make_plan
 
 RESTORE = "r1"
 Objects = dict[str, bytes]
@@ -137,8 +140,8 @@ def _objects(store: Store) -> Objects:
 
 def _restore(store: Store) -> Iterator[MapPartName]:
     """Write the files of a finished restore: each unit in two attempts, the second of them in two transactions."""
-    content = select_content(Restore(restore_id=RESTORE), store)
-    plan = plan_restore(Restore(restore_id=RESTORE), content, "target")
+    content = select_content(RestoreRequest.of(Restore(restore_id=RESTORE)), store)
+    plan = plan_restore(RestoreRequest.of(Restore(restore_id=RESTORE)), content, "target")
     write_plan(store, plan, inline=0)
     tables = []
     for number, unit in enumerate(plan.units):
@@ -362,7 +365,7 @@ def _verified(store: Store) -> dict[str, list[str]]:
 
 def _restored(store: Store, point: int | Literal["latest"]) -> str:
     options = Restore(restore_id="another", restore_point=point)
-    plan = plan_restore(options, select_content(options, store), "target")
+    plan = make_plan(options, store, "target")
     return _brought(store, plan)
 
 
@@ -378,7 +381,7 @@ def _resumed(store: Store, sample: Sample) -> str:
 def _finished(store: Store) -> str:
     """Return a checksum of a finished restore's files, as a resumed restore and 'kbackup groups' read them."""
     plan, offsets = (layout.restore_key(RESTORE, name) for name in (layout.PLAN, layout.OFFSETS))
-    report = finished_report(store, load(RestorePlan, store.get(plan), plan))
+    report = finished_report(RestoreJournal(store, RESTORE), load(RestorePlan, store.get(plan), plan))
     if report is None:
         raise NotFoundError(f"{layout.restore_key(RESTORE, layout.REPORT)} is not there")
     told = msgspec.json.encode(report) + str(decode(store.get(offsets), offsets).to_pylist()).encode()

@@ -12,11 +12,11 @@ from confluent_kafka import Producer
 from msgspec.structs import replace
 
 from kbackup.archive import layout
-from kbackup.archive.query.selection import Selection
+from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.config.models import Restore
 from kbackup.errors import MismatchError, RefusedError
-from kbackup.jobs.groups.job import Captures, undo
-from kbackup.jobs.restore.job import restore
+from kbackup.jobs.groups.job import Captures
+from kbackup.jobs.groups.undo import GroupsUndo
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
@@ -26,6 +26,7 @@ from tests.faults.dying import When, Wish
 from tests.faults.process import Kbackup, run
 from tests.faults.shop import Shop
 from tests.faults.trip import Trip
+from tests.support.restores import run_restore
 from tests.support.truth import Position, commit, in_archive, in_cluster
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def test_resumed_from_another_archive(
     other = FileStore(tmp_path / "other")
     backup(options(shop), shop.broker.client(), other, lambda: spark, Counting())
     with pytest.raises(RefusedError, match="was begun from another archive"):
-        restore(trip.options, shop.broker.client(), other, state, lambda: spark, Counting())
+        run_restore(trip.options, shop.broker.client(), other, state, lambda: spark, Counting())
 
 
 def test_a_resume_after_its_progress_is_gone_is_refused(trip: Trip, tmp_path: Path, spark: SparkSession) -> None:
@@ -184,8 +185,8 @@ def test_a_window_is_killed_and_resumed(
     )
     target = shop.broker.client()
     with pytest.raises(MismatchError, match="begun with other options: from_time was"):
-        restore(replace(options, from_time="2h ago"), target, store, store, lambda: spark, Counting())
-    report = restore(options, target, store, store, lambda: spark, Counting())
+        run_restore(replace(options, from_time="2h ago"), target, store, store, lambda: spark, Counting())
+    report = run_restore(options, target, store, store, lambda: spark, Counting())
     assert report.choice is not None
     assert (report.choice.from_time, report.choice.to_time) == (LOW, HIGH)
 
@@ -223,7 +224,8 @@ def test_undo_after_a_restore_that_was_killed_while_it_set_groups(
     trip.die(wish, tmp_path / "dead", spark)
     trip.resume(spark)
     trip.check()
-    assert Captures(trip.store, trip.id).numbers() == [1, 2]
-    report = undo(cluster, trip.store, trip.id, None, Selection(), confirm=True)
+    journal = RestoreJournal(trip.store, trip.id)
+    assert Captures(journal).numbers() == [1, 2]
+    report = journal.undo(GroupsUndo(cluster, journal), confirm=True, accept_unproven=False)
     assert [(g.group, g.status) for g in report.groups] == [(group, "put back")]
     assert cluster.groups.committed([group])[0] == before

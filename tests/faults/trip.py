@@ -14,8 +14,6 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.restores import offset_map
 from kbackup.archive.restores.plan import write_plan
 from kbackup.config.models import Restore
-from kbackup.jobs.restore.job import restore
-from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -25,6 +23,7 @@ from tests.faults.dying import Wish
 from tests.faults.mortal import die
 from tests.faults.process import run
 from tests.faults.shop import Shop
+from tests.support.restores import make_plan, run_restore
 from tests.support.truth import in_archive, in_cluster, positions
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class Trip:
         """Write the plan as that of a large restore: progress in several groups, a unit for each partition, and the
         segments in a table."""
         cluster_id, _ = Cluster(self.broker.client(), "target").connect()
-        plan = plan_restore(self.options, select_content(self.options, self.store), cluster_id)
+        plan = make_plan(self.options, self.store, cluster_id)
         units = tuple((part,) for unit in plan.units for part in unit)
         large = msgspec.structs.replace(plan, units=units, progress_groups=groups)
         write_plan(self.store, large, inline=0)
@@ -90,13 +89,14 @@ class Trip:
             self.store if state is None else state,
             wish,
             folder,
-            lambda mortal: restore(
+            lambda mortal: run_restore(
                 self.options, target, mortal if state is None else self.store, mortal, lambda: spark, Counting()
             ),
         )
 
     def resume(self, spark: SparkSession) -> None:
-        report = restore(self.options, self.broker.client(), self.store, self.store, lambda: spark, Counting())
+        target = self.broker.client()
+        report = run_restore(self.options, target, self.store, self.store, lambda: spark, Counting())
         assert report.status == "restored"
 
     def check(self) -> None:

@@ -18,7 +18,6 @@ from kbackup.config.models import Backup, Config, Restore
 from kbackup.errors import DeniedError, UnreachableError
 from kbackup.jobs.backup.job import BackupReport, backup
 from kbackup.jobs.check import check
-from kbackup.jobs.restore.job import restore
 from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store import S3Options, Store, open_store
@@ -28,6 +27,7 @@ from kbackup.store.s3.store import S3Store
 from scripts.dev.kafka import Broker
 from scripts.dev.s3 import MinioWithKms
 from tests.integration.backed_up import produce
+from tests.support.restores import run_restore
 from tests.support.secrets import know, watch
 from tests.support.truth import assert_restored, read_topic
 
@@ -151,7 +151,8 @@ def test_a_reader_verifies_and_restores(vault: Vault, broker: Broker, spark: Spa
     options = Restore(map={vault.topic: f"{vault.topic}-back"}, no_groups=True)
     target = {"bootstrap.servers": broker.bootstrap}
     state = open_store(str(tmp_path / "state"))
-    assert restore(options, target, vault.store("reader"), state, lambda: spark, Silent()).records == 190
+    report = run_restore(options, target, vault.store("reader"), state, lambda: spark, Silent())
+    assert report.records == 190
     assert_restored(read_topic(broker.bootstrap, vault.topic), read_topic(broker.bootstrap, f"{vault.topic}-back"))
     assert vault.versions() == before
 

@@ -8,8 +8,8 @@ from urllib.parse import urlencode, urlsplit
 
 from kbackup.archive import layout
 from kbackup.archive.models import Schemas, dump
+from kbackup.jobs.schemas.documents import RestoredSchema, SchemaMap, SchemasBefore
 from kbackup.jobs.schemas.plan import PlannedSchema, SchemaPlan
-from kbackup.jobs.schemas.write import RestoredSchema, SchemaMap, SchemasBefore
 from kbackup.kafka.schema_registry import SchemaRegistry
 from kbackup.schemas.base import SchemaReference, SchemaVersion, SubjectSettings
 from kbackup.store.base import Store

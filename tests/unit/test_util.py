@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from kbackup.archive.query.selection import Selection
 from kbackup.errors import UsageError
 from kbackup.jobs.mirror.filters import compile_patterns
-from kbackup.jobs.restore.plan import target_name
+from kbackup.jobs.restore.request import TopicNames
 from kbackup.types import Bytes
 from kbackup.util.linear_regex import LinearRegex
 from kbackup.util.system import BufferPool, attempts, folder_of_all_processes, make_own, read_own, write_own
@@ -358,7 +358,7 @@ def test_expressions_that_backtracking_does_not_end_with_end() -> None:
     pattern = compile_patterns([endless])
     assert pattern is not None
     assert not pattern.fullmatch(name)
-    assert target_name(name, {}, [f"{endless}=x"]) == name
+    assert TopicNames.of({}, [f"{endless}=x"]).target_of(name) == name
     assert time.monotonic() - began < 60, "an expression took more than linear time"
 
 

@@ -1,4 +1,4 @@
-"""The plan of a restore, restores/<id>/plan.json, and which restores are finished."""
+"""The plan of a restore, restores/<id>/plan.json."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from msgspec.structs import replace
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import TableRef
 from kbackup.archive.catalog.tables import Rows, read_ref, write_rows
-from kbackup.archive.models import Document, GroupOffset, Member, dump, load
+from kbackup.archive.models import Document, GroupOffset, Member, dump
 from kbackup.archive.query.java import JAVA, open_archive_or_folder
-from kbackup.archive.restores.offset_map import decode
 from kbackup.archive.segments.table import SCHEMA, Segment, Segments, column_of, decode_table, in_columns
 from kbackup.archive.segments.window import Choice, Window
-from kbackup.errors import CorruptError, NotFoundError, RefusedError, UsageError
+from kbackup.errors import RefusedError
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
@@ -200,51 +199,3 @@ def check_same_target(plan: RestorePlan, cluster_id: str) -> None:
             f"restore {plan.restore_id} was begun into cluster {plan.target_cluster_id}, this is {cluster_id}",
             "use another --restore-id",
         )
-
-
-def begun_restore(state: Store, restore_id: str) -> RestorePlan | None:
-    """Return the plan of a restore, without the segments of its units; None if no restore was begun under this id."""
-    key = layout.restore_key(restore_id, layout.PLAN)
-    try:
-        return load(RestorePlan, state.get(key), key)
-    except NotFoundError:
-        return None
-
-
-class _ReportExcerpt(msgspec.Struct):
-    """The member of restores/<id>/report.json that says what the plan has and the restore left out."""
-
-    excluded: tuple[str, ...] = ()
-
-
-def _excluded(state: Store, restore_id: str) -> tuple[str, ...]:
-    """Return the topics, by their names in the source, that a finished restore has left out of its plan."""
-    key = layout.restore_key(restore_id, layout.REPORT)
-    try:
-        return msgspec.json.decode(state.get(key), type=_ReportExcerpt).excluded
-    except NotFoundError:
-        return ()
-    except msgspec.DecodeError as error:
-        raise CorruptError(f"file {key}: {error}", "take it from a bucket version or another copy") from error
-
-
-def finished_restore(state: Store, restore_id: str) -> tuple[RestorePlan, pa.Table]:
-    """Return a restore's plan, without the topics that it left out in the end, and its whole offset map."""
-    plan = begun_restore(state, restore_id)
-    if plan is None:
-        raise UsageError(
-            f"there is no restore {restore_id} at {state.url}", "check the id, and --state if the restore was given one"
-        )
-    map_key = layout.restore_key(restore_id, layout.OFFSETS)
-    try:
-        offsets = decode(state.get(map_key), map_key)
-    except NotFoundError as error:
-        raise RefusedError(
-            f"restore {restore_id} is not finished: it has no offset map yet",
-            f"run the same kbackup restore … --restore-id {restore_id} again; topics that failed can be left out with "
-            "--exclude-topic",
-        ) from error
-    excluded = _excluded(state, restore_id)
-    if excluded:
-        plan = without_topics(with_segments(state, plan), excluded)
-    return plan, offsets

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import click
 
+from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import options, own_command
 from kbackup.cli.common.output import Reporter
+from kbackup.errors import UsageError
 from kbackup.util.text import join_names
 
 _NAMED = 5
@@ -20,6 +22,14 @@ undo_options = options(
         help="Go by files of the restore that this machine did not write, in an archive that is not encrypted.",
     ),
 )
+
+
+def named_restore(context: CommandContext) -> str:
+    """Return the id that --restore-id gives. `UsageError` without one."""
+    restore_id = context.config.restore.restore_id
+    if restore_id is None:
+        raise UsageError("no restore is named", "give --restore-id")
+    return restore_id
 
 
 def show_unconfirmed(unproven: Sequence[str], reporter: Reporter) -> None:

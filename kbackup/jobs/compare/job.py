@@ -19,15 +19,9 @@ import pyarrow as pa
 from kbackup.archive import layout
 from kbackup.archive.models import SHARE
 from kbackup.archive.query.java import open_archive_or_folder, readable
+from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.offset_map import How, runs_by_partition
-from kbackup.archive.restores.plan import (
-    RestorePlan,
-    UnitRange,
-    check_same_archive,
-    check_same_target,
-    finished_restore,
-    with_segments,
-)
+from kbackup.archive.restores.plan import RestorePlan, UnitRange, check_same_archive, check_same_target, with_segments
 from kbackup.archive.segments.table import sum_of
 from kbackup.archive.segments.window import pieces
 from kbackup.config.models import Restore
@@ -47,6 +41,7 @@ from kbackup.jobs.compare.report import (
 from kbackup.jobs.newer import NewerRecords, newer_in_source, newer_sentences
 from kbackup.jobs.replay import ahead, read_range
 from kbackup.jobs.restore.plan import UNIT_BYTES, UNIT_PARTITIONS, plan_restore, select_content
+from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.jobs.schemas.records import checked_schemas, missing_schemas
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
 from kbackup.kafka.client import Properties
@@ -238,13 +233,13 @@ def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster
             )
         options = msgspec.structs.replace(options, map={}, map_regex=())
     elif options.restore_id:
-        plan, runs = finished_restore(state, options.restore_id)
+        plan, runs = RestoreJournal(state, options.restore_id).finished()
         plan = with_segments(state, plan)
         check_same_target(plan, cluster_id)
         check_same_archive(plan, store)
         return ComparePlan(plan, restored_offsets(plan, runs), "read_committed")
-    content = select_content(options, store)
-    plan = plan_restore(msgspec.structs.replace(options, no_groups=True), content, cluster_id)
+    asked = RestoreRequest.of(msgspec.structs.replace(options, no_groups=True))
+    plan = plan_restore(asked, select_content(asked, store), cluster_id)
     if request.against == "target":
         return ComparePlan(plan, None, "read_committed")
     archive = open_archive_or_folder(store)  # a folder of the Java tool does not record it

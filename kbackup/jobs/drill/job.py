@@ -26,9 +26,10 @@ from kbackup.errors import ClusterError, InterruptedByUserError, KbackupError, N
 from kbackup.jobs.compare.job import CompareRequest, verify_against
 from kbackup.jobs.compare.report import AgainstReport
 from kbackup.jobs.drill.report import DrillError, DrillReport, Result
-from kbackup.jobs.restore.job import restore
+from kbackup.jobs.restore.job import NoScreen, RestoreResources, restore
 from kbackup.jobs.restore.plan import select_content
 from kbackup.jobs.restore.report import NotRestoredTopic, RestoreReport
+from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.jobs.schemas.records import unreadable_records
 from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
@@ -170,14 +171,14 @@ class Scratch:
 
 
 @dataclass(frozen=True)
-class Drill:
-    """Options of a drill.
+class DrillRequest:
+    """What a drill is asked for.
 
-    `options` select restore point, topics and groups; their names and ids are not used. `retain`: the scratch topics
+    `restore` selects restore point, topics and groups; its names and its id are not used. `retain`: the scratch topics
     are not deleted. `on_source` allows the cluster that was backed up.
     """
 
-    options: Restore
+    restore: RestoreRequest
     prefix: str | None = None
     retain: bool = False
     on_source: bool = False
@@ -188,7 +189,7 @@ class Drill:
 class DrillRun:
     """A running drill, and its results so far. With a `plan`, topics and groups may have been created."""
 
-    request: Drill
+    request: DrillRequest
     target: Properties
     store: Store
     state: Store
@@ -219,7 +220,7 @@ class DrillRun:
             cluster = Cluster(self.target, "target")
             self.cluster_id, _ = cluster.connect()
         with self.phases.step("plan"):
-            self.content = select_content(self.request.options, self.store)
+            self.content = select_content(self.request.restore, self.store)
             self.point = _restore_point(self.store, self.content.restore_point)
             if self.point is not None:
                 self.damaged = tuple(sorted(damaged_segments(open_archive(self.store).state)))
@@ -238,18 +239,19 @@ class DrillRun:
 
     def restore(self) -> None:
         options = self._options()
-        ends = self.target, self.store, self.state, self.spark, self.listener
-        self.restored = restore(options, *ends, show_plan=self._begin)
+        resources = RestoreResources(self.target, self.store, self.state, self.spark, self.listener)
+        self.restored = restore(RestoreRequest.of(options), resources, ScratchNames(self))
         self.refused = self.restored.failed
         if self.refused:
             # the restore ends without these topics, so that the others can be compared
             left_out = {topic.source for topic in self.refused}
             exclude = (*options.exclude_topics, *sorted(left_out))
-            self.restored = restore(msgspec.structs.replace(options, exclude_topics=exclude), *ends)
+            remaining = RestoreRequest.of(msgspec.structs.replace(options, exclude_topics=exclude))
+            self.restored = restore(remaining, resources)
         self.phases.seconds |= {f"restore: {name}": s for name, s in self.restored.seconds.items()}
         self.warnings += self.restored.warnings
 
-    def _begin(self, plan: RestorePlan, _warnings: list[str]) -> None:
+    def begin(self, plan: RestorePlan) -> None:
         """Check the prefix once more, and note the names to delete, before the first topic is created.
 
         Others may have created topics with the prefix since the first check.
@@ -268,7 +270,7 @@ class DrillRun:
         self.point = _restore_point(self.store, plan.restore_point)
 
     def compare(self) -> None:
-        groups = not self.request.options.no_groups
+        groups = self.request.restore.groups is not None
         request = CompareRequest("target", self._options(), groups=groups, exact=True, show=self.request.show)
         with self.phases.step("verify"):
             self.comparison = verify_against(request, self.target, self.store, self.state, self.spark, self.listener)
@@ -279,7 +281,7 @@ class DrillRun:
 
     def _options(self) -> Restore:
         assert self.content is not None  # noqa: S101 (everything is prepared)
-        return scratch_options(self.request.options, self.content, self.prefix, self.id)
+        return scratch_options(self.request.restore.given, self.content, self.prefix, self.id)
 
     def clean_up(self) -> None:
         if self.scratch is None or self.plan is None:
@@ -342,6 +344,16 @@ class DrillRun:
         )
 
 
+class ScratchNames(NoScreen):
+    """Learns what a drill's restore creates from its plan, which the restore shows before it writes anything."""
+
+    def __init__(self, run: DrillRun) -> None:
+        self._run = run
+
+    def show_plan(self, plan: RestorePlan, warnings: list[str]) -> None:
+        self._run.begin(plan)
+
+
 def _restore_point(store: Store, number: int) -> Manifest | None:
     """Return the restore point of the drill; None for a folder of the Java tool."""
     try:
@@ -351,7 +363,7 @@ def _restore_point(store: Store, number: int) -> Manifest | None:
 
 
 def drill(
-    request: Drill,
+    request: DrillRequest,
     target: Properties,
     store: Store,
     state: Store,

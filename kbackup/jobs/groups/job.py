@@ -13,14 +13,12 @@ import numpy as np
 from msgspec.structs import asdict
 
 from kbackup.archive.models import SHARE, Document, GroupOffset, Manifest, Member
-from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import open_archive
+from kbackup.archive.restores.journal import NumberedCaptures, RestoreJournal
 from kbackup.archive.restores.offset_map import OffsetMap, Runs, SameLog, runs_by_partition
-from kbackup.archive.restores.plan import PlannedGroup, RestorePlan, begun_restore, check_same_target, finished_restore
-from kbackup.archive.restores.proof import check_proven, unproven_documents
+from kbackup.archive.restores.plan import PlannedGroup, RestorePlan, check_same_target
 from kbackup.config.models import Restore
-from kbackup.errors import NotFoundError, RefusedError, UsageError
-from kbackup.jobs.common import NumberedCaptures
+from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.groups.plan import (
     GroupOffsetResult,
     GroupPlan,
@@ -88,13 +86,13 @@ def as_stored(offsets: Iterable[CommittedOffset]) -> tuple[GroupOffset, ...]:
     )
 
 
-def _as_committed(offsets: Iterable[GroupOffset]) -> list[CommittedOffset]:
+def as_committed(offsets: Iterable[GroupOffset]) -> list[CommittedOffset]:
     return [
         CommittedOffset(TopicPartition(o.topic, o.partition), o.offset, o.leader_epoch, o.metadata) for o in offsets
     ]
 
 
-def _by_partition(offsets: Iterable[GroupOffset]) -> dict[TopicPartition, GroupOffset]:
+def offsets_by_partition(offsets: Iterable[GroupOffset]) -> dict[TopicPartition, GroupOffset]:
     return {TopicPartition(o.topic, o.partition): o for o in offsets}
 
 
@@ -102,10 +100,10 @@ def _resumed(fresh: Sequence[GroupBefore], earlier: Sequence[GroupBefore]) -> li
     """Return the captures of a repeated write. Writes before it (`earlier`, in order) were interrupted or refused in
     part. In partitions that one of them had already set, the offset before that write counts; in others, the one of
     `fresh`. A large group is written in portions, so that a write may have set some partitions only."""
-    has_by_group = {group.group: _by_partition(group.offsets) for group in fresh}
+    has_by_group = {group.group: offsets_by_partition(group.offsets) for group in fresh}
     for before in reversed(earlier):
         if has := has_by_group.get(before.group):
-            written, had = _by_partition(before.writes), _by_partition(before.offsets)
+            written, had = offsets_by_partition(before.writes), offsets_by_partition(before.offsets)
             ours = {partition for partition, offset in has.items() if written.get(partition) == offset}
             has_by_group[before.group] = {partition: o for partition, o in has.items() if partition not in ours} | {
                 partition: o for partition, o in had.items() if partition in ours
@@ -143,7 +141,11 @@ def committed_offsets(plan: RestorePlan) -> dict[TopicPartition, Int64Array]:
 
 
 def restore_groups(
-    cluster: Cluster, state: Store, plan: RestorePlan, runs: Mapping[TopicPartition, Runs], failed: Container[str] = ()
+    cluster: Cluster,
+    journal: RestoreJournal,
+    plan: RestorePlan,
+    runs: Mapping[TopicPartition, Runs],
+    failed: Container[str] = (),
 ) -> tuple[GroupResult, ...]:
     """Set the groups of a restore, by the runs of its offset map; captured before. In topics that `failed` (by their
     names on the target) no offset is set: nobody knows the place of the records that are to come."""
@@ -155,7 +157,7 @@ def restore_groups(
             if target in failed:
                 unusable[TopicPartition(target, offset.partition)] = f"topic {offset.topic} is not restored"
     plans = _plan_by_map(cluster, plan, plan.groups, runs, unusable)
-    captures = Captures(state, plan.restore_id)
+    captures = Captures(journal)
     return set_groups(cluster, captures, "restore", plan.target_cluster_id, plans)[0]
 
 
@@ -206,17 +208,17 @@ def offset_maps(
     return maps, unusable
 
 
-def _share(groups: Iterable[GroupPlan | GroupBefore]) -> set[str]:
+def share_groups(groups: Iterable[GroupPlan | GroupBefore]) -> set[str]:
     return {group.group for group in groups if group.type == SHARE}
 
 
-def _with_members(cluster: Cluster, groups: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+def groups_with_members(cluster: Cluster, groups: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return, by group, why it must be left alone, '' without live members; and the reasons for the unknown ones."""
     members, unknown = cluster.groups.members(groups)
     return {group: f"it has {live}" if live else "" for group, live in members.items()}, unknown
 
 
-def _refused(answers: Mapping[str, str]) -> dict[str, str]:
+def refused_groups(answers: Mapping[str, str]) -> dict[str, str]:
     return {group: why for group, why in answers.items() if why}
 
 
@@ -226,8 +228,8 @@ def set_groups(
     """Commit the planned offsets, after the groups' own are captured. Return the results and the capture's number, 0
     where nothing was written. A group with live members is left alone."""
     writes = {p.group: as_stored(o.committed for o in p.offsets) for p in plans if p.offsets}
-    share = _share(plans)
-    alone, unknown = _with_members(cluster, writes)
+    share = share_groups(plans)
+    alone, unknown = groups_with_members(cluster, writes)
     has, unread = cluster.groups.committed([group for group, why in alone.items() if not why], share)
     before = [
         GroupBefore(group=p.group, type=p.type, offsets=as_stored(has[p.group]), writes=writes[p.group])
@@ -238,7 +240,7 @@ def set_groups(
         before = _resumed(before, [group for known in captures.every() if known.by == by for group in known.groups])
     number = captures.write(by, cluster_id, groups=tuple(before)) if before else 0
     commits = {p.group: [o.committed for o in p.offsets] for p in plans if p.group in has}
-    refusals = _refused(cluster.groups.commit_all(commits, share))
+    refusals = refused_groups(cluster.groups.commit_all(commits, share))
     not_set = _not_set(cluster, {group: commits[group] for group in refusals}, share)
     refused = unknown | unread | refusals
     results = []
@@ -297,7 +299,7 @@ def not_applied(results: Sequence[GroupResult], *options: str) -> list[str]:
             return text
         renamed = () if result.group == result.source else ("--map-group", f"{result.source}={result.group}")
         command = kbackup_command("groups", "apply", *options, "--group", result.source, *renamed)
-        return f"{text}; {_FIRST[result.status]}, then: {command}"
+        return f"{text}; {FIRST_STEP[result.status]}, then: {command}"
 
     return [
         *(message(result) for result in results if result.status != "applied"),
@@ -305,240 +307,7 @@ def not_applied(results: Sequence[GroupResult], *options: str) -> list[str]:
     ]
 
 
-_FIRST = {"left alone": "stop it", "refused": "mend the cause", "applied in part": "mend the cause"}
-
-
-# Undo what was written to groups.
-
-UndoStatus = Literal[
-    "planned", "put back", "put back in part", "deleted", "nothing to do", "changed since", "left alone", "refused"
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Undo:
-    """`sets` are commits to make; `removes` are partitions without a commit before, which have one now. `unchanged` are
-    the offsets that stay: elsewhere, there already, or `moved`, which are places whose offsets are no longer what was
-    written, because somebody has set or deleted them since."""
-
-    group: str
-    sets: tuple[GroupOffset, ...]
-    removes: tuple[GroupOffset, ...]
-    unchanged: tuple[GroupOffset, ...]
-    moved: tuple[TopicPartition, ...] = ()
-
-    @property
-    def deletes(self) -> bool:
-        """Return whether the undo deletes the whole group."""
-        return bool(self.removes) and not self.sets and not self.unchanged
-
-    @property
-    def writes(self) -> tuple[GroupOffset, ...]:
-        """Return the changed offsets as a capture stores them."""
-        removed = (GroupOffset(topic=o.topic, partition=o.partition, offset=NONE) for o in self.removes)
-        return (*self.sets, *removed)
-
-
-def undo_of(before: GroupBefore, now: Sequence[GroupOffset]) -> Undo:
-    """Return the undo that turns `now` back into `before`, in the partitions that still have what was written. Pure."""
-    had, has, written = _by_partition(before.offsets), _by_partition(now), _by_partition(before.writes)
-    sets: list[GroupOffset] = []
-    removes: list[GroupOffset] = []
-    moved: list[TopicPartition] = []
-    for tp in sorted(written):
-        former, current = had.get(tp), has.get(tp)
-        if current == former:
-            continue
-        if (NONE if current is None else current.offset) != written[tp].offset:
-            moved.append(tp)
-        elif former is not None:
-            sets.append(former)
-        elif current is not None:
-            removes.append(current)
-    changed = {TopicPartition(o.topic, o.partition) for o in (*sets, *removes)}
-    unchanged = [offset for tp, offset in sorted(has.items()) if tp not in changed]
-    return Undo(before.group, tuple(sets), tuple(removes), tuple(unchanged), tuple(moved))
-
-
-class UndoResult(Member, frozen=True, kw_only=True):
-    """Partitions: `set_back` to what they had, `removed` for having had nothing, and `kept` as they are, of which
-    `moved` have changed since they were written."""
-
-    group: str
-    status: UndoStatus
-    why: str = ""
-    set_back: int
-    removed: int
-    kept: int
-    moved: int = 0
-
-
-class GroupUndoReport(Member, frozen=True, kw_only=True):
-    """`undone` is the capture that was put back, `number` the one that undoes this (0: nothing was written). Unless
-    `confirmed`, it is a plan, and nothing was written. `unproven` are documents of which nothing proves that the
-    restore wrote them."""
-
-    restore_id: str
-    undone: int
-    by: str
-    captured_at: str
-    number: int
-    groups: tuple[UndoResult, ...]
-    confirmed: bool = True
-    unproven: tuple[str, ...] = ()
-
-    @property
-    def missing(self) -> list[str]:
-        options = ("groups", "undo", "--confirm", "--restore-id", self.restore_id, str(self.undone), "--group")
-        missing: list[str] = []
-        for group in self.groups:
-            if not group.why:
-                continue
-            text = f"group {group.group} was not put back: {group.why}"
-            if first := _FIRST.get(group.status):
-                text += f"; {first}, then: {kbackup_command(*options, group.group)}"
-            missing.append(text)
-        return missing
-
-
-def undo(
-    cluster: Cluster,
-    state: Store,
-    restore_id: str,
-    number: int | None,
-    selection: Selection,
-    *,
-    confirm: bool,
-    accept_unproven: bool = False,
-) -> GroupUndoReport:
-    """Plan to put capture `number` back (default: the newest that was not made by an undo), and with `confirm` do it. A
-    group with live members is left alone, and so is an offset that was moved since. A group that had nothing is
-    deleted. `RefusedError` for a capture that the restore's own plan does not bear out, and with `confirm` for
-    documents that nothing proves to be the restore's, unless `accept_unproven`."""
-    cluster_id, _ = cluster.connect()
-    captures = Captures(state, restore_id)
-    before = _chosen(captures, number)
-    where = f"capture {before.number} of restore {restore_id}"
-    if before.target_cluster_id != cluster_id:
-        raise RefusedError(
-            f"{where} is of cluster {before.target_cluster_id}, this is {cluster_id}", "name that cluster as the target"
-        )
-    _check_planned(state, before, where)
-    names = [g.group for g in before.groups]
-    check_selection(selection, "group", names, f"in {where}", "leave --group out to put back all of them")
-    selected = {g.group: g for g in before.groups if selection.matches(g.group)}
-    share = _share(before.groups)
-    has, unread = cluster.groups.committed(selected, share)
-    now_there = {group: as_stored(offsets) for group, offsets in has.items()}
-    undos = {group: undo_of(selected[group], offsets) for group, offsets in now_there.items()}
-    alone, unknown = _with_members(cluster, [g for g, u in undos.items() if u.writes])
-    unproven = tuple(unproven_documents(state))
-    written, refused = 0, dict[str, str]()
-    remaining: dict[str, Undo] = {}
-    if confirm:
-        check_proven(state, restore_id, accept_unproven)
-        going = [undos[group] for group, why in alone.items() if not why]
-        captured = tuple(
-            msgspec.structs.replace(selected[u.group], offsets=now_there[u.group], writes=u.writes) for u in going
-        )
-        written = captures.write("undo", cluster_id, groups=captured) if going else 0
-        refused = _put_back(cluster, going, share)
-        # brokers refuse a commit partition by partition: what such groups have now tells how much was put back
-        has_now, _ = cluster.groups.committed(refused, share)
-        remaining = {group: undo_of(selected[group], as_stored(offsets)) for group, offsets in has_now.items()}
-    refused |= unread | unknown
-    results = []
-    for group in selected:
-        planned, live, why = undos.get(group), alone.get(group, ""), refused.get(group, "")
-        results.append(_undo_result(group, planned, live, why, remaining.get(group), confirm))
-    return GroupUndoReport(
-        restore_id=restore_id,
-        undone=before.number,
-        by=before.by,
-        captured_at=before.captured_at,
-        number=written,
-        groups=tuple(results),
-        confirmed=confirm,
-        unproven=unproven,
-    )
-
-
-def _check_planned(state: Store, before: GroupsBefore, where: str) -> None:
-    """Raise `RefusedError` if a capture names what the plan of its restore does not: somebody else has written it.
-    Offsets that were set without a restore (`groups apply --same-offsets`) have no plan."""
-    plan = begun_restore(state, before.restore_id)
-    if plan is None:
-        return
-    partitions = {topic.target: topic.partitions for topic in plan.topics}
-    groups = {group.target for group in plan.groups}
-    hint = "find out who wrote it; the restore's plan is plan.json beside it"
-    for group in before.groups:
-        if before.by == "restore" and group.group not in groups:
-            raise RefusedError(f"{where} names group {group.group}, which the restore's plan does not", hint)
-        for offset in group.writes:
-            if offset.partition >= partitions.get(offset.topic, 0):
-                place = f"{offset.topic}-{offset.partition} of group {group.group}"
-                raise RefusedError(f"{where} names {place}, which the restore's plan does not", hint)
-
-
-def _put_back(cluster: Cluster, undos: Sequence[Undo], share: set[str]) -> dict[str, str]:
-    """Put groups back; return, by group, why the broker refused. Commits are set before others are removed."""
-    refused = _refused(cluster.groups.commit_all({u.group: _as_committed(u.sets) for u in undos if u.sets}, share))
-    removes = {u.group: _as_committed(u.removes) for u in undos if u.removes and u.group not in refused}
-    refused |= _refused(cluster.groups.remove(removes, share))
-    deletes = [u.group for u in undos if u.deletes and u.group not in refused]
-    return refused | _refused(cluster.groups.delete_each(deletes))
-
-
-def _chosen(captures: Captures, number: int | None) -> GroupsBefore:
-    if number is not None:
-        try:
-            return captures.read(number)
-        except NotFoundError as error:
-            known = ", ".join(map(str, captures.numbers())) or "none"
-            raise UsageError(
-                f"restore {captures.restore_id} has no capture {number} of its groups",
-                f"use one of its captures: {known}",
-            ) from error
-    for capture in reversed(captures.every()):
-        if capture.by != "undo":
-            return capture
-    raise UsageError(
-        f"nothing was written to groups by restore {captures.restore_id}",
-        "check the restore id, and --state if its files are not in the archive",
-    )
-
-
-def _undo_result(
-    group: str, undo: Undo | None, alone: str, refused: str, remaining: Undo | None, confirmed: bool
-) -> UndoResult:
-    """Return the outcome of a group. `remaining` is what is left to put back after a refusal, None if it is unknown."""
-    set_back = len(undo.sets) if undo is not None else 0
-    removed = len(undo.removes) if undo is not None else 0
-    moved = undo.moved if undo is not None else ()
-    why = refused or alone
-    if moved and not why:
-        places = join_names([str(tp) for tp in moved], 5)
-        why = f"its offsets in {places} are no longer what was set, and stay"
-    status: UndoStatus
-    if refused:
-        set_back -= len(remaining.sets) if remaining is not None else set_back
-        removed -= len(remaining.removes) if remaining is not None else removed
-        status = "put back in part" if set_back or removed else "refused"
-    elif alone:
-        status = "left alone"
-    elif undo is None or not undo.writes:
-        status = "changed since" if moved else "nothing to do"
-    elif not confirmed:
-        status = "planned"
-    elif moved:
-        status = "put back in part"
-    else:
-        status = "deleted" if undo.deletes else "put back"
-    kept = len(undo.unchanged) if undo is not None else 0
-    return UndoResult(
-        group=group, status=status, why=why, set_back=set_back, removed=removed, kept=kept, moved=len(moved)
-    )
+FIRST_STEP = {"left alone": "stop it", "refused": "mend the cause", "applied in part": "mend the cause"}
 
 
 # Planning and setting groups on their own: after a restore, however long ago, or on the source cluster itself.
@@ -615,7 +384,7 @@ def prepare(
         return _prepare_same(cluster, cluster_id, store, options, moment)
     if options.restore_id is None:
         raise UsageError("no restore is named", "give --restore-id, or --same-offsets on the source cluster")
-    plan, whole = finished_restore(state, options.restore_id)
+    plan, whole = RestoreJournal(state, options.restore_id).finished()
     check_same_target(plan, cluster_id)
     selection = select_for_restore(store, plan, moment, options)
     plans = _plan_by_map(cluster, plan, selection.groups, runs_by_partition(whole), selection.unusable)
@@ -658,8 +427,8 @@ def _changed(cluster: Cluster, manifest: Manifest, partitions: set[TopicPartitio
 def plan_report(cluster: Cluster, prepared: Prepared, named: bool) -> GroupsPlanReport:
     """Report the offsets that groups would get and the ones they have. `named`: a restore is named."""
     groups = [p.group for p in prepared.plans]
-    share = _share(prepared.plans)
-    alone, failed = _with_members(cluster, groups)
+    share = share_groups(prepared.plans)
+    alone, failed = groups_with_members(cluster, groups)
     committed, unread = cluster.groups.committed(groups, share)
     hindered = alone | failed | unread
     has = {(g, c.tp): c.offset for g, offsets in committed.items() for c in offsets}
@@ -683,7 +452,7 @@ def plan_report(cluster: Cluster, prepared: Prepared, named: bool) -> GroupsPlan
 
 def apply(cluster: Cluster, state: Store, prepared: Prepared) -> GroupsReport:
     """Set the prepared offsets, after the groups' own are captured."""
-    captures = Captures(state, prepared.restore_id)
+    captures = Captures(RestoreJournal(state, prepared.restore_id))
     results, number = set_groups(cluster, captures, "apply", prepared.cluster_id, prepared.plans)
     return GroupsReport(
         restore_id=prepared.restore_id,

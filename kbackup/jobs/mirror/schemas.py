@@ -13,16 +13,18 @@ from msgspec.structs import replace
 
 from kbackup.archive.models import DocumentRef, Manifest, Schemas, TopicState
 from kbackup.archive.reader import Archive
+from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.schemas import NOT_READ, SchemaIndex, ids_in_use
 from kbackup.archive.uncovered_schemas import forms_of, uncovered
 from kbackup.errors import ClusterError
 from kbackup.jobs.mirror.apply.held import reason_of
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
+from kbackup.jobs.schemas.documents import schema_map
 from kbackup.jobs.schemas.judgement import sample_of, unmapped_words
 from kbackup.jobs.schemas.plan import Mode, SchemaPlan, open_registry
 from kbackup.jobs.schemas.records import JudgedRecords, plan_judged, rewrite_of
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
-from kbackup.jobs.schemas.write import apply_schemas, lost_since, schema_map
+from kbackup.jobs.schemas.write import apply_schemas, lost_since
 from kbackup.store.base import Store
 from kbackup.util.text import join_names
 
@@ -98,7 +100,7 @@ class MirrorSchemas:
 
     def _register(self, registry: SchemaRegistry, plan: SchemaPlan, archive: Archive) -> SchemaRewrite | None:
         """Register the schemas of a plan. Return the new ids of the records; None if they keep theirs."""
-        done = apply_schemas(registry, self.state, self._id(registry, plan), plan)
+        done = apply_schemas(registry, RestoreJournal(self.state, self._id(registry, plan)), plan)
         # the map may have been made in an earlier round, with fewer records to judge by
         done = replace(done, judged=plan.judged, unmapped=plan.unmapped, archived=plan.archived)
         return rewrite_of(done, archive.store)
@@ -127,7 +129,7 @@ class MirrorSchemas:
         for attempt in count():
             of = repr((self.flow.name, plan.registry, plan.mode, plan.parts, wanted, attempt))
             noted = f"mirror-{hashlib.sha256(of.encode()).hexdigest()[:24]}"
-            done = schema_map(self.state, noted)
+            done = schema_map(RestoreJournal(self.state, noted))
             if done is None or not lost_since(registry, done.places):
                 return noted
         raise AssertionError  # there is always another one

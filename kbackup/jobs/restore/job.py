@@ -2,57 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
-from typing import Literal, NamedTuple
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 import msgspec
 
-from kbackup.archive import layout
-from kbackup.archive.models import dump, load
+from kbackup.archive.query.content import Content
 from kbackup.archive.query.java import open_archive_or_folder, readable
-from kbackup.archive.restores.offset_map import MappedUnit, Runs, collect_map, in_order
-from kbackup.archive.restores.plan import (
-    PlannedTopic,
-    RestorePlan,
-    begun_restore,
-    check_same_archive,
-    check_same_target,
-    with_segments,
-    without_topics,
-    write_plan,
-)
+from kbackup.archive.reader import Archive
+from kbackup.archive.restores.journal import RestoreJournal
+from kbackup.archive.restores.offset_map import MappedUnit, Runs, collect_map
+from kbackup.archive.restores.plan import PlannedTopic, RestorePlan, check_same_archive, without_topics
 from kbackup.archive.segments.table import sum_of
-from kbackup.config.models import Restore
-from kbackup.errors import (
-    AlreadyExistsError,
-    ClusterError,
-    CorruptError,
-    KbackupError,
-    NotFoundError,
-    RefusedError,
-    UnreachableError,
-)
-from kbackup.jobs.groups.job import committed_offsets, restore_groups
+from kbackup.errors import ClusterError, KbackupError, RefusedError, UnreachableError
+from kbackup.jobs.groups.job import GroupResult, committed_offsets, restore_groups
 from kbackup.jobs.newer import NewerRecords, newer_in_source, newer_sentences, refused_with
 from kbackup.jobs.restore.contents import warn_of_existing
 from kbackup.jobs.restore.demands import find_unfit
-from kbackup.jobs.restore.plan import (
-    check_same_names,
-    check_same_options,
-    count_by_tasks,
-    excluded_targets,
-    plan_restore,
-    resumed_plan,
-    select_content,
-    timed_ranges,
-    with_counts,
-)
+from kbackup.jobs.restore.plan import count_by_tasks, plan_restore, select_content, timed_ranges, with_counts
 from kbackup.jobs.restore.preflight import (
     PreflightFindings,
     TargetCheck,
     check_segments,
-    check_still_there,
     check_target,
     hold_back_unfit,
     missing_rights_problem,
@@ -70,9 +43,12 @@ from kbackup.jobs.restore.report import (
     restored,
     with_warning,
 )
-from kbackup.jobs.restore.task import FailedTopic, RestoreWork, numbered_units, side_by_side
+from kbackup.jobs.restore.request import RestoreRequest
+from kbackup.jobs.restore.resume import excluded_targets, find_begun
+from kbackup.jobs.restore.task import FailedTopic, RestoreWork, UnitResult, numbered_units, side_by_side
+from kbackup.jobs.schemas.documents import SchemaMap
 from kbackup.jobs.schemas.plan import SchemaPlan
-from kbackup.jobs.schemas.records import RecordOptions, plan_record_schemas, resumed_schemas, rewrite_of, schemas_report
+from kbackup.jobs.schemas.records import RecordSchemas, plan_record_schemas, resumed_schemas, rewrite_of, schemas_report
 from kbackup.jobs.schemas.write import apply_schemas
 from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
@@ -90,162 +66,265 @@ from kbackup.util.system import attempts
 from kbackup.util.text import join_names, plural
 
 
+@dataclass(frozen=True)
+class RestoreResources:
+    """What a restore works with: the archive in `store`, the documents of restores in `state` (as a rule the archive's
+    store), the cluster of `target` and the schema registry beside it, and Spark."""
+
+    target: Properties = field(repr=False)
+    store: Store
+    state: Store
+    spark: Spark
+    listener: ProgressListener
+    registry: RegistryOptions = field(default_factory=RegistryOptions, repr=False)
+
+
+class RestoreScreen(Protocol):
+    """Where a restore is shown before it writes anything. An error that a method raises ends the restore."""
+
+    def show_plan(self, plan: RestorePlan, warnings: list[str]) -> None:
+        """Show the plan, without the topics that it can't restore, and the warnings of the preflight."""
+
+    def show_settings(self, settings: SettingsReport) -> None:
+        """Show the changes of the target's settings."""
+
+    def show_schemas(self, schemas: SchemaPlan) -> None:
+        """Show the changes of the target's schema registry."""
+
+
+class NoScreen:
+    """A `RestoreScreen` that shows nothing."""
+
+    def show_plan(self, plan: RestorePlan, warnings: list[str]) -> None: ...
+
+    def show_settings(self, settings: SettingsReport) -> None: ...
+
+    def show_schemas(self, schemas: SchemaPlan) -> None: ...
+
+
+@dataclass(frozen=True)
+class RestoreSession:
+    """A restore under way: what is asked for, what it works with, its journal, and the target that it is connected
+    to."""
+
+    request: RestoreRequest
+    resources: RestoreResources
+    journal: RestoreJournal
+    phases: Phases
+    cluster: Cluster
+    cluster_id: str
+    brokers: int
+
+
+@dataclass(frozen=True)
+class PlannedRestore:
+    """The plan of a restore, and the store that gives its records. `archive` and `content` are what it was made of.
+    Both are None where an earlier run has made the plan: the archive may have later restore points by now, and the plan
+    alone says what is restored. `newer` are records of the source that the restore point lacks."""
+
+    plan: RestorePlan
+    records: Store
+    archive: Archive | None = None
+    content: Content | None = None
+    newer: tuple[NewerRecords, ...] = ()
+
+    @property
+    def resumed(self) -> bool:
+        return self.content is None
+
+
+@dataclass(frozen=True)
+class CheckedRestore:
+    """A restore that has passed the preflight.
+
+    `excluded` are topics that a resumed restore is to leave out: their names in the source, by those on the target.
+    `held_back` are the topics that the target would refuse. `settings` and `schemas` are to be written; `registered` is
+    what an earlier run has written of the schemas.
+    """
+
+    work: PlannedRestore
+    findings: PreflightFindings
+    excluded: Mapping[str, str]
+    held_back: Sequence[NotRestoredTopic]
+    settings: SettingsReport | None
+    schemas: RecordSchemas | None
+    registered: SchemaMap | None
+
+    @property
+    def restorable(self) -> RestorePlan:
+        """The plan without the topics that are excluded or held back."""
+        left_out = {*self.excluded.values(), *(topic.source for topic in self.held_back)}
+        return without_topics(self.work.plan, left_out)
+
+
+@dataclass(frozen=True)
+class PreparedRestore:
+    """A restore whose target is ready for records: `plan` is in the journal, `settings` and schemas are written
+    (`registered`), and its topics are there apart from those that are `not_restored`."""
+
+    checked: CheckedRestore
+    plan: RestorePlan
+    settings: SettingsReport | None
+    registered: SchemaMap | None
+    not_restored: Sequence[NotRestoredTopic]
+
+
+@dataclass(frozen=True)
+class ReplayedRestore:
+    """A restore whose records are in the target, but for the topics that are `not_restored`."""
+
+    prepared: PreparedRestore
+    results: Sequence[UnitResult]
+    not_restored: Sequence[NotRestoredTopic]
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """The topics, by their names on the target, of which not all records are there."""
+        return _left_out(self.prepared.checked, self.not_restored)
+
+
+@dataclass(frozen=True)
+class MappedRestore:
+    """A restore whose records each have their place in the offset map. `hidden` are partitions with records that
+    consumers can't see yet."""
+
+    replayed: ReplayedRestore
+    done: Restored
+    runs: Mapping[TopicPartition, Runs]
+    hidden: Sequence[TopicPartition]
+
+
 def restore(
-    options: Restore,
-    target: Properties,
-    store: Store,
-    state: Store,
-    spark: Spark,
-    listener: ProgressListener,
+    request: RestoreRequest,
+    resources: RestoreResources,
+    screen: RestoreScreen | None = None,
     *,
-    registry: RegistryOptions | None = None,
     dry_run: bool = False,
     count: bool = False,
-    show_plan: Callable[[RestorePlan, list[str]], None] = lambda _plan, _warnings: None,
-    show_settings: Callable[[SettingsReport], None] = lambda _settings: None,
-    show_schemas: Callable[[SchemaPlan], None] = lambda _schemas: None,
 ) -> RestoreReport:
     """Restore a restore point into the target; with `dry_run`, report the plan alone. With `count`, records in windows
-    are counted before; those that an expression selects always are, as it may fail for one. `state` keeps plan, offset
-    map and report: as a rule the store itself. `registry` is the target's, for the schemas of the records. `show_plan`
-    gets the plan with the warnings of the preflight, `show_settings` the changes of settings, and `show_schemas` those
-    of the registry, before anything is written.
+    are counted before; those that an expression selects always are, as it may fail for one. The `screen` gets the plan
+    and the changes of settings and schemas before anything is written.
 
     A topic that the target refuses stops no other one: the report names it in `failed`, and the restore can go on under
     the same id. `RefusedError` or `ClusterError` if no topic can be restored."""
-    phases = Phases(listener)
+    phases = Phases(resources.listener)
     with phases.step("connect"):
-        cluster = Cluster(target, "target")
-        cluster_id, brokers = cluster.connect()
-        begun = find_begun(options, state, cluster, cluster_id)
-        if begun.report is not None:
-            return begun.report
+        session = connect(request, resources, phases)
+        begun = find_begun(request, session.journal, session.cluster, session.cluster_id)
+    if begun.report is not None:
+        return begun.report
     with phases.step("plan"):
-        newer: tuple[NewerRecords, ...] = ()
-        if begun.plan is None:
-            archive = open_archive_or_folder(store)
-            content = select_content(options, store, archive)
-            if count or options.where:
-                source = readable(store, content.archive_id)
-                content = with_counts(content, lambda ranges: count_by_tasks(ranges, source, spark, listener))
-            plan = plan_restore(options, content, cluster_id)
-            sources = {topic.source for topic in plan.topics}
-            newer = newer_in_source(cluster, cluster_id, archive, plan.restore_point, sources)
-        else:  # the archive may have later restore points by now: the plan says what is restored
-            check_same_archive(begun.plan, store)
-            content, plan = None, begun.plan
-        records = readable(store, plan.archive_id)
-    with phases.step("preflight"):
-        check_segments(records, [part.segments for unit in plan.units for part in unit])
-        excluded = excluded_targets(plan, options) if begun.plan is not None else {}
-        check = TargetCheck(cluster, brokers, target, plan, options.topic_config, resumed=begun.plan is not None)
-        try:
-            findings = check_plan(check, excluded, records, spark, listener)
-        except RefusedError as refusal:
-            raise refused_with(refusal, newer_sentences(newer, plan.restore_point)) from None
-        findings.warnings += newer_sentences(newer, plan.restore_point)
-        if content is not None:
-            findings.warnings += content.warnings
-            if plan.into_existing:
-                findings.warnings += warn_of_existing(check.reading, records, plan)
-        not_restored = [*held_back_topics(plan, findings)]
-        settings = compare_settings(store, plan, cluster)
-        schemas, registered = None, None
-        if begun.plan is not None or options.schemas == "none":
-            registered = resumed_schemas(options.schemas, state, plan.restore_id)
+        if begun.plan is not None:
+            work = resume(session, begun.plan)
         else:
-            schemas = plan_record_schemas(record_options(options), registry or RegistryOptions(), archive, plan, state)
-            findings.warnings += schemas.warnings if schemas is not None else ()
-        shown = without_topics(plan, {*excluded.values(), *(topic.source for topic in not_restored)})
+            archive = open_archive_or_folder(resources.store)
+            content = choose_content(session, archive, count)
+            work = make_plan(session, archive, content)
+    with phases.step("preflight"):
+        checked = preflight(session, work)
         if dry_run:
-            # a restore names them in its report, as what is missing
-            findings.warnings += schemas.plan.uncovered if schemas is not None else ()
-            findings.warnings += warn_of_members(cluster, shown.groups)
-        # the report names these topics again, perhaps hours later
-        show_plan(shown, [*(topic.sentence for topic in not_restored), *findings.warnings])
-        if settings is not None:
-            show_settings(settings)
-        if schemas is not None:
-            show_schemas(schemas.plan)
+            checked.findings.warnings += warnings_of_dry_run(session, checked)
+        show(screen or NoScreen(), checked)
         if not dry_run:
-            try_transactions(plan, target)
+            try_transactions(work.plan, resources.target)
     if dry_run:
-        of_schemas = schemas_report(schemas.plan) if schemas is not None else None
-        expected = shown, store.url, planned(shown), (), findings.warnings, phases.seconds
-        return make_report(*expected, "planned", settings, (), of_schemas, newer, not_restored)
-    if schemas is not None:
-        with phases.step("schemas"):  # before the plan: who resumes it knows the ids
-            registered = apply_schemas(schemas.registry, state, plan.restore_id, schemas.plan)
-    if begun.plan is None:
-        plan = as_created(plan, findings)
-        begin(state, plan)
-    with phases.step("create topics"):
-        # before there is what an ACL is to guard
-        settings = apply_settings(cluster, SettingsCaptures(state, plan.restore_id), cluster_id, settings)
-        due = [topic for topic in plan.topics if topic.target not in {*excluded, *findings.held_back}]
-        failed = create_topics(cluster, as_created(plan, findings), due, findings)
-        not_restored += not_restored_topics(plan, failed)
+        return planned_report(session, checked)
+    prepared = prepare_target(session, checked)
     with phases.step("run"):
-        left_out = frozenset({*excluded, *(topic.target for topic in not_restored)})
-        work = RestoreWork(
-            target=target,
-            store=records,
-            state=state,
-            restore_id=plan.restore_id,
-            groups=plan.progress_group_names,
-            transactions=plan.transactions,
-            transaction_bytes=plan.transaction_bytes,
-            schemas=rewrite_of(registered, store, options.unmapped),
-            left_out=left_out,
-            limits=findings.limits,
-        )
-        units = numbered_units(plan, left_out)
-        far = fetch_size_factor(cluster.round_trip(plan.topics[0].target)) if units else 1
-        tasks = side_by_side(units, far, spark().sparkContext.defaultParallelism if far > 1 else 1)
-        results = run_counted(spark, tasks, work, listener, shown.records)
-        kernel.say(r.kernel for r in results)
-        refused = {failure.target: failure for result in results for failure in result.failed}
-        not_restored += not_restored_topics(plan, refused.values())
-        check_any_restored(plan, excluded, not_restored)
+        replayed = replay(session, prepared)
     with phases.step("offset map"):
-        mapped = [MappedUnit(r.number, [part.tp for part in plan.units[r.number]], r.parts) for r in results]
-        left_out = frozenset({*excluded, *(topic.target for topic in not_restored)})
-        parts = in_order(state, plan.restore_id, mapped)
-        collected = collect_map(plan.restore_id, parts, committed_offsets(plan), left_out)
-        if not not_restored:  # a map that lacks topics would be taken for a finished restore's
-            state.put(layout.restore_key(plan.restore_id, layout.OFFSETS), collected.data)
-        offset_map = collected.known
-        done = restored(plan, offset_map, [r.cut for r in results], left_out)
-        check_complete(plan, done, left_out)
-        hidden = wait_visible(cluster, offset_map.runs)
+        mapped = map_offsets(session, replayed)
     with phases.step("groups"):
-        wanted = without_topics(plan, excluded.values())
-        groups = restore_groups(cluster, state, wanted, offset_map.runs, {topic.target for topic in not_restored})
+        groups = set_restored_groups(session, mapped)
     with phases.step("report"):
-        warnings = [*findings.warnings, *late_warnings(done, sum(r.moved for r in results))]
-        of_schemas = schemas_report(registered, done.cut.unmapped) if registered is not None else None
-        status: Literal["incomplete", "restored"] = "incomplete" if not_restored else "restored"
-        result = plan, store.url, done, groups, warnings, phases.seconds
-        ends = newer, not_restored, sorted(excluded.values())
-        report = make_report(*result, status, settings, hidden, of_schemas, *ends)
-        if not_restored:
-            return report  # the same restore goes on with them
-        with suppress(AlreadyExistsError):  # another attempt of this restore has just ended
-            state.put_new(layout.restore_key(plan.restore_id, layout.REPORT), dump(report))
-        return delete_progress(cluster, plan, report)
+        return finish(session, mapped, groups)
 
 
-def check_plan(
-    check: TargetCheck, excluded: Container[str], records: Store, spark: Spark, listener: ProgressListener
+# Connect, choose and plan.
+
+
+def connect(request: RestoreRequest, resources: RestoreResources, phases: Phases) -> RestoreSession:
+    """Connect to the target."""
+    journal = RestoreJournal(resources.state, request.restore_id)
+    cluster = Cluster(resources.target, "target")
+    cluster_id, brokers = cluster.connect()
+    return RestoreSession(request, resources, journal, phases, cluster, cluster_id, brokers)
+
+
+def choose_content(session: RestoreSession, archive: Archive | None, count: bool) -> Content:
+    """Return what is restored of the archive, or of a folder of the Java tool."""
+    request, resources = session.request, session.resources
+    content = select_content(request, resources.store, archive)
+    if not (count or request.window.where):
+        return content
+    source = readable(resources.store, content.archive_id)
+    return with_counts(content, lambda ranges: count_by_tasks(ranges, source, resources.spark, resources.listener))
+
+
+def make_plan(session: RestoreSession, archive: Archive | None, content: Content) -> PlannedRestore:
+    """Plan the restore of some content, and count what the source has beyond it."""
+    plan = plan_restore(session.request, content, session.cluster_id)
+    sources = {topic.source for topic in plan.topics}
+    newer = newer_in_source(session.cluster, session.cluster_id, archive, plan.restore_point, sources)
+    records = readable(session.resources.store, plan.archive_id)
+    return PlannedRestore(plan, records, archive, content, newer)
+
+
+def resume(session: RestoreSession, plan: RestorePlan) -> PlannedRestore:
+    """Go on with the plan of an earlier run. `RefusedError` if that was of another archive."""
+    check_same_archive(plan, session.resources.store)
+    return PlannedRestore(plan, readable(session.resources.store, plan.archive_id))
+
+
+# Check, and show what would be done.
+
+
+def preflight(session: RestoreSession, work: PlannedRestore) -> CheckedRestore:
+    """Check everything that can be known to go wrong, and plan settings and schemas. Raise `RefusedError` with every
+    problem where the restore can't begin, or none of its topics can be restored."""
+    plan, request = work.plan, session.request
+    check_segments(work.records, [part.segments for unit in plan.units for part in unit])
+    excluded = excluded_targets(plan, request) if work.resumed else {}
+    properties = session.resources.target
+    check = TargetCheck(session.cluster, session.brokers, properties, plan, request.topic_config, work.resumed)
+    newer = newer_sentences(work.newer, plan.restore_point)
+    try:
+        findings = check_topics(session, check, excluded, work.records)
+    except RefusedError as refusal:
+        raise refused_with(refusal, newer) from None
+    findings.warnings += newer
+    if work.content is not None:
+        findings.warnings += work.content.warnings
+        if plan.into_existing:
+            findings.warnings += warn_of_existing(check.reading, work.records, plan)
+    held_back = list(held_back_topics(plan, findings))
+    settings = compare_settings(session.resources.store, plan, session.cluster)
+    schemas, registered = None, None
+    if work.resumed or request.record_schemas is None:
+        asked = "none" if request.record_schemas is None else request.record_schemas.asked
+        registered = resumed_schemas(asked, session.journal)
+    else:
+        registry = session.resources.registry
+        schemas = plan_record_schemas(request.record_schemas, registry, work.archive, plan, session.journal)
+    if schemas is not None:
+        findings.warnings += schemas.warnings
+    return CheckedRestore(work, findings, excluded, held_back, settings, schemas, registered)
+
+
+def check_topics(
+    session: RestoreSession, check: TargetCheck, excluded: Container[str], records: Store
 ) -> PreflightFindings:
     """Check the target, and the archived records that the table of segments can't vouch for. Raise `RefusedError` with
     every problem where the restore can't begin, or none of its topics can be restored."""
+    spark, listener = session.resources.spark, session.resources.listener
     due = [part for unit in check.plan.units for part in unit if part.target not in excluded]
     ranges = timed_ranges(due, records, spark, listener)
     findings = check_target(check, ranges, excluded)
-    hold_back_unfit(findings, check, find_unfit(ranges, findings.demands, records, spark, listener))
+    unfit = find_unfit(ranges, findings.demands, records, spark, listener)
+    hold_back_unfit(findings, check, unfit)
     findings.raise_problems()
-    findings.raise_unless_any(t.target for t in check.plan.topics if t.target not in excluded)
+    findings.raise_unless_any(topic.target for topic in check.plan.topics if topic.target not in excluded)
     return findings
 
 
@@ -256,14 +335,75 @@ def held_back_topics(plan: RestorePlan, findings: PreflightFindings) -> Iterator
             yield NotRestoredTopic(source=topic.source, target=topic.target, reason=reason, hint=hint)
 
 
-def not_restored_topics(plan: RestorePlan, failed: Iterable[FailedTopic]) -> list[NotRestoredTopic]:
-    """Return failed topics with their names in the source, in order of these."""
-    sources = {topic.target: topic.source for topic in plan.topics}
-    topics = [
-        NotRestoredTopic(source=sources[each.target], target=each.target, reason=each.reason, hint=each.hint)
-        for each in failed
-    ]
-    return sorted(topics, key=lambda topic: topic.source)
+def warnings_of_dry_run(session: RestoreSession, checked: CheckedRestore) -> list[str]:
+    """Return what a restore itself would name in its report, as what is missing."""
+    uncovered = checked.schemas.plan.uncovered if checked.schemas is not None else ()
+    return [*uncovered, *warn_of_members(session.cluster, checked.restorable.groups)]
+
+
+def show(screen: RestoreScreen, checked: CheckedRestore) -> None:
+    """Show what is about to be written."""
+    # the report names the topics that are held back again, perhaps hours later
+    held_back = [topic.sentence for topic in checked.held_back]
+    screen.show_plan(checked.restorable, [*held_back, *checked.findings.warnings])
+    if checked.settings is not None:
+        screen.show_settings(checked.settings)
+    if checked.schemas is not None:
+        screen.show_schemas(checked.schemas.plan)
+
+
+def try_transactions(plan: RestorePlan, target: Properties) -> None:
+    """Check that the target allows transactions, before anything is written."""
+    if plan.transactions and plan.units:
+        txid, group = f"kbackup-{plan.restore_id}-preflight", plan.progress_group_names[-1]
+        with closing(BlockProducer(target, txid, group, sink=message_sink)) as producer:
+            producer.start([plan.units[0][0].tp])
+
+
+def planned_report(session: RestoreSession, checked: CheckedRestore) -> RestoreReport:
+    """Return the report of a dry run."""
+    plan = checked.restorable
+    schemas = schemas_report(checked.schemas.plan) if checked.schemas is not None else None
+    return make_report(
+        plan,
+        session.resources.store.url,
+        planned(plan),
+        (),
+        checked.findings.warnings,
+        session.phases.seconds,
+        "planned",
+        settings=checked.settings,
+        schemas=schemas,
+        newer=checked.work.newer,
+        failed=checked.held_back,
+    )
+
+
+# Prepare the target: schemas, settings and topics.
+
+
+def prepare_target(session: RestoreSession, checked: CheckedRestore) -> PreparedRestore:
+    """Write the schemas, the plan, the settings and the topics, in this order: who resumes a killed restore finds in
+    its journal what was written to the target before."""
+    journal, work = session.journal, checked.work
+    registered = checked.registered
+    if checked.schemas is not None:
+        with session.phases.step("schemas"):
+            # Before the plan: whoever finds a plan takes the ids of its schemas from the journal. A run that is killed
+            # in between leaves no plan, and the next one goes on with the schemas that it has noted.
+            registered = apply_schemas(checked.schemas.registry, journal, checked.schemas.plan)
+    plan = work.plan
+    if not work.resumed:
+        plan = as_created(plan, checked.findings)
+        journal.begin(plan)
+    with session.phases.step("create topics"):
+        # ACLs come before the topics that they are to guard
+        settings = apply_settings(session.cluster, SettingsCaptures(journal), session.cluster_id, checked.settings)
+        unwanted = {*checked.excluded, *checked.findings.held_back}
+        due = [topic for topic in plan.topics if topic.target not in unwanted]
+        failed = create_topics(session.cluster, as_created(plan, checked.findings), due, checked.findings)
+    not_restored = [*checked.held_back, *not_restored_topics(plan, failed)]
+    return PreparedRestore(checked, plan, settings, registered, not_restored)
 
 
 def as_created(plan: RestorePlan, findings: PreflightFindings) -> RestorePlan:
@@ -277,74 +417,6 @@ def as_created(plan: RestorePlan, findings: PreflightFindings) -> RestorePlan:
         else:
             topics.append(topic)
     return msgspec.structs.replace(plan, topics=tuple(topics))
-
-
-def record_options(options: Restore) -> RecordOptions:
-    """Return what options say about the schemas of records, which are wanted."""
-    if options.schemas == "none":
-        raise AssertionError  # then nothing is asked about them
-    return RecordOptions(
-        asked=options.schemas,
-        prefix=options.subject_prefix,
-        by_id=options.schemas_topics,
-        untouched=options.no_schemas_topics,
-        unmapped=options.unmapped,
-    )
-
-
-class Begun(NamedTuple):
-    """An earlier run under the same restore id. `plan` is set once that run had written its plan, `report` once it had
-    finished; both are None if the id is new."""
-
-    plan: RestorePlan | None = None
-    report: RestoreReport | None = None
-
-
-def find_begun(options: Restore, state: Store, cluster: Cluster, cluster_id: str) -> Begun:
-    """Return the restore that was begun under this id, after checks that it is the same one and still there."""
-    if options.restore_id is None:
-        return Begun()
-    plan = begun_restore(state, options.restore_id)
-    if plan is None:
-        return Begun()
-    check_same_target(plan, cluster_id)
-    report = finished_report(state, plan)
-    check_same_options(plan, options)
-    check_same_names(plan, options)
-    if report is not None:
-        check_still_there(cluster, state, without_topics(plan, report.excluded))
-    elif not plan.transactions:
-        raise RefusedError(
-            f"restore {plan.restore_id} was begun without transactions: nobody knows how far it came",
-            "delete its target topics and begin another one",
-        )
-    if report is not None:
-        return Begun(plan, report)
-    return Begun(resumed_plan(with_segments(state, plan), options))
-
-
-def finished_report(state: Store, plan: RestorePlan) -> RestoreReport | None:
-    """Return the report of a finished restore, with a warning that nothing is done now."""
-    key = layout.restore_key(plan.restore_id, layout.REPORT)
-    try:
-        report = load(RestoreReport, state.get(key), key)
-    except NotFoundError:
-        return None
-    if report.archive_id not in ("", plan.archive_id):
-        other = layout.restore_key(plan.restore_id, layout.PLAN)
-        raise CorruptError(
-            f"file {key} is of archive {report.archive_id}, {other} of {plan.archive_id}",
-            "find the file that was copied from another archive, and remove it",
-        )
-    return with_warning(report, f"restore {plan.restore_id} was finished before: nothing was done now")
-
-
-def try_transactions(plan: RestorePlan, target: Properties) -> None:
-    """Check that the target allows transactions, before anything is written."""
-    if plan.transactions and plan.units:
-        txid, group = f"kbackup-{plan.restore_id}-preflight", plan.progress_group_names[-1]
-        with closing(BlockProducer(target, txid, group, sink=message_sink)) as producer:
-            producer.start([plan.units[0][0].tp])
 
 
 def create_topics(
@@ -369,6 +441,52 @@ def create_topics(
     return failed + closed
 
 
+def not_restored_topics(plan: RestorePlan, failed: Iterable[FailedTopic]) -> list[NotRestoredTopic]:
+    """Return failed topics with their names in the source, in order of these."""
+    sources = {topic.target: topic.source for topic in plan.topics}
+    topics = [
+        NotRestoredTopic(source=sources[each.target], target=each.target, reason=each.reason, hint=each.hint)
+        for each in failed
+    ]
+    return sorted(topics, key=lambda topic: topic.source)
+
+
+# Replay the records.
+
+
+def replay(session: RestoreSession, prepared: PreparedRestore) -> ReplayedRestore:
+    """Bring the records into the target, by tasks on Spark. `ClusterError` if the target refuses every topic."""
+    plan, checked, resources = prepared.plan, prepared.checked, session.resources
+    left_out = _left_out(checked, prepared.not_restored)
+    work = RestoreWork(
+        target=resources.target,
+        store=checked.work.records,
+        journal=session.journal,
+        groups=plan.progress_group_names,
+        transactions=plan.transactions,
+        transaction_bytes=plan.transaction_bytes,
+        schemas=rewrite_of(prepared.registered, resources.store, session.request.given.unmapped),
+        left_out=left_out,
+        limits=checked.findings.limits,
+    )
+    units = numbered_units(plan, left_out)
+    # Over a long way a producer waits for each batch of a partition: several units then share a task.
+    far = fetch_size_factor(session.cluster.round_trip(plan.topics[0].target)) if units else 1
+    cores = resources.spark().sparkContext.defaultParallelism if far > 1 else 1
+    tasks = side_by_side(units, far, cores)
+    results = run_counted(resources.spark, tasks, work, resources.listener, checked.restorable.records)
+    kernel.say(result.kernel for result in results)
+    refused = {failure.target: failure for result in results for failure in result.failed}
+    not_restored = [*prepared.not_restored, *not_restored_topics(plan, refused.values())]
+    check_any_restored(plan, checked.excluded, not_restored)
+    return ReplayedRestore(prepared, results, not_restored)
+
+
+def _left_out(checked: CheckedRestore, not_restored: Iterable[NotRestoredTopic]) -> frozenset[str]:
+    """Return the topics, by their names on the target, of which not all records are to be there."""
+    return frozenset({*checked.excluded, *(topic.target for topic in not_restored)})
+
+
 def check_any_restored(plan: RestorePlan, excluded: Container[str], not_restored: Sequence[NotRestoredTopic]) -> None:
     """Raise `ClusterError` if the target refused every topic: then nothing is done."""
     due = {topic.target for topic in plan.topics if topic.target not in excluded}
@@ -379,22 +497,35 @@ def check_any_restored(plan: RestorePlan, excluded: Container[str], not_restored
     raise ClusterError(f"{first.reason}{more}", first.hint)
 
 
-def begin(state: Store, plan: RestorePlan) -> None:
-    """Write the plan: the restore has begun, under its id."""
-    try:
-        write_plan(state, plan)
-    except AlreadyExistsError as error:
-        raise RefusedError(
-            f"restore {plan.restore_id} was begun by another at this moment", "resume it when that one has ended"
-        ) from error
+# Map the offsets, and set groups by them.
+
+
+def map_offsets(session: RestoreSession, replayed: ReplayedRestore) -> MappedRestore:
+    """Put the offset map together from its parts, and check that every record has its place in it."""
+    journal, plan = session.journal, replayed.prepared.plan
+    units: list[MappedUnit] = []
+    for result in replayed.results:
+        partitions = [part.tp for part in plan.units[result.number]]
+        units.append(MappedUnit(result.number, partitions, result.parts))
+    collected = collect_map(journal.restore_id, journal.whole_map(units), committed_offsets(plan), replayed.left_out)
+    if not replayed.not_restored:  # a map that lacks topics would be taken for a finished restore's
+        journal.write_offset_map(collected.data)
+    cuts = [result.cut for result in replayed.results]
+    done = restored(plan, collected.known, cuts, replayed.left_out)
+    check_complete(plan, done, replayed.left_out)
+    hidden = wait_visible(session.cluster, collected.known.runs)
+    return MappedRestore(replayed, done, collected.known.runs, hidden)
 
 
 def check_complete(plan: RestorePlan, done: Restored, left_out: Container[str] = ()) -> None:
     """Every record of the plan, by the archive's own word, and every one that a window selected, by the tasks' count,
     has its place in the map, by the broker's. Of topics that are `left_out`, only windows are counted."""
-    whole = [p for unit in plan.units for p in unit if p.window is None]
-    expected = sum(sum_of(p.segments, "count") for p in whole if p.target not in left_out) + done.cut.records
-    partly = {p.target for p in whole if p.target in left_out}
+    whole = [part for unit in plan.units for part in unit if part.window is None]
+    expected = done.cut.records
+    for part in whole:
+        if part.target not in left_out:
+            expected += sum_of(part.segments, "count")
+    partly = {part.target for part in whole if part.target in left_out}
     mapped = done.records - sum(done.topics[target] for target in partly)
     if mapped != expected:
         raise KbackupError(
@@ -419,6 +550,51 @@ def wait_visible(cluster: Cluster, runs: Mapping[TopicPartition, Runs]) -> list[
         if not waiting:
             break
     return sorted(waiting)
+
+
+def set_restored_groups(session: RestoreSession, mapped: MappedRestore) -> tuple[GroupResult, ...]:
+    """Set the groups of the plan by the offset map, apart from their offsets in topics that are not restored."""
+    replayed = mapped.replayed
+    excluded = replayed.prepared.checked.excluded
+    plan = without_topics(replayed.prepared.plan, excluded.values())
+    failed = {topic.target for topic in replayed.not_restored}
+    return restore_groups(session.cluster, session.journal, plan, mapped.runs, failed)
+
+
+# Report.
+
+
+def finish(session: RestoreSession, mapped: MappedRestore, groups: tuple[GroupResult, ...]) -> RestoreReport:
+    """Report the restore, and write the report: the restore is finished. With topics that are not restored it is not,
+    and the same restore goes on with them."""
+    replayed, done = mapped.replayed, mapped.done
+    prepared = replayed.prepared
+    checked, plan = prepared.checked, prepared.plan
+    moved = sum(result.moved for result in replayed.results)
+    warnings = [*checked.findings.warnings, *late_warnings(done, moved)]
+    schemas = None
+    if prepared.registered is not None:
+        schemas = schemas_report(prepared.registered, done.cut.unmapped)
+    status: Literal["incomplete", "restored"] = "incomplete" if replayed.not_restored else "restored"
+    report = make_report(
+        plan,
+        session.resources.store.url,
+        done,
+        groups,
+        warnings,
+        session.phases.seconds,
+        status,
+        settings=prepared.settings,
+        hidden=mapped.hidden,
+        schemas=schemas,
+        newer=checked.work.newer,
+        failed=replayed.not_restored,
+        excluded=sorted(checked.excluded.values()),
+    )
+    if replayed.not_restored:
+        return report
+    session.journal.finish(report)
+    return delete_progress(session.cluster, plan, report)
 
 
 def delete_progress(cluster: Cluster, plan: RestorePlan, report: RestoreReport) -> RestoreReport:

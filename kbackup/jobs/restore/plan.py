@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import time
-import uuid
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,14 +29,11 @@ from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment, sum_of, untimed
 from kbackup.archive.segments.window import EVERY_OFFSET, Choice, Window, joined, without
 from kbackup.archive.segments.writer import greatest, least
-from kbackup.config.keys import RENAMED
-from kbackup.config.models import Restore
-from kbackup.config.values import parse_rule
-from kbackup.config.windows import Range, parse_range, parse_time
-from kbackup.errors import MismatchError, RefusedError, UsageError, suggest_name
-from kbackup.jobs.decoding import where_of
+from kbackup.config.windows import Range
+from kbackup.errors import RefusedError, UsageError, suggest_name
 from kbackup.jobs.groups.plan import check_groups, map_groups
 from kbackup.jobs.replay import read_range
+from kbackup.jobs.restore.request import RestoreRequest, given_options
 from kbackup.metrics.registry import ProgressListener
 from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted
 from kbackup.store.base import Store
@@ -52,23 +47,6 @@ GROUP_UNITS = 64
 PROGRESS_GROUPS = 50
 """At most so many: the partitions of __consumer_offsets, unless a cluster has another number."""
 _LEGAL = re.compile(r"^[a-zA-Z0-9._-]{1,249}$")
-
-
-def target_name(topic: str, exact: Mapping[str, str], patterns: Sequence[str]) -> str:
-    """Return the new name of a topic: by `exact`, else by the first 'pattern=replacement' that matches
-    somewhere in it."""
-    if topic in exact:
-        return exact[topic]
-    for rule in patterns:
-        pattern, replacement = parse_rule(rule)
-        if pattern.search(topic):
-            try:
-                return pattern.replace_first(replacement, topic)
-            except ValueError as error:
-                raise UsageError(
-                    f"--map-regex {rule!r}: {error}", "name a group of the expression, as in 'a(.*)=b\\1'"
-                ) from error
-    return topic
 
 
 def check_names(names: Mapping[str, str]) -> None:
@@ -235,25 +213,22 @@ def count_by_tasks(
 # Select the content of an archive for a restore, and plan the restore.
 
 
-def select_content(options: Restore, store: Store, archive: Archive | None = None) -> Content:
+def select_content(request: RestoreRequest, store: Store, archive: Archive | None = None) -> Content:
     """Return the selected topics, times and offsets of the archive, or of the Java tool's folder. `archive` is the
     archive in `store`, if the caller has it open."""
-    ranges = tuple(map(parse_range, options.range))
-    if ranges and (options.topics or options.exclude_topics):
-        raise UsageError("--range names its topics itself", "leave --topic and --exclude-topic out")
-    names = tuple(sorted({r.topic for r in ranges}))
-    selection = Selection.of(names or options.topics, options.exclude_topics)
-    skips = tuple(map(parse_range, options.skip))
-    if options.where:
-        where_of(options.where)
-    window = time_window(options, int(time.time() * 1000))
+    request.check_selection()
+    window, ranges = request.window, request.ranges
+    selection = request.topics
+    if ranges:
+        names = {each.topic for each in ranges}
+        selection = Selection(tuple(sorted(names)))
     archive = archive or open_archive_or_folder(store)
     if archive is None:
         content = java_content(store, _named(selection, java_topics(store), [], f"the folder {store.url}"))
         start, end = window.from_time, window.to_time
         choice = Choice(from_time=start, to_time=end, ranges=tuple(map(str, ranges)), notes=(NO_POINTS,))
-        return _cut(content, window, ranges, skips, choice, {})
-    view = view_of(archive, options.restore_point, window)
+        return _cut(request, content, choice, {})
+    view = view_of(archive, request.restore_point, window)
     where = f"restore point {view.as_of}" if view.as_of is not None else "the archive at that time"
     selected = set(_named(selection, (t.name for t in view.topics), view.others, where))
     topics = [t for t in (*view.topics, *view.others.values()) if t.name in selected]
@@ -268,20 +243,7 @@ def select_content(options: Restore, store: Store, archive: Archive | None = Non
     beside = _beside(content, ranges) if ranges else ()
     choice = choice_of(view, window, map(str, ranges), (*excluded, *beyond, *beside))
     least = {t.name: len(t.partitions) for t in topics}
-    return _cut(content, window, ranges, skips, choice, least)
-
-
-def time_window(options: Restore, now: int) -> Window:
-    """Return the bounds in time and the expression; `now` is in ms since the epoch. `UsageError` if the times leave
-    nothing."""
-    start = parse_time(options.from_time, now, up=True) if options.from_time else None
-    end = parse_time(options.to_time, now) if options.to_time else None
-    if start is not None and end is not None and start > end:
-        raise UsageError(
-            f"--from-time {options.from_time} is later than --to-time {options.to_time}",
-            "give the earlier time to --from-time; both times are included",
-        )
-    return Window(from_time=start, to_time=end, where=options.where or None)
+    return _cut(request, content, choice, least)
 
 
 def _named(selection: Selection, offered: Iterable[str], others: Container[str], where: str) -> list[str]:
@@ -302,15 +264,9 @@ def _beside(content: Content, ranges: Sequence[Range]) -> Iterator[str]:
             yield f"{topic.name}: nothing of its partitions {join_names(others, 10)} is restored: --range names others"
 
 
-def _cut(
-    content: Content,
-    window: Window,
-    ranges: Sequence[Range],
-    skips: Sequence[Range],
-    choice: Choice,
-    least: Mapping[str, int],
-) -> Content:
+def _cut(request: RestoreRequest, content: Content, choice: Choice, least: Mapping[str, int]) -> Content:
     """Return the content inside the window and without what is skipped; all of it without a window."""
+    window, ranges, skips = request.window, request.ranges, request.skips
     if not (ranges or skips or window.timed or window.where):
         return content
     by_partition, skipped = check_ranges(content, ranges), check_ranges(content, skips, "--skip")
@@ -355,150 +311,60 @@ def check_ranges(content: Content, ranges: Sequence[Range], option: str = "--ran
     return {tp: joined(each) for tp, each in bounds.items()}
 
 
-def plan_restore(options: Restore, content: Content, cluster_id: str) -> RestorePlan:
+def plan_restore(request: RestoreRequest, content: Content, cluster_id: str) -> RestorePlan:
     """Plan a restore. Raise `UsageError` or `RefusedError` for names that match nothing, are not legal, or collide."""
-    names = {t.name: target_name(t.name, options.map, options.map_regex) for t in content.topics}
-    if not names:
-        times = {"--from-time": options.from_time, "--to-time": options.to_time}
-        given = " and ".join(f"{option} {time}" for option, time in times.items() if time)
-        raise UsageError(
-            f"no selected topic has records with {given}" if given else "no topic of the archive matches",
-            "run 'kbackup info' to see topics and the times of their records",
-        )
-    for unknown in sorted(set(options.map) - set(names)):
-        raise UsageError(
-            f"--map names topic {unknown}, which is not restored",
-            suggest_name(unknown, names, "see 'kbackup info' for what there is"),
-        )
-    for rule in options.map_regex:
-        pattern, _ = parse_rule(rule)
-        if not any(map(pattern.search, names)):
-            hint = suggest_name(pattern.pattern, names, "see 'kbackup info' for what there is")
-            raise UsageError(f"--map-regex {rule!r} matches no topic that is restored", hint)
+    names = {topic.name: request.names.target_of(topic.name) for topic in content.topics}
+    check_names_match(request, names)
     check_names(names)
-    if options.strict and content.damaged:
+    if request.strict and content.damaged:
         raise RefusedError(
             f"the archive lacks {content.damaged[0].message}",
             "restore without --strict, or another restore point; see 'kbackup info'",
         )
-    selection = None if options.no_groups else Selection.of(options.groups, options.exclude_groups)
-    check_groups(content, names, selection, options.map_group)
-    units = make_units(content, names, options.transactions)
+    groups = request.groups
+    check_groups(content, names, groups, request.group_names)
+    topics: list[PlannedTopic] = []
+    for topic in content.topics:
+        topics.append(plan_topic(topic, names[topic.name], request.topic_config, request.replication_factor))
+    units = make_units(content, names, request.transactions)
+    not_carried: dict[str, str] = {}
+    if groups is not None:
+        not_carried = {group: why for group, why in content.not_carried.items() if groups.matches(group)}
     return RestorePlan(
-        restore_id=options.restore_id or f"{now()[:10]}-{uuid.uuid4().hex[:8]}",
+        restore_id=request.restore_id,
         archive_id=content.archive_id,
         restore_point=content.restore_point,
         choice=content.choice,
         target_cluster_id=cluster_id,
         created_at=now(),
-        transactions=options.transactions,
-        transaction_bytes=options.transaction_bytes,
-        into_existing=options.into_existing,
-        topics=tuple(
-            plan_topic(t, names[t.name], options.topic_config, options.replication_factor) for t in content.topics
-        ),
+        transactions=request.transactions,
+        transaction_bytes=request.transaction_bytes,
+        into_existing=request.into_existing,
+        topics=tuple(topics),
         units=units,
-        groups=map_groups(content, names, selection, options.map_group),
-        settings=options.settings,
-        options=given_options(options),
+        groups=map_groups(content, names, groups, request.group_names),
+        settings=request.settings,
+        options=given_options(request.given),
         damaged=tuple(f"loss: {loss.message}" for loss in content.damaged),
-        not_carried={
-            group: why
-            for group, why in content.not_carried.items()
-            if selection is not None and selection.matches(group)
-        },
-        progress_groups=progress_groups(len(units)) if options.transactions else msgspec.UNSET,
+        not_carried=not_carried,
+        progress_groups=progress_groups(len(units)) if request.transactions else msgspec.UNSET,
     )
 
 
-# A restore that was begun goes on with the options that decided its plan. Options that mend the target, so that it
-# takes what it refused before, may be others each time.
-
-
-_FREE = ("restore_id", "state", "transactions", "transaction_bytes", "unmapped")
-"""Keys of `[restore]` that do not decide what is restored."""
-_MENDING = ("topic_config", "replication_factor")
-"""Keys that decide how topics are created, not which records go where."""
-_LEAVING_OUT = ("exclude_topics",)
-"""Keys to which a resumed restore may add: what they name is no longer restored."""
-_SETTLED = ("schemas", "subject_prefix")
-"""Keys that a resumed restore may leave unset: schemas.json has what was settled by them."""
-_ORDERED = ("map_regex",)
-
-
-def given_options(options: Restore) -> dict[str, Any]:
-    """Return the keys of `[restore]` that decide what is restored, as they were given; lists in order where
-    it is free."""
-    keys: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(options))
-    return {
-        name: sorted(value) if isinstance(value, list) and name not in _ORDERED else value
-        for name, value in keys.items()
-        if name not in _FREE
-    }
-
-
-def check_same_options(plan: RestorePlan, options: Restore) -> None:
-    """Raise `MismatchError` if `plan` was made for other options; older versions did not write them down. Options that
-    mend the target may be others, and more may be left out."""
-    if plan.options is None:
-        return
-    given, unset = given_options(options), given_options(Restore())
-    before = unset | {
-        # under the name that a key has now
-        RENAMED.get(f"restore.{name}", name).removeprefix("restore."): value
-        for name, value in plan.options.items()
-    }
-    different: list[str] = []
-    for name, value in given.items():
-        leaves_out_more = name in _LEAVING_OUT and set(value) >= set(before.get(name) or ())
-        is_settled = name in _SETTLED and value == unset[name]
-        may_differ = name in _MENDING or leaves_out_more or is_settled
-        if not may_differ and before.get(name) != value:
-            different.append(name)
-    if different:
-
-        def text(value: object) -> str:
-            return msgspec.json.encode(value).decode() if value else "unset"
-
-        changes = "; ".join(f"{n} was {text(before.get(n))}, now {text(given[n])}" for n in different)
-        raise MismatchError(
-            f"restore {plan.restore_id} was begun with other options: {changes}",
-            "give the same options as then, or another --restore-id",
+def check_names_match(request: RestoreRequest, names: Mapping[str, str]) -> None:
+    """Raise `UsageError` if no topic is restored, or if a new name or a rule is of none that is. `names` are those on
+    the target by those in the archive."""
+    given, see_info = request.given, "see 'kbackup info' for what there is"
+    if not names:
+        times = {"--from-time": given.from_time, "--to-time": given.to_time}
+        windows = " and ".join(f"{option} {text}" for option, text in times.items() if text)
+        raise UsageError(
+            f"no selected topic has records with {windows}" if windows else "no topic of the archive matches",
+            "run 'kbackup info' to see topics and the times of their records",
         )
-
-
-def check_same_names(plan: RestorePlan, options: Restore) -> None:
-    """Raise `MismatchError` if a plan sends a topic elsewhere than the options do: somebody else has written it."""
-    if plan.options is None:  # an older version wrote it, which did not keep the options either
-        return
-    targets = {topic.source: topic.target for topic in plan.topics}
-    planned = {(topic.source, topic.target) for topic in plan.topics}
-    planned |= {(part.topic, part.target) for unit in plan.units for part in unit}
-    for source, target in sorted(planned):
-        if targets.get(source) != target or target_name(source, options.map, options.map_regex) != target:
-            raise MismatchError(
-                f"the plan of restore {plan.restore_id} sends topic {source} to {target}, which its options don't",
-                "find out who wrote it, and use another --restore-id",
-            )
-
-
-def resumed_plan(plan: RestorePlan, options: Restore) -> RestorePlan:
-    """Return the plan of a restore that was begun, with the configs and the replication factor that are asked for now:
-    for topics that are still to be created."""
-    factor = options.replication_factor
-    topics = tuple(
-        msgspec.structs.replace(
-            topic,
-            configs=with_given(topic.configs, options.topic_config),
-            replication_factor=topic.replication_factor if factor is None else factor,
-        )
-        for topic in plan.topics
-    )
-    return msgspec.structs.replace(plan, topics=topics)
-
-
-def excluded_targets(plan: RestorePlan, options: Restore) -> dict[str, str]:
-    """Return the topics of the plan, by their names on the target, that a resumed restore is to leave out, each with
-    its name in the source."""
-    selection = Selection.of((), options.exclude_topics)
-    return {topic.target: topic.source for topic in plan.topics if not selection.matches(topic.source)}
+    for unknown in sorted(set(request.names.exact) - set(names)):
+        raise UsageError(f"--map names topic {unknown}, which is not restored", suggest_name(unknown, names, see_info))
+    for rule in request.names.rules:
+        if not any(map(rule.pattern.search, names)):
+            hint = suggest_name(rule.pattern.pattern, names, see_info)
+            raise UsageError(f"--map-regex {rule.text!r} matches no topic that is restored", hint)

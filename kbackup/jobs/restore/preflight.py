@@ -12,8 +12,9 @@ import numpy as np
 from msgspec import structs
 
 from kbackup.archive.query.content import span
+from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.offset_map import runs_by_partition
-from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan, UnitRange, finished_restore
+from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan, UnitRange
 from kbackup.archive.segments.table import Segment, Segments, bounds, expected_in_order, rows_of, sum_of, unpaired
 from kbackup.errors import KbackupError, MismatchError, RefusedError
 from kbackup.jobs.restore.configs import settle_configs, whole_number
@@ -445,7 +446,7 @@ def check_segments(store: Store, partitions: Iterable[Sequence[Segment]]) -> Non
 _ANOTHER = "give another --restore-id to restore it again"
 
 
-def check_still_there(cluster: Cluster, state: Store, plan: RestorePlan) -> None:
+def check_still_there(cluster: Cluster, journal: RestoreJournal, plan: RestorePlan) -> None:
     """Raise `MismatchError` if a topic of a finished restore, or one of its records, is no longer in the target."""
     there = cluster.topics(t.target for t in plan.topics)
     for topic in plan.topics:
@@ -453,7 +454,8 @@ def check_still_there(cluster: Cluster, state: Store, plan: RestorePlan) -> None
         if existing is None or len(existing.partitions) < topic.partitions:
             problem = "is not in the target" if existing is None else "has fewer partitions than it had"
             raise MismatchError(f"topic {topic.target} of finished restore {plan.restore_id} {problem}", _ANOTHER)
-    runs = runs_by_partition(finished_restore(state, plan.restore_id)[1])
+    _, offsets = journal.finished()
+    runs = runs_by_partition(offsets)
     starts, ends = cluster.log_starts(runs), cluster.log_ends(runs, "read_uncommitted")
     for tp, (_, target, count) in runs.items():
         first, end = int(target.min()), int(np.max(target + count))

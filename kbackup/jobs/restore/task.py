@@ -10,16 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from kbackup.archive.restores.offset_map import (
-    Cut,
-    MapPartName,
-    begun_map_parts,
-    by_partition,
-    committed_names,
-    read_map_parts,
-    runs_table,
-    write_map_part,
-)
+from kbackup.archive.restores.journal import RestoreJournal
+from kbackup.archive.restores.offset_map import Cut, MapPartName, by_partition, runs_table
 from kbackup.archive.restores.plan import RestorePlan, UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError, NotFoundError, UnreachableError
 from kbackup.jobs.replay import ReachedOffset, UnitRun, first_committed
@@ -64,14 +56,13 @@ class UnitResult:
 
 @dataclass(frozen=True)
 class RestoreWork:
-    """The settings of every unit. `state` stores the offset map, `store` has the segments, `groups` of the target the
-    progress. Topics of the target that are `left_out` get no records. `limits` is how many bytes a batch of each topic
-    may have."""
+    """The settings of every unit. The `journal` keeps the offset map, `store` has the segments, `groups` of the target
+    the progress. Topics of the target that are `left_out` get no records. `limits` is how many bytes a batch of each
+    topic may have."""
 
     target: Properties = field(repr=False)
     store: Store
-    state: Store
-    restore_id: str
+    journal: RestoreJournal
     groups: Sequence[str]
     transactions: bool
     transaction_bytes: int
@@ -141,7 +132,7 @@ class RestoreWork:
 
     def _producer(self, unit: Unit, given_up: Container[str]) -> BlockProducer:
         number, ranges = unit
-        txid = f"kbackup-{self.restore_id}-{number}" if self.transactions else None
+        txid = f"kbackup-{self.journal.restore_id}-{number}" if self.transactions else None
         due = [range_ for range_ in ranges if range_.target not in given_up]
         largest = {each.target: 0 for each in due}
         for each in due:
@@ -208,13 +199,13 @@ class _UnitLedger:
     def __post_init__(self) -> None:
         self.transactions = self.work.transactions
         self.reached = {tp: p.next for tp, p in self.progress.items()}
-        before = partial(committed_names, self.work.state, self.work.restore_id, self.number)
+        before = partial(self.work.journal.map_parts_up_to, self.number)
         self.began_from = _last_part(self.number, self.progress, before)
         self._check_same_logs(before)
         if self.transactions and not self.progress:
             # brokers expire the progress of an empty group: a record may be committed all the same
             work, number, group = self.work, self.number, self.work.group_of(self.number)
-            map_parts = begun_map_parts(work.state, work.restore_id, number)
+            map_parts = work.journal.begun_map_parts(number)
             if committed := first_committed(work.target, group, map_parts):
                 tp, offset = committed
                 raise ClusterError(
@@ -231,7 +222,7 @@ class _UnitLedger:
         if self.began_from is None or not unknown:
             return
         names = before(self.began_from)
-        for part in read_map_parts(self.work.state, self.work.restore_id, [(self.number, names)]):
+        for part in self.work.journal.read_map_parts(self.number, names):
             for tp, _ in by_partition(part.runs):
                 if tp in unknown:
                     raise RefusedTopicError(
@@ -250,7 +241,7 @@ class _UnitLedger:
         work, name = self.work, MapPartName(self.attempt, self.map_parts)
         self.reached |= {tp: each.next for tp, each in reached.items()}
         table = runs_table({tp: (r.source, r.target, r.count) for tp, r in runs.items()})
-        write_map_part(work.state, work.restore_id, self.number, name, table, self.began_from, cut)
+        work.journal.write_map_part(self.number, name, table, self.began_from, cut)
         kept = {tp: at for tp, at in self.reached.items() if tp.topic not in self.given_up}
         return {tp: CommittedProgress(at, str(name)) for tp, at in kept.items()}
 
@@ -259,8 +250,9 @@ class _UnitLedger:
 
     def parts(self) -> tuple[MapPartName, ...]:
         """Return the map parts that this attempt and earlier ones committed, in order."""
-        earlier = committed_names(self.work.state, self.work.restore_id, self.number, self.began_from)
-        return (*earlier, *(MapPartName(self.attempt, n) for n in range(self.map_parts)))
+        earlier = self.work.journal.map_parts_up_to(self.number, self.began_from)
+        own = [MapPartName(self.attempt, n) for n in range(self.map_parts)]
+        return (*earlier, *own)
 
 
 def _last_part(

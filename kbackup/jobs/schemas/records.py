@@ -11,11 +11,13 @@ from msgspec.structs import replace
 from kbackup.archive.models import DocumentRef, Member, Schemas, TopicState
 from kbackup.archive.query.java import open_archive_or_folder
 from kbackup.archive.reader import Archive
+from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.restores.unmapped import UnmappedRecords
 from kbackup.archive.schemas import SchemaIndex, may_name, used_schemas, usual_id
 from kbackup.archive.uncovered_schemas import apicurio_uses, uncovered
 from kbackup.errors import MismatchError, UndecodableError, UsageError
+from kbackup.jobs.schemas.documents import SchemaMap, begun_plan, schema_map
 from kbackup.jobs.schemas.judgement import (
     Judge,
     JudgedPart,
@@ -28,7 +30,7 @@ from kbackup.jobs.schemas.judgement import (
 )
 from kbackup.jobs.schemas.plan import Mode, SchemaPlan, ids_of_records, open_registry, prepare_schemas, versions_beside
 from kbackup.jobs.schemas.rewrite import ArchivedCodecs, CheckedRewrite, NewIds, SchemaRewrite
-from kbackup.jobs.schemas.write import SchemaMap, begun_plan, lost_since, schema_map
+from kbackup.jobs.schemas.write import lost_since
 from kbackup.schemas.base import RegistryOptions
 from kbackup.schemas.decoder import codec_of
 from kbackup.store.base import Store
@@ -91,12 +93,12 @@ class RecordSchemas(NamedTuple):
 
 
 def plan_record_schemas(
-    given: RecordOptions, options: RegistryOptions, archive: Archive | None, plan: RestorePlan, state: Store
+    given: RecordOptions, options: RegistryOptions, archive: Archive | None, plan: RestorePlan, journal: RestoreJournal
 ) -> RecordSchemas | None:
     """Plan the schemas of the records of a restore into the registry of `options`; None if there is nothing to bring
     back. Raises `RefusedError` where a record's id would have no meaning, and such records are to end the restore."""
     asked = given.asked
-    begun = begun_plan(state, plan.restore_id)
+    begun = begun_plan(journal)
     if begun is not None:
         _check_mode(asked, begun.mode, plan.restore_id)
         asked = begun.mode
@@ -215,11 +217,11 @@ def _record_warnings(plan: SchemaPlan, topics: Iterable[TopicState]) -> list[str
     return warnings
 
 
-def resumed_schemas(asked: str | None, state: Store, restore_id: str) -> SchemaMap | None:
+def resumed_schemas(asked: str | None, journal: RestoreJournal) -> SchemaMap | None:
     """Return the schemas that a restore registered before it wrote its first record. `MismatchError` if it was begun
     otherwise: some of its records would get other ids."""
-    done = schema_map(state, restore_id)
-    _check_mode(asked, done.mode if done is not None else "none", restore_id)
+    done = schema_map(journal)
+    _check_mode(asked, done.mode if done is not None else "none", journal.restore_id)
     return done
 
 
@@ -261,7 +263,7 @@ def missing_schemas(
     if not options.url:
         return []
     if not source:
-        done = schema_map(state, plan.restore_id)
+        done = schema_map(RestoreJournal(state, plan.restore_id))
         return [] if done is None else lost_since(open_registry(options), done.places)
     schemas = archive.schemas(plan.restore_point) if archive is not None else None
     due = [] if schemas is None else [(v.subject, v.version, v.id) for v in schemas.versions if v.state != "gone"]
@@ -309,7 +311,7 @@ def checked_schemas(
     """Return what maps the archived records of a restore as it should have done it, by what they decode to; None where
     it has mapped nothing. `options` are of the target's registry, if it is known: then records must decode to the same
     by its schemas."""
-    done = schema_map(state, plan.restore_id)
+    done = schema_map(RestoreJournal(state, plan.restore_id))
     if done is None or done.mode == "same":
         return None
     judged, archived = done.judged, done.archived

@@ -1,4 +1,4 @@
-"""Store the settings of a target, make the planned changes, and undo them."""
+"""Store the settings of a target, and make the planned changes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
-from kbackup.archive.models import Document, Member, Metadata
+from kbackup.archive.models import Document, Metadata
 from kbackup.archive.reader import open_archive
-from kbackup.archive.restores.plan import RestorePlan, begun_restore
-from kbackup.archive.restores.proof import check_proven, unproven_documents
+from kbackup.archive.restores.journal import NumberedCaptures
+from kbackup.archive.restores.plan import RestorePlan
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.capture import capture_settings
-from kbackup.jobs.common import NumberedCaptures
 from kbackup.jobs.settings.plan import (
     Changes,
     ConfigChange,
@@ -22,17 +21,14 @@ from kbackup.jobs.settings.plan import (
     TargetNames,
     acl_command,
     config_command,
-    config_values,
     entity_words,
     plan_settings,
     quota_command,
-    quota_values,
 )
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.metadata.entities import LABELS, MetadataPartName, QuotaKey, Reading, reason_for
 from kbackup.store.base import Store
-from kbackup.util.text import join_names
 
 # The settings of a target before they are changed: restores/<id>/settings-before-<n>.json.
 #
@@ -157,8 +153,8 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
     address, older = cluster.connection.address, "it was made by an older version of kbackup"
     hint = "grant that right, or leave them out of --with"
     for part in plan.settings:
-        _check_known(_PARTS[part], metadata, f"restore point {plan.restore_point}", older, hint)
-        _check_known(_PARTS[part], current, address, older, hint)
+        check_known(_PARTS[part], metadata, f"restore point {plan.restore_point}", older, hint)
+        check_known(_PARTS[part], current, address, older, hint)
     unused = any(entry.part == "acls" and entry.reason == "not there" for entry in current.not_carried)
     if "acls" in plan.settings and metadata.acls and unused:
         raise RefusedError(f"{address} has no authorizer, so it takes no ACLs", "leave acls out of --with")
@@ -168,7 +164,7 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
     return plan_settings(plan.settings, metadata, names, current, brokers, servers)
 
 
-def _check_known(part: MetadataPartName, source: Metadata | Reading, where: str, otherwise: str, hint: str) -> None:
+def check_known(part: MetadataPartName, source: Metadata | Reading, where: str, otherwise: str, hint: str) -> None:
     """Raise `RefusedError` if `source` lacks a part; `otherwise` is the reason if it has none itself."""
     if getattr(source, part) is None:
         why = reason_for(part, source.not_carried) or otherwise
@@ -187,138 +183,3 @@ def apply_settings(
     done, refused = write_changes(cluster, planned.changes)
     missing = (*planned.missing, *refused)
     return replace(planned, acls=done.acls, configs=done.configs, quotas=done.quotas, missing=missing)
-
-
-# Undo the settings that a restore changed.
-
-
-class SettingsUndone(Member, frozen=True, kw_only=True):
-    """`undone` are the numbers of the captures that were put back, `number` is the number of the capture that was
-    stored first (0: nothing was changed). `missing`: what the target refused, and settings that are no longer as the
-    restore left them, which stay. Unless `confirmed`, it is a plan, and nothing was written. `unproven` are documents
-    of which nothing proves that the restore wrote them."""
-
-    restore_id: str
-    target_cluster_id: str
-    undone: tuple[int, ...]
-    number: int
-    changes: Changes
-    missing: tuple[str, ...] = ()
-    confirmed: bool = True
-    unproven: tuple[str, ...] = ()
-
-
-def undo_of(captures: Sequence[SettingsBefore], now: Reading) -> tuple[Changes, list[str]]:
-    """Return the changes that turn `now` back into the settings before the first of `captures`, and in words the
-    settings that are no longer as the last of them left them. Pure."""
-    made = {acl for capture in captures for acl in capture.changes.acls}
-    first_configs: dict[tuple[str, str, str], ConfigChange] = {}
-    first_quotas: dict[tuple[QuotaKey, str], QuotaChange] = {}
-    last_configs: dict[tuple[str, str, str], str | None] = {}
-    last_quotas: dict[tuple[QuotaKey, str], float | None] = {}
-    for changes in (capture.changes for capture in captures):
-        for config in changes.configs:
-            first_configs.setdefault(config.key, config)
-            last_configs[config.key] = config.after
-        for quota in changes.quotas:
-            first_quotas.setdefault(quota.key, quota)
-            last_quotas[quota.key] = quota.after
-    has_configs, has_quotas = config_values(now), quota_values(now.client_quotas or ())
-    configs: list[ConfigChange] = []
-    quotas: list[QuotaChange] = []
-    left: list[str] = []
-    for key, config in first_configs.items():
-        value = has_configs.get(key)
-        if value == config.before:
-            continue
-        if value != last_configs[key]:
-            owner = "all brokers" if config.of_all else f"{config.kind} {config.owner}"
-            left.append(
-                f"config {config.name} of {owner} stays: it is {value} now, the restore set {last_configs[key]}"
-            )
-            continue
-        configs.append(replace(config, before=value, after=config.before))
-    for quota_key, quota in first_quotas.items():
-        number = has_quotas.get(quota_key)
-        if number == quota.before:
-            continue
-        if number != last_quotas[quota_key]:
-            entity = entity_words(quota.entity)
-            left.append(
-                f"quota {quota.name} of {entity} stays: it is {number} now, the restore set {last_quotas[quota_key]}"
-            )
-            continue
-        quotas.append(replace(quota, before=number, after=quota.before))
-    acls = tuple(acl for acl in now.acls or () if acl in made)
-    return Changes(deleted_acls=acls, configs=tuple(configs), quotas=tuple(quotas)), left
-
-
-def undo_settings(
-    cluster: Cluster, state: Store, restore_id: str, *, confirm: bool, accept_unproven: bool = False
-) -> SettingsUndone:
-    """Plan to put back the settings before the restore, and with `confirm` do it; the current ones are captured first.
-    A second undo changes nothing. `RefusedError` for captures that the restore's own plan does not bear out, and with
-    `confirm` for documents that nothing proves to be the restore's, unless `accept_unproven`."""
-    cluster_id, _ = cluster.connect()
-    captures = SettingsCaptures(state, restore_id)
-    pending = [before for before in captures.every() if before.by == "restore"]
-    if not pending:
-        raise UsageError(
-            f"restore {restore_id} changed no settings",
-            "check the restore id, and --state if its files are not in the archive",
-        )
-    other = next((c.target_cluster_id for c in pending if c.target_cluster_id != cluster_id), "")
-    if other:
-        raise RefusedError(
-            f"restore {restore_id} changed settings of cluster {other}, this is {cluster_id}",
-            "name that cluster as the target",
-        )
-    changed = [before.changes for before in pending]
-    check_planned(begun_restore(state, restore_id), changed, restore_id)
-    groups = {c.owner for each in changed for c in each.configs if c.kind == "group"}
-    now = capture_settings(cluster, groups, cluster_id)
-    kinds = {config.kind for each in changed for config in each.configs}
-    needed: dict[MetadataPartName, bool] = {
-        "acls": any(each.acls for each in changed),
-        "client_quotas": any(each.quotas for each in changed),
-        "broker_configs": "broker" in kinds,
-        "group_configs": "group" in kinds,
-        "client_metrics": "client metrics" in kinds,
-    }
-    for part in (part for part, matters in needed.items() if matters):
-        _check_known(part, now, cluster.connection.address, "nobody knows why", "give that right, and try again")
-    unproven = tuple(unproven_documents(state))
-    number, refused = 0, tuple[str, ...]()
-    changes, left = undo_of(pending, now)
-    if confirm:
-        check_proven(state, restore_id, accept_unproven)
-        if changes:
-            number = captures.write("undo", cluster_id, changes=changes)
-            changes, refused = write_changes(cluster, changes)
-    return SettingsUndone(
-        restore_id=restore_id,
-        target_cluster_id=cluster_id,
-        undone=tuple(before.number for before in pending),
-        number=number,
-        changes=changes,
-        missing=(*left, *refused),
-        confirmed=confirm,
-        unproven=unproven,
-    )
-
-
-def check_planned(plan: RestorePlan | None, changed: Sequence[Changes], restore_id: str) -> None:
-    """Raise `RefusedError` if settings were captured of a kind that the plan of the restore does not set: somebody else
-    has written that capture. The restore wrote its plan before its first capture."""
-    planned = set(plan.settings) if plan is not None else set()
-    for changes in changed:
-        present = {
-            "acls": bool(changes.acls or changes.deleted_acls),
-            "configs": bool(changes.configs),
-            "quotas": bool(changes.quotas),
-        }
-        if foreign := [kind for kind, is_there in present.items() if is_there and kind not in planned]:
-            raise RefusedError(
-                f"a capture of restore {restore_id} names {join_names(foreign, 3)}, which the restore's plan does not",
-                "find out who wrote it; the restore's plan is plan.json beside it",
-            )

@@ -124,14 +124,15 @@ def restore(request: Requested, form: Annotated[RestoreForm, Query()]) -> HTMLRe
 def _plan(request: PageRequest, settings: dict[str, object]) -> tuple[RestorePlan, list[str]]:
     """Return the plan of `kbackup restore` with these settings, without a target, and its warnings."""
     from kbackup.jobs.restore.plan import plan_restore, select_content
+    from kbackup.jobs.restore.request import RestoreRequest
 
     checked = {}
     for path, value in settings.items():
         _, _, option = path.partition(".")
         checked[option] = convert(KEYS[path], value, "the form")
-    options = msgspec.convert(checked, Restore)
-    content = select_content(options, request.cache.store, request.snapshot.archive)
-    plan = plan_restore(options, content, "")
+    asked = RestoreRequest.of(msgspec.convert(checked, Restore))
+    content = select_content(asked, request.cache.store, request.snapshot.archive)
+    plan = plan_restore(asked, content, "")
     left_out = plan.choice.left_out if plan.choice is not None else ()
     return plan, [*left_out, *plan.group_warnings, *content.warnings]
 

@@ -40,6 +40,7 @@ from kbackup.archive.query.content import content_of
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores import offset_map
+from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.offset_map import (
     EXACT,
     FOLD,
@@ -171,9 +172,10 @@ def _write_captures(made: Store) -> None:
     """Write the groups and settings that a restore found before its changes."""
     had = GroupOffset(topic="restored.t", partition=0, offset=7, leader_epoch=1, metadata="m")
     gets = GroupOffset(topic="restored.t", partition=0, offset=9)
-    Captures(made, "r1").write("apply", "target", groups=(GroupBefore(group="g", offsets=(had,), writes=(gets,)),))
+    journal = RestoreJournal(made, "r1")
+    Captures(journal).write("apply", "target", groups=(GroupBefore(group="g", offsets=(had,), writes=(gets,)),))
     quota = QuotaChange(entity={"user": None}, name="producer_byte_rate", before=None, after=1.5)
-    SettingsCaptures(made, "r1").write("restore", "target", changes=Changes(quotas=(quota,)))
+    SettingsCaptures(journal).write("restore", "target", changes=Changes(quotas=(quota,)))
     put_restored_schemas(made, "r1")
 
 

@@ -16,6 +16,7 @@ from kbackup.archive.restores.plan import UnitRange
 from kbackup.config.models import Restore
 from kbackup.jobs.replay import read_range
 from kbackup.jobs.restore.plan import make_units, select_content
+from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.store.base import Store
 from tests.support.archives import commit_point, deletions_of, make_archive
 from tests.support.copies import copied, swept
@@ -38,7 +39,7 @@ def store() -> MemoryStore:
 
 
 def selected(store: Store, **options: Any) -> Content:
-    return select_content(msgspec.convert({"topics": ["orders"], **options}, Restore), store)
+    return select_content(RestoreRequest.of(msgspec.convert({"topics": ["orders"], **options}, Restore)), store)
 
 
 def restored(store: Store, **options: Any) -> list[int]:

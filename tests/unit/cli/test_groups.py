@@ -11,6 +11,7 @@ from kbackup.cli import groups as tables
 from kbackup.cli.common.output import Reporter
 from kbackup.jobs.groups import job
 from kbackup.jobs.groups.plan import GroupOffsetResult
+from kbackup.jobs.groups.undo import GroupUndoReport, UndoResult
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.printed import Kbackup
 
@@ -18,8 +19,8 @@ STEERS = "\x1b[2Jname\nof\u202e a group"
 ESCAPED = "\\x1b[2Jname\\nof\\u202e a group"
 
 
-def undone(*groups: job.UndoResult) -> job.GroupUndoReport:
-    return job.GroupUndoReport(restore_id="r", undone=4, by="apply", captured_at="then", number=5, groups=groups)
+def undone(*groups: UndoResult) -> GroupUndoReport:
+    return GroupUndoReport(restore_id="r", undone=4, by="apply", captured_at="then", number=5, groups=groups)
 
 
 def test_groups_of_each_restore_point(root: str, kbackup: Kbackup) -> None:
@@ -89,7 +90,7 @@ def test_names_can_not_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
         job.GroupsReport(**point, capture=4, same_offsets=False, groups=(applied,)),  # type: ignore[arg-type]
         reporter,
     )
-    refused = job.UndoResult(group=STEERS, status="refused", why=STEERS, set_back=1, removed=2, kept=3)
+    refused = UndoResult(group=STEERS, status="refused", why=STEERS, set_back=1, removed=2, kept=3)
     tables.show_undone(undone(refused), reporter)
     out, err = capsys.readouterr()
     assert all(line.isprintable() for text in (out, err) for line in text.splitlines())
@@ -99,7 +100,7 @@ def test_names_can_not_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_an_undo_counts_what_it_put_back(capsys: pytest.CaptureFixture[str]) -> None:
     """A group that the broker refused is not among those that were put back."""
-    refused = job.UndoResult(group="a", status="refused", why="denied", set_back=1, removed=0, kept=0)
-    put_back = job.UndoResult(group="b", status="put back", set_back=1, removed=0, kept=0)
+    refused = UndoResult(group="a", status="refused", why="denied", set_back=1, removed=0, kept=0)
+    put_back = UndoResult(group="b", status="put back", set_back=1, removed=0, kept=0)
     tables.show_undone(undone(refused, put_back), Reporter())
     assert capsys.readouterr().out.endswith("1 of 2 groups put back to then, before 'apply' (capture 4)\n")

@@ -14,12 +14,12 @@ from kbackup.archive import layout
 from kbackup.archive.models import text_checksum
 from kbackup.archive.reader import open_archive
 from kbackup.config.models import Restore
-from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store import Store, open_store
 from tests.support.archives import KEPT
 from tests.support.printed import Kbackup
+from tests.support.restores import make_plan
 from tests.support.visits import crawl, visit
 
 ARCHIVES = sorted(str(path.relative_to(KEPT)) for path in KEPT.glob("*/*/"))
@@ -90,7 +90,7 @@ def test_every_byte_of_it_is_verified(kept: Kept) -> None:
 
 def test_a_restore_of_it_is_planned(kept: Kept) -> None:
     store, options = kept.open(), Restore(restore_point="3")
-    plan = plan_restore(options, select_content(options, store, open_archive(store)), "target")
+    plan = make_plan(options, store, "target", open_archive(store))
     planned = {(topic.source, topic.incarnation): topic.records for topic in plan.topics}
     assert planned == {(topic, n): len(kept.printed(topic)) for topic, n in (("orders", 1), ("clicks", 2))}
     assert [group.source for group in plan.groups] == ["billing"]

@@ -14,8 +14,9 @@ from kbackup.cli import cli
 from kbackup.cli import schemas as words
 from kbackup.cli.common import options
 from kbackup.cli.common.output import Reporter
+from kbackup.jobs.schemas.documents import RestoredSchema, SchemaMap
 from kbackup.jobs.schemas.plan import PlannedSchema, SchemaPlan
-from kbackup.jobs.schemas.write import RestoredSchema, SchemaMap, SchemasUndone
+from kbackup.jobs.schemas.undo import SchemasUndone
 from kbackup.schemas.base import SchemaReference, SchemaVersion
 from kbackup.store import open_store
 from kbackup.util.folders import Folder

@@ -26,7 +26,8 @@ from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.compare.report import AgainstReport
 from kbackup.jobs.diff import Diff
 from kbackup.jobs.export.job import ExportReport
-from kbackup.jobs.groups.job import GroupsPlanReport, GroupsReport, GroupUndoReport
+from kbackup.jobs.groups.job import GroupsPlanReport, GroupsReport
+from kbackup.jobs.groups.undo import GroupUndoReport
 from kbackup.jobs.mirror.dry_run import DryRun
 from kbackup.jobs.mirror.positions import Translation
 from kbackup.jobs.mirror.status import FlowOverview

@@ -16,8 +16,7 @@ from kbackup.archive.query.selection import Selection, exact_entry
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.config import ConfigFiles, Setting, SettingOrigin, load
 from kbackup.config.models import Backup
-from kbackup.config.values import parse_rule
-from kbackup.config.windows import parse_address, parse_range
+from kbackup.config.windows import parse_address, parse_range, parse_rule
 from kbackup.errors import UsageError
 from kbackup.jobs.migrate.archive import archive_metadata
 from kbackup.jobs.points import remove_label

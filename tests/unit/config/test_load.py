@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from kbackup.config import Config, ConfigFiles, Loaded, Setting, SettingOrigin, load, settings_in_effect
 from kbackup.config.clients import CONTROLLED
-from kbackup.config.values import parse_rule
-from kbackup.config.windows import Range, in_zone, parse_duration, parse_range, parse_size, parse_time
+from kbackup.config.windows import Range, in_zone, parse_duration, parse_range, parse_rule, parse_size, parse_time
 from kbackup.errors import UsageError
 from kbackup.store.s3 import S3Options
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from kbackup.archive.models import Metadata
+from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs import capture
@@ -259,7 +260,7 @@ def plan(*settings: str, point: int = 2) -> RestorePlan:
 
 def test_nothing_is_looked_at_where_nothing_is_asked_for(tmp_path: Any) -> None:
     assert compare_settings(open_store(str(tmp_path)), plan(), cluster(ClusterAnswers())) is None
-    captures = SettingsCaptures(MemoryStore(), "r")
+    captures = SettingsCaptures(RestoreJournal(MemoryStore(), "r"))
     assert apply_settings(cluster(ClusterAnswers()), captures, "target", None) is None
     assert list(captures.every()) == []
 
@@ -286,7 +287,7 @@ def test_refused_settings_are_missing_and_others_are_set() -> None:
     refuses = (READ, ("g", "x", "2"), ("all brokers", "min.insync.replicas", "2"), quota.key[0])
     answers = ClusterAnswers(refuses=refuses)
     planned = SettingsReport(acls=acls, configs=(set_, refused, of_all), quotas=(quota,), missing=("a user",))
-    captures = SettingsCaptures(MemoryStore(), "r")
+    captures = SettingsCaptures(RestoreJournal(MemoryStore(), "r"))
     done = apply_settings(cluster(answers), captures, "target", planned)
     assert done is not None
     assert answers.done == [DENY, (1, "num.io.threads", "4")]

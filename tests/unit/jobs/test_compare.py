@@ -37,6 +37,7 @@ from kbackup.jobs.compare.report import (
     topics_of,
 )
 from kbackup.jobs.restore.plan import plan_restore
+from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.types import RecordBlock, TopicPartition
 from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
@@ -370,7 +371,7 @@ def plan() -> RestorePlan:
     archive = make_archive(MemoryStore())
     point = archive.restore_point("latest")
     content = content_of(archive, point, [t for t in point.topics if t.name == "orders"])
-    return plan_restore(Restore(map={"orders": "again"}), content, "cluster")
+    return plan_restore(RestoreRequest.of(Restore(map={"orders": "again"})), content, "cluster")
 
 
 def test_every_partition_is_looked_at(plan: RestorePlan) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,17 @@ from kbackup.archive.catalog.retention import lose_segments
 from kbackup.archive.models import Group, GroupOffset
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content
 from kbackup.archive.reader import open_archive
-from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.cli.drill import drill_page
 from kbackup.config.models import Restore
 from kbackup.errors import ClusterError
 from kbackup.jobs.drill import job
-from kbackup.jobs.drill.job import Drill, drill, pinned, scratch_options
+from kbackup.jobs.drill.job import DrillRequest, drill, pinned, scratch_options
 from kbackup.jobs.drill.report import DrillReport
+from kbackup.jobs.restore.job import RestoreResources, RestoreScreen
 from kbackup.jobs.restore.plan import plan_restore, select_content
+from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.kafka.control.groups import GroupInfo
 from kbackup.metrics.registry import Silent
 from kbackup.store import Store, open_store
@@ -78,12 +79,12 @@ class Restoring:
         self.refused = False
         self.unheard = ""
 
-    def __call__(self, options: Restore, *_ends: object, show_plan: Callable[[RestorePlan, list[str]], None]) -> Any:
-        plan = plan_restore(options, self.content, "target")
+    def __call__(self, request: RestoreRequest, resources: RestoreResources, screen: RestoreScreen) -> Any:
+        plan = plan_restore(request, self.content, "target")
         self.cluster.topics |= self.early
         if self.refused:
             raise ClusterError("the preflight said no")
-        show_plan(plan, [])
+        screen.show_plan(plan, [])
         self.cluster.unheard = self.unheard
         self.cluster.topics |= {t.target for t in plan.topics} | self.late
         self.cluster.names |= {*(g.target for g in plan.groups), *plan.progress_group_names}
@@ -115,7 +116,7 @@ def restoring(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Restoring:
 
 def _drill(folder: Path, **asked: Any) -> DrillReport:
     store = open_store(str(folder))
-    wanted = Drill(Restore(), PREFIX, **asked)
+    wanted = DrillRequest(RestoreRequest.of(Restore()), PREFIX, **asked)
     return drill(wanted, {}, store, store, pytest.fail, Silent(), lambda report: None)
 
 
@@ -201,7 +202,7 @@ def test_drill_reports_losses_of_the_archive(
     monkeypatch.setattr(job, "select_content", select_content)
     monkeypatch.setattr(job, "_restore_point", RESTORE_POINT)
     restoring.refused = True
-    wanted = Drill(Restore(restore_point=point), PREFIX)
+    wanted = DrillRequest(RestoreRequest.of(Restore(restore_point=point)), PREFIX)
     report = drill(wanted, {}, store, store, pytest.fail, Silent(), lambda report: None)
     assert report.damaged == (1, 2)
     assert ["is missing" in loss for loss in report.losses] == ([True] if point == "2" else [])
@@ -234,9 +235,9 @@ def _commit(store: Store, seq: int, offsets: range, *groups: str) -> None:
 def test_pinned_options_select_the_same_content(options: Restore) -> None:
     store = MemoryStore()
     _commit(store, 1, range(10), "billing")
-    content = select_content(options, store)
+    content = select_content(RestoreRequest.of(options), store)
     _commit(store, 2, range(10, 20), "billing", "late")
-    again = select_content(pinned(options, content), store)
+    again = select_content(RestoreRequest.of(pinned(options, content)), store)
     assert (again.restore_point, again.topics, again.groups) == (1, content.topics, content.groups)
 
 
@@ -244,9 +245,9 @@ def test_an_end_in_time_keeps_topics_and_groups_and_takes_late_records() -> None
     store = MemoryStore()
     _commit(store, 1, range(10), "billing")
     options = Restore(to_time="2026-01-01T12:00:00Z")
-    content = select_content(options, store)
+    content = select_content(RestoreRequest.of(options), store)
     _commit(store, 2, range(10, 20), "billing", "late")
-    again = select_content(pinned(options, content), store)
+    again = select_content(RestoreRequest.of(pinned(options, content)), store)
     assert (again.restore_point, again.groups) == (1, content.groups)
     assert [t.segments[-1].last for t in (*content.topics, *again.topics)] == [9, 19]
 
@@ -255,7 +256,7 @@ def test_every_name_is_under_the_prefix() -> None:
     store = MemoryStore()
     _commit(store, 1, range(10), "billing")
     asked = Restore(map={"orders": "orders"}, map_group={"billing": "billing"}, into_existing=True)
-    options = scratch_options(asked, select_content(asked, store), "drill.", "an-id")
+    options = scratch_options(asked, select_content(RestoreRequest.of(asked), store), "drill.", "an-id")
     assert (options.map, options.map_regex) == ({}, ("^=drill.",))
     assert options.map_group == {"billing": "drill.billing"}
     assert (options.into_existing, options.restore_id) == (False, "an-id")

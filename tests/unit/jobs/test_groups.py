@@ -14,23 +14,15 @@ from hypothesis import strategies as st
 from kbackup.archive import layout
 from kbackup.archive.models import GroupOffset
 from kbackup.archive.query.selection import Selection
+from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.offset_map import OffsetMap, SameLog
 from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan, write_plan
 from kbackup.archive.restores.proof import with_proof
 from kbackup.errors import ClusterError, CorruptError, RefusedError, UsageError
-from kbackup.jobs.groups.job import (
-    NONE,
-    By,
-    Captures,
-    GroupBefore,
-    GroupResult,
-    GroupUndoReport,
-    not_applied,
-    set_groups,
-    undo,
-    undo_of,
-)
+from kbackup.jobs.groups.job import NONE, By, Captures, GroupBefore, GroupResult, not_applied, set_groups
 from kbackup.jobs.groups.plan import GroupOffsetResult, GroupPlan, OffsetPlan, plan_groups, wants_epoch, with_epochs
+from kbackup.jobs.groups.undo import GroupsUndo, GroupUndoReport, undo_of
+from kbackup.kafka.control.cluster import Cluster
 from kbackup.store import Store
 from kbackup.types import TopicPartition
 from tests.support.kafka_raw import FakeCluster, FakeGroups, Held, Place
@@ -156,11 +148,24 @@ def _plan(group: str, **offsets: int) -> GroupPlan:
 
 
 def _set(groups: FakeGroups, store: Store, *plans: GroupPlan, by: By = "apply") -> tuple[Any, int]:
-    return set_groups(FakeCluster(groups).cluster, Captures(store, "r"), by, "target", plans)
+    return set_groups(FakeCluster(groups).cluster, Captures(RestoreJournal(store, "r")), by, "target", plans)
 
 
 def _undo(groups: FakeGroups, store: Store, number: int | None = None, of: Selection = EVERY) -> GroupUndoReport:
-    return undo(FakeCluster(groups).cluster, store, "r", number, of, confirm=True)
+    return undo(FakeCluster(groups).cluster, store, number, of)
+
+
+def undo(
+    cluster: Cluster,
+    store: Store,
+    number: int | None = None,
+    of: Selection = EVERY,
+    *,
+    confirm: bool = True,
+    accept_unproven: bool = False,
+) -> GroupUndoReport:
+    journal = RestoreJournal(store, "r")
+    return journal.undo(GroupsUndo(cluster, journal, number, of), confirm=confirm, accept_unproven=accept_unproven)
 
 
 def _status(report: GroupUndoReport) -> dict[str, str]:
@@ -245,7 +250,7 @@ def test_positions_committed_elsewhere_since_are_kept(store: Store) -> None:
 def test_captures_are_stored_before_the_first_write(store: Store) -> None:
     class Watching(FakeGroups):
         def commit_all(self, commits: Any, share: Any = ()) -> dict[str, str]:
-            assert Captures(store, "r").numbers() == [1]
+            assert Captures(RestoreJournal(store, "r")).numbers() == [1]
             return super().commit_all(commits, share)
 
     groups = Watching()
@@ -260,7 +265,7 @@ def test_groups_with_members_are_left_alone_both_ways(store: Store) -> None:
         ("busy", "left alone", "it has 2 live members"),
         ("free", "applied", ""),
     ]
-    assert [g.group for g in Captures(store, "r").read(number).groups] == ["free"]
+    assert [g.group for g in Captures(RestoreJournal(store, "r")).read(number).groups] == ["free"]
     groups.live = {"free": 1}
     report = _undo(groups, store)
     assert _status(report) == {"free": "left alone"}
@@ -325,10 +330,10 @@ def test_without_confirmation_an_undo_only_shows_its_plan(store: Store) -> None:
     groups = FakeGroups({"g": {("a", 0): (1, None, "")}})
     _set(groups, store, _plan("g", a=5))
     groups.calls.clear()
-    report = undo(FakeCluster(groups).cluster, store, "r", None, EVERY, confirm=False)
+    report = undo(FakeCluster(groups).cluster, store, confirm=False)
     assert (_status(report), report.number, report.confirmed) == ({"g": "planned"}, 0, False)
     assert groups.calls == []
-    assert Captures(store, "r").numbers() == [1]
+    assert Captures(RestoreJournal(store, "r")).numbers() == [1]
 
 
 def test_an_undo_leaves_offsets_that_were_moved_since(store: Store) -> None:
@@ -397,12 +402,12 @@ def test_an_undo_goes_by_no_document_that_nothing_proves(tmp_path: Path) -> None
     _set(groups, with_proof(bucket, tmp_path / "here"), _plan("g", a=5))
     elsewhere = with_proof(bucket, tmp_path / "elsewhere")
     cluster = FakeCluster(groups).cluster
-    shown = undo(cluster, elsewhere, "r", None, EVERY, confirm=False)
+    shown = undo(cluster, elsewhere, confirm=False)
     assert shown.unproven == ("restores/r/groups-before-1.json",)
     with pytest.raises(RefusedError, match=r"nothing proves that restores/r/groups-before-1\.json"):
-        undo(cluster, elsewhere, "r", None, EVERY, confirm=True)
+        undo(cluster, elsewhere)
     assert groups.held["g"]["a", 0][0] == 5
-    undo(cluster, elsewhere, "r", None, EVERY, confirm=True, accept_unproven=True)
+    undo(cluster, elsewhere, accept_unproven=True)
     assert groups.held["g"]["a", 0][0] == 1
 
 
@@ -428,7 +433,7 @@ def test_undo_on_another_cluster_or_of_nothing_is_refused(store: Store) -> None:
     with pytest.raises(UsageError, match="no capture 7"):
         _undo(FakeGroups(), store, 7)
     with pytest.raises(RefusedError, match="is of cluster target, this is elsewhere"):
-        undo(FakeCluster(FakeGroups(), "elsewhere").cluster, store, "r", None, EVERY, confirm=True)
+        undo(FakeCluster(FakeGroups(), "elsewhere").cluster, store)
 
 
 def test_damaged_capture_is_refused(store: Store) -> None:
@@ -442,7 +447,7 @@ def test_damaged_capture_is_refused(store: Store) -> None:
 
 
 def test_captures_are_never_replaced(store: Store) -> None:
-    captures = Captures(store, "r")
+    captures = Captures(RestoreJournal(store, "r"))
     key = layout.restore_key("r", "groups-before-2.json")
     assert captures.write("apply", "target", groups=()) == 1
 
@@ -451,7 +456,7 @@ def test_captures_are_never_replaced(store: Store) -> None:
             return [1]
 
     store.put_new(key, b"another's")
-    assert Late(store, "r").write("apply", "target", groups=()) == 3
+    assert Late(RestoreJournal(store, "r")).write("apply", "target", groups=()) == 3
     assert store.get(key) == b"another's"
 
 

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from kbackup.archive.models import UsedSchemas, dump
 from kbackup.archive.reader import Archive
+from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.config.models import Restore
 from kbackup.errors import ClusterError, MismatchError, RefusedError, UsageError
 from kbackup.jobs.mirror.flow import RemoteTopic
 from kbackup.jobs.mirror.schemas import MirrorSchemas
-from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.jobs.schemas.records import (
     RecordOptions,
     checked_schemas,
@@ -33,6 +33,7 @@ from tests.support.archives import commit_point, make_archive
 from tests.support.confluent_registry import ConfluentRegistry
 from tests.support.flow_maps import flow_of
 from tests.support.memory_store import MemoryStore
+from tests.support.restores import make_plan
 from tests.support.schemas import schemas, version
 
 _GUID = "00000000-0000-0000-0000-000000000007"
@@ -59,15 +60,17 @@ def archive_of(
 
 def planned(archive: Archive, registry: ConfluentRegistry, mode: Any, **more: Any) -> tuple[RestorePlan, Any]:
     options = Restore(restore_id="r", topics=("orders",))
-    plan = plan_restore(options, select_content(options, archive.store), "target")
+    plan = make_plan(options, archive.store, "target")
     given = RecordOptions(asked=mode, **more)
-    return plan, plan_record_schemas(given, RegistryOptions(url=registry.url), archive, plan, archive.store)
+    return plan, plan_record_schemas(
+        given, RegistryOptions(url=registry.url), archive, plan, RestoreJournal(archive.store, "r")
+    )
 
 
 def test_ids_are_mapped_for_the_parts_that_name_schemas(running: ConfluentRegistry) -> None:
     archive = archive_of(7)
     plan, found = planned(archive, running, "map")
-    done = apply_schemas(found.registry, archive.store, "r", found.plan)
+    done = apply_schemas(found.registry, RestoreJournal(archive.store, "r"), found.plan)
     assert (done.ids, done.parts) == ({7: 8}, {"orders": ("value",)})
     rewrite = rewrite_of(done, archive.store)
     assert rewrite is not None
@@ -75,9 +78,9 @@ def test_ids_are_mapped_for_the_parts_that_name_schemas(running: ConfluentRegist
     assert [(part.topic, part.part, part.how, part.by_subject) for part in rewrite.judged] == [
         ("orders", "value", "subject", 9)
     ]
-    assert rewrite_of(resumed_schemas("map", archive.store, "r"), archive.store) == rewrite
+    assert rewrite_of(resumed_schemas("map", RestoreJournal(archive.store, "r")), archive.store) == rewrite
     with pytest.raises(MismatchError, match="begun with --schemas map, now it is none"):
-        resumed_schemas("none", archive.store, "r")
+        resumed_schemas("none", RestoreJournal(archive.store, "r"))
     assert missing_schemas(RegistryOptions(url=running.url), False, archive, plan, archive.store) == []
     running.answer("DELETE", "/subjects/orders-value/versions/1", {})
     running.answer("DELETE", "/subjects/orders-value/versions/1?permanent=true", {})
@@ -89,18 +92,18 @@ def test_ids_are_mapped_for_the_parts_that_name_schemas(running: ConfluentRegist
 def test_schemas_that_were_registered_before_a_kill_are_those_of_the_records(running: ConfluentRegistry) -> None:
     archive = archive_of(7)
     plan, found = planned(archive, running, "map")
-    apply_schemas(found.registry, archive.store, "r", found.plan)
+    apply_schemas(found.registry, RestoreJournal(archive.store, "r"), found.plan)
     assert planned(archive, running, None)[1].plan == found.plan
     with pytest.raises(MismatchError, match="begun with --schemas map, now it is same"):
         planned(archive, running, "same")
     with pytest.raises(UsageError, match="--schemas map needs the schema registry of the target"):
-        plan_record_schemas(RecordOptions(), RegistryOptions(), archive, plan, archive.store)
+        plan_record_schemas(RecordOptions(), RegistryOptions(), archive, plan, RestoreJournal(archive.store, "r"))
 
 
 def test_a_restore_that_was_begun_without_schemas_goes_on_without() -> None:
-    assert resumed_schemas(None, MemoryStore(), "r") is None
+    assert resumed_schemas(None, RestoreJournal(MemoryStore(), "r")) is None
     with pytest.raises(MismatchError, match="begun with --schemas none, now it is map"):
-        resumed_schemas("map", MemoryStore(), "r")
+        resumed_schemas("map", RestoreJournal(MemoryStore(), "r"))
 
 
 def test_an_id_that_is_taken_ends_it_before_anything_is_written(running: ConfluentRegistry) -> None:
@@ -130,10 +133,15 @@ def test_records_that_nobody_counted_are_told(running: ConfluentRegistry) -> Non
 def test_a_registry_is_needed_only_where_it_is_asked_for() -> None:
     archive = archive_of(7)
     options = Restore(topics=("orders",))
-    plan = plan_restore(options, select_content(options, archive.store), "target")
-    assert plan_record_schemas(RecordOptions(), RegistryOptions(), archive, plan, archive.store) is None
+    plan = make_plan(options, archive.store, "target")
+    assert (
+        plan_record_schemas(RecordOptions(), RegistryOptions(), archive, plan, RestoreJournal(archive.store, "r"))
+        is None
+    )
     with pytest.raises(UsageError, match="--schemas same needs the schema registry of the target"):
-        plan_record_schemas(RecordOptions(asked="same"), RegistryOptions(), archive, plan, archive.store)
+        plan_record_schemas(
+            RecordOptions(asked="same"), RegistryOptions(), archive, plan, RestoreJournal(archive.store, "r")
+        )
 
 
 def test_a_guid_that_the_target_does_not_give_ends_it(
@@ -141,11 +149,11 @@ def test_a_guid_that_the_target_does_not_give_ends_it(
 ) -> None:
     archive = archive_of(_GUID)
     _, found = planned(archive, running, "map", unmapped="fail")
-    done = apply_schemas(found.registry, MemoryStore(), "r", found.plan)
+    done = apply_schemas(found.registry, RestoreJournal(MemoryStore(), "r"), found.plan)
     assert done.guids.keys() == {_GUID}
     monkeypatch.setattr("tests.support.confluent_registry.Version.guid", "")
     with pytest.raises(RefusedError, match=f"has none for {_GUID}"):
-        apply_schemas(found.registry, archive.store, "r", found.plan)
+        apply_schemas(found.registry, RestoreJournal(archive.store, "r"), found.plan)
 
 
 def test_a_guid_that_the_target_does_not_give_is_left_as_it_is(
@@ -153,7 +161,7 @@ def test_a_guid_that_the_target_does_not_give_is_left_as_it_is(
 ) -> None:
     _, found = planned(archive_of(_GUID), running, "map")
     monkeypatch.setattr("tests.support.confluent_registry.Version.guid", "")
-    assert apply_schemas(found.registry, MemoryStore(), "r", found.plan).guids == {}
+    assert apply_schemas(found.registry, RestoreJournal(MemoryStore(), "r"), found.plan).guids == {}
 
 
 @pytest.mark.parametrize("mode", ["same", "map"])
@@ -170,7 +178,7 @@ def test_an_id_that_the_restore_point_lacks_does_not_block_the_others(mode: str,
 def test_a_restore_that_an_older_version_began_goes_on_by_ids_alone(running: ConfluentRegistry) -> None:
     archive = archive_of(7)
     _, found = planned(archive, running, "map")
-    done = apply_schemas(found.registry, archive.store, "r", found.plan)
+    done = apply_schemas(found.registry, RestoreJournal(archive.store, "r"), found.plan)
     older = replace(done, judged=(), unmapped="fail", archived=None, contexts={})
     rewrite = rewrite_of(older, archive.store)
     assert rewrite is not None
@@ -184,7 +192,9 @@ def test_a_restore_that_an_older_version_began_goes_on_by_ids_alone(running: Con
 def test_a_comparison_judges_anew_what_an_older_version_mapped_by_ids_alone(running: ConfluentRegistry) -> None:
     archive = archive_of(7)
     plan, found = planned(archive, running, "map")
-    older = replace(apply_schemas(found.registry, MemoryStore(), "r", found.plan), judged=(), archived=None)
+    older = replace(
+        apply_schemas(found.registry, RestoreJournal(MemoryStore(), "r"), found.plan), judged=(), archived=None
+    )
     archive.store.put_new("restores/r/schemas.json", dump(older))
     rewrite = checked_schemas(plan, archive.store, archive.store, None)
     assert rewrite is not None
@@ -200,13 +210,13 @@ def test_records_that_keep_their_ids_are_only_counted(running: ConfluentRegistry
     running.subjects.clear()
     archive = archive_of(7, 8)
     _, found = planned(archive, running, "same")
-    done = apply_schemas(found.registry, archive.store, "r", found.plan)
+    done = apply_schemas(found.registry, RestoreJournal(archive.store, "r"), found.plan)
     rewrite = rewrite_of(done, archive.store)
     assert rewrite is not None
     assert (rewrite.new.ids, [part.how for part in rewrite.judged]) == ({7: 7}, ["asked"])
     assert checked_schemas(planned(archive, running, "same")[0], archive.store, archive.store, None) is None
     _, clean = planned(archive_of(7), running, "same")
-    done = apply_schemas(clean.registry, MemoryStore(), "r", clean.plan)
+    done = apply_schemas(clean.registry, RestoreJournal(MemoryStore(), "r"), clean.plan)
     assert rewrite_of(done, archive.store) is None, "nothing is to be counted"
 
 
@@ -247,7 +257,7 @@ def test_mirrored_records_wait_for_a_restore_point_with_schemas(running: Conflue
 def test_a_drill_names_schemas_that_are_none() -> None:
     archive = archive_of(7, 8)
     options = Restore(topics=("orders",))
-    plan = plan_restore(options, select_content(options, archive.store), "target")
+    plan = make_plan(options, archive.store, "target")
     lost, broken = unreadable_records(archive, plan)
     assert "schema 8, which the restore point lacks" in lost
     assert "records name schema 7: schema 7 is no Avro schema" in broken

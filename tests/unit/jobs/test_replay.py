@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.offset_map import (
     MapPart,
     MapPartName,
@@ -140,8 +141,7 @@ def run(store: Store, unit: UnitRange, number: int = 0) -> UnitResult:
     work = RestoreWork(
         target={},
         store=store,
-        state=store,
-        restore_id="r",
+        journal=RestoreJournal(store, "r"),
         groups=("g", "g@1", "g@2"),
         transactions=True,
         transaction_bytes=1 << 30,
@@ -217,7 +217,7 @@ def test_a_topic_that_is_refused_does_not_stop_the_others_of_its_unit(
     names = ("first", "bad", "last")
     unit = tuple(UnitRange(topic="orders", partition=0, target=name, segments=tuple(segments)) for name in names)
     monkeypatch.setattr(restore_task, "first_committed", lambda *_: None)
-    work = RestoreWork({}, store, store, "r", ("g",), True, transaction_bytes)
+    work = RestoreWork({}, store, RestoreJournal(store, "r"), ("g",), True, transaction_bytes)
     (result,) = work([(3, unit)], ProgressSender(None, 0))
     assert [(each.target, each.reason) for each in result.failed] == [("bad", "no more of bad")]
     assert picky.committed == {"first": [*range(50)], "last": [*range(50)]}
@@ -239,7 +239,7 @@ def test_a_topic_that_was_made_anew_after_it_was_written_to_is_given_up(
     segments = write(store, target(threshold=1 << 20), range(50))
     unit = tuple(UnitRange(topic="orders", partition=0, target=n, segments=tuple(segments)) for n in ("a", "b"))
     monkeypatch.setattr(restore_task, "first_committed", lambda *_: None)
-    work = RestoreWork({}, store, store, "r", ("g",), True, 1 << 30)
+    work = RestoreWork({}, store, RestoreJournal(store, "r"), ("g",), True, 1 << 30)
     list(work([(3, unit)], ProgressSender(None, 0)))
     del picky.progress[TopicPartition("a", 0)]
     (result,) = work([(3, unit)], ProgressSender(None, 0))

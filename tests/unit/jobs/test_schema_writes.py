@@ -13,9 +13,12 @@ from msgspec.structs import replace
 
 from kbackup.archive.models import Schemas
 from kbackup.archive.query.selection import Selection
+from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.errors import KbackupError, RefusedError, UnreachableError, UsageError
+from kbackup.jobs.schemas.documents import begun_plan, schema_map
 from kbackup.jobs.schemas.plan import Mode, SchemaPlan, prepare_schemas
-from kbackup.jobs.schemas.write import OwnIdsError, apply_schemas, begun_plan, schema_map, undo_schemas
+from kbackup.jobs.schemas.undo import SchemasUndo, SchemasUndone
+from kbackup.jobs.schemas.write import OwnIdsError, apply_schemas
 from kbackup.schemas.base import SchemaReference, SchemaVersion, SubjectSettings
 from tests.support.confluent_registry import ConfluentRegistry
 from tests.support.confluent_registry import RefusedError as Refusal
@@ -63,6 +66,12 @@ def plan_for(client: Client, mode: Mode, prefix: str = "") -> SchemaPlan:
     return prepare_schemas(client, POINT, (), mode, prefix, ALL)
 
 
+def put_back(client: Client, state: MemoryStore, restore_id: str) -> SchemasUndone:
+    """Undo the schemas of a restore."""
+    journal = RestoreJournal(state, restore_id)
+    return journal.undo(SchemasUndo(client, journal), confirm=True, accept_unproven=False)
+
+
 def states(server: ConfluentRegistry) -> dict[str, tuple[int, bool]]:
     """Id, and whether it is deleted, of each version."""
     return {f"{v.subject} {v.number}": (v.id, v.deleted) for each in server.subjects.values() for v in each.values()}
@@ -107,7 +116,7 @@ def test_what_a_registry_has_afterwards(
     server, state = make(), MemoryStore()
     client = Client(server)
     plan = plan_for(client, mode, prefix)
-    done = apply_schemas(client, state, "r", plan)
+    done = apply_schemas(client, RestoreJournal(state, "r"), plan)
     assert states(server) == there
     assert {s.version: s.id for s in done.schemas if s.source == "orders"} == {
         s.version: there[f"{s.subject} {s.target_version}"][0] for s in done.schemas if s.source == "orders"
@@ -120,7 +129,9 @@ def test_what_a_registry_has_afterwards(
     assert server.configs[""]["compatibilityLevel"] == ("FULL" if make is empty and not prefix else "BACKWARD")
     assert set(server.modes) == {"", f"{prefix}orders"}, "mode IMPORT is put back"
     before = content(server)
-    assert apply_schemas(client, state, "r", plan_for(client, mode, prefix)) == schema_map(state, "r")
+    assert apply_schemas(client, RestoreJournal(state, "r"), plan_for(client, mode, prefix)) == schema_map(
+        RestoreJournal(state, "r")
+    )
     assert content(server) == before, "a second time writes nothing"
 
 
@@ -142,21 +153,21 @@ def test_a_kill_at_any_request(make: Callable[[], ConfluentRegistry], mode: Mode
     client = Client(whole)
     plan = plan_for(client, mode, prefix)
     first = client.asked
-    expected = apply_schemas(client, state, "r", plan)
+    expected = apply_schemas(client, RestoreJournal(state, "r"), plan)
     for until in range(1, client.asked - first + 1):
         for undone in (False, True):
             server, state = make(), MemoryStore()
             with pytest.raises(Killed):
-                apply_schemas(Client(server, until), state, "r", plan)
+                apply_schemas(Client(server, until), RestoreJournal(state, "r"), plan)
             client = Client(server)
             if undone:
-                assert undo_schemas(client, state, "r", confirm=True).left == ()
+                assert put_back(client, state, "r").left == ()
                 assert comparable(server, mode) == comparable(make(), mode), f"killed at request {until}"
                 continue
-            done = apply_schemas(client, state, "r", plan_for(client, mode, prefix))
+            done = apply_schemas(client, RestoreJournal(state, "r"), plan_for(client, mode, prefix))
             assert (done.ids, done.schemas) == (expected.ids, expected.schemas)
             assert content(server) == content(whole), f"killed at request {until}"
-            assert begun_plan(state, "r") == plan
+            assert begun_plan(RestoreJournal(state, "r")) == plan
 
 
 @pytest.mark.parametrize(("make", "mode", "prefix"), KINDS)
@@ -165,19 +176,19 @@ def test_an_undo_that_is_killed_is_done_again(make: Callable[[], ConfluentRegist
         server, state = make(), MemoryStore()
         client = Client(server)
         plan = plan_for(client, mode, prefix)
-        apply_schemas(client, state, "r", plan)
+        apply_schemas(client, RestoreJournal(state, "r"), plan)
         try:
-            undo_schemas(Client(server, until), state, "r", confirm=True)
+            put_back(Client(server, until), state, "r")
             break
         except Killed:
-            assert undo_schemas(client, state, "r", confirm=True).left == ()
+            assert put_back(client, state, "r").left == ()
             assert comparable(server, mode) == comparable(make(), mode), f"killed at request {until}"
     put(server, version(f"{prefix}old", 9, 900, schema=VERSIONS[1].schema))  # by others
-    again = undo_schemas(client, state, "r", confirm=True)
+    again = put_back(client, state, "r")
     assert (again.deleted, again.settings, again.left) == ((), (), ())
     if make is empty:
         with pytest.raises(RefusedError, match=r"of restore r, schema .* is not there"):
-            apply_schemas(client, state, "r", plan)
+            apply_schemas(client, RestoreJournal(state, "r"), plan)
 
 
 class OwnIds(ConfluentRegistry):
@@ -196,11 +207,11 @@ def test_a_registry_with_ids_of_its_own_is_left_as_it_was() -> None:
     client = Client(server)
     told = "gives ids and versions of its own: inner version 3 with id 50 got id 41; use --schemas map"
     with pytest.raises(OwnIdsError, match=told):
-        apply_schemas(client, state, "r", plan_for(client, "same"))
+        apply_schemas(client, RestoreJournal(state, "r"), plan_for(client, "same"))
     assert comparable(server, "map") == before
     with pytest.raises(RefusedError, match="restore r was begun with other schemas"):
-        apply_schemas(client, state, "r", plan_for(client, "map"))
-    assert apply_schemas(client, state, "r2", plan_for(client, "map")).ids[50] == 42
+        apply_schemas(client, RestoreJournal(state, "r"), plan_for(client, "map"))
+    assert apply_schemas(client, RestoreJournal(state, "r2"), plan_for(client, "map")).ids[50] == 42
 
 
 class Contracts(ConfluentRegistry):
@@ -214,10 +225,10 @@ class Contracts(ConfluentRegistry):
 def test_a_registry_that_adds_metadata(mode: Mode) -> None:
     server, state = Contracts(), MemoryStore()
     client = Client(server)
-    done = apply_schemas(client, state, "r", plan_for(client, mode))
+    done = apply_schemas(client, RestoreJournal(state, "r"), plan_for(client, mode))
     assert len(states(server)) == len(VERSIONS)
-    assert apply_schemas(client, state, "r", plan_for(client, mode)).ids == done.ids
-    assert len(undo_schemas(client, state, "r", confirm=True).deleted) == len(VERSIONS)
+    assert apply_schemas(client, RestoreJournal(state, "r"), plan_for(client, mode)).ids == done.ids
+    assert len(put_back(client, state, "r").deleted) == len(VERSIONS)
     assert states(server) == {}
 
 
@@ -228,10 +239,10 @@ def test_an_undo_of_a_killed_restore_into_a_registry_that_adds_metadata(mode: Mo
     for until in count(1):
         server, state = Contracts(), MemoryStore()
         with pytest.raises(Killed):
-            apply_schemas(Client(server, until), state, "r", plan)
+            apply_schemas(Client(server, until), RestoreJournal(state, "r"), plan)
         if len(states(server)) == 3:
             break
-    left = undo_schemas(Client(server), state, "r", confirm=True).left
+    left = put_back(Client(server), state, "r").left
     due = {} if mode == "same" else {"inner 1": (1, False), "old 1": (2, False), "orders 1": (3, False)}
     assert states(server) == due
     told = (
@@ -239,8 +250,8 @@ def test_an_undo_of_a_killed_restore_into_a_registry_that_adds_metadata(mode: Mo
     )
     named = {place.replace(" ", " version ") for place in due}
     assert {*left} == {f"{name} is left: {told}, then undo it" for name in named}
-    apply_schemas(Client(server), state, "r", plan)
-    assert len(undo_schemas(Client(server), state, "r", confirm=True).deleted) == len(VERSIONS)
+    apply_schemas(Client(server), RestoreJournal(state, "r"), plan)
+    assert len(put_back(Client(server), state, "r").deleted) == len(VERSIONS)
     assert states(server) == {}
 
 
@@ -260,14 +271,14 @@ def test_a_registry_that_tells_a_text_in_another_form() -> None:
     known = replace(POINT, versions=(version("orders", 4, 5, schema='{"name":"o"}'),), settings=())
     plan = prepare_schemas(Client(server), known, (), "map", "", ALL)
     assert [step.action for step in plan.steps] == ["exists"]
-    assert apply_schemas(Client(server), MemoryStore(), "r", plan).ids == {5: 5}
+    assert apply_schemas(Client(server), RestoreJournal(MemoryStore(), "r"), plan).ids == {5: 5}
 
 
 def test_texts_that_differ_in_their_form_alone_keep_their_ids() -> None:
     versions = (version("orders", 1, 5, schema='{"a":1,"b":2}'), version("orders", 2, 6, schema='{"b":2,"a":1}'))
     client = Client(put(ConfluentRegistry(), *versions))
     plan = prepare_schemas(client, replace(POINT, versions=versions, settings=()), (), "map", "", ALL)
-    assert apply_schemas(client, MemoryStore(), "r", plan).ids == {5: 5, 6: 6}
+    assert apply_schemas(client, RestoreJournal(MemoryStore(), "r"), plan).ids == {5: 5, 6: 6}
 
 
 @pytest.mark.parametrize("mode", ["same", "map"])
@@ -275,11 +286,11 @@ def test_a_text_that_was_registered_deleted_and_registered_again(mode: Mode) -> 
     server, state = ConfluentRegistry(), MemoryStore()
     versions = (version("users", 1, 5, state="deleted"), version("users", 2, 5))
     plan = prepare_schemas(Client(server), replace(POINT, versions=versions, settings=()), (), mode, "", ALL)
-    apply_schemas(Client(server), state, "r", plan)
+    apply_schemas(Client(server), RestoreJournal(state, "r"), plan)
     assert states(server) == (
         {"users 1": (5, True), "users 2": (5, False)} if mode == "same" else {"users 1": (1, False)}
     )
-    assert len(undo_schemas(Client(server), state, "r", confirm=True).deleted) == (2 if mode == "same" else 1)
+    assert len(put_back(Client(server), state, "r").deleted) == (2 if mode == "same" else 1)
     assert states(server) == {}
 
 
@@ -295,7 +306,7 @@ class OneMode(ConfluentRegistry):
 def test_a_registry_with_one_mode_for_all_subjects() -> None:
     server, state = OneMode(), MemoryStore()
     client = Client(server)
-    done = apply_schemas(client, state, "r", plan_for(client, "same"))
+    done = apply_schemas(client, RestoreJournal(state, "r"), plan_for(client, "same"))
     assert set(done.ids.items()) == {(v.id, v.id) for v in VERSIONS}
     assert server.modes == {"": {"mode": "READWRITE"}}
     (refused,) = done.not_set
@@ -314,9 +325,9 @@ def test_no_answer_of_a_registry_is_believed(mode: Mode, told: str) -> None:
     server, state = Liar(), MemoryStore()
     client = Client(server)
     with pytest.raises(RefusedError, match=told):
-        apply_schemas(client, state, "r", plan_for(client, mode))
+        apply_schemas(client, RestoreJournal(state, "r"), plan_for(client, mode))
     assert server.modes == {"": {"mode": "READWRITE"}}
-    assert schema_map(state, "r") is None
+    assert schema_map(RestoreJournal(state, "r")) is None
 
 
 def test_a_mode_that_can_not_be_put_back_is_told() -> None:
@@ -328,17 +339,17 @@ def test_a_mode_that_can_not_be_put_back_is_told() -> None:
 
     client = Client(Stuck())
     with pytest.raises(KbackupError, match=r"what was set for .* to write schemas is not put back: .*stuck"):
-        apply_schemas(client, MemoryStore(), "r", plan_for(client, "same"))
+        apply_schemas(client, RestoreJournal(MemoryStore(), "r"), plan_for(client, "same"))
 
 
 def test_an_undo_leaves_what_others_have_changed_or_need() -> None:
     server, state = ConfluentRegistry(), MemoryStore()
     client = Client(server)
-    apply_schemas(client, state, "r", plan_for(client, "map"))
+    apply_schemas(client, RestoreJournal(state, "r"), plan_for(client, "map"))
     server.modes.pop("orders")
     server.configs["orders"] = {"compatibilityLevel": "NONE"}
     put(server, version("orders", 9, 90), version("theirs", 1, 91, ("inner", 1)))
-    undone = undo_schemas(client, state, "r", confirm=True)
+    undone = put_back(client, state, "r")
     assert undone.deleted == ("old version 1",)
     assert undone.settings == ("all",)
     later = "others have registered version 9 since"
@@ -353,8 +364,8 @@ def test_an_undo_leaves_what_others_have_changed_or_need() -> None:
 def test_newer_versions_from_before_a_restore_do_not_stop_its_undo() -> None:
     server, state = put(ConfluentRegistry(), version("orders", 9, 90)), MemoryStore()
     client = Client(server)
-    apply_schemas(client, state, "r", plan_for(client, "same"))
-    assert undo_schemas(client, state, "r", confirm=True).left == ()
+    apply_schemas(client, RestoreJournal(state, "r"), plan_for(client, "same"))
+    assert put_back(client, state, "r").left == ()
     assert states(server) == {"orders 9": (90, False)}
 
 
@@ -373,10 +384,10 @@ def test_newer_versions_from_before_a_restore_do_not_stop_its_undo() -> None:
 def test_an_undo_of_something_else(restore_id: str, url: str, error: type[KbackupError], told: str) -> None:
     state = MemoryStore()
     client = Client(ConfluentRegistry())
-    apply_schemas(client, state, "r", plan_for(client, "same"))
+    apply_schemas(client, RestoreJournal(state, "r"), plan_for(client, "same"))
     client.url = url
     with pytest.raises(error, match=told):
-        undo_schemas(client, state, restore_id, confirm=True)
+        put_back(client, state, restore_id)
 
 
 @pytest.mark.parametrize(
@@ -392,8 +403,8 @@ def test_a_registry_with_other_answers(answer: Any) -> None:
     client, state = Client(Hostile()), MemoryStore()
     if isinstance(answer, dict) and answer["mode"] == "IMPORT":
         plan = plan_for(client, "map")
-        assert apply_schemas(client, state, "r", plan).schemas
-        assert begun_plan(state, "r") == plan
+        assert apply_schemas(client, RestoreJournal(state, "r"), plan).schemas
+        assert begun_plan(RestoreJournal(state, "r")) == plan
     else:
         with pytest.raises(UnreachableError, match="is no schema registry"):
             plan_for(client, "map")
@@ -404,5 +415,5 @@ def test_guids_are_mapped_too() -> None:
     guid = "00000000-0000-0000-0000-000000000001"
     schemas = replace(POINT, versions=(replace(VERSIONS[0], guid=guid),), settings=())
     client = Client(server)
-    done = apply_schemas(client, state, "r", prepare_schemas(client, schemas, (), "map", "", ALL))
+    done = apply_schemas(client, RestoreJournal(state, "r"), prepare_schemas(client, schemas, (), "map", "", ALL))
     assert done.guids == {guid: server.subjects["inner"][1].guid}

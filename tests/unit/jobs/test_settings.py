@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive.models import Metadata
+from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.errors import RefusedError
 from kbackup.jobs.settings.plan import (
     HOST_SPECIFIC,
@@ -27,7 +28,8 @@ from kbackup.jobs.settings.plan import (
     quota_command,
     quota_values,
 )
-from kbackup.jobs.settings.write import SettingsBefore, SettingsCaptures, check_planned, undo_of
+from kbackup.jobs.settings.undo import check_planned, undo_of
+from kbackup.jobs.settings.write import SettingsBefore, SettingsCaptures
 from kbackup.metadata.entities import (
     Acl,
     BrokerConfig,
@@ -495,7 +497,7 @@ def test_a_capture_of_what_the_plan_does_not_set_is_refused() -> None:
 
 
 def test_captures_are_numbered_and_never_replaced() -> None:
-    captures = SettingsCaptures(MemoryStore(), "r")
+    captures = SettingsCaptures(RestoreJournal(MemoryStore(), "r"))
     changes = planned(reading({"User:a"}, {}, {}, {}, {}), reading(set(), {}, {}, {}, {}))
     assert [captures.write("restore", "c", changes=changes), captures.write("undo", "c", changes=changes)] == [1, 2]
     assert [(c.number, c.by, c.changes) for c in captures.every()] == [(1, "restore", changes), (2, "undo", changes)]

@@ -25,6 +25,7 @@ from kbackup.config.models import Restore
 from kbackup.errors import UsageError
 from kbackup.jobs.drill.report import store_report
 from kbackup.jobs.restore.plan import plan_restore, select_content
+from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.jobs.verify import STORED_FINDINGS, check_drills, check_verifications, record_verification
 from kbackup.store import open_store
 from kbackup.store.base import Store
@@ -241,8 +242,8 @@ def test_a_table_of_an_earlier_catalog(root: Path) -> None:
 def test_the_table_of_a_restores_plan(root: Path) -> None:
     store = open_store(str(root))
     archive = open_archive(store)
-    content = select_content(Restore(), store, archive)
-    write_plan(store, plan_restore(Restore(restore_id="r"), content, "c"), inline=0)
+    content = select_content(RestoreRequest.of(Restore()), store, archive)
+    write_plan(store, plan_restore(RestoreRequest.of(Restore(restore_id="r")), content, "c"), inline=0)
     (key,) = [entry.key for entry in store.list("restores/r/segments-")]
     assert findings_of(run(root, quick=True)) == {}
     assert key not in str(run(root, quick=True).notes)

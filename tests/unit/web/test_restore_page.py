@@ -11,7 +11,6 @@ from kbackup.archive.query.selection import exact_entry
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.run import open_or_create
 from kbackup.config.models import Restore
-from kbackup.jobs.restore.plan import plan_restore, select_content
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from kbackup.util.text import printable
@@ -21,12 +20,13 @@ from tests.support.archives import commit_point, group_at, topic_state
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_store import MemoryStore
 from tests.support.printed import parsed_command
+from tests.support.restores import make_plan
 from tests.support.rich_archive import GROUPS, LONG_TOPIC
 from tests.support.visits import COMMAND, commands, form_fields, links, tags, text, visit
 
 
 def planned(store: Store, options: Restore) -> RestorePlan:
-    return plan_restore(options, select_content(options, store), "")
+    return make_plan(options, store, "")
 
 
 def facts(html: str) -> dict[str, str]:

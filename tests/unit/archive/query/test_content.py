@@ -26,6 +26,7 @@ from kbackup.errors import UsageError
 from kbackup.formats.record import decode, encode
 from kbackup.jobs.replay import ReadStep, read_range
 from kbackup.jobs.restore.plan import select_content
+from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.library.reading import ArchiveReader
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
@@ -42,7 +43,7 @@ BETWEEN = "2026-01-01T12:00:00Z"
 
 
 def chosen(store: Store, **options: object) -> Content:
-    return select_content(msgspec.convert(options, Restore), store)
+    return select_content(RestoreRequest.of(msgspec.convert(options, Restore)), store)
 
 
 def sizes_of(content: Content) -> dict[str, list[tuple[int, int]]]:
@@ -181,7 +182,7 @@ STAMPS = sorted(r.timestamp for p in PARTITIONS for r in p.truth() if r.timestam
 
 def found(**options: object) -> dict[tuple[str, int], list[Record]]:
     """Return the records that a restore would write, by topic and partition."""
-    content = select_content(msgspec.convert(options, Restore), STORE)
+    content = select_content(RestoreRequest.of(msgspec.convert(options, Restore)), STORE)
     assert content.choice is not None
     assert content.choice.notes == (NO_POINTS,)
     records: dict[tuple[str, int], list[Record]] = {}

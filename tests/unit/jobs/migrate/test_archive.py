@@ -30,6 +30,7 @@ from kbackup.jobs.migrate.archive import ArchiveReport, archive_metadata, make_b
 from kbackup.jobs.migrate.verify import MigrationVerifyReport, verify_migration
 from kbackup.jobs.points import history
 from kbackup.jobs.restore.plan import select_content
+from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.jobs.verify import verify
 from kbackup.kafka.metadata_log.codec import record
@@ -69,7 +70,7 @@ def archived(store: Store, label: str = "") -> ArchiveReport:
 
 
 def content(store: Store, **options: object) -> Content:
-    return select_content(Restore(**options), store)  # type: ignore[arg-type]  # each option has its own type
+    return select_content(RestoreRequest.of(Restore(**options)), store)  # type: ignore[arg-type]  # each option has its own type
 
 
 def metadata_of(store: Store) -> Metadata:

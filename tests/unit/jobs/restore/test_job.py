@@ -18,6 +18,7 @@ from kbackup.archive.catalog.documents import TableRef
 from kbackup.archive.models import GroupOffset, dump, load
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content, narrowed
 from kbackup.archive.query.selection import Selection
+from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.offset_map import Cut, MapPart, MapPartName, WrittenMap, runs_table, write_map
 from kbackup.archive.restores.plan import PlannedGroup, RestorePlan, with_segments, write_plan
 from kbackup.archive.segments.table import Segment
@@ -37,6 +38,8 @@ from kbackup.jobs.groups.job import offset_maps
 from kbackup.jobs.groups.plan import map_groups
 from kbackup.jobs.restore import job as restore_job
 from kbackup.jobs.restore.job import (
+    NoScreen,
+    RestoreResources,
     check_any_restored,
     check_complete,
     create_topics,
@@ -44,7 +47,7 @@ from kbackup.jobs.restore.job import (
     restore,
     wait_visible,
 )
-from kbackup.jobs.restore.plan import check_same_options, given_options, make_units, plan_topic
+from kbackup.jobs.restore.plan import make_units, plan_topic
 from kbackup.jobs.restore.preflight import (
     PreflightFindings,
     check_segments,
@@ -53,6 +56,8 @@ from kbackup.jobs.restore.preflight import (
     time_limit,
 )
 from kbackup.jobs.restore.report import late_warnings, make_report, planned, restored
+from kbackup.jobs.restore.request import RestoreRequest, given_options
+from kbackup.jobs.restore.resume import check_same_options
 from kbackup.jobs.restore.task import FailedTopic, _last_part
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.topics import Topic, TopicToCreate
@@ -80,16 +85,14 @@ def test_each_step_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restore_job, "Cluster", lambda *_: cluster)
     monkeypatch.setattr(restore_job, "compare_settings", lambda *_: None)
     monkeypatch.setattr(restore_job, "warn_of_members", lambda *_: ["group g has members"])
-    report = restore(
-        msgspec.structs.replace(ASKED, restore_id="r"),
-        {},
-        store,
-        store,
-        lambda: pytest.fail("Spark"),
-        Recorder(),
-        dry_run=True,
-        show_plan=lambda _plan, warnings: events.extend(warnings),
-    )
+
+    class Screen(NoScreen):
+        def show_plan(self, plan: RestorePlan, warnings: list[str]) -> None:
+            events.extend(warnings)
+
+    request = RestoreRequest.of(msgspec.structs.replace(ASKED, restore_id="r"))
+    resources = RestoreResources({}, store, store, lambda: pytest.fail("Spark"), Recorder())
+    report = restore(request, resources, Screen(), dry_run=True)
     assert report.status == "planned"
     assert events == ["connect", "plan", "preflight", "group g has members"]
 
@@ -302,7 +305,7 @@ def plan(options: Restore | None = ASKED) -> RestorePlan:
     ],
 )
 def test_equal_options_and_those_that_mend_the_target_are_accepted(same: dict[str, Any]) -> None:
-    check_same_options(plan(), msgspec.structs.replace(ASKED, **same))
+    check_same_options(plan(), RestoreRequest.of(msgspec.structs.replace(ASKED, **same)))
 
 
 @pytest.mark.parametrize(
@@ -317,16 +320,16 @@ def test_equal_options_and_those_that_mend_the_target_are_accepted(same: dict[st
 )
 def test_other_options_are_refused_by_their_names(other: dict[str, Any], message: str) -> None:
     with pytest.raises(MismatchError, match=f"restore r was begun with other options: {message}"):
-        check_same_options(plan(), msgspec.structs.replace(ASKED, **other))
+        check_same_options(plan(), RestoreRequest.of(msgspec.structs.replace(ASKED, **other)))
 
 
 def test_a_plan_of_an_older_version_may_have_no_options_or_the_former_name_of_one() -> None:
-    check_same_options(plan(None), Restore())
+    check_same_options(plan(None), RestoreRequest.of(Restore()))
     given = given_options(ASKED)
     older = msgspec.structs.replace(plan(), options={"backup": given.pop("restore_point"), **given})
-    check_same_options(older, ASKED)
+    check_same_options(older, RestoreRequest.of(ASKED))
     with pytest.raises(MismatchError, match='restore_point was "latest", now 1'):
-        check_same_options(older, msgspec.structs.replace(ASKED, restore_point=1))
+        check_same_options(older, RestoreRequest.of(msgspec.structs.replace(ASKED, restore_point=1)))
 
 
 @dataclass
@@ -359,7 +362,7 @@ def state(tmp_path: Path) -> Store:
 
 
 def check(state: Store, target: FakeTarget) -> None:
-    check_still_there(cast(Cluster, target), state, plan())
+    check_still_there(cast(Cluster, target), RestoreJournal(state, "r"), plan())
 
 
 @pytest.mark.parametrize(
@@ -422,16 +425,16 @@ def test_a_new_topic_keeps_records_as_long_as_its_broker_says(defaults: dict[str
 
 def test_schemas_may_be_unset_and_not_others_than_before() -> None:
     begun = plan(msgspec.structs.replace(ASKED, schemas="map"))
-    check_same_options(begun, ASKED)
+    check_same_options(begun, RestoreRequest.of(ASKED))
     with pytest.raises(MismatchError, match='schemas was "map", now "same"'):
-        check_same_options(begun, msgspec.structs.replace(ASKED, schemas="same"))
+        check_same_options(begun, RestoreRequest.of(msgspec.structs.replace(ASKED, schemas="same")))
 
 
 def test_what_is_left_out_may_grow_and_not_shrink() -> None:
     begun = plan(msgspec.structs.replace(ASKED, exclude_topics=("c",)))
-    check_same_options(begun, msgspec.structs.replace(ASKED, exclude_topics=("d", "c")))
+    check_same_options(begun, RestoreRequest.of(msgspec.structs.replace(ASKED, exclude_topics=("d", "c"))))
     with pytest.raises(MismatchError, match=r'exclude_topics was \["c"\], now \["d"\]'):
-        check_same_options(begun, msgspec.structs.replace(ASKED, exclude_topics=("d",)))
+        check_same_options(begun, RestoreRequest.of(msgspec.structs.replace(ASKED, exclude_topics=("d",))))
 
 
 class FakeTopics:

@@ -29,20 +29,18 @@ from kbackup.jobs.restore.plan import (
     UNIT_BYTES,
     UNIT_PARTITIONS,
     check_names,
-    check_same_options,
     count_range,
-    excluded_targets,
     make_units,
     plan_restore,
     plan_topic,
     progress_groups,
-    resumed_plan,
     select_content,
-    target_name,
     timed_ranges,
     with_counts,
 )
 from kbackup.jobs.restore.report import make_report, planned
+from kbackup.jobs.restore.request import RestoreRequest, TopicNames
+from kbackup.jobs.restore.resume import check_same_options, excluded_targets, resumed_plan
 from kbackup.metrics.registry import Silent
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
@@ -50,6 +48,7 @@ from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS, ROOT
 from tests.support.archives import commit_point, group_at, make_archive, restore_plan, topic_state, write
 from tests.support.memory_store import MemoryStore
+from tests.support.restores import make_plan
 
 
 def segment(topic: str, partition: int, size: int) -> Segment:
@@ -85,7 +84,7 @@ def content(sizes: dict[str, list[int]], groups: dict[str, tuple[GroupOffset, ..
     ],
 )
 def test_target_names(exact: dict[str, str], patterns: tuple[str, ...], name: str) -> None:
-    assert target_name("orders", exact, patterns) == name
+    assert TopicNames.of(exact, patterns).target_of("orders") == name
 
 
 def test_names_that_collide_or_are_illegal_are_refused_by_name() -> None:
@@ -125,7 +124,7 @@ def test_the_plan_keeps_how_many_groups_have_the_progress(monkeypatch: pytest.Mo
     made = content({"big": [UNIT_BYTES] * 3})
     for transactions, units_of_group, groups in ((True, 1, 3), (True, 3, UNSET), (False, 1, UNSET)):
         monkeypatch.setattr(restore_plans, "GROUP_UNITS", units_of_group)
-        plan = plan_restore(Restore(transactions=transactions), made, "c")
+        plan = plan_restore(RestoreRequest.of(Restore(transactions=transactions)), made, "c")
         assert plan.progress_groups == groups
         data = dump(plan)
         assert (b"progress_groups" in data) == (groups is not UNSET), "of one group: as versions up to 0.2 wrote it"
@@ -180,7 +179,7 @@ def store() -> Store:
 
 
 def plan_of(store: Store, options: Restore) -> RestorePlan:
-    return plan_restore(options, select_content(options, store), "target")
+    return make_plan(options, store, "target")
 
 
 def targets(plan: RestorePlan) -> dict[str, str]:
@@ -322,7 +321,7 @@ def two_points() -> Store:
 def test_skipped_records_are_left_out_and_counted(two_points: Store) -> None:
     """Only the second segment of partition 0 has gaps, and it is read whole."""
     options = Restore(skip=("orders:0:3", "orders:1:5-8"))
-    plan = plan_restore(options, select_content(options, two_points), "c")
+    plan = make_plan(options, two_points, "c")
     windows = {part.partition: part.window for unit in plan.units for part in unit}
     assert windows[0] is not None
     assert windows[0].ranges == ((0, 3), (4, 2**63 - 1))
@@ -350,7 +349,7 @@ def test_skipped_records_are_left_out_and_counted(two_points: Store) -> None:
 )
 def test_windows_that_can_not_be_meant(two_points: Store, options: Restore, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as raised:
-        plan_restore(options, select_content(options, two_points), "c")
+        make_plan(options, two_points, "c")
     assert message in raised.value.message
     assert hint in raised.value.hint
 
@@ -358,25 +357,29 @@ def test_windows_that_can_not_be_meant(two_points: Store, options: Restore, mess
 def test_an_expression_selects_and_is_counted(two_points: Store) -> None:
     options = Restore(where=".offset % 2 == 0", topics=("orders",))
     content = with_counts(
-        select_content(options, two_points), lambda ranges: [count_range(two_points, r) for r in ranges]
+        select_content(RestoreRequest.of(options), two_points),
+        lambda ranges: [count_range(two_points, r) for r in ranges],
     )
-    plan = plan_restore(options, content, "c")
+    plan = plan_restore(RestoreRequest.of(options), content, "c")
     assert plan.exact
     assert plan.records == len([n for n in (*range(10), 15, *range(17, 40), *range(12)) if n % 2 == 0])
     bad = Restore(where=".offset | error", topics=("orders",))
     with pytest.raises(UsageError, match=r"--where \.offset \| error fails for record orders:0:0"):
-        with_counts(select_content(bad, two_points), lambda ranges: [count_range(two_points, r) for r in ranges])
+        with_counts(
+            select_content(RestoreRequest.of(bad), two_points),
+            lambda ranges: [count_range(two_points, r) for r in ranges],
+        )
 
 
 def test_a_restore_of_before_has_the_same_options_as_now() -> None:
     """Its plan lacks the keys that came since."""
-    plan = plan_restore(Restore(topics=("a",)), content({"a": [1]}), "c")
+    plan = plan_restore(RestoreRequest.of(Restore(topics=("a",))), content({"a": [1]}), "c")
     assert plan.options is not None
     old = {name: value for name, value in plan.options.items() if name not in ("skip", "where")}
     before = msgspec.structs.replace(plan, options=old)
-    check_same_options(before, Restore(topics=("a",)))
+    check_same_options(before, RestoreRequest.of(Restore(topics=("a",))))
     with pytest.raises(MismatchError, match="skip was unset, now"):
-        check_same_options(before, Restore(topics=("a",), skip=("a:0:1",)))
+        check_same_options(before, RestoreRequest.of(Restore(topics=("a",), skip=("a:0:1",))))
 
 
 def test_a_config_that_is_given_as_empty_is_taken_away() -> None:
@@ -395,9 +398,9 @@ def test_without_transactions_a_unit_has_one_topic_alone() -> None:
 
 
 def test_a_resumed_plan_has_the_configs_that_are_given_now() -> None:
-    plan = plan_restore(Restore(topic_config={"retention.ms": "5"}), content({"a": [1]}), "c")
+    plan = plan_restore(RestoreRequest.of(Restore(topic_config={"retention.ms": "5"})), content({"a": [1]}), "c")
     options = Restore(topic_config={"retention.ms": "", "cleanup.policy": "delete"}, replication_factor=2)
-    (topic,) = resumed_plan(plan, options).topics
+    (topic,) = resumed_plan(plan, RestoreRequest.of(options)).topics
     assert (topic.configs, topic.replication_factor) == ({"cleanup.policy": "delete"}, 2)
-    assert excluded_targets(plan, Restore(exclude_topics=("/a+/",))) == {"a": "a"}
-    assert excluded_targets(plan, Restore(exclude_topics=("b",))) == {}
+    assert excluded_targets(plan, RestoreRequest.of(Restore(exclude_topics=("/a+/",)))) == {"a": "a"}
+    assert excluded_targets(plan, RestoreRequest.of(Restore(exclude_topics=("b",)))) == {}

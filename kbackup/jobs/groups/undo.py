@@ -1,0 +1,299 @@
+"""Undo what was written to groups: by a restore, by `groups apply`, or by another undo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from kbackup.archive.models import GroupOffset, Member
+from kbackup.archive.query.selection import Selection, check_selection
+from kbackup.archive.restores.journal import RestoreJournal
+from kbackup.archive.restores.plan import RestorePlan
+from kbackup.errors import NotFoundError, RefusedError, UsageError
+from kbackup.jobs.groups.job import (
+    FIRST_STEP,
+    NONE,
+    Captures,
+    GroupBefore,
+    GroupsBefore,
+    as_committed,
+    as_stored,
+    groups_with_members,
+    offsets_by_partition,
+    refused_groups,
+    share_groups,
+)
+from kbackup.kafka.control.cluster import Cluster
+from kbackup.types import TopicPartition
+from kbackup.util.text import join_names, kbackup_command
+
+UndoStatus = Literal[
+    "planned", "put back", "put back in part", "deleted", "nothing to do", "changed since", "left alone", "refused"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """`sets` are commits to make; `removes` are partitions without a commit before, which have one now. `unchanged` are
+    the offsets that stay: elsewhere, there already, or `moved`, which are places whose offsets are no longer what was
+    written, because somebody has set or deleted them since."""
+
+    group: str
+    sets: tuple[GroupOffset, ...]
+    removes: tuple[GroupOffset, ...]
+    unchanged: tuple[GroupOffset, ...]
+    moved: tuple[TopicPartition, ...] = ()
+
+    @property
+    def deletes(self) -> bool:
+        """Return whether the undo deletes the whole group."""
+        return bool(self.removes) and not self.sets and not self.unchanged
+
+    @property
+    def writes(self) -> tuple[GroupOffset, ...]:
+        """Return the changed offsets as a capture stores them."""
+        removed = (GroupOffset(topic=o.topic, partition=o.partition, offset=NONE) for o in self.removes)
+        return (*self.sets, *removed)
+
+
+def undo_of(before: GroupBefore, now: Sequence[GroupOffset]) -> Undo:
+    """Return the undo that turns `now` back into `before`, in the partitions that still have what was written. Pure."""
+    had, has = offsets_by_partition(before.offsets), offsets_by_partition(now)
+    written = offsets_by_partition(before.writes)
+    sets: list[GroupOffset] = []
+    removes: list[GroupOffset] = []
+    moved: list[TopicPartition] = []
+    for tp in sorted(written):
+        former, current = had.get(tp), has.get(tp)
+        if current == former:
+            continue
+        if (NONE if current is None else current.offset) != written[tp].offset:
+            moved.append(tp)
+        elif former is not None:
+            sets.append(former)
+        elif current is not None:
+            removes.append(current)
+    changed = {TopicPartition(o.topic, o.partition) for o in (*sets, *removes)}
+    unchanged = [offset for tp, offset in sorted(has.items()) if tp not in changed]
+    return Undo(before.group, tuple(sets), tuple(removes), tuple(unchanged), tuple(moved))
+
+
+class UndoResult(Member, frozen=True, kw_only=True):
+    """Partitions: `set_back` to what they had, `removed` for having had nothing, and `kept` as they are, of which
+    `moved` have changed since they were written."""
+
+    group: str
+    status: UndoStatus
+    why: str = ""
+    set_back: int
+    removed: int
+    kept: int
+    moved: int = 0
+
+
+class GroupUndoReport(Member, frozen=True, kw_only=True):
+    """`undone` is the capture that was put back, `number` the one that undoes this (0: nothing was written). Unless
+    `confirmed`, it is a plan, and nothing was written. `unproven` are documents of which nothing proves that the
+    restore wrote them."""
+
+    restore_id: str
+    undone: int
+    by: str
+    captured_at: str
+    number: int
+    groups: tuple[UndoResult, ...]
+    confirmed: bool = True
+    unproven: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> list[str]:
+        options = ("groups", "undo", "--confirm", "--restore-id", self.restore_id, str(self.undone), "--group")
+        missing: list[str] = []
+        for group in self.groups:
+            if not group.why:
+                continue
+            text = f"group {group.group} was not put back: {group.why}"
+            if first := FIRST_STEP.get(group.status):
+                text += f"; {first}, then: {kbackup_command(*options, group.group)}"
+            missing.append(text)
+        return missing
+
+
+def _check_planned(plan: RestorePlan | None, before: GroupsBefore, where: str) -> None:
+    """Raise `RefusedError` if a capture names what the plan of its restore does not: somebody else has written it.
+    Offsets that were set without a restore (`groups apply --same-offsets`) have no plan."""
+    if plan is None:
+        return
+    partitions = {topic.target: topic.partitions for topic in plan.topics}
+    groups = {group.target for group in plan.groups}
+    hint = "find out who wrote it; the restore's plan is plan.json beside it"
+    for group in before.groups:
+        if before.by == "restore" and group.group not in groups:
+            raise RefusedError(f"{where} names group {group.group}, which the restore's plan does not", hint)
+        for offset in group.writes:
+            if offset.partition >= partitions.get(offset.topic, 0):
+                place = f"{offset.topic}-{offset.partition} of group {group.group}"
+                raise RefusedError(f"{where} names {place}, which the restore's plan does not", hint)
+
+
+def _put_back(cluster: Cluster, undos: Sequence[Undo], share: set[str]) -> dict[str, str]:
+    """Put groups back; return, by group, why the broker refused. Commits are set before others are removed."""
+    refused = refused_groups(cluster.groups.commit_all({u.group: as_committed(u.sets) for u in undos if u.sets}, share))
+    removes = {u.group: as_committed(u.removes) for u in undos if u.removes and u.group not in refused}
+    refused |= refused_groups(cluster.groups.remove(removes, share))
+    deletes = [u.group for u in undos if u.deletes and u.group not in refused]
+    return refused | refused_groups(cluster.groups.delete_each(deletes))
+
+
+def _chosen(captures: Captures, number: int | None) -> GroupsBefore:
+    if number is not None:
+        try:
+            return captures.read(number)
+        except NotFoundError as error:
+            known = ", ".join(map(str, captures.numbers())) or "none"
+            raise UsageError(
+                f"restore {captures.restore_id} has no capture {number} of its groups",
+                f"use one of its captures: {known}",
+            ) from error
+    for capture in reversed(captures.every()):
+        if capture.by != "undo":
+            return capture
+    raise UsageError(
+        f"nothing was written to groups by restore {captures.restore_id}",
+        "check the restore id, and --state if its files are not in the archive",
+    )
+
+
+def _undo_result(
+    group: str, undo: Undo | None, alone: str, refused: str, remaining: Undo | None, confirmed: bool
+) -> UndoResult:
+    """Return the outcome of a group. `remaining` is what is left to put back after a refusal, None if it is unknown."""
+    set_back = len(undo.sets) if undo is not None else 0
+    removed = len(undo.removes) if undo is not None else 0
+    moved = undo.moved if undo is not None else ()
+    why = refused or alone
+    if moved and not why:
+        places = join_names([str(tp) for tp in moved], 5)
+        why = f"its offsets in {places} are no longer what was set, and stay"
+    status: UndoStatus
+    if refused:
+        set_back -= len(remaining.sets) if remaining is not None else set_back
+        removed -= len(remaining.removes) if remaining is not None else removed
+        status = "put back in part" if set_back or removed else "refused"
+    elif alone:
+        status = "left alone"
+    elif undo is None or not undo.writes:
+        status = "changed since" if moved else "nothing to do"
+    elif not confirmed:
+        status = "planned"
+    elif moved:
+        status = "put back in part"
+    else:
+        status = "deleted" if undo.deletes else "put back"
+    kept = len(undo.unchanged) if undo is not None else 0
+    return UndoResult(
+        group=group, status=status, why=why, set_back=set_back, removed=removed, kept=kept, moved=len(moved)
+    )
+
+
+@dataclass(frozen=True)
+class PlannedGroupsUndo:
+    """A capture to put back on the cluster that it is of.
+
+    By group: `selected` is what the capture has, `offsets_now` what the group has now, `undos` what changes between the
+    two, `alone` why a group with live members is left alone ('' for others), and `unknown` why nothing is known of it.
+    """
+
+    cluster_id: str
+    before: GroupsBefore
+    selected: Mapping[str, GroupBefore]
+    offsets_now: Mapping[str, tuple[GroupOffset, ...]]
+    undos: Mapping[str, Undo]
+    alone: Mapping[str, str]
+    unknown: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class GroupsUndo:
+    """Puts capture `number` of groups back (an `UndoSteps`); None is the newest that was not made by an undo.
+
+    A group with live members is left alone, and so is an offset that was moved since. A group that had nothing is
+    deleted.
+    """
+
+    cluster: Cluster
+    journal: RestoreJournal
+    number: int | None = None
+    selection: Selection = Selection()  # noqa: RUF009 (immutable)
+
+    def plan(self) -> PlannedGroupsUndo:
+        """Plan the undo of each selected group. `RefusedError` for a capture of another cluster, and for a capture that
+        the restore's own plan does not bear out."""
+        cluster_id, _ = self.cluster.connect()
+        before = _chosen(Captures(self.journal), self.number)
+        where = f"capture {before.number} of restore {self.journal.restore_id}"
+        if before.target_cluster_id != cluster_id:
+            raise RefusedError(
+                f"{where} is of cluster {before.target_cluster_id}, this is {cluster_id}",
+                "name that cluster as the target",
+            )
+        _check_planned(self.journal.begun(), before, where)
+        names = [group.group for group in before.groups]
+        check_selection(self.selection, "group", names, f"in {where}", "leave --group out to put back all of them")
+        selected = {group.group: group for group in before.groups if self.selection.matches(group.group)}
+        has, unread = self.cluster.groups.committed(selected, share_groups(before.groups))
+        offsets_now = {group: as_stored(offsets) for group, offsets in has.items()}
+        undos = {group: undo_of(selected[group], offsets) for group, offsets in offsets_now.items()}
+        changed = [group for group, each in undos.items() if each.writes]
+        alone, unknown = groups_with_members(self.cluster, changed)
+        return PlannedGroupsUndo(cluster_id, before, selected, offsets_now, undos, alone, unread | unknown)
+
+    def planned_report(self, planned: PlannedGroupsUndo) -> GroupUndoReport:
+        results: list[UndoResult] = []
+        for group in planned.selected:
+            undo, alone = planned.undos.get(group), planned.alone.get(group, "")
+            refused = planned.unknown.get(group, "")
+            results.append(_undo_result(group, undo, alone, refused, None, confirmed=False))
+        return self._report(planned, 0, results, confirmed=False)
+
+    def carry_out(self, planned: PlannedGroupsUndo) -> GroupUndoReport:
+        """Put the groups back, after their offsets of now are captured."""
+        share = share_groups(planned.before.groups)
+        going = [planned.undos[group] for group, why in planned.alone.items() if not why]
+        number = self._capture(planned, going) if going else 0
+        refused = _put_back(self.cluster, going, share)
+        # brokers refuse a commit partition by partition: what such groups have now tells how much was put back
+        has_now, _ = self.cluster.groups.committed(refused, share)
+        remaining: dict[str, Undo] = {}
+        for group, offsets in has_now.items():
+            remaining[group] = undo_of(planned.selected[group], as_stored(offsets))
+        refused |= planned.unknown
+        results: list[UndoResult] = []
+        for group in planned.selected:
+            undo, alone, why = planned.undos.get(group), planned.alone.get(group, ""), refused.get(group, "")
+            results.append(_undo_result(group, undo, alone, why, remaining.get(group), confirmed=True))
+        return self._report(planned, number, results, confirmed=True)
+
+    def _capture(self, planned: PlannedGroupsUndo, going: Sequence[Undo]) -> int:
+        """Store what is about to be changed, so that the undo can be undone. Return the capture's number."""
+        captured: list[GroupBefore] = []
+        for undo in going:
+            selected, offsets = planned.selected[undo.group], planned.offsets_now[undo.group]
+            captured.append(msgspec.structs.replace(selected, offsets=offsets, writes=undo.writes))
+        return Captures(self.journal).write("undo", planned.cluster_id, groups=tuple(captured))
+
+    def _report(
+        self, planned: PlannedGroupsUndo, number: int, results: Sequence[UndoResult], *, confirmed: bool
+    ) -> GroupUndoReport:
+        return GroupUndoReport(
+            restore_id=self.journal.restore_id,
+            undone=planned.before.number,
+            by=planned.before.by,
+            captured_at=planned.before.captured_at,
+            number=number,
+            groups=tuple(results),
+            confirmed=confirmed,
+        )

@@ -1,0 +1,182 @@
+"""What a restore is asked for: the keys of `[restore]`, checked once and in the types that its phases work with.
+
+The command, the library, the page and a drill all make a `RestoreRequest`, and `--guide` runs the command. Times,
+offsets, names and expressions are parsed here, by the forms of `kbackup.config.windows`. No phase parses them again.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from kbackup.archive.query.selection import Selection
+from kbackup.archive.segments.window import Window
+from kbackup.config.models import Restore
+from kbackup.config.windows import Range, parse_range, parse_rule, parse_time
+from kbackup.errors import UsageError
+from kbackup.jobs.decoding import where_of
+from kbackup.jobs.schemas.records import RecordOptions
+from kbackup.util.linear_regex import LinearRegex
+from kbackup.util.times import now
+
+
+@dataclass(frozen=True)
+class RenameRule:
+    """A rule of `--map-regex`: as it was written, and its two sides."""
+
+    text: str
+    pattern: LinearRegex
+    replacement: str
+
+    @classmethod
+    def of(cls, text: str) -> RenameRule:
+        pattern, replacement = parse_rule(text)
+        return cls(text, pattern, replacement)
+
+    def rename(self, topic: str) -> str:
+        """Return the new name of a topic that the pattern matches. `UsageError` for a replacement that names a group
+        which the pattern lacks."""
+        try:
+            return self.pattern.replace_first(self.replacement, topic)
+        except ValueError as error:
+            raise UsageError(
+                f"--map-regex {self.text!r}: {error}", "name a group of the expression, as in 'a(.*)=b\\1'"
+            ) from error
+
+
+@dataclass(frozen=True)
+class TopicNames:
+    """The names that topics get on the target: those of `exact`, else by the first of the `rules` whose pattern matches
+    somewhere in the name. Other topics keep their names."""
+
+    exact: Mapping[str, str] = field(default_factory=dict)
+    rules: tuple[RenameRule, ...] = ()
+
+    @classmethod
+    def of(cls, exact: Mapping[str, str], rules: Sequence[str]) -> TopicNames:
+        return cls(exact, tuple(RenameRule.of(rule) for rule in rules))
+
+    def target_of(self, topic: str) -> str:
+        if topic in self.exact:
+            return self.exact[topic]
+        for rule in self.rules:
+            if rule.pattern.search(topic):
+                return rule.rename(topic)
+        return topic
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreRequest:
+    """A restore as it is asked for.
+
+    `given` are the keys as they were written: a plan records them, so that a resumed restore can be compared with
+    them, and messages quote them. `restore_id` is a new one unless an id was given (`names_restore`), which may be that
+    of a restore that was begun. `window` has the bounds in time, in ms since the epoch and counted from the moment of
+    the request, and the expression. `groups` and `record_schemas` are None where they are to be left alone.
+    """
+
+    given: Restore
+    restore_id: str
+    restore_point: int | str
+    window: Window
+    ranges: tuple[Range, ...]
+    skips: tuple[Range, ...]
+    topics: Selection
+    names: TopicNames
+    groups: Selection | None
+    group_names: Mapping[str, str]
+    record_schemas: RecordOptions | None
+    settings: tuple[Literal["acls", "configs", "quotas", "users"], ...]
+    topic_config: Mapping[str, str]
+    replication_factor: int | None
+    into_existing: bool
+    strict: bool
+    transactions: bool
+    transaction_bytes: int
+
+    @classmethod
+    def of(cls, given: Restore) -> RestoreRequest:
+        """Return the request of some keys. `UsageError` for an expression that can't be used. The configuration has
+        checked the forms of the other keys as it was loaded, and names file and key where one is wrong."""
+        moment = int(time.time() * 1000)
+        start = parse_time(given.from_time, moment, up=True) if given.from_time else None
+        end = parse_time(given.to_time, moment) if given.to_time else None
+        if given.where:
+            where_of(given.where)
+        groups = None if given.no_groups else Selection.of(given.groups, given.exclude_groups)
+        return cls(
+            given=given,
+            restore_id=given.restore_id or f"{now()[:10]}-{uuid.uuid4().hex[:8]}",
+            restore_point=given.restore_point,
+            window=Window(from_time=start, to_time=end, where=given.where or None),
+            ranges=tuple(parse_range(text) for text in given.range),
+            skips=tuple(parse_range(text) for text in given.skip),
+            topics=Selection.of(given.topics, given.exclude_topics),
+            names=TopicNames.of(given.map, given.map_regex),
+            groups=groups,
+            group_names=given.map_group,
+            record_schemas=_record_schemas(given),
+            settings=given.settings,
+            topic_config=given.topic_config,
+            replication_factor=given.replication_factor,
+            into_existing=given.into_existing,
+            strict=given.strict,
+            transactions=given.transactions,
+            transaction_bytes=given.transaction_bytes,
+        )
+
+    @property
+    def names_restore(self) -> bool:
+        """Return whether the request names a restore, which may have begun."""
+        return self.given.restore_id is not None
+
+    def check_selection(self) -> None:
+        """Raise `UsageError` for topics, offsets and times that exclude each other.
+
+        Only a restore that begins is checked. One that is resumed has its content in its plan: it may leave topics of
+        its ranges out by then, and '2h ago' is later than when it began.
+        """
+        if self.ranges and (self.topics.include or self.topics.exclude):
+            raise UsageError("--range names its topics itself", "leave --topic and --exclude-topic out")
+        start, end = self.window.from_time, self.window.to_time
+        if start is not None and end is not None and start > end:
+            raise UsageError(
+                f"--from-time {self.given.from_time} is later than --to-time {self.given.to_time}",
+                "give the earlier time to --from-time; both times are included",
+            )
+
+
+def _record_schemas(given: Restore) -> RecordOptions | None:
+    """Return what is asked about the schemas of records; None if they are to be left alone."""
+    if given.schemas == "none":
+        return None
+    return RecordOptions(
+        asked=given.schemas,
+        prefix=given.subject_prefix,
+        by_id=given.schemas_topics,
+        untouched=given.no_schemas_topics,
+        unmapped=given.unmapped,
+    )
+
+
+_FREE = ("restore_id", "state", "transactions", "transaction_bytes", "unmapped")
+"""Keys of `[restore]` that do not decide what is restored."""
+_ORDERED = ("map_regex",)
+
+
+def given_options(given: Restore) -> dict[str, Any]:
+    """Return the keys of `[restore]` that decide what is restored, as they were given; lists in order where
+    it is free."""
+    keys: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(given))
+    options: dict[str, Any] = {}
+    for name, value in keys.items():
+        if name in _FREE:
+            continue
+        is_free_list = isinstance(value, list) and name not in _ORDERED
+        options[name] = sorted(value) if is_free_list else value
+    return options

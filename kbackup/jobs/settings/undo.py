@@ -1,0 +1,183 @@
+"""Undo the settings that a restore changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from kbackup.archive.models import Member
+from kbackup.archive.restores.journal import RestoreJournal
+from kbackup.archive.restores.plan import RestorePlan
+from kbackup.errors import RefusedError, UsageError
+from kbackup.jobs.capture import capture_settings
+from kbackup.jobs.settings.plan import Changes, ConfigChange, QuotaChange, config_values, entity_words, quota_values
+from kbackup.jobs.settings.write import SettingsBefore, SettingsCaptures, check_known, write_changes
+from kbackup.kafka.control.cluster import Cluster
+from kbackup.metadata.entities import MetadataPartName, QuotaKey, Reading
+from kbackup.util.text import join_names
+
+
+class SettingsUndone(Member, frozen=True, kw_only=True):
+    """`undone` are the numbers of the captures that were put back, `number` is the number of the capture that was
+    stored first (0: nothing was changed). `missing`: what the target refused, and settings that are no longer as the
+    restore left them, which stay. Unless `confirmed`, it is a plan, and nothing was written. `unproven` are documents
+    of which nothing proves that the restore wrote them."""
+
+    restore_id: str
+    target_cluster_id: str
+    undone: tuple[int, ...]
+    number: int
+    changes: Changes
+    missing: tuple[str, ...] = ()
+    confirmed: bool = True
+    unproven: tuple[str, ...] = ()
+
+
+def undo_of(captures: Sequence[SettingsBefore], now: Reading) -> tuple[Changes, list[str]]:
+    """Return the changes that turn `now` back into the settings before the first of `captures`, and in words the
+    settings that are no longer as the last of them left them. Pure."""
+    made = {acl for capture in captures for acl in capture.changes.acls}
+    first_configs: dict[tuple[str, str, str], ConfigChange] = {}
+    first_quotas: dict[tuple[QuotaKey, str], QuotaChange] = {}
+    last_configs: dict[tuple[str, str, str], str | None] = {}
+    last_quotas: dict[tuple[QuotaKey, str], float | None] = {}
+    for changes in (capture.changes for capture in captures):
+        for config in changes.configs:
+            first_configs.setdefault(config.key, config)
+            last_configs[config.key] = config.after
+        for quota in changes.quotas:
+            first_quotas.setdefault(quota.key, quota)
+            last_quotas[quota.key] = quota.after
+    has_configs, has_quotas = config_values(now), quota_values(now.client_quotas or ())
+    configs: list[ConfigChange] = []
+    quotas: list[QuotaChange] = []
+    left: list[str] = []
+    for key, config in first_configs.items():
+        value = has_configs.get(key)
+        if value == config.before:
+            continue
+        if value != last_configs[key]:
+            owner = "all brokers" if config.of_all else f"{config.kind} {config.owner}"
+            left.append(
+                f"config {config.name} of {owner} stays: it is {value} now, the restore set {last_configs[key]}"
+            )
+            continue
+        configs.append(replace(config, before=value, after=config.before))
+    for quota_key, quota in first_quotas.items():
+        number = has_quotas.get(quota_key)
+        if number == quota.before:
+            continue
+        if number != last_quotas[quota_key]:
+            entity = entity_words(quota.entity)
+            left.append(
+                f"quota {quota.name} of {entity} stays: it is {number} now, the restore set {last_quotas[quota_key]}"
+            )
+            continue
+        quotas.append(replace(quota, before=number, after=quota.before))
+    acls = tuple(acl for acl in now.acls or () if acl in made)
+    return Changes(deleted_acls=acls, configs=tuple(configs), quotas=tuple(quotas)), left
+
+
+@dataclass(frozen=True)
+class PlannedSettingsUndo:
+    """The captures to put back, the changes that do it, and in words the settings that stay."""
+
+    cluster_id: str
+    captures: Sequence[SettingsBefore]
+    changes: Changes
+    left: Sequence[str]
+
+
+@dataclass(frozen=True)
+class SettingsUndo:
+    """Puts back the settings that the target had before a restore (an `UndoSteps`). A second undo changes nothing."""
+
+    cluster: Cluster
+    journal: RestoreJournal
+
+    def plan(self) -> PlannedSettingsUndo:
+        """Plan the changes. `RefusedError` for captures of another cluster, and for captures that the restore's own
+        plan does not bear out."""
+        cluster_id, _ = self.cluster.connect()
+        restore_id = self.journal.restore_id
+        captures = [before for before in SettingsCaptures(self.journal).every() if before.by == "restore"]
+        if not captures:
+            raise UsageError(
+                f"restore {restore_id} changed no settings",
+                "check the restore id, and --state if its files are not in the archive",
+            )
+        for before in captures:
+            if before.target_cluster_id != cluster_id:
+                raise RefusedError(
+                    f"restore {restore_id} changed settings of cluster {before.target_cluster_id}, this is "
+                    f"{cluster_id}",
+                    "name that cluster as the target",
+                )
+        changed = [before.changes for before in captures]
+        check_planned(self.journal.begun(), changed, restore_id)
+        now = self._settings_now(changed, cluster_id)
+        changes, left = undo_of(captures, now)
+        return PlannedSettingsUndo(cluster_id, captures, changes, left)
+
+    def _settings_now(self, changed: Sequence[Changes], cluster_id: str) -> Reading:
+        """Return the settings that the target has now. `RefusedError` if it does not tell some that were changed."""
+        configs = [config for each in changed for config in each.configs]
+        groups = {config.owner for config in configs if config.kind == "group"}
+        now = capture_settings(self.cluster, groups, cluster_id)
+        kinds = {config.kind for config in configs}
+        needed: dict[MetadataPartName, bool] = {
+            "acls": any(each.acls for each in changed),
+            "client_quotas": any(each.quotas for each in changed),
+            "broker_configs": "broker" in kinds,
+            "group_configs": "group" in kinds,
+            "client_metrics": "client metrics" in kinds,
+        }
+        address = self.cluster.connection.address
+        for part, is_needed in needed.items():
+            if is_needed:
+                check_known(part, now, address, "nobody knows why", "give that right, and try again")
+        return now
+
+    def planned_report(self, planned: PlannedSettingsUndo) -> SettingsUndone:
+        return self._report(planned, number=0, changes=planned.changes, refused=(), confirmed=False)
+
+    def carry_out(self, planned: PlannedSettingsUndo) -> SettingsUndone:
+        """Make the planned changes, after what they change is captured."""
+        if not planned.changes:
+            return self._report(planned, number=0, changes=planned.changes, refused=(), confirmed=True)
+        captures = SettingsCaptures(self.journal)
+        number = captures.write("undo", planned.cluster_id, changes=planned.changes)
+        done, refused = write_changes(self.cluster, planned.changes)
+        return self._report(planned, number=number, changes=done, refused=refused, confirmed=True)
+
+    def _report(
+        self, planned: PlannedSettingsUndo, *, number: int, changes: Changes, refused: Sequence[str], confirmed: bool
+    ) -> SettingsUndone:
+        return SettingsUndone(
+            restore_id=self.journal.restore_id,
+            target_cluster_id=planned.cluster_id,
+            undone=tuple(before.number for before in planned.captures),
+            number=number,
+            changes=changes,
+            missing=(*planned.left, *refused),
+            confirmed=confirmed,
+        )
+
+
+def check_planned(plan: RestorePlan | None, changed: Sequence[Changes], restore_id: str) -> None:
+    """Raise `RefusedError` if settings were captured of a kind that the plan of the restore does not set: somebody else
+    has written that capture. The restore wrote its plan before its first capture."""
+    planned = set(plan.settings) if plan is not None else set()
+    for changes in changed:
+        present = {
+            "acls": bool(changes.acls or changes.deleted_acls),
+            "configs": bool(changes.configs),
+            "quotas": bool(changes.quotas),
+        }
+        if foreign := [kind for kind, is_there in present.items() if is_there and kind not in planned]:
+            raise RefusedError(
+                f"a capture of restore {restore_id} names {join_names(foreign, 3)}, which the restore's plan does not",
+                "find out who wrote it; the restore's plan is plan.json beside it",
+            )
