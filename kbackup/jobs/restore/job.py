@@ -47,6 +47,7 @@ from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.jobs.restore.resume import excluded_targets, find_begun
 from kbackup.jobs.restore.task import FailedTopic, RestoreWork, UnitResult, numbered_units, side_by_side
 from kbackup.jobs.schemas.documents import SchemaMap
+from kbackup.jobs.schemas.judgement import Unmapped
 from kbackup.jobs.schemas.plan import SchemaPlan
 from kbackup.jobs.schemas.records import RecordSchemas, plan_record_schemas, resumed_schemas, rewrite_of, schemas_report
 from kbackup.jobs.schemas.write import apply_schemas
@@ -104,10 +105,8 @@ class NoScreen:
 
 @dataclass(frozen=True)
 class RestoreSession:
-    """A restore under way: what is asked for, what it works with, its journal, and the target that it is connected
-    to."""
+    """A restore under way: what it works with, its journal, and the target that it is connected to."""
 
-    request: RestoreRequest
     resources: RestoreResources
     journal: RestoreJournal
     phases: Phases
@@ -139,7 +138,7 @@ class CheckedRestore:
 
     `excluded` are topics that a resumed restore is to leave out: their names in the source, by those on the target.
     `held_back` are the topics that the target would refuse. `settings` and `schemas` are to be written; `registered` is
-    what an earlier run has written of the schemas.
+    what an earlier run has written of the schemas, and `unmapped` what is asked for about records that get no new id.
     """
 
     work: PlannedRestore
@@ -149,6 +148,7 @@ class CheckedRestore:
     settings: SettingsReport | None
     schemas: RecordSchemas | None
     registered: SchemaMap | None
+    unmapped: Unmapped | None
 
     @property
     def restorable(self) -> RestorePlan:
@@ -210,7 +210,7 @@ def restore(
     the same id. `RefusedError` or `ClusterError` if no topic can be restored."""
     phases = Phases(resources.listener)
     with phases.step("connect"):
-        session = connect(request, resources, phases)
+        session = connect(resources, request.restore_id, phases)
         begun = find_begun(request, session.journal, session.cluster, session.cluster_id)
     if begun.report is not None:
         return begun.report
@@ -219,10 +219,10 @@ def restore(
             work = resume(session, begun.plan)
         else:
             archive = open_archive_or_folder(resources.store)
-            content = choose_content(session, archive, count)
-            work = make_plan(session, archive, content)
+            content = choose_content(request, archive, resources, count)
+            work = make_plan(request, session, archive, content)
     with phases.step("preflight"):
-        checked = preflight(session, work)
+        checked = preflight(request, session, work)
         if dry_run:
             checked.findings.warnings += warnings_of_dry_run(session, checked)
         show(screen or NoScreen(), checked)
@@ -244,17 +244,19 @@ def restore(
 # Connect, choose and plan.
 
 
-def connect(request: RestoreRequest, resources: RestoreResources, phases: Phases) -> RestoreSession:
+def connect(resources: RestoreResources, restore_id: str, phases: Phases) -> RestoreSession:
     """Connect to the target."""
-    journal = RestoreJournal(resources.state, request.restore_id)
+    journal = RestoreJournal(resources.state, restore_id)
     cluster = Cluster(resources.target, "target")
     cluster_id, brokers = cluster.connect()
-    return RestoreSession(request, resources, journal, phases, cluster, cluster_id, brokers)
+    return RestoreSession(resources, journal, phases, cluster, cluster_id, brokers)
 
 
-def choose_content(session: RestoreSession, archive: Archive | None, count: bool) -> Content:
-    """Return what is restored of the archive, or of a folder of the Java tool."""
-    request, resources = session.request, session.resources
+def choose_content(
+    request: RestoreRequest, archive: Archive | None, resources: RestoreResources, count: bool
+) -> Content:
+    """Return what is restored of the archive, or of a folder of the Java tool. With `count`, and for an expression, the
+    records in windows are counted."""
     content = select_content(request, resources.store, archive)
     if not (count or request.window.where):
         return content
@@ -262,9 +264,11 @@ def choose_content(session: RestoreSession, archive: Archive | None, count: bool
     return with_counts(content, lambda ranges: count_by_tasks(ranges, source, resources.spark, resources.listener))
 
 
-def make_plan(session: RestoreSession, archive: Archive | None, content: Content) -> PlannedRestore:
+def make_plan(
+    request: RestoreRequest, session: RestoreSession, archive: Archive | None, content: Content
+) -> PlannedRestore:
     """Plan the restore of some content, and count what the source has beyond it."""
-    plan = plan_restore(session.request, content, session.cluster_id)
+    plan = plan_restore(request, content, session.cluster_id)
     sources = {topic.source for topic in plan.topics}
     newer = newer_in_source(session.cluster, session.cluster_id, archive, plan.restore_point, sources)
     records = readable(session.resources.store, plan.archive_id)
@@ -280,10 +284,10 @@ def resume(session: RestoreSession, plan: RestorePlan) -> PlannedRestore:
 # Check, and show what would be done.
 
 
-def preflight(session: RestoreSession, work: PlannedRestore) -> CheckedRestore:
+def preflight(request: RestoreRequest, session: RestoreSession, work: PlannedRestore) -> CheckedRestore:
     """Check everything that can be known to go wrong, and plan settings and schemas. Raise `RefusedError` with every
     problem where the restore can't begin, or none of its topics can be restored."""
-    plan, request = work.plan, session.request
+    plan = work.plan
     check_segments(work.records, [part.segments for unit in plan.units for part in unit])
     excluded = excluded_targets(plan, request) if work.resumed else {}
     properties = session.resources.target
@@ -309,7 +313,8 @@ def preflight(session: RestoreSession, work: PlannedRestore) -> CheckedRestore:
         schemas = plan_record_schemas(request.record_schemas, registry, work.archive, plan, session.journal)
     if schemas is not None:
         findings.warnings += schemas.warnings
-    return CheckedRestore(work, findings, excluded, held_back, settings, schemas, registered)
+    unmapped = request.given.unmapped
+    return CheckedRestore(work, findings, excluded, held_back, settings, schemas, registered, unmapped)
 
 
 def check_topics(
@@ -465,7 +470,7 @@ def replay(session: RestoreSession, prepared: PreparedRestore) -> ReplayedRestor
         groups=plan.progress_group_names,
         transactions=plan.transactions,
         transaction_bytes=plan.transaction_bytes,
-        schemas=rewrite_of(prepared.registered, resources.store, session.request.given.unmapped),
+        schemas=rewrite_of(prepared.registered, resources.store, checked.unmapped),
         left_out=left_out,
         limits=checked.findings.limits,
     )
