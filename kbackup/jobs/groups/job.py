@@ -102,15 +102,22 @@ def _resumed(fresh: Sequence[GroupBefore], earlier: Sequence[GroupBefore]) -> li
     `fresh`. A large group is written in portions, so that a write may have set some partitions only."""
     has_by_group = {group.group: offsets_by_partition(group.offsets) for group in fresh}
     for before in reversed(earlier):
-        if has := has_by_group.get(before.group):
-            written, had = offsets_by_partition(before.writes), offsets_by_partition(before.offsets)
-            ours = {partition for partition, offset in has.items() if written.get(partition) == offset}
-            has_by_group[before.group] = {partition: o for partition, o in has.items() if partition not in ours} | {
-                partition: o for partition, o in had.items() if partition in ours
-            }
-    return [
-        msgspec.structs.replace(g, offsets=tuple(o for _, o in sorted(has_by_group[g.group].items()))) for g in fresh
-    ]
+        has = has_by_group.get(before.group)
+        if not has:
+            continue
+        written, had = offsets_by_partition(before.writes), offsets_by_partition(before.offsets)
+        for partition, offset in list(has.items()):
+            if written.get(partition) != offset:
+                continue
+            del has[partition]
+            if partition in had:
+                has[partition] = had[partition]
+    captures: list[GroupBefore] = []
+    for group in fresh:
+        has = has_by_group[group.group]
+        offsets = [has[partition] for partition in sorted(has)]
+        captures.append(msgspec.structs.replace(group, offsets=tuple(offsets)))
+    return captures
 
 
 # Set groups by the offset map of a restore.
@@ -227,42 +234,59 @@ def set_groups(
 ) -> tuple[tuple[GroupResult, ...], int]:
     """Commit the planned offsets, after the groups' own are captured. Return the results and the capture's number, 0
     where nothing was written. A group with live members is left alone."""
-    writes = {p.group: as_stored(o.committed for o in p.offsets) for p in plans if p.offsets}
     share = share_groups(plans)
-    alone, unknown = groups_with_members(cluster, writes)
-    has, unread = cluster.groups.committed([group for group, why in alone.items() if not why], share)
-    before = [
-        GroupBefore(group=p.group, type=p.type, offsets=as_stored(has[p.group]), writes=writes[p.group])
-        for p in plans
-        if p.group in has
-    ]
+    alone, unknown = groups_with_members(cluster, [plan.group for plan in plans if plan.offsets])
+    free = [group for group, why in alone.items() if not why]
+    has, unread = cluster.groups.committed(free, share)
+    before: list[GroupBefore] = []
+    commits: dict[str, list[CommittedOffset]] = {}
+    for plan in plans:
+        if plan.group not in has:
+            continue
+        due = [offset.committed for offset in plan.offsets]
+        commits[plan.group] = due
+        offsets, writes = as_stored(has[plan.group]), as_stored(due)
+        before.append(GroupBefore(group=plan.group, type=plan.type, offsets=offsets, writes=writes))
     if by == "restore":
-        before = _resumed(before, [group for known in captures.every() if known.by == by for group in known.groups])
+        before = _resumed(before, _captured_by(captures, by))
     number = captures.write(by, cluster_id, groups=tuple(before)) if before else 0
-    commits = {p.group: [o.committed for o in p.offsets] for p in plans if p.group in has}
     refusals = refused_groups(cluster.groups.commit_all(commits, share))
     not_set = _not_set(cluster, {group: commits[group] for group in refusals}, share)
     refused = unknown | unread | refusals
-    results = []
+    results: list[GroupResult] = []
     for plan in plans:
-        missing = not_set.get(plan.group, [])
-        status, why = _outcome(plan, refused.get(plan.group, ""), alone.get(plan.group, ""), missing)
-        offsets = [
-            GroupOffsetResult(**{name: getattr(o, name) for name in GroupOffsetResult.__struct_fields__})
-            for o in plan.offsets
-        ]
-        results.append(
-            GroupResult(
-                source=plan.source,
-                group=plan.group,
-                status=status,
-                why=why,
-                offsets=tuple(offsets),
-                not_set=tuple(missing) if status == "applied in part" else (),
-                left_out=plan.skipped,
-            )
+        group = plan.group
+        missing = not_set.get(group, [])
+        status, why = _outcome(plan, refused.get(group, ""), alone.get(group, ""), missing)
+        if status != "applied in part":
+            missing = []  # all of it, or nothing, is set
+        result = GroupResult(
+            source=plan.source,
+            group=group,
+            status=status,
+            why=why,
+            offsets=tuple(_as_result(offset) for offset in plan.offsets),
+            not_set=tuple(missing),
+            left_out=plan.skipped,
         )
+        results.append(result)
     return tuple(results), number
+
+
+def _captured_by(captures: Captures, by: By) -> list[GroupBefore]:
+    """Return the groups of the captures that were made by some kind of write, in order."""
+    groups: list[GroupBefore] = []
+    for capture in captures.every():
+        if capture.by == by:
+            groups += capture.groups
+    return groups
+
+
+def _as_result(planned: OffsetPlan) -> GroupOffsetResult:
+    """Return a planned offset without what is committed beside it."""
+    return GroupOffsetResult(
+        topic=planned.topic, partition=planned.partition, source=planned.source, target=planned.target, how=planned.how
+    )
 
 
 def _not_set(cluster: Cluster, commits: Mapping[str, list[CommittedOffset]], share: set[str]) -> dict[str, list[str]]:

@@ -47,18 +47,23 @@ def check_groups(content: Content, names: Container[str], selection: Selection |
     if selection is None:
         return
     if content.restore_point and content.choice is not None and content.choice.groups_as_of is None:
-        if named := [*selection.names, *renamed]:
-            hint = "leave groups alone with --no-groups; 'kbackup groups apply --restore-point N' sets them later"
-            before = "" if content.choice.to_time is None else f" at or before {time_text(content.choice.to_time)}"
-            raise UsageError(f"group {named[0]} can't be restored: no restore point was captured{before}", hint)
-        return
+        named = [*selection.names, *renamed]
+        if not named:
+            return
+        why_not = f"group {named[0]} can't be restored: no restore point was captured"
+        if content.choice.to_time is not None:
+            why_not += f" at or before {time_text(content.choice.to_time)}"
+        hint = "leave groups alone with --no-groups; 'kbackup groups apply --restore-point N' sets them later"
+        raise UsageError(why_not, hint)
     where = "with offsets of what is restored"
     hint = "see 'kbackup groups show', or leave groups alone with --no-groups"
     why = content.not_carried
     # a warning names the groups that a regular expression selects and no capture carries
     uncaptured = {group for group in why if group not in selection.names and selection.matches(group)}
-    check_selection(selection, "group", {*_asked_offsets(content, names), *uncaptured}, where, hint, why)
-    check_selection(Selection(tuple(map(exact_entry, renamed))), "group", content.groups, where, hint, why)
+    known = uncaptured | _asked_offsets(content, names).keys()
+    check_selection(selection, "group", known, where, hint, why)
+    renamed_groups = Selection(tuple(exact_entry(group) for group in renamed))
+    check_selection(renamed_groups, "group", content.groups, where, hint, why)
 
 
 def _asked_offsets(content: Content, names: Container[str]) -> dict[str, Group]:

@@ -102,33 +102,61 @@ def warn_of_existing(reading: TargetReading, store: Store, plan: RestorePlan) ->
     """Warnings of what the target topics hold to which the restore would append: how much, and whether they begin with
     the records that are to be restored."""
     ranges: dict[str, list[UnitRange]] = defaultdict(list)
-    for range_ in (range_ for unit in plan.units for range_ in unit):
-        ranges[range_.target].append(range_)
-    warnings = []
-    topics = reading.cluster.topics(set(reading.cluster.topic_names()) & {t.target for t in plan.topics}).values()
-    partitions = {t.name: [TopicPartition(t.name, p) for p in t.partitions] for t in topics}
-    every = [tp for of_topic in partitions.values() for tp in of_topic]
-    starts, ends = reading.cluster.log_starts(every), reading.cluster.log_ends(every, "read_committed")
-    for topic, of_topic in partitions.items():
-        held = sum(ends[tp] - starts[tp] for tp in of_topic)
+    for unit in plan.units:
+        for range_ in unit:
+            ranges[range_.target].append(range_)
+    existing = set(reading.cluster.topic_names())
+    topics = reading.cluster.topics(existing & {topic.target for topic in plan.topics})
+    partitions = [TopicPartition(topic.name, number) for topic in topics.values() for number in topic.partitions]
+    starts = reading.cluster.log_starts(partitions)
+    ends = reading.cluster.log_ends(partitions, "read_committed")
+    warnings: list[str] = []
+    for name in topics:
+        held = sum(ends[tp] - starts[tp] for tp in partitions if tp.topic == name)
         if not held:
             continue
-        sampled = [r for r in ranges[topic] if ends[r.tp] > starts[r.tp]][:_COMPARED]
-        logs = [OffsetRange(*r.tp, starts[r.tp], min(ends[r.tp], starts[r.tp] + _COMPARED)) for r in sampled]
-        present: dict[TopicPartition, list[Row]] = defaultdict(list)
-        with closing(reading.reader(max(1, len(logs)))) as reader:
-            for tp, block in reader.read(logs):
-                present[tp] += rows(block, str(tp))
-        samples = [(r, present[r.tp]) for r in sampled if present[r.tp]]
-        same = samples and all(_contents(each) == _contents(_first_rows(store, r, len(each))) for r, each in samples)
-        doubled = ", and begins with the same records: they would be in it twice" if same else ""
-        warnings.append(f"target topic {topic} holds up to {plural(held, 'record')} now{doubled}")
+        filled = [range_ for range_ in ranges[name] if ends[range_.tp] > starts[range_.tp]]
+        warning = f"target topic {name} holds up to {plural(held, 'record')} now"
+        if _begin_alike(reading, store, filled[:_COMPARED], starts, ends):
+            warning += ", and begins with the same records: they would be in it twice"
+        warnings.append(warning)
     return warnings
 
 
+def _begin_alike(
+    reading: TargetReading, store: Store, ranges: Sequence[UnitRange], starts: Offsets, ends: Offsets
+) -> bool:
+    """Return whether the target's partitions of some ranges begin with the records of these ranges. Partitions without
+    a committed record at their beginning don't count; False if there are no others."""
+    heads: list[OffsetRange] = []
+    for range_ in ranges:
+        start = starts[range_.tp]
+        heads.append(OffsetRange(*range_.tp, start, min(ends[range_.tp], start + _COMPARED)))
+    present: dict[TopicPartition, list[Row]] = defaultdict(list)
+    with closing(reading.reader(max(1, len(heads)))) as reader:
+        for tp, block in reader.read(heads):
+            present[tp] += rows(block, str(tp))
+    alike = False
+    for range_ in ranges:
+        there = present[range_.tp]
+        if not there:
+            continue
+        archived = _first_rows(store, range_, len(there))
+        if _contents(there) != _contents(archived):
+            return False
+        alike = True
+    return alike
+
+
 def _first_rows(store: Store, range_: UnitRange, count: int) -> list[Row]:
-    blocks = (step.block for step in read_range(store, range_) if step.block is not None)
-    return list(islice((row for block in blocks for row in rows(block, str(range_.source))), count))
+    found: list[Row] = []
+    for step in read_range(store, range_):
+        if step.block is not None:
+            missing = count - len(found)
+            found += islice(rows(step.block, str(range_.source)), missing)
+        if len(found) >= count:
+            break
+    return found
 
 
 def _contents(records: Sequence[Row]) -> list[tuple[object, ...]]:

@@ -68,18 +68,22 @@ def check_names(names: Mapping[str, str]) -> None:
 def plan_topic(topic: ArchivedTopic, target: str, configs: Mapping[str, str], replication: int | None) -> PlannedTopic:
     """Plan a topic. `configs` and `replication` replace the archived ones; -1 stands for the broker's default, and an
     empty value takes a config away."""
-    archived = topic.replication_factor if topic.replication_factor is not None else -1
+    records = sum(partition.records for partition in topic.partitions)
+    size = sum(partition.bytes for partition in topic.partitions)
+    is_exact = all(partition.exact for partition in topic.partitions)
+    if replication is None:
+        replication = topic.replication_factor
     return PlannedTopic(
         source=topic.name,
         incarnation=topic.incarnation,
         as_of=topic.as_of,
         target=target,
         partitions=len(topic.partitions),
-        records=sum(p.records for p in topic.partitions),
-        bytes=sum(p.bytes for p in topic.partitions),
-        exact=all(p.exact for p in topic.partitions),
+        records=records,
+        bytes=size,
+        exact=is_exact,
         configs=with_given(topic.configs or {}, configs),
-        replication_factor=replication if replication is not None else archived,
+        replication_factor=-1 if replication is None else replication,
     )
 
 
@@ -94,18 +98,35 @@ def make_units(
 ) -> tuple[tuple[UnitRange, ...], ...]:
     """Return partitions with records, big ones alone, small ones sharing a producer; the biggest first. Without
     `transactions`, only partitions of one topic share: where a topic fails, nobody knows how far the others came."""
-    parts = [
-        UnitRange(topic=t.name, partition=p.partition, target=names[t.name], segments=p.segments, window=p.window)
-        for t in content.topics
-        for p in t.partitions
-        if p.segments
-    ]
+    parts: list[UnitRange] = []
+    for topic in content.topics:
+        for held in topic.partitions:
+            if held.segments:
+                part = UnitRange(
+                    topic=topic.name,
+                    partition=held.partition,
+                    target=names[topic.name],
+                    segments=held.segments,
+                    window=held.window,
+                )
+                parts.append(part)
     sizes = {part.tp: sum_of(part.segments, "bytes") for part in parts}
-    # neighbours share: the map keeps fewer of them
-    parts.sort(key=lambda part: (sizes[part.tp] >= UNIT_BYTES, part.tp))
-    packed = [parts] if transactions else [[*same] for _, same in groupby(parts, lambda part: part.target)]
-    units = [unit for some in packed for unit in pack(some, lambda part: sizes[part.tp], UNIT_BYTES, UNIT_PARTITIONS)]
-    return tuple(sorted(units, key=lambda unit: -sum(sizes[part.tp] for part in unit)))
+
+    def size_of(part: UnitRange) -> int:
+        return sizes[part.tp]
+
+    def size_of_unit(unit: Sequence[UnitRange]) -> int:
+        return sum(map(size_of, unit))
+
+    # Neighbours share a unit: the offset map holds fewer of them back until their turn comes.
+    parts.sort(key=lambda part: (size_of(part) >= UNIT_BYTES, part.tp))
+    sharing = [parts]
+    if not transactions:
+        sharing = [list(of_topic) for _, of_topic in groupby(parts, lambda part: part.target)]
+    units: list[tuple[UnitRange, ...]] = []
+    for some in sharing:
+        units += pack(some, size_of, UNIT_BYTES, UNIT_PARTITIONS)
+    return tuple(sorted(units, key=size_of_unit, reverse=True))
 
 
 def progress_groups(units: int) -> int | msgspec.UnsetType:
@@ -224,25 +245,32 @@ def select_content(request: RestoreRequest, store: Store, archive: Archive | Non
         selection = Selection(tuple(sorted(names)))
     archive = archive or open_archive_or_folder(store)
     if archive is None:
-        content = java_content(store, _named(selection, java_topics(store), [], f"the folder {store.url}"))
-        start, end = window.from_time, window.to_time
-        choice = Choice(from_time=start, to_time=end, ranges=tuple(map(str, ranges)), notes=(NO_POINTS,))
-        return _cut(request, content, choice, {})
+        named = _named(selection, java_topics(store), [], f"the folder {store.url}")
+        choice = Choice(
+            from_time=window.from_time, to_time=window.to_time, ranges=tuple(map(str, ranges)), notes=(NO_POINTS,)
+        )
+        return _cut(request, java_content(store, named), choice, {})
     view = view_of(archive, request.restore_point, window)
     where = f"restore point {view.as_of}" if view.as_of is not None else "the archive at that time"
-    selected = set(_named(selection, (t.name for t in view.topics), view.others, where))
-    topics = [t for t in (*view.topics, *view.others.values()) if t.name in selected]
-    excluded = [
-        words
-        for name, words in view.excluded.items()
-        if selection.matches(name) and name not in selected & set(view.others)
-    ]
+    offered = [topic.name for topic in view.topics]
+    selected = set(_named(selection, offered, view.others, where))
+    topics = [topic for topic in (*view.topics, *view.others.values()) if topic.name in selected]
+    left_out: list[str] = []
+    for name, words in view.excluded.items():
+        if selection.matches(name) and not (name in selected and name in view.others):
+            left_out.append(words)
     content = content_at(archive, view, topics)
-    open_ended = {(r.topic, r.partition) for r in ranges if r.end is None}
-    beyond = not_reached(archive, view, content, window.to_time, lambda *tp: not ranges or tp in open_ended)
-    beside = _beside(content, ranges) if ranges else ()
-    choice = choice_of(view, window, map(str, ranges), (*excluded, *beyond, *beside))
-    least = {t.name: len(t.partitions) for t in topics}
+    open_ended = {(each.topic, each.partition) for each in ranges if each.end is None}
+
+    def wants_end(topic: str, partition: int) -> bool:
+        """Return whether the records of a partition are wanted up to its end."""
+        return not ranges or (topic, partition) in open_ended
+
+    left_out += not_reached(archive, view, content, window.to_time, wants_end)
+    if ranges:
+        left_out += _beside(content, ranges)
+    choice = choice_of(view, window, map(str, ranges), left_out)
+    least = {topic.name: len(topic.partitions) for topic in topics}
     return _cut(request, content, choice, least)
 
 

@@ -117,12 +117,27 @@ def make_report(
 ) -> RestoreReport:
     """Return the report; a dry run has no missing `settings` yet. `hidden` are partitions with records that consumers
     can't see yet. `failed` are topics that are not restored, `excluded` those to be left out."""
-    unseen = (
+    warnings = [*plan.group_warnings, *warnings]
+    if plan.choice is not None:
+        warnings = [*plan.choice.left_out, *warnings]
+    missing = list(plan.damaged)
+    missing += dict.fromkeys(topic.sentence for topic in failed)  # one sentence, however many problems say the same
+    missing += [
         f"consumers can't see all of {tp} yet: a transaction is open there, see troubleshooting.md" for tp in hidden
-    )
-    unset = settings.missing if settings is not None and status != "planned" else ()
-    refused = (*schemas.not_set, *schemas.uncovered) if schemas is not None else ()
-    unmapped = [each.words for each in schemas.unmapped] if schemas is not None else []
+    ]
+    missing += not_applied(groups, "--restore-id", plan.restore_id)
+    if settings is not None and status != "planned":
+        missing += settings.missing
+    if schemas is not None:
+        missing += [*schemas.not_set, *schemas.uncovered]
+        missing += [each.words for each in schemas.unmapped]
+    topics: list[RestoredTopic] = []
+    for topic in plan.topics:
+        if topic.source not in excluded:
+            records = done.topics[topic.target]
+            topics.append(
+                RestoredTopic(source=topic.source, target=topic.target, partitions=topic.partitions, records=records)
+            )
     return RestoreReport(
         status=status,
         restore_id=plan.restore_id,
@@ -130,24 +145,12 @@ def make_report(
         archive_id=plan.archive_id,
         restore_point=plan.restore_point,
         target_cluster_id=plan.target_cluster_id,
-        topics=tuple(
-            RestoredTopic(source=t.source, target=t.target, partitions=t.partitions, records=done.topics[t.target])
-            for t in plan.topics
-            if t.source not in excluded
-        ),
+        topics=tuple(topics),
         records=done.records,
         bytes=done.bytes,
         groups=groups,
-        warnings=(*(plan.choice.left_out if plan.choice is not None else ()), *plan.group_warnings, *warnings),
-        missing=(
-            *plan.damaged,
-            *dict.fromkeys(topic.sentence for topic in failed),
-            *unseen,
-            *not_applied(groups, "--restore-id", plan.restore_id),
-            *unset,
-            *refused,
-            *unmapped,
-        ),
+        warnings=tuple(warnings),
+        missing=tuple(missing),
         seconds=dict(seconds),
         settings=settings,
         choice=plan.choice,

@@ -219,60 +219,87 @@ def plan_settings(
 ) -> SettingsReport:
     """Plan the settings of the kinds in `selected`: acls, configs, quotas, users. The target has the settings `there`
     and these `brokers`; its `address` is for commands that users are shown."""
-    acls: tuple[Acl, ...] = ()
+    acls: list[Acl] = []
     configs: list[ConfigChange] = []
-    quotas: tuple[QuotaChange, ...] = ()
-    skipped = [
-        SkippedSetting(what=n.what, why=n.why) for n in archived.not_carried if selected and n.reason != "not there"
-    ]
+    quotas: list[QuotaChange] = []
+    skipped: list[SkippedSetting] = []
     warnings: list[str] = []
     missing: list[str] = []
+    if selected:
+        for lacking in archived.not_carried:
+            if lacking.reason != "not there":
+                skipped.append(SkippedSetting(what=lacking.what, why=lacking.why))
     if "acls" in selected:
-        order = attrgetter("resource", "name", "pattern", "principal", "host", "operation")
         mapped, not_restored = map_acls(archived.acls or (), names)
-        acls = tuple(sorted(mapped - {*(there.acls or ())}, key=lambda acl: (acl.permission != "deny", order(acl))))
+        new = mapped - set(there.acls or ())
+        acls = sorted(new, key=_acl_order)
         skipped += not_restored
-        patterns = {
-            f"{acl.resource} {acl.name} ({'any' if acl.name == '*' else acl.pattern})"
-            for acl in archived.acls or ()
-            if names.renamed and acl.resource in ("topic", "group") and (acl.pattern != "literal" or acl.name == "*")
-        }
-        why = "names change in this restore, but ACLs for patterns stay as they are"
-        warnings += [f"{why}: do {pattern} still mean the right ones?" for pattern in sorted(patterns)]
+        if names.renamed:
+            warnings += _warn_of_patterns(archived.acls or ())
     if "configs" in selected:
         configs, not_applied = _plan_configs(archived, names, config_values(there), brokers)
         skipped += not_applied
-        own = {(c.broker, c.name) for c in archived.broker_configs or ()}
-        defaults = {c.name for c in configs if c.of_all}
-        warnings += [
-            f"broker {c.broker} keeps {c.name}={c.value}, which is not what all brokers get"
-            for c in there.broker_configs or ()
-            if c.broker is not None and c.name in defaults and (c.broker, c.name) not in own
-        ]
+        warnings += _warn_of_brokers(archived, there, configs)
     if "quotas" in selected:
-        now = quota_values(there.client_quotas or ())
-        wanted = quota_values(archived.client_quotas or ())
-        quotas = tuple(
-            QuotaChange(entity=dict(entity), name=name, before=now.get((entity, name)), after=value)
-            for (entity, name), value in sorted(wanted.items(), key=lambda item: repr(item[0]))
-            if now.get((entity, name)) != value
-        )
+        quotas = _plan_quotas(archived, there)
     if "users" in selected:
-        has = {(u.user, u.mechanism) for u in there.scram_users or ()}
-        missing += [_by_hand(u, address) for u in archived.scram_users or () if (u.user, u.mechanism) not in has]
+        existing = {(user.user, user.mechanism) for user in there.scram_users or ()}
+        lacking_users = [user for user in archived.scram_users or () if (user.user, user.mechanism) not in existing]
+        missing += [_by_hand(user, address) for user in lacking_users]
         why = "a running cluster takes none from elsewhere; 'kbackup migrate bootstrap' brings tokens into a new one"
-        skipped += [
-            SkippedSetting(what=f"delegation token {token.id} of {token.owner}", why=why)
-            for token in archived.delegation_tokens or ()
-        ]
+        for token in archived.delegation_tokens or ():
+            skipped.append(SkippedSetting(what=f"delegation token {token.id} of {token.owner}", why=why))
     return SettingsReport(
-        acls=acls,
+        acls=tuple(acls),
         configs=tuple(configs),
-        quotas=quotas,
+        quotas=tuple(quotas),
         not_carried=tuple(skipped),
         warnings=tuple(warnings),
         missing=tuple(missing),
     )
+
+
+_ACL_FIELDS = attrgetter("resource", "name", "pattern", "principal", "host", "operation")
+
+
+def _acl_order(acl: Acl) -> tuple[bool, object]:
+    """Return what ACLs are sorted by: those that deny come first."""
+    return acl.permission != "deny", _ACL_FIELDS(acl)
+
+
+def _warn_of_patterns(acls: Iterable[Acl]) -> list[str]:
+    """Warn of ACLs for patterns of names, where names change."""
+    patterns: set[str] = set()
+    for acl in acls:
+        is_pattern = acl.pattern != "literal" or acl.name == "*"
+        if is_pattern and acl.resource in ("topic", "group"):
+            kind = "any" if acl.name == "*" else acl.pattern
+            patterns.add(f"{acl.resource} {acl.name} ({kind})")
+    why = "names change in this restore, but ACLs for patterns stay as they are"
+    return [f"{why}: do {pattern} still mean the right ones?" for pattern in sorted(patterns)]
+
+
+def _warn_of_brokers(archived: Metadata, there: Reading, changes: Iterable[ConfigChange]) -> list[str]:
+    """Warn of brokers of the target with a config of their own, where all brokers get another default."""
+    own = {(config.broker, config.name) for config in archived.broker_configs or ()}
+    defaults = {change.name for change in changes if change.of_all}
+    warnings: list[str] = []
+    for config in there.broker_configs or ():
+        if config.broker is None or config.name not in defaults or (config.broker, config.name) in own:
+            continue
+        warnings.append(f"broker {config.broker} keeps {config.name}={config.value}, which is not what all brokers get")
+    return warnings
+
+
+def _plan_quotas(archived: Metadata, there: Reading) -> list[QuotaChange]:
+    now = quota_values(there.client_quotas or ())
+    wanted = quota_values(archived.client_quotas or ())
+    changes: list[QuotaChange] = []
+    for key in sorted(wanted, key=repr):
+        if now.get(key) != wanted[key]:
+            entity, name = key
+            changes.append(QuotaChange(entity=dict(entity), name=name, before=now.get(key), after=wanted[key]))
+    return changes
 
 
 def _plan_configs(

@@ -143,11 +143,10 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
     archive = open_archive(store)
     point = archive.restore_point(plan.restore_point)
     metadata = archive.metadata(point)
-    names = TargetNames(
-        topics={t.source: t.target for t in plan.topics},
-        skipped_topics={t.name for t in point.topics} - {t.source for t in plan.topics},
-        groups={g.source: g.target for g in plan.groups},
-    )
+    topics = {topic.source: topic.target for topic in plan.topics}
+    groups = {group.source: group.target for group in plan.groups}
+    skipped = {topic.name for topic in point.topics} - topics.keys()
+    names = TargetNames(topics=topics, skipped_topics=skipped, groups=groups)
     current = capture_settings(cluster, names.groups.values())
     brokers = cluster.members.broker_ids()
     address, older = cluster.connection.address, "it was made by an older version of kbackup"
