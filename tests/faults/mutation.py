@@ -23,6 +23,7 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.sweep import referred_keys
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump, load
+from kbackup.archive.query.java import open_archive_or_folder
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.offset_map import (
@@ -372,7 +373,7 @@ def _restored(store: Store, point: int | Literal["latest"]) -> str:
 def _resumed(store: Store, sample: Sample) -> str:
     key = layout.restore_key(RESTORE, layout.PLAN)
     plan = with_segments(store, load(RestorePlan, store.get(key), key))
-    check_same_archive(plan, store)
+    check_same_archive(plan, open_archive_or_folder(store))
     names = ((unit, committed_names(store, RESTORE, unit, last)) for unit, last in enumerate(sample.last))
     said = [str(part.runs.to_pylist()) + str(part.cut) for part in read_map_parts(store, RESTORE, names)]
     return _brought(store, plan) + hashlib.sha256("".join(said).encode()).hexdigest()

@@ -15,7 +15,8 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.documents import TableRef
 from kbackup.archive.catalog.tables import Rows, read_ref, write_rows
 from kbackup.archive.models import Document, GroupOffset, Member, dump
-from kbackup.archive.query.java import JAVA, open_archive_or_folder
+from kbackup.archive.query.java import JAVA
+from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import SCHEMA, Segment, Segments, column_of, decode_table, in_columns
 from kbackup.archive.segments.window import Choice, Window
 from kbackup.errors import RefusedError
@@ -185,9 +186,9 @@ def without_topics(plan: RestorePlan, sources: Container[str]) -> RestorePlan:
     )
 
 
-def check_same_archive(plan: RestorePlan, store: Store) -> None:
-    """Raise `RefusedError` if a restore was begun from another archive."""
-    archive = open_archive_or_folder(store)
+def check_same_archive(plan: RestorePlan, archive: Archive | None) -> None:
+    """Raise `RefusedError` if a restore was begun from another archive. `archive` is None for a folder of the Java
+    tool."""
     if plan.archive_id != (archive.info.id if archive is not None else JAVA):
         raise RefusedError(f"restore {plan.restore_id} was begun from another archive", "use another --restore-id")
 

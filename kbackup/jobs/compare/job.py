@@ -236,7 +236,7 @@ def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster
         plan, runs = RestoreJournal(state, options.restore_id).finished()
         plan = with_segments(state, plan)
         check_same_target(plan, cluster_id)
-        check_same_archive(plan, store)
+        check_same_archive(plan, open_archive_or_folder(store))
         return ComparePlan(plan, restored_offsets(plan, runs), "read_committed")
     asked = RestoreRequest.of(msgspec.structs.replace(options, no_groups=True))
     plan = plan_restore(asked, select_content(asked, store), cluster_id)

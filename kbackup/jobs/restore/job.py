@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, Protocol
 
 import msgspec
 
 from kbackup.archive.query.content import Content
-from kbackup.archive.query.java import open_archive_or_folder, readable
+from kbackup.archive.query.java import JAVA, open_archive_or_folder, readable
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.offset_map import MappedUnit, Runs, collect_map
@@ -104,26 +105,41 @@ class NoScreen:
 
 
 @dataclass(frozen=True)
-class RestoreSession:
-    """A restore under way: what it works with, its journal, and the target that it is connected to."""
+class RestoreTarget:
+    """The cluster that a restore writes to: its id, and how many brokers it has."""
 
-    resources: RestoreResources
-    journal: RestoreJournal
-    phases: Phases
     cluster: Cluster
-    cluster_id: str
+    id: str
     brokers: int
 
 
 @dataclass(frozen=True)
+class RestoreSource:
+    """What a restore reads: an archive, or a folder of the Java tool (`archive` is None). `records` is the store of the
+    records of either."""
+
+    archive: Archive | None
+    records: Store
+
+
+@dataclass(frozen=True)
+class RestoreSession:
+    """A restore under way: what it works with, its journal, and its two ends."""
+
+    resources: RestoreResources
+    journal: RestoreJournal
+    source: RestoreSource
+    target: RestoreTarget
+    phases: Phases
+
+
+@dataclass(frozen=True)
 class PlannedRestore:
-    """The plan of a restore, and the store that gives its records. `archive` and `content` are what it was made of.
-    Both are None where an earlier run has made the plan: the archive may have later restore points by now, and the plan
-    alone says what is restored. `newer` are records of the source that the restore point lacks."""
+    """The plan of a restore, and the `content` that it was made of: None where an earlier run has made the plan. The
+    archive may have later restore points by then, and the plan alone says what is restored. `newer` are records of the
+    source that the restore point lacks."""
 
     plan: RestorePlan
-    records: Store
-    archive: Archive | None = None
     content: Content | None = None
     newer: tuple[NewerRecords, ...] = ()
 
@@ -150,7 +166,7 @@ class CheckedRestore:
     registered: SchemaMap | None
     unmapped: Unmapped | None
 
-    @property
+    @cached_property
     def restorable(self) -> RestorePlan:
         """The plan without the topics that are excluded or held back."""
         left_out = {*self.excluded.values(), *(topic.source for topic in self.held_back)}
@@ -210,17 +226,18 @@ def restore(
     the same id. `RefusedError` or `ClusterError` if no topic can be restored."""
     phases = Phases(resources.listener)
     with phases.step("connect"):
-        session = connect(resources, request.restore_id, phases)
-        begun = find_begun(request, session.journal, session.cluster, session.cluster_id)
+        target = connect(resources.target)
+        journal = RestoreJournal(resources.state, request.restore_id)
+        begun = find_begun(request, journal, target.cluster, target.id)
     if begun.report is not None:
         return begun.report
     with phases.step("plan"):
+        session = RestoreSession(resources, journal, open_source(resources.store), target, phases)
         if begun.plan is not None:
             work = resume(session, begun.plan)
         else:
-            archive = open_archive_or_folder(resources.store)
-            content = choose_content(request, archive, resources, count)
-            work = make_plan(request, session, archive, content)
+            content = choose_content(request, session, count)
+            work = make_plan(request, session, content)
     with phases.step("preflight"):
         checked = preflight(request, session, work)
         if dry_run:
@@ -244,41 +261,45 @@ def restore(
 # Connect, choose and plan.
 
 
-def connect(resources: RestoreResources, restore_id: str, phases: Phases) -> RestoreSession:
+def connect(properties: Properties) -> RestoreTarget:
     """Connect to the target."""
-    journal = RestoreJournal(resources.state, restore_id)
-    cluster = Cluster(resources.target, "target")
+    cluster = Cluster(properties, "target")
     cluster_id, brokers = cluster.connect()
-    return RestoreSession(resources, journal, phases, cluster, cluster_id, brokers)
+    return RestoreTarget(cluster, cluster_id, brokers)
 
 
-def choose_content(
-    request: RestoreRequest, archive: Archive | None, resources: RestoreResources, count: bool
-) -> Content:
-    """Return what is restored of the archive, or of a folder of the Java tool. With `count`, and for an expression, the
-    records in windows are counted."""
-    content = select_content(request, resources.store, archive)
+def open_source(store: Store) -> RestoreSource:
+    """Open the archive in a store, or the folder of the Java tool."""
+    archive = open_archive_or_folder(store)
+    archive_id = JAVA if archive is None else archive.info.id
+    return RestoreSource(archive, readable(store, archive_id))
+
+
+def choose_content(request: RestoreRequest, session: RestoreSession, count: bool) -> Content:
+    """Return what is restored of the source. With `count`, and for an expression, the records in windows are
+    counted."""
+    source, resources = session.source, session.resources
+    content = select_content(request, resources.store, source.archive)
     if not (count or request.window.where):
         return content
-    source = readable(resources.store, content.archive_id)
-    return with_counts(content, lambda ranges: count_by_tasks(ranges, source, resources.spark, resources.listener))
+    return with_counts(
+        content, lambda ranges: count_by_tasks(ranges, source.records, resources.spark, resources.listener)
+    )
 
 
-def make_plan(
-    request: RestoreRequest, session: RestoreSession, archive: Archive | None, content: Content
-) -> PlannedRestore:
+def make_plan(request: RestoreRequest, session: RestoreSession, content: Content) -> PlannedRestore:
     """Plan the restore of some content, and count what the source has beyond it."""
-    plan = plan_restore(request, content, session.cluster_id)
+    target = session.target
+    plan = plan_restore(request, content, target.id)
     sources = {topic.source for topic in plan.topics}
-    newer = newer_in_source(session.cluster, session.cluster_id, archive, plan.restore_point, sources)
-    records = readable(session.resources.store, plan.archive_id)
-    return PlannedRestore(plan, records, archive, content, newer)
+    newer = newer_in_source(target.cluster, target.id, session.source.archive, plan.restore_point, sources)
+    return PlannedRestore(plan, content, newer)
 
 
 def resume(session: RestoreSession, plan: RestorePlan) -> PlannedRestore:
     """Go on with the plan of an earlier run. `RefusedError` if that was of another archive."""
-    check_same_archive(plan, session.resources.store)
-    return PlannedRestore(plan, readable(session.resources.store, plan.archive_id))
+    check_same_archive(plan, session.source.archive)
+    return PlannedRestore(plan)
 
 
 # Check, and show what would be done.
@@ -288,41 +309,39 @@ def preflight(request: RestoreRequest, session: RestoreSession, work: PlannedRes
     """Check everything that can be known to go wrong, and plan settings and schemas. Raise `RefusedError` with every
     problem where the restore can't begin, or none of its topics can be restored."""
     plan = work.plan
-    check_segments(work.records, [part.segments for unit in plan.units for part in unit])
+    check_segments(session.source.records, [part.segments for unit in plan.units for part in unit])
     excluded = excluded_targets(plan, request) if work.resumed else {}
-    properties = session.resources.target
-    check = TargetCheck(session.cluster, session.brokers, properties, plan, request.topic_config, work.resumed)
+    target, properties = session.target, session.resources.target
+    check = TargetCheck(target.cluster, target.brokers, properties, plan, request.topic_config, work.resumed)
     newer = newer_sentences(work.newer, plan.restore_point)
     try:
-        findings = check_topics(session, check, excluded, work.records)
+        findings = check_topics(session, check, excluded)
     except RefusedError as refusal:
         raise refused_with(refusal, newer) from None
     findings.warnings += newer
     if work.content is not None:
         findings.warnings += work.content.warnings
         if plan.into_existing:
-            findings.warnings += warn_of_existing(check.reading, work.records, plan)
+            findings.warnings += warn_of_existing(check.reading, session.source.records, plan)
     held_back = list(held_back_topics(plan, findings))
-    settings = compare_settings(session.resources.store, plan, session.cluster)
+    settings = compare_settings(session.resources.store, plan, target.cluster)
     schemas, registered = None, None
     if work.resumed or request.record_schemas is None:
         asked = "none" if request.record_schemas is None else request.record_schemas.asked
         registered = resumed_schemas(asked, session.journal)
     else:
         registry = session.resources.registry
-        schemas = plan_record_schemas(request.record_schemas, registry, work.archive, plan, session.journal)
+        schemas = plan_record_schemas(request.record_schemas, registry, session.source.archive, plan, session.journal)
     if schemas is not None:
         findings.warnings += schemas.warnings
     unmapped = request.given.unmapped
     return CheckedRestore(work, findings, excluded, held_back, settings, schemas, registered, unmapped)
 
 
-def check_topics(
-    session: RestoreSession, check: TargetCheck, excluded: Container[str], records: Store
-) -> PreflightFindings:
+def check_topics(session: RestoreSession, check: TargetCheck, excluded: Container[str]) -> PreflightFindings:
     """Check the target, and the archived records that the table of segments can't vouch for. Raise `RefusedError` with
     every problem where the restore can't begin, or none of its topics can be restored."""
-    spark, listener = session.resources.spark, session.resources.listener
+    records, spark, listener = session.source.records, session.resources.spark, session.resources.listener
     due = [part for unit in check.plan.units for part in unit if part.target not in excluded]
     ranges = timed_ranges(due, records, spark, listener)
     findings = check_target(check, ranges, excluded)
@@ -343,7 +362,7 @@ def held_back_topics(plan: RestorePlan, findings: PreflightFindings) -> Iterator
 def warnings_of_dry_run(session: RestoreSession, checked: CheckedRestore) -> list[str]:
     """Return what a restore itself would name in its report, as what is missing."""
     uncovered = checked.schemas.plan.uncovered if checked.schemas is not None else ()
-    return [*uncovered, *warn_of_members(session.cluster, checked.restorable.groups)]
+    return [*uncovered, *warn_of_members(session.target.cluster, checked.restorable.groups)]
 
 
 def show(screen: RestoreScreen, checked: CheckedRestore) -> None:
@@ -390,7 +409,7 @@ def planned_report(session: RestoreSession, checked: CheckedRestore) -> RestoreR
 def prepare_target(session: RestoreSession, checked: CheckedRestore) -> PreparedRestore:
     """Write the schemas, the plan, the settings and the topics, in this order: who resumes a killed restore finds in
     its journal what was written to the target before."""
-    journal, work = session.journal, checked.work
+    journal, target, work = session.journal, session.target, checked.work
     registered = checked.registered
     if checked.schemas is not None:
         with session.phases.step("schemas"):
@@ -403,10 +422,12 @@ def prepare_target(session: RestoreSession, checked: CheckedRestore) -> Prepared
         journal.begin(plan)
     with session.phases.step("create topics"):
         # ACLs come before the topics that they are to guard
-        settings = apply_settings(session.cluster, SettingsCaptures(journal), session.cluster_id, checked.settings)
+        settings = apply_settings(
+            session.target.cluster, SettingsCaptures(journal), session.target.id, checked.settings
+        )
         unwanted = {*checked.excluded, *checked.findings.held_back}
         due = [topic for topic in plan.topics if topic.target not in unwanted]
-        failed = create_topics(session.cluster, as_created(plan, checked.findings), due, checked.findings)
+        failed = create_topics(target.cluster, as_created(plan, checked.findings), due, checked.findings)
     not_restored = [*checked.held_back, *not_restored_topics(plan, failed)]
     return PreparedRestore(checked, plan, settings, registered, not_restored)
 
@@ -465,7 +486,7 @@ def replay(session: RestoreSession, prepared: PreparedRestore) -> ReplayedRestor
     left_out = _left_out(checked, prepared.not_restored)
     work = RestoreWork(
         target=resources.target,
-        store=checked.work.records,
+        store=session.source.records,
         journal=session.journal,
         groups=plan.progress_group_names,
         transactions=plan.transactions,
@@ -476,7 +497,7 @@ def replay(session: RestoreSession, prepared: PreparedRestore) -> ReplayedRestor
     )
     units = numbered_units(plan, left_out)
     # Over a long way a producer waits for each batch of a partition: several units then share a task.
-    far = fetch_size_factor(session.cluster.round_trip(plan.topics[0].target)) if units else 1
+    far = fetch_size_factor(session.target.cluster.round_trip(plan.topics[0].target)) if units else 1
     cores = resources.spark().sparkContext.defaultParallelism if far > 1 else 1
     tasks = side_by_side(units, far, cores)
     results = run_counted(resources.spark, tasks, work, resources.listener, checked.restorable.records)
@@ -518,7 +539,7 @@ def map_offsets(session: RestoreSession, replayed: ReplayedRestore) -> MappedRes
     cuts = [result.cut for result in replayed.results]
     done = restored(plan, collected.known, cuts, replayed.left_out)
     check_complete(plan, done, replayed.left_out)
-    hidden = wait_visible(session.cluster, collected.known.runs)
+    hidden = wait_visible(session.target.cluster, collected.known.runs)
     return MappedRestore(replayed, done, collected.known.runs, hidden)
 
 
@@ -563,7 +584,7 @@ def set_restored_groups(session: RestoreSession, mapped: MappedRestore) -> tuple
     excluded = replayed.prepared.checked.excluded
     plan = without_topics(replayed.prepared.plan, excluded.values())
     failed = {topic.target for topic in replayed.not_restored}
-    return restore_groups(session.cluster, session.journal, plan, mapped.runs, failed)
+    return restore_groups(session.target.cluster, session.journal, plan, mapped.runs, failed)
 
 
 # Report.
@@ -599,7 +620,7 @@ def finish(session: RestoreSession, mapped: MappedRestore, groups: tuple[GroupRe
     if replayed.not_restored:
         return report
     session.journal.finish(report)
-    return delete_progress(session.cluster, plan, report)
+    return delete_progress(session.target.cluster, plan, report)
 
 
 def delete_progress(cluster: Cluster, plan: RestorePlan, report: RestoreReport) -> RestoreReport:
