@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
@@ -115,17 +116,21 @@ def subjects_of(schemas: Schemas, topics: Iterable[TopicState]) -> list[SubjectO
     by_subject = defaultdict[str, list[SchemaVersion]](list)
     for v in schemas.versions:
         by_subject[v.subject].append(v)
-    return [
-        SubjectOverview(
+    overviews: list[SubjectOverview] = []
+    for subject, versions in sorted(by_subject.items()):
+        topics_of_subject: set[str] = set()
+        for version in versions:
+            topics_of_subject |= users[context_of(subject), version.id]
+        overview = SubjectOverview(
             subject=subject,
             type=versions[-1].type,
-            versions=tuple(v.version for v in versions),
-            ids=tuple(v.id for v in versions),
-            deleted=sum(v.state != "active" for v in versions),
-            topics=tuple(sorted({name for v in versions for name in users[context_of(subject), v.id]})),
+            versions=tuple(version.version for version in versions),
+            ids=tuple(version.id for version in versions),
+            deleted=sum(version.state != "active" for version in versions),
+            topics=tuple(sorted(topics_of_subject)),
         )
-        for subject, versions in sorted(by_subject.items())
-    ]
+        overviews.append(overview)
+    return overviews
 
 
 def ids_of_records(topics: Collection[TopicState], index: SchemaIndex) -> tuple[set[int | str], list[str]]:
@@ -350,61 +355,85 @@ def plan_schemas(
     """Plan what to create and to set in a registry. `versions` and `problems` are from `planned_versions`, `settings`
     from the restore point. Settings of contexts and of the whole registry are set only in an empty registry."""
     subjects = set(registry.subjects(deleted=True))
-    due = [v for _, v in versions]
-    there = read_subjects(registry, [v for v in due if v.subject in subjects])
+    due = [version for _, version in versions]
+    there = read_subjects(registry, [version for version in due if version.subject in subjects])
     found = locate(registry, due, mode, there)
-    general = [s.subject for s in settings if s.subject == context_of(s.subject)]
-    now = _answers(registry.settings, dict.fromkeys(["", *general, *(v.subject for v in due)]))
-    steps, ids, problems = list[PlannedSchema](), _holders(registry, due, mode), list(problems)
-    for source, v in versions:
-        at = found.get((v.subject, v.version))
-        if mode == "same":
-            holder = ids.setdefault((context_of(v.subject), v.id), v)
-            here = f"{source} version {v.version} of the restore point"
-            if at is not None and (at.id != v.id or not same_schema(at, v)):
-                problems.append(
-                    f"{v.subject} version {v.version} is another schema, with id {at.id}; {here} has id {v.id}"
-                )
-            elif at is None and not same_schema(holder, v):
-                problems.append(f"id {v.id} is taken by {holder.subject} version {holder.version}; {here} has it too")
-        is_back = at is not None and (at.state == "active" or v.state != "active")
-        again: Literal["create", "undelete"] = "undelete" if at is not None else "create"
-        steps.append(PlannedSchema(source=source, schema=v, action="exists" if is_back else again))
+    clashes: list[str] = []
+    if mode == "same":
+        clashes = _clashes(registry, versions, found)
+    steps: list[PlannedSchema] = []
+    for source, version in versions:
+        action = _action(version, found.get((version.subject, version.version)))
+        steps.append(PlannedSchema(source=source, schema=version, action=action))
     names = {step.source: step.schema.subject for step in steps}
     created = {step.schema.subject for step in steps if step.action != "exists"}
-    after, notes = list[SubjectSettings](), list[str]()
-    for s in settings:
-        is_general = s.subject in general
-        name = s.subject if is_general else names.get(s.subject)
+    general = [each.subject for each in settings if each.subject == context_of(each.subject)]
+    now = _answers(registry.settings, dict.fromkeys(["", *general, *(version.subject for version in due)]))
+    after: list[SubjectSettings] = []
+    notes: list[str] = []
+    for each in settings:
+        is_general = each.subject in general
+        name = each.subject if is_general else names.get(each.subject)
         if name is None:
             continue
         before = now[name]
-        wanted = replace(before, config=s.config or before.config, mode=s.mode or before.mode)
+        wanted = replace(before, config=each.config or before.config, mode=each.mode or before.mode)
         if wanted != before and is_general and (prefix or subjects):
-            notes.append(f"{settings_words(s)} of {s.subject or 'all subjects'} is not set: others depend on it")
+            notes.append(f"{settings_words(each)} of {each.subject or 'all subjects'} is not set: others depend on it")
         elif wanted != before:
             after.append(wanted)
-    touched = {"", *names.values(), *(s.subject for s in after)}
+    after.sort(key=attrgetter("subject"), reverse=True)  # a mode for all comes last
+    touched = {"", *names.values(), *(each.subject for each in after)}
+    versions_before = {name: tuple(sorted(there[name])) for name in sorted(created & there.keys())}
+    settings_before = [now[name] for name in sorted(now) if name in touched]
     return SchemaPlan(
         registry=registry.url,
         mode=mode,
         prefix=prefix,
         steps=tuple(steps),
-        versions={name: tuple(sorted(there[name])) for name in sorted(created & there.keys())},
-        before=tuple(s for name, s in sorted(now.items()) if name in touched),
-        after=tuple(sorted(after, key=lambda s: s.subject, reverse=True)),  # a mode for all comes last
-        problems=tuple(problems),
+        versions=versions_before,
+        before=tuple(settings_before),
+        after=tuple(after),
+        problems=(*problems, *clashes),
         notes=tuple(notes),
     )
 
 
-def _holders(
-    registry: SchemaRegistry, versions: Iterable[SchemaVersion], mode: Mode
-) -> dict[tuple[str, int], SchemaVersion]:
-    """Return which schemas the target has under the ids of these, by context and id: `same` needs the ids."""
-    ids = sorted({(context_of(v.subject), v.id) for v in versions}) if mode == "same" else []
+def _action(version: SchemaVersion, at: SchemaVersion | None) -> Literal["create", "undelete", "exists"]:
+    """Return what a version needs; `at` is what the target has of it."""
+    if at is None:
+        return "create"
+    if at.state == "active" or version.state != "active":
+        return "exists"
+    return "undelete"
+
+
+def _clashes(
+    registry: SchemaRegistry, versions: Iterable[tuple[str, SchemaVersion]], found: Mapping[Place, SchemaVersion]
+) -> list[str]:
+    """Return in words which versions can't get their own ids: the target has other schemas in their places, or under
+    their ids. `found` is what it has in these places."""
+    clashes: list[str] = []
+    due = list(versions)
+    holders = _holders(registry, [version for _, version in due])
+    for source, v in due:
+        at = found.get((v.subject, v.version))
+        # two versions of the restore point itself may have one id, as only one schema
+        holder = holders.setdefault((context_of(v.subject), v.id), v)
+        here = f"{source} version {v.version} of the restore point"
+        if at is not None and (at.id != v.id or not same_schema(at, v)):
+            clashes.append(f"{v.subject} version {v.version} is another schema, with id {at.id}; {here} has id {v.id}")
+        elif at is None and not same_schema(holder, v):
+            clashes.append(f"id {v.id} is taken by {holder.subject} version {holder.version}; {here} has it too")
+    return clashes
+
+
+def _holders(registry: SchemaRegistry, versions: Iterable[SchemaVersion]) -> dict[tuple[str, int], SchemaVersion]:
+    """Return which schemas the target has under the ids of some versions, by context and id."""
+    ids = sorted({(context_of(version.subject), version.id) for version in versions})
     places = _answers(lambda key: registry.places(key[1], key[0]), ids)
-    holders = _answers(lambda key: registry.version(*places[key][0]), [key for key in ids if places[key]])
+    taken = [key for key in ids if places[key]]
+    holders = _answers(lambda key: registry.version(*places[key][0]), taken)
     return {key: holder for key, holder in holders.items() if holder is not None}
 
 

@@ -58,7 +58,11 @@ class SchemasReport(Member, frozen=True, kw_only=True):
 
 
 def schemas_report(of: SchemaPlan | SchemaMap, unmapped: tuple[UnmappedRecords, ...] = ()) -> SchemasReport:
-    subjects = [s.schema.subject for s in of.steps] if isinstance(of, SchemaPlan) else [s.subject for s in of.schemas]
+    """Return the report of planned schemas, or of those that were registered."""
+    if isinstance(of, SchemaPlan):
+        subjects = [step.schema.subject for step in of.steps]
+    else:
+        subjects = [schema.subject for schema in of.schemas]
     return SchemasReport(
         registry=of.registry,
         mode=of.mode,
