@@ -145,17 +145,21 @@ def _show_plan(
         _show_dry_run(plan, reporter, counted or plan.choice is None)
     else:
         partitions = sum(topic.partitions for topic in plan.topics)
+        at_most = "" if plan.exact else "at most "
         reporter.doing(
             f"  {plural(len(plan.topics), 'topic')}, {plural(partitions, 'partition')}, "
-            f"{'' if plan.exact else 'at most '}{plural(plan.records, 'record')}"
+            f"{at_most}{plural(plan.records, 'record')}"
         )
     if plan.transactions and not dry_run:
         reporter.note(f"  to resume after an interruption: --restore-id {plan.restore_id}")
     if plan.choice is not None:
         show_window(plan.choice, reporter)
-    shown = [*(plan.damaged if dry_run else ()), *plan.group_warnings, *warnings]
+    shown = [*plan.group_warnings, *warnings]
+    if dry_run:  # a restore names the losses in its report, as what is missing
+        shown = [*plan.damaged, *shown]
     reporter.warning(*shown)
-    shown += plan.choice.left_out if plan.choice is not None else ()
+    if plan.choice is not None:
+        shown += plan.choice.left_out
     if dry_run and shown:
         reporter.note("no warning stops the other topics; what would stop them is an error, with exit code 1 or 2")
     return shown
@@ -163,28 +167,24 @@ def _show_plan(
 
 def _show_dry_run(plan: RestorePlan, reporter: Reporter, counted: bool) -> None:
     records = "records" if plan.exact else "records, at most"
-    reporter.table(
-        [
-            *columns("topic, becomes, as of 1, partitions 2"),
-            *(records, Column("bytes" if counted else "bytes, at most", 3)),
-        ],
-        [(t.source, t.target, t.as_of or None, t.partitions, t.records, human_size(t.bytes)) for t in plan.topics],
-    )
+    size = Column("bytes" if counted else "bytes, at most", 3)
+    topic_columns: list[str | Column] = [*columns("topic, becomes, as of 1, partitions 2"), records, size]
+    topics = [(t.source, t.target, t.as_of or None, t.partitions, t.records, human_size(t.bytes)) for t in plan.topics]
+    reporter.table(topic_columns, topics)
     if plan.groups:
         reporter.line()
-        reporter.table(
-            columns("group, becomes, partitions 1"), [(g.source, g.target, len(g.offsets)) for g in plan.groups]
-        )
-    most = "" if plan.exact else "at most "
-    reporter.line(f"nothing was written to the target; the restore would write {most}{plural(plan.records, 'record')}")
-    reporter.note(f"to restore: {own_command(drop=('--dry-run', '--count'))}")
+        groups = [(group.source, group.target, len(group.offsets)) for group in plan.groups]
+        reporter.table(columns("group, becomes, partitions 1"), groups)
+    at_most = "" if plan.exact else "at most "
+    written = f"{at_most}{plural(plan.records, 'record')}"
+    reporter.line(f"nothing was written to the target; the restore would write {written}")
+    command_without = own_command(drop=("--dry-run", "--count"))
+    reporter.note(f"to restore: {command_without}")
 
 
 def _show_report(report: RestoreReport, warnings: list[str], reporter: Reporter) -> None:
-    reporter.table(
-        columns("topic, restored as, partitions 2, records"),
-        [(t.source, t.target, t.partitions, t.records) for t in report.topics],
-    )
+    topics = [(topic.source, topic.target, topic.partitions, topic.records) for topic in report.topics]
+    reporter.table(columns("topic, restored as, partitions 2, records"), topics)
     if report.groups:
         reporter.line()
         show_results(report.groups, reporter)
@@ -194,15 +194,17 @@ def _show_report(report: RestoreReport, warnings: list[str], reporter: Reporter)
     applied = sum(g.status == "applied" for g in report.groups)
     failed = {topic.source for topic in report.failed}
     state = f"is not done, {plural(len(failed), 'topic')} failed" if failed else "is done"
+    restored = len(report.topics) - len(failed)
+    seconds = sum(report.seconds.values())
     reporter.line(
         f"restore {report.restore_id} {state}: {plural(report.records, 'record')}, {human_size(report.bytes)}, "
-        f"{plural(len(report.topics) - len(failed), 'topic')}, {plural(applied, 'group')}; "
-        f"{human_duration(sum(report.seconds.values()))}"
+        f"{plural(restored, 'topic')}, {plural(applied, 'group')}; {human_duration(seconds)}"
     )
     if failed:
+        exclude = " ".join(f"--exclude-topic {name}" for name in sorted(failed))
         reporter.note(
             f"to go on: mend what is named above and run the same line again with --restore-id {report.restore_id}; or "
-            f"leave topics out: {' '.join(f'--exclude-topic {name}' for name in sorted(failed))}"
+            f"leave topics out: {exclude}"
         )
     if applied:
         reporter.note(f"to undo the groups: kbackup groups undo --restore-id {report.restore_id}")

@@ -230,10 +230,12 @@ def find_unfit(
     to_read = segments_to_read(ranges, demands)
     work = ExamineRecords(store, {range_.target: demands[range_.target] for range_ in to_read})
     if sum(_size(range_) for range_ in to_read) <= _HERE:
-        found = list(work(to_read, ProgressSender(None, 0)))
+        unseen = ProgressSender(None, 0)
+        found = list(work(to_read, unseen))
     else:
         tasks = pack(to_read, _size, _TASK_BYTES, len(to_read))
-        found = run_counted(spark, tasks, work, listener, sum(range_.segments[0].count for range_ in to_read))
+        expected = sum(range_.segments[0].count for range_ in to_read)
+        found = run_counted(spark, tasks, work, listener, expected)
     by_reason: defaultdict[tuple[str, UnfitKind], list[UnfitRecords]] = defaultdict(list)
     for unfit in found:
         by_reason[unfit.target, unfit.kind].append(unfit)

@@ -497,7 +497,10 @@ def replay(session: RestoreSession, prepared: PreparedRestore) -> ReplayedRestor
     )
     units = numbered_units(plan, left_out)
     # Over a long way a producer waits for each batch of a partition: several units then share a task.
-    far = fetch_size_factor(session.target.cluster.round_trip(plan.topics[0].target)) if units else 1
+    far = 1
+    if units:
+        round_trip = session.target.cluster.round_trip(plan.topics[0].target)
+        far = fetch_size_factor(round_trip)
     cores = resources.spark().sparkContext.defaultParallelism if far > 1 else 1
     tasks = side_by_side(units, far, cores)
     results = run_counted(resources.spark, tasks, work, resources.listener, checked.restorable.records)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -163,18 +164,23 @@ def timed_ranges(
     unknown = [segment for range_ in every for segment in untimed(range_.segments)]
     if not unknown:
         return every
-    tasks = pack(unknown, lambda s: s.bytes, _TASK_BYTES, len(unknown))
-    results = run_counted(spark, tasks, ReadTimes(store), listener, sum(s.count for s in unknown))
+    tasks = pack(unknown, attrgetter("bytes"), _TASK_BYTES, len(unknown))
+    expected = sum(segment.count for segment in unknown)
+    results = run_counted(spark, tasks, ReadTimes(store), listener, expected)
     timed = {segment.key: segment for segment in results}
-    return [
-        msgspec.structs.replace(range_, segments=tuple(timed.get(s.key, s) for s in range_.segments))
-        for range_ in every
-    ]
+    ranges_with_times: list[UnitRange] = []
+    for range_ in every:
+        segments = [timed.get(segment.key, segment) for segment in range_.segments]
+        ranges_with_times.append(msgspec.structs.replace(range_, segments=tuple(segments)))
+    return ranges_with_times
 
 
 def _with_partitions(content: Content, change: Callable[[str, ArchivedPartition], ArchivedPartition]) -> Content:
     """Return the content with each partition as `change` makes it of its topic's name and itself."""
-    topics = (replace(t, partitions=tuple(change(t.name, p) for p in t.partitions)) for t in content.topics)
+    topics: list[ArchivedTopic] = []
+    for topic in content.topics:
+        partitions = [change(topic.name, partition) for partition in topic.partitions]
+        topics.append(replace(topic, partitions=tuple(partitions)))
     return replace(content, topics=tuple(topics))
 
 
@@ -190,8 +196,13 @@ class CountedRecords(NamedTuple):
 
 
 def count_range(store: Store, range_: UnitRange) -> CountedRecords:
-    blocks = [(len(step.block), step.block.nbytes) for step in read_range(store, range_) if step.block is not None]
-    return CountedRecords(range_.source, sum(n for n, _ in blocks), sum(size for _, size in blocks))
+    """Count the records of a range by reading them."""
+    records = size = 0
+    for step in read_range(store, range_):
+        if step.block is not None:
+            records += len(step.block)
+            size += step.block.nbytes
+    return CountedRecords(range_.source, records, size)
 
 
 @dataclass(frozen=True)
@@ -200,7 +211,8 @@ class CountRecords:
 
     def __call__(self, task: Sequence[UnitRange], progress: ProgressSender) -> Iterator[CountedRecords]:
         for range_ in task:
-            yield (counted := count_range(self.store, range_))
+            counted = count_range(self.store, range_)
+            yield counted
             progress.add(counted.records, counted.bytes)
 
 
@@ -218,8 +230,11 @@ def with_counts(content: Content, count: Callable[[list[UnitRange]], Iterable[Co
         before = sums.get(source, (0, 0))
         sums[source] = before[0] + records, before[1] + size
 
-    def counted(topic: str, p: ArchivedPartition) -> ArchivedPartition:
-        return p if p.window is None else replace(p, counted=sums.get(TopicPartition(topic, p.partition), (0, 0)))
+    def counted(topic: str, partition: ArchivedPartition) -> ArchivedPartition:
+        if partition.window is None:
+            return partition
+        tp = TopicPartition(topic, partition.partition)
+        return replace(partition, counted=sums.get(tp, (0, 0)))
 
     return _with_partitions(content, counted)
 
@@ -227,8 +242,14 @@ def with_counts(content: Content, count: Callable[[list[UnitRange]], Iterable[Co
 def count_by_tasks(
     ranges: list[UnitRange], store: Store, spark: Spark, listener: ProgressListener
 ) -> list[CountedRecords]:
-    tasks = pack(ranges, lambda r: r.segments[0].bytes, _TASK_BYTES, max(1, len(ranges)))
-    return run_counted(spark, tasks, CountRecords(store), listener, sum(r.segments[0].count for r in ranges))
+    """Count the records of ranges of one segment each, by tasks on Spark."""
+
+    def size_of(range_: UnitRange) -> int:
+        return range_.segments[0].bytes
+
+    tasks = pack(ranges, size_of, _TASK_BYTES, max(1, len(ranges)))
+    expected = sum(range_.segments[0].count for range_ in ranges)
+    return run_counted(spark, tasks, CountRecords(store), listener, expected)
 
 
 # Select the content of an archive for a restore, and plan the restore.

@@ -410,13 +410,16 @@ def time_limit(configs: Mapping[str, str], side: str) -> tuple[int, str]:
 def warn_of_members(cluster: Cluster, groups: Sequence[PlannedGroup]) -> list[str]:
     """Warnings of groups on the target that have members now: a restore would leave these groups alone."""
     members, unknown = cluster.groups.members(g.target for g in groups)
-    live = [
-        f"group {group} has {live} on the target now and would be left alone: stop it, give it a new name with "
-        "--map-group, or restore no group with --no-groups"
-        for group, live in sorted(members.items())
-        if live
-    ]
-    return live + [f"group {g}: its members are not known: {why}" for g, why in sorted(unknown.items())]
+    warnings: list[str] = []
+    for group, live in sorted(members.items()):
+        if live:
+            warnings.append(
+                f"group {group} has {live} on the target now and would be left alone: stop it, give it a new name with "
+                "--map-group, or restore no group with --no-groups"
+            )
+    for group, why in sorted(unknown.items()):
+        warnings.append(f"group {group}: its members are not known: {why}")
+    return warnings
 
 
 def check_segments(store: Store, partitions: Iterable[Sequence[Segment]]) -> None:

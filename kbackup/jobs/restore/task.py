@@ -140,14 +140,16 @@ class RestoreWork:
             largest[each.target] = max([largest[each.target], *sizes])
         limits = {target: self.limits[target] for target in largest if target in self.limits}
         # a record that is too large for its topic as it is was found to fit when this codec packs it
-        needs_packing = any(size + BATCH_OVERHEAD > limits.get(target, size * 2) for target, size in largest.items())
+        packed = [target for target, limit in limits.items() if largest[target] + BATCH_OVERHEAD > limit]
+        largest_record = max(largest.values(), default=0)
+        smallest_limit = min(limits.values(), default=None)
         return BlockProducer(
             self.target,
             txid,
             self.group_of(number),
-            max(largest.values(), default=0),
-            message_limit=min(limits.values(), default=None),
-            compression=LARGE_CODEC if needs_packing else None,
+            largest_record,
+            message_limit=smallest_limit,
+            compression=LARGE_CODEC if packed else None,
         )
 
     def _attempt(
