@@ -13,7 +13,7 @@ from kbackup.archive.models import dump
 from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.jobs.groups.undo import GroupsUndo
 from kbackup.jobs.settings.undo import SettingsUndo
-from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.control.cluster import Cluster
 from tests.faults.conftest import Counting
 from tests.support.begun import KINDS, begun_archive
 from tests.support.restores import run_restore

@@ -25,7 +25,8 @@ from kbackup.jobs.settings import undo as settings_undo
 from kbackup.jobs.settings.plan import Changes
 from kbackup.jobs.settings.undo import SettingsUndo
 from kbackup.jobs.settings.write import SettingsCaptures
-from kbackup.kafka.admin.cluster import Cluster, Topic
+from kbackup.kafka.control.cluster import Cluster
+from kbackup.kafka.control.topics import Topic
 from kbackup.metadata.entities import BrokerConfig, ClientMetrics, ClientQuota, GroupConfig, Reading
 from kbackup.store import Store
 from kbackup.types import TopicPartition
