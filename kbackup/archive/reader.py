@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Committed, open_later, open_newest
 from kbackup.archive.catalog.labels import is_label
-from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.identity import REPAIR, checked_document, read_info
 from kbackup.archive.models import (
@@ -193,17 +192,14 @@ class Archive:
         missing; in order of these."""
         own = manifest.incarnations()
         newest = {t.name: t.incarnation for t in manifest.topics}
-        rows = [
-            row
-            for row in self.state.lost
-            if row.point <= manifest.number
-            and (
-                (row.topic, row.incarnation) in own
-                or (row.kind != "damaged" and row.incarnation < newest.get(row.topic, 0))
-            )
-        ]
-        rows.sort(key=lambda row: (row.point, row.topic, row.partition or 0))
-        return [(row.point, loss_of(row)) for row in rows]
+        losses: list[tuple[int, Loss]] = []
+        for row in self.state.lost:
+            loss = row.loss
+            # a later incarnation shows that a loss is older; damage concerns those alone that have the segment
+            is_former = loss.kind != "damaged" and row.incarnation < newest.get(loss.topic, 0)
+            if row.point <= manifest.number and (row.incarnation_key in own or is_former):
+                losses.append((row.point, loss))
+        return sorted(losses, key=_by_place)
 
     def table(
         self, last: int, columns: Sequence[str], after: int = 0, topics: Collection[str] | None = None
@@ -316,9 +312,19 @@ def damaged(
 ) -> list[tuple[TopicPartition, str]]:
     """Return the selected partitions with records of restore points from `after` (exclusive) to `last` that were found
     missing or damaged, each with a sentence."""
-    rows = [row for row in archive.state.damage if after < row.point <= last and row.partition is not None]
-    places = [(TopicPartition(row.topic, row.partition or 0), row.message) for row in rows]
-    return [(tp, message) for tp, message in places if selected(tp)]
+    found: list[tuple[TopicPartition, str]] = []
+    for row in archive.state.damage:
+        if row.loss.partition is None or not after < row.point <= last:
+            continue
+        tp = TopicPartition(row.loss.topic, row.loss.partition)
+        if selected(tp):
+            found.append((tp, row.loss.message))
+    return found
+
+
+def _by_place(entry: tuple[int, Loss]) -> tuple[int, str, int]:
+    point, loss = entry
+    return point, loss.topic, loss.partition or 0
 
 
 def _ends(archive: Archive, number: int) -> dict[IncarnationPartition, int]:

@@ -181,7 +181,7 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
         state, manifests = _rebuild_state(job, base, documents, damaged)
         after = lose_segments(state, damaged)
         known = set(base.state.lost)
-        job.losses += [loss.message for loss in after.damage if loss not in known]
+        job.losses += [row.loss.message for row in after.damage if row not in known]
     with phases.step("commit"):
         rebuilder = points.ManifestRebuilder(writing, documents, manifests)
         after = _add_new_points(job, writing, base, rebuilder.mend(after), rebuilder.manifests, documents)
@@ -418,7 +418,7 @@ def _rebuild_state(
     state = points.with_rows(state, lives, rows, points.losses_of(state, known | manifests))
     without = lose_segments(state, damaged)
     missing = missing_segments(without, manifests, named_starts(job.store, job.sizes))
-    return replace(state, losses=state.losses.append(missing)), manifests
+    return replace(state, losses=state.losses_with(missing)), manifests
 
 
 def _add_new_points(
@@ -455,9 +455,9 @@ def _add_new_points(
         lives = points.lives_of(replace(state, segments=state.segments.append(rows)), manifests, job.sizes)
         state = points.with_rows(state, lives, rows, ())
         missing = missing_segments(state, manifests, named)
-        job.losses += [loss.message for loss in missing]
+        job.losses += [row.loss.message for row in missing]
         job.losses.append(f"restore points without a manifest: restore point {number} has their whole segments")
-        state = replace(state, losses=state.losses.append(missing))
+        state = replace(state, losses=state.losses_with(missing))
         writing.archive.move(Committed(state, base.committed.catalog))
     return state
 

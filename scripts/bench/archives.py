@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.operations import add_point, loss_row
-from kbackup.archive.catalog.state import IncarnationRow, Point
+from kbackup.archive.catalog.operations import add_point
+from kbackup.archive.catalog.state import IncarnationRow, LossRow, Point
 from kbackup.archive.catalog.tables import SEGMENTS
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Capture, Groups, Loss, Metadata, PartitionState, TopicState
@@ -119,7 +119,7 @@ def _commit_rows(
     table = pa.Table.from_batches([to_batch([segment for _, added in points for segment in added])])
     column = pa.array([number for number, added in points for _ in added], pa.int64())
     life = IncarnationRow(TOPIC, 1, topic_id, points[0][0], None, False)
-    losses = [loss_row(number, 1, loss) for number, _ in points for loss in _losses(number)]
+    losses = [LossRow(number, 1, loss) for number, _ in points for loss in _losses(number)]
     writing.commit(
         lambda state: replace(
             state,
@@ -127,7 +127,7 @@ def _commit_rows(
             points=state.points.append(rows),
             segments=state.segments.append(table.append_column(SEGMENTS.field("point"), column)),
             incarnations=state.incarnations.append([life._asdict()]),
-            losses=state.losses.append(losses),
+            losses=state.losses_with(losses),
         ),
         "backup",
         f"{len(points)} restore points",

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
 from kbackup.archive.catalog.operations import check_open, drop_superseded
 from kbackup.archive.catalog.retention import drop_unreferenced, lose_points
-from kbackup.archive.catalog.state import LogStart, LostRange, State
+from kbackup.archive.catalog.state import LogStart, LossRow, State, damage_row
 from kbackup.archive.catalog.tables import Rows
 from kbackup.archive.models import TopicState
 from kbackup.archive.segments.table import not_in, rows_where
@@ -93,27 +93,27 @@ def _content(state: State) -> tuple[object, ...]:
     return (
         *(state.origin, state.next_point, dict(state.pins), dict(state.labels), state.restore_points),
         *(dict(state.lives), dict(state.starts)),
-        {loss.identity for loss in state.lost},
+        {row.identity for row in state.lost},
     )
 
 
 def without_holes(source: State, copy: State) -> State:
     """Return `source` without the segments that the copy has lost by damage, and with the copy's losses of them."""
-    known = {loss.identity for loss in source.lost}
-    new = [loss for loss in copy.damage if loss.identity not in known]
-    present = {loss.identity[:4] for loss in new} & set(source.segments.rows(*_PLACE, "first"))
+    known = {row.identity for row in source.lost}
+    new = [row for row in copy.damage if row.identity not in known]
+    present = {row.segment_key for row in new} & set(source.segments.rows(*_PLACE, "first"))
     if not present:
         return source
     return replace(
         source,
         segments=source.segments.where(lambda *start: start not in present, *_PLACE, "first"),
-        losses=source.losses.append([loss for loss in new if loss.identity[:4] in present]),
+        losses=source.losses_with(row for row in new if row.segment_key in present),
     )
 
 
 def with_whole_segments(source: State, copy: State) -> State:
     """Return `source` with the segments that it has lost by damage and the copy still has."""
-    lost = {loss.identity[:4] for loss in source.damage}
+    lost = {row.segment_key for row in source.damage}
     if not lost:
         return source
     known = {row[4] for row in source.segments.rows(*_PLACE, "first", "key") if row[:4] in lost}
@@ -159,7 +159,8 @@ def with_retained(source: State, copy: State) -> State:
     starts = {place: start for place, start in copied.starts.items() if place in copy.starts or place[:2] not in had}
     starts |= {place: start for place, start in copy.starts.items() if place[:2] in had}
     holes = _expired_unseen(source, copy)
-    known = {loss.identity for loss in [*copied.lost, *holes]}
+    known = {row.identity for row in [*copied.lost, *holes]}
+    new_losses = [row for row in copy.lost if row.identity not in known]
     ours, theirs = copy.segments.read(), copied.segments.read()
     others = rows_where(theirs, not_in(theirs["key"], ours["key"]))
     lives = dict(source.lives)
@@ -175,7 +176,7 @@ def with_retained(source: State, copy: State) -> State:
         points=copied.points.append(kept),
         past=copied.past.without("number", numbers),
         segments=copied.segments.replace(pa.concat_tables([others, ours])),
-        losses=copied.losses.append([*holes, *(loss for loss in copy.lost if loss.identity not in known)]),
+        losses=copied.losses_with([*holes, *new_losses]),
         incarnations=source.incarnations.replace(list(lives.values())),
         log_starts=_log_start_rows(copied, starts),
         pins={**{n: at for n, at in copy.pins.items() if n in numbers}, **source.pins},
@@ -186,25 +187,22 @@ def with_retained(source: State, copy: State) -> State:
     return replace(state, incarnations=state.incarnations.replace(drop_superseded(retired)))
 
 
-def _expired_unseen(source: State, copy: State) -> list[LostRange]:
+def _expired_unseen(source: State, copy: State) -> list[LossRow]:
     """Return losses for the records that expired at the source before they were copied, beyond records that the copy
     keeps. A log start is the last offset of a segment plus 1."""
     ends: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for *place, last in copy.segments.rows(*_PLACE, "last"):
         ends[tuple(place)].append(last + 1)
-    for loss in copy.damage:
-        if loss.end is not None:
-            ends[loss.identity[:3]].append(loss.end)
+    for row in copy.damage:
+        if row.loss.end is not None:
+            ends[row.partition_key].append(row.loss.end)
     point = min((p.number for p in source.restore_points if p.number >= copy.next_point), default=None)
-    holes: list[LostRange] = []
+    holes: list[LossRow] = []
     for key, start in sorted(source.starts.items()):
         end = max((end for end in ends[key] if end <= start.start), default=None)
         if point is not None and end is not None and end != start.start:
-            message = (
-                f"offsets {end} to {start.start - 1} of {key[0]}-{key[2]}: "
-                "they expired at the source before they were copied"
-            )
-            holes.append(LostRange(point, *key, "damaged", end, start.start, message))
+            why = "they expired at the source before they were copied"
+            holes.append(damage_row(point, key, end, start.start, why))
     return holes
 
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from msgspec.structs import asdict
 
 from kbackup.archive.catalog.documents import OpenRun
 from kbackup.archive.catalog.labels import check_label
-from kbackup.archive.catalog.state import IncarnationRow, LostRange, Point, State, highest_incarnations
+from kbackup.archive.catalog.state import IncarnationRow, LossRow, Point, State, highest_incarnations
 from kbackup.archive.models import Loss
 from kbackup.errors import LeaseLostError, RefusedError, UsageError
 from kbackup.types import Incarnation
@@ -93,7 +92,7 @@ def add_point(state: State, run: str, new: NewPoint) -> State:
         next_point=number + 1,
         points=state.points.append([new.point]),
         segments=state.segments.append(new.segments.append_column(state.segments.schema.field("point"), column)),
-        losses=state.losses.append([loss_row(number, incarnation, loss) for incarnation, loss in new.losses]),
+        losses=state.losses_with(LossRow(number, incarnation, loss) for incarnation, loss in new.losses),
         incarnations=_advance(state, number, new.incarnations),
     )
 
@@ -125,16 +124,6 @@ def drop_superseded(lives: Iterable[IncarnationRow]) -> list[IncarnationRow]:
         for life in every
         if life.incarnation == highest[life.topic] or (life.first is not None and not life.retired)
     ]
-
-
-def loss_row(number: int, incarnation: int, loss: Loss) -> LostRange:
-    """Return a row of the losses table: a loss that restore point `number` found."""
-    return LostRange(point=number, incarnation=incarnation, **asdict(loss))
-
-
-def loss_of(row: LostRange) -> Loss:
-    """Return the loss of a row of the losses table."""
-    return Loss(**{name: getattr(row, name) for name in Loss.__struct_fields__})
 
 
 def pin_points(state: State, numbers: Collection[int], at: str) -> State:

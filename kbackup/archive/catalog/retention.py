@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from kbackup.archive.catalog.operations import check_listed, drop_superseded
-from kbackup.archive.catalog.state import ExpiredPoint, LogStart, LostRange, RetentionHold, State, highest_incarnations
+from kbackup.archive.catalog.state import ExpiredPoint, LogStart, RetentionHold, State, damage_row, highest_incarnations
 from kbackup.errors import RefusedError
 from kbackup.types import Incarnation, IncarnationPartition
 
@@ -142,16 +142,13 @@ def lose_segments(state: State, damaged: Mapping[str, str]) -> State:
     """Move segments that are missing or damaged to the losses. `damaged` maps keys of records objects to reasons."""
     names = ("key", "topic", "incarnation", "partition", "first", "last", "point")
     losses = [
-        LostRange(
-            *(point, topic, incarnation, partition, "damaged", first, last + 1),
-            message=f"offsets {first} to {last} of {topic}-{partition}: {damaged[key]}",
-        )
+        damage_row(point, (topic, incarnation, partition), first, last + 1, damaged[key])
         for key, topic, incarnation, partition, first, last, point in state.segments.rows(*names)
         if key in damaged
     ]
     if not losses:
         return state
-    return replace(state, segments=state.segments.without("key", damaged), losses=state.losses.append(losses))
+    return replace(state, segments=state.segments.without("key", damaged), losses=state.losses_with(losses))
 
 
 def undo_expiration(state: State, before: State, after: State) -> State:
@@ -176,7 +173,7 @@ def undo_expiration(state: State, before: State, after: State) -> State:
     lives = {**state.lives, **{key: life for key, life in before.lives.items() if key not in last}}
     lives |= {key: life for key, life in state.lives.items() if not life.retired}
     known = {key for rows in (after.segments, state.segments) for key in rows.columns("key")[0]}
-    losses = set(after.lost)
+    known_losses = set(after.lost)
     labels = {name: number for name, number in before.labels.items() if number in numbers}
     return replace(
         state,
@@ -185,7 +182,7 @@ def undo_expiration(state: State, before: State, after: State) -> State:
         points=state.points.append([p for p in before.restore_points if p.number in numbers]),
         past=state.past.without("number", numbers),
         segments=state.segments.append(before.segments.without("key", known).read()),
-        losses=state.losses.append([loss for loss in before.lost if loss not in losses]),
+        losses=state.losses_with(row for row in before.lost if row not in known_losses),
         incarnations=state.incarnations.replace(drop_superseded(lives.values())),
         log_starts=before.log_starts,
     )

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import asdict
 
 from kbackup.archive.catalog.documents import IsolationLevel, OpenRun, Origin
 from kbackup.archive.catalog.tables import SEGMENTS, Rows
+from kbackup.archive.models import Loss
 from kbackup.archive.segments.table import integers, schema_of
 from kbackup.types import Incarnation, IncarnationPartition, Int64Array
 
@@ -70,22 +72,61 @@ class LogStart(NamedTuple):
     bytes: int
 
 
-class LostRange(NamedTuple):
-    """One row per loss: what `point` and all later restore points with the incarnation lack."""
+@dataclass(frozen=True, slots=True)
+class LossRow:
+    """One row per loss: what restore point `point` and all later restore points with the incarnation lack.
+
+    A manifest names the topic of a loss alone. The row adds the incarnation: a topic that was made anew has lost
+    nothing of what the former one lacks."""
 
     point: int
-    topic: str
     incarnation: int
-    partition: int | None
-    kind: str
-    start: int | None
-    end: int | None
-    message: str
+    loss: Loss
+
+    @property
+    def incarnation_key(self) -> Incarnation:
+        return self.loss.topic, self.incarnation
+
+    @property
+    def partition_key(self) -> tuple[str, int, int | None]:
+        """The partition that the records are missing in; none for the loss of a whole topic."""
+        return self.loss.topic, self.incarnation, self.loss.partition
+
+    @property
+    def segment_key(self) -> tuple[str, int, int | None, int | None]:
+        """The position of the segment that a loss by damage took: its partition and its first offset."""
+        return *self.partition_key, self.loss.start
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Partition, offsets and kind, to compare losses by."""
-        return self.topic, self.incarnation, self.partition, self.start, self.end, self.kind
+        """Partition, offsets and kind, to compare losses by: a copy finds the same damage at another restore point."""
+        return *self.segment_key, self.loss.end, self.loss.kind
+
+    def columns(self) -> dict[str, object]:
+        """Return the row by the columns of `LOSSES`."""
+        return {"point": self.point, "incarnation": self.incarnation, **asdict(self.loss)}
+
+
+def damage_row(point: int, place: IncarnationPartition, start: int, end: int, why: str) -> LossRow:
+    """Return the loss of offsets from `start` to `end` (exclusive) of a partition, which are missing or damaged."""
+    topic, incarnation, partition = place
+    message = f"offsets {start} to {end - 1} of {topic}-{partition}: {why}"
+    loss = Loss(kind="damaged", topic=topic, partition=partition, start=start, end=end, message=message)
+    return LossRow(point, incarnation, loss)
+
+
+_LOSS_COLUMNS: list[pa.Field[Any]] = [
+    pa.field("point", pa.int64(), nullable=False),
+    pa.field("topic", pa.string(), nullable=False),
+    pa.field("incarnation", pa.int32(), nullable=False),
+    pa.field("partition", pa.int32()),
+    pa.field("kind", pa.string(), nullable=False),
+    pa.field("start", pa.int64()),
+    pa.field("end", pa.int64()),
+    pa.field("message", pa.string(), nullable=False),
+]
+LOSSES = pa.schema(_LOSS_COLUMNS)
+"""The columns of the table of losses: a `LossRow`, with its loss spread over the columns."""
 
 
 class ExpiredPoint(NamedTuple):
@@ -110,7 +151,7 @@ SCHEMAS = {
     "points": schema_of(Point),
     "incarnations": schema_of(IncarnationRow),
     "segments": SEGMENTS,
-    "losses": schema_of(LostRange),
+    "losses": LOSSES,
     "past": schema_of(ExpiredPoint),
     "log_starts": schema_of(LogStart),
     "history": schema_of(HistoryRow),
@@ -171,14 +212,18 @@ class State:
         return {row[:3]: LogStart(*row) for row in self.log_starts.rows(*LogStart._fields)}
 
     @cached_property
-    def lost(self) -> tuple[LostRange, ...]:
+    def lost(self) -> tuple[LossRow, ...]:
         """Every loss."""
-        return tuple(LostRange(*row) for row in self.losses.rows(*LostRange._fields))
+        return tuple(map(_loss_row, self.losses.dicts()))
 
     @property
-    def damage(self) -> list[LostRange]:
+    def damage(self) -> list[LossRow]:
         """The losses by damage, which each have a partition."""
-        return [loss for loss in self.lost if loss.kind == "damaged"]
+        return [row for row in self.lost if row.loss.kind == "damaged"]
+
+    def losses_with(self, rows: Iterable[LossRow]) -> Rows:
+        """Return the table of losses with more `rows`."""
+        return self.losses.append([row.columns() for row in rows])
 
     @cached_property
     def past_manifests(self) -> Mapping[int, str]:
@@ -228,6 +273,11 @@ class State:
             if at and numbers[at - 1] >= life.first:
                 points[key] = numbers[at - 1]
         return points
+
+
+def _loss_row(columns: dict[str, Any]) -> LossRow:
+    point, incarnation = columns.pop("point"), columns.pop("incarnation")
+    return LossRow(point, incarnation, Loss(**columns))
 
 
 def _points(table: pa.Table) -> Iterator[Point]:

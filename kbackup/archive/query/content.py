@@ -10,7 +10,6 @@ from types import MappingProxyType
 
 import msgspec
 
-from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import LogStart, Point
 from kbackup.archive.deletions import deleted_offsets, deleted_records, unseen_warnings
 from kbackup.archive.models import Group, GroupOffset, Loss, Manifest, TopicState
@@ -131,9 +130,9 @@ def content_of(
         archive, [t for t in (topics if groups is None else groups) if _key(t) in chosen]
     )
     damaged = [
-        row for row in archive.state.damage if row.point <= manifest.number and (row.topic, row.incarnation) in chosen
+        row.loss for row in archive.state.damage if row.point <= manifest.number and row.incarnation_key in chosen
     ]
-    damaged.sort(key=lambda row: (row.topic, row.partition, row.start))
+    damaged.sort(key=lambda loss: (loss.topic, loss.partition, loss.start))
     return Content(
         archive.info.id,
         manifest.number,
@@ -141,7 +140,7 @@ def content_of(
         captured,
         tuple(loss.message for loss in archive.losses(manifest)),
         not_carried=not_carried,
-        damaged=tuple(map(loss_of, damaged)),
+        damaged=tuple(damaged),
     )
 
 

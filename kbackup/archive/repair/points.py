@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from kbackup import __version__
 from kbackup.archive import layout
-from kbackup.archive.catalog.operations import drop_superseded, loss_of, loss_row
-from kbackup.archive.catalog.state import ExpiredPoint, IncarnationRow, LostRange, Point, State
+from kbackup.archive.catalog.operations import drop_superseded
+from kbackup.archive.catalog.state import ExpiredPoint, IncarnationRow, LossRow, Point, State
 from kbackup.archive.models import (
     Capture,
     Deletions,
@@ -110,11 +110,12 @@ class ManifestRebuilder:
         names = ("point", "partition", "first", "last", "count", "bytes")
         for topic, incarnation, *row in state.segments.rows("topic", "incarnation", *names):
             extents[topic, incarnation].append(_Extent(*row))
-        for loss in state.lost:
+        for lost in state.lost:
+            loss = lost.loss
             if loss.partition is not None and loss.end is not None:
                 start = loss.start if loss.start is not None else loss.end
-                extent = _Extent(loss.point, loss.partition, start, loss.end - 1, 0, 0)
-                extents[loss.topic, loss.incarnation].append(extent)
+                extent = _Extent(lost.point, loss.partition, start, loss.end - 1, 0, 0)
+                extents[lost.incarnation_key].append(extent)
         new: dict[int, Point] = {}
         for point in state.restore_points:
             manifest = self.manifests.get(point.number)
@@ -224,7 +225,8 @@ class ManifestRebuilder:
                 unsure.append(key[0])
         captures = {c.number: c for m in (after, before) if m is not None for c in m.captures}
         captures[point.number] = own
-        losses = (loss for loss in state.lost if loss.point == point.number and loss.kind != "damaged")
+        found = [row.loss for row in state.lost if row.point == point.number]
+        losses = [loss for loss in found if loss.kind != "damaged"]
         return Manifest(
             archive_id=state.archive_id,
             number=point.number,
@@ -236,7 +238,7 @@ class ManifestRebuilder:
             committed_at=point.committed_at,
             cluster_id=point.cluster_id,
             isolation_level="read_uncommitted" if point.isolation_level == "read_uncommitted" else "read_committed",
-            losses=tuple(map(loss_of, losses)),
+            losses=tuple(losses),
             totals=Totals(**{name: getattr(point, name) for name in Totals.__struct_fields__}),
             captures=tuple(captures[n] for n in sorted({point.number, *(t.captured for t in topics)})),
             schemas=next((ref for key in point.documents if (ref := self._found(key, Schemas)) is not None), None),
@@ -585,13 +587,13 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
     return drop_superseded(lives)
 
 
-def losses_of(state: State, manifests: Mapping[int, Manifest]) -> list[LostRange]:
+def losses_of(state: State, manifests: Mapping[int, Manifest]) -> list[LossRow]:
     """Return the losses that manifests have and `state` lacks."""
     known = set(state.lost)
-    losses: list[LostRange] = []
+    losses: list[LossRow] = []
     for number, manifest in sorted(manifests.items()):
         incarnations = {t.name: t.incarnation for t in manifest.topics}
-        losses += [loss_row(number, incarnations.get(loss.topic, 1), loss) for loss in manifest.losses]
+        losses += [LossRow(number, incarnations.get(loss.topic, 1), loss) for loss in manifest.losses]
     return [loss for loss in losses if loss not in known]
 
 
@@ -608,12 +610,12 @@ def without_expired(state: State) -> State:
     return replace(state, segments=state.segments.where(stays, *names))
 
 
-def with_rows(state: State, lives: Sequence[IncarnationRow], segments: pa.Table, losses: Sequence[LostRange]) -> State:
+def with_rows(state: State, lives: Sequence[IncarnationRow], segments: pa.Table, losses: Sequence[LossRow]) -> State:
     return replace(
         state,
         incarnations=state.incarnations.replace(lives),
         segments=state.segments.append(segments),
-        losses=state.losses.append(losses),
+        losses=state.losses_with(losses),
     )
 
 

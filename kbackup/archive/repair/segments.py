@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.state import IncarnationRow, LogStart, LostRange, State
+from kbackup.archive.catalog.state import IncarnationRow, LogStart, LossRow, State, damage_row
 from kbackup.archive.catalog.tables import SEGMENTS
 from kbackup.archive.models import Loss, Manifest, PartitionState
 from kbackup.archive.repair.base import Sizes
@@ -236,9 +236,10 @@ def partitions_of(manifests: Manifests) -> dict[IncarnationPartition, list[tuple
 def damaged_ranges(state: State) -> dict[IncarnationPartition, list[tuple[int, int]]]:
     """Return, by partition, the first and last offsets of losses by damage."""
     found: dict[IncarnationPartition, list[tuple[int, int]]] = defaultdict(list)
-    for loss in state.damage:
+    for row in state.damage:
+        loss = row.loss
         if loss.partition is not None and loss.start is not None and loss.end is not None:
-            found[loss.topic, loss.incarnation, loss.partition].append((loss.start, loss.end - 1))
+            found[loss.topic, row.incarnation, loss.partition].append((loss.start, loss.end - 1))
     return found
 
 
@@ -290,7 +291,7 @@ def named_starts(store: Store, sizes: Sizes) -> dict[IncarnationPartition, list[
     return starts_by_partition
 
 
-def missing_segments(state: State, manifests: Manifests, named: Starts) -> list[LostRange]:
+def missing_segments(state: State, manifests: Manifests, named: Starts) -> list[LossRow]:
     """Return losses for records that restore points promise and no segment has: segments that a partition index names,
     and between two restore points fewer records than their manifests count."""
     sums: dict[IncarnationPartition, list[tuple[int, int]]] = defaultdict(list)
@@ -300,7 +301,7 @@ def missing_segments(state: State, manifests: Manifests, named: Starts) -> list[
         sums[row_key].append((point, count))
         firsts[row_key].add(first)
     damaged = damaged_ranges(state)
-    losses: list[LostRange] = []
+    losses: list[LossRow] = []
     for key, states in partitions_of(manifests).items():
         start = state.starts[key].start if key in state.starts else 0
         holes = list(damaged.get(key, ()))
@@ -309,7 +310,7 @@ def missing_segments(state: State, manifests: Manifests, named: Starts) -> list[
         for first, end in zip(starts, [*starts[1:], last], strict=False):
             if first not in firsts[key] and not any(a <= first <= b for a, b in holes):
                 point = next((number for number, p in states if p.has(first)), states[-1][0])
-                losses.append(_hole(point, key, first, end, "the segment is missing or damaged"))
+                losses.append(damage_row(point, key, first, end, "the segment is missing or damaged"))
                 holes.append((first, end - 1))
         losses += _uncounted(key, states, state.starts.get(key), sums[key], holes)
     return losses
@@ -321,7 +322,7 @@ def _uncounted(
     log_start: LogStart | None,
     sums: Sequence[tuple[int, int]],
     holes: Sequence[tuple[int, int]],
-) -> Iterator[LostRange]:
+) -> Iterator[LossRow]:
     start, expired = (log_start.start, log_start.records) if log_start is not None else (0, 0)
     lacking = 0
     for number, p in states:
@@ -331,10 +332,5 @@ def _uncounted(
         first, start = max(start, p.start), p.end
         explained = any(a < p.end and first <= b for a, b in holes)
         if missing > lacking and not explained:
-            yield _hole(number, key, first, p.end, "some of these records are missing")
+            yield damage_row(number, key, first, p.end, "some of these records are missing")
         lacking = max(lacking, missing)
-
-
-def _hole(point: int, key: IncarnationPartition, start: int, end: int, why: str) -> LostRange:
-    message = f"offsets {start} to {end - 1} of {key[0]}-{key[2]}: {why}"
-    return LostRange(point, *key, "damaged", start, end, message)

@@ -46,7 +46,7 @@ def check_vectors(state: State, manifests: Mapping[int, Manifest], added: Ordere
     Segments of restore points that were let go count for later ones.
     """
     sums: dict[IncarnationPartition, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    damaged = {(loss.topic, loss.incarnation, loss.partition) for loss in state.damage}
+    damaged = {row.partition_key for row in state.damage}
     since = 0
     for number, extents in _extents(added, sorted(manifests), findings):
         manifest, row = manifests[number], state.point(number)
