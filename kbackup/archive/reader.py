@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Committed, open_later, open_newest
 from kbackup.archive.catalog.labels import is_label
-from kbackup.archive.catalog.state import Point, State
+from kbackup.archive.catalog.state import PointRow, State
 from kbackup.archive.identity import REPAIR, checked_document, read_info
 from kbackup.archive.models import (
     ArchiveInfo,
@@ -58,7 +58,7 @@ class Archive:
         return self.committed.state
 
     @property
-    def restore_points(self) -> tuple[Point, ...]:
+    def restore_points(self) -> tuple[PointRow, ...]:
         """Every restore point, oldest first."""
         return self.state.restore_points
 
@@ -72,7 +72,7 @@ class Archive:
         unknown name."""
         return self.manifest(self.find_point(name))
 
-    def find_point(self, name: str | int) -> Point:
+    def find_point(self, name: str | int) -> PointRow:
         """Return the row of a restore point by number, label, or 'latest'; errors as for `restore_point`.
 
         A number is never taken for a label, though older versions could write a label that looks like one."""
@@ -106,7 +106,7 @@ class Archive:
         other = f"select another one: the newest is {numbers[-1]}; see 'kbackup list'"
         raise UsageError(f"there is no restore point {text}", f"did you mean {close[0]!r}?" if close else other)
 
-    def manifest(self, point: Point | int) -> Manifest:
+    def manifest(self, point: PointRow | int) -> Manifest:
         """Return the manifest of a restore point of this archive."""
         row = self.state.point(point) if isinstance(point, int) else point
         assert row is not None  # noqa: S101 (callers name restore points of this archive)
@@ -124,7 +124,7 @@ class Archive:
             self._captures |= {capture.number: capture for capture in manifest.captures}
         return self._manifests[row.number]
 
-    def manifests(self, points: Sequence[Point]) -> list[Manifest]:
+    def manifests(self, points: Sequence[PointRow]) -> list[Manifest]:
         """Return the manifests of `points`, read side by side."""
         return in_threads(self.manifest, points)
 

@@ -9,17 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
-
-import pyarrow as pa
-from msgspec.structs import asdict
 
 from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit, write_hint
 from kbackup.archive.catalog.documents import IsolationLevel, OpenRun, OperationKind
-from kbackup.archive.catalog.operations import NewPoint, begin_run, end_run
-from kbackup.archive.catalog.state import Point, State
+from kbackup.archive.catalog.operations import begin_run, end_run
+from kbackup.archive.catalog.points import manifest_key
+from kbackup.archive.catalog.state import State
 from kbackup.archive.derived import Files, refresh_derived
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
@@ -28,23 +25,23 @@ from kbackup.archive.models import (
     Document,
     DocumentRef,
     Groups,
-    Loss,
     Manifest,
     Metadata,
-    TopicState,
     Totals,
-    Transactions,
     document_ref,
     dump,
     load,
 )
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.secrets import as_archived
-from kbackup.archive.segments.table import Segment, in_order, to_batch
+from kbackup.archive.segments.table import Segment
 from kbackup.errors import AlreadyExistsError, LeaseLostError, NoArchiveError, NotFoundError, StoreError
 from kbackup.store.base import Store, check_conditional_writes, encryption_of
 from kbackup.store.wrappers import GuardedStore
 from kbackup.util.times import now
+
+TOOL = f"kbackup {__version__}"
+"""The program that made a restore point, as its manifest names it."""
 
 
 def open_or_create(store: Store) -> Archive:
@@ -83,8 +80,18 @@ class WritingRun:
         return self.archive.store
 
     @property
+    def archive_id(self) -> str:
+        return self.archive.info.id
+
+    @property
     def next_point(self) -> int:
         return self.archive.state.next_point
+
+    @property
+    def previous(self) -> int | None:
+        """The number of the newest restore point, which the next one comes after; None for the first."""
+        newest = self.archive.state.newest
+        return newest.number if newest is not None else None
 
     def commit(self, operation: Callable[[State], State], kind: OperationKind, summary: str) -> None:
         """Commit an operation and move the archive on to it."""
@@ -138,30 +145,6 @@ def begin_writing(
     return writing
 
 
-@dataclass(frozen=True, kw_only=True)
-class Draft:
-    """A manifest before its run and its checksum are filled in. `groups` and `captured_…` are counts."""
-
-    number: int
-    started_at: str
-    committed_at: str
-    topics: Sequence[TopicState]
-    segments: Sequence[Segment]
-    captures: Sequence[Capture]
-    schemas: DocumentRef | None = None
-    transactions: Transactions | None = None
-    deletions: DocumentRef | None = None
-    groups: int
-    captured_topics: int
-    captured_partitions: int
-    cluster_id: str = ""
-    isolation_level: IsolationLevel = "read_committed"
-    origin: Literal["cluster", "folder", "tables", "repair"] = "cluster"
-    losses: Sequence[Loss] = ()
-    warnings: Sequence[str] = ()
-    not_known: Sequence[str] = ()
-
-
 def put_capture(writing: WritingRun, number: int, started_at: str, groups: Groups, metadata: Metadata) -> Capture:
     """Create the documents of a capture for restore point `number`."""
     return Capture(
@@ -172,61 +155,24 @@ def put_capture(writing: WritingRun, number: int, started_at: str, groups: Group
     )
 
 
-def put_manifest(writing: WritingRun, draft: Draft) -> tuple[Manifest, NewPoint]:
-    """Create the manifest of the next restore point of `writing`; return it as its bytes say, and its rows."""
-    previous = writing.archive.state.newest
-    names = (
-        *("number", "started_at", "committed_at", "cluster_id", "isolation_level", "origin"),
-        *("schemas", "transactions", "deletions"),
-    )
-    lists = ("losses", "warnings", "not_known", "captures", "topics")
-    fields: dict[str, Any] = {name: getattr(draft, name) for name in names}
-    fields |= {name: tuple(getattr(draft, name)) for name in lists}
-    manifest = Manifest(
-        **fields,
-        archive_id=writing.archive.info.id,
-        run=writing.run,
-        previous=previous.number if previous is not None else None,
-        tool=f"kbackup {__version__}",
-        totals=Totals(
-            topics=draft.captured_topics,
-            partitions=draft.captured_partitions,
-            segments=len(draft.segments),
-            records=sum(s.count for s in draft.segments),
-            bytes=sum(s.bytes for s in draft.segments),
-            stored_bytes=sum(s.stored for s in draft.segments),
-            groups=draft.groups,
-        ),
-    )
-    data = dump(manifest)
-    ref = document_ref(layout.point_key(draft.number, writing.run, layout.MANIFEST), data)
-    writing.store.put_new(ref.key, data)
-    manifest = load(Manifest, data, ref.key)
-    incarnations = {t.name: t.incarnation for t in manifest.topics}
-    return manifest, NewPoint(
-        point=point_of(manifest, ref),
-        segments=pa.Table.from_batches([to_batch(sorted(draft.segments, key=in_order))]),
-        incarnations={key: topic.id for key, topic in manifest.incarnations().items()},
-        losses=[(incarnations.get(loss.topic, 1), loss) for loss in manifest.losses],
-    )
+def put_manifest(writing: WritingRun, manifest: Manifest) -> Manifest:
+    """Create the manifest of the next restore point of `writing`, before the commit that adds the restore point; return
+    it as its bytes say, with its checksum."""
+    key, data = manifest_key(manifest), dump(manifest)
+    writing.store.put_new(key, data)
+    return load(Manifest, data, key)
 
 
-def point_of(manifest: Manifest, ref: DocumentRef) -> Point:
-    """Return the row of a manifest in the points table."""
-    documents = dict.fromkeys([ref.key, *(r.key for r in manifest.documents)])
-    return Point(
-        **asdict(manifest.totals),
-        number=manifest.number,
-        run=manifest.run,
-        origin=manifest.origin,
-        started_at=manifest.started_at,
-        committed_at=manifest.committed_at,
-        cluster_id=manifest.cluster_id,
-        isolation_level=manifest.isolation_level,
-        losses=len(manifest.losses),
-        warnings=len(manifest.warnings),
-        manifest=manifest.checksum,
-        documents=tuple(documents),
+def totals_of(segments: Sequence[Segment], *, topics: int, partitions: int, groups: int) -> Totals:
+    """Return the totals of a restore point that adds `segments`, and captured so many topics, partitions and groups."""
+    return Totals(
+        topics=topics,
+        partitions=partitions,
+        segments=len(segments),
+        records=sum(segment.count for segment in segments),
+        bytes=sum(segment.bytes for segment in segments),
+        stored_bytes=sum(segment.stored for segment in segments),
+        groups=groups,
     )
 
 

@@ -9,18 +9,11 @@ from typing import Protocol
 import click
 
 from kbackup.archive.catalog.labels import is_label
+from kbackup.archive.catalog.points import PointOverview, list_points
 from kbackup.archive.catalog.tables import fetch
 from kbackup.archive.lease import describe, holder
 from kbackup.archive.query.java import is_java_archive
-from kbackup.archive.query.overview import (
-    ArchiveOverview,
-    GroupPosition,
-    PartitionOverview,
-    PointOverview,
-    Sums,
-    TopicOverview,
-    list_points,
-)
+from kbackup.archive.query.overview import ArchiveOverview, GroupPosition, PartitionOverview, Sums, TopicOverview
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import (
@@ -103,7 +96,7 @@ def list_command(context: CommandContext, label: str | None) -> None:
     with ThreadPoolExecutor() as pool:
         holding = pool.submit(holder, store)
         fetch(state.points, state.incarnations, state.losses, state.past)
-    points = [p for p in list_points(archive) if label is None or label in p.labels]
+    points = [p for p in list_points(archive.state) if label is None or label in p.labels]
     lease, expired = holding.result(), state.expired
     reporter.table_of(_POINT_COLUMNS, points)
     for name, number in state.labels.items():

@@ -12,17 +12,19 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from msgspec import structs
+
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run
 from kbackup.archive.java import Flaw, JavaFolder
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.query.java import empty_groups, is_java_archive, java_topics, missing_indexes
 from kbackup.archive.reader import open_archive
-from kbackup.archive.repair.points import draft_of, groups_of_files, topic_states
+from kbackup.archive.repair.points import groups_of_files, manifest_of_files, topic_states
 from kbackup.archive.repair.segments import Arranged, Damaged, ToScan, Whole, arrange
 from kbackup.archive.run import WritingRun, begin_writing, open_or_create, put_manifest
 from kbackup.archive.segments.salvage import MOST_PARTITIONS, read_unlisted
-from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.table import Segment, in_table
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import AlreadyExistsError, CorruptError, NoArchiveError, NotFoundError, RefusedError, UsageError
 from kbackup.formats.index import decode_partition_index
@@ -153,10 +155,11 @@ def _commit(
     groups = groups_of_files(folder, sizes, {place[:2] for place in places}, root="")
     topics = topic_states(writing.next_point, places, chosen.segments, {}, {}, groups)
     segments = [s for some in chosen.segments.values() for s in some]
-    draft = draft_of(writing, writing.next_point, topics, segments, groups, chosen.losses, warnings)
-    manifest, new = put_manifest(writing, replace(draft, origin="folder"))
+    found = manifest_of_files(writing, writing.next_point, topics, segments, groups, chosen.losses, warnings)
+    manifest = put_manifest(writing, structs.replace(found, origin="folder"))
+    added = in_table(segments)
     writing.commit(
-        lambda state: end_run(add_point(state, writing.run, new), writing.run),
+        lambda state: end_run(add_point(state, manifest, added), writing.run),
         "adopt",
         f"restore point {manifest.number} of a folder of the Java tool",
     )

@@ -16,7 +16,7 @@ from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.copies import begin_copy, check_lineage, follow_source, only_point
 from kbackup.archive.catalog.copies import promote as promote_state
 from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
-from kbackup.archive.catalog.state import Point, State
+from kbackup.archive.catalog.state import PointRow, State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import ArchiveInfo, load
 from kbackup.archive.reader import Archive, open_archive
@@ -334,7 +334,7 @@ def _copy_segments(
     return objects, sent, present
 
 
-def _copy_documents(archive: Archive, target: Store, points: Sequence[Point]) -> None:
+def _copy_documents(archive: Archive, target: Store, points: Sequence[PointRow]) -> None:
     """Copy the documents of restore points, each checked against the reference to it."""
     documents = dict.fromkeys(ref for manifest in archive.manifests(points) for ref in manifest.documents)
     in_threads(archive.read_document, documents, THREADS)

@@ -23,6 +23,7 @@ import numpy as np
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Committed
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest, OpenRun
+from kbackup.archive.catalog.points import manifest_key, point_row
 from kbackup.archive.catalog.retention import drop_unreferenced, lose_segments
 from kbackup.archive.catalog.state import ExpiredPoint, State
 from kbackup.archive.derived import derived_files, put_files
@@ -447,11 +448,12 @@ def _add_new_points(
     for at, of_rank in enumerate(ranks):
         number, is_last = state.next_point, at == len(ranks) - 1
         ids = {key: life.topic_id for key, life in state.lives.items()}
-        draft = points.draft_behind(writing, head, of_rank, ids, job.sizes, captured, number, last=is_last)
-        manifest, new = put_manifest(writing, draft)
+        behind = points.manifest_behind(writing, head, of_rank, ids, job.sizes, captured, number, last=is_last)
+        manifest = put_manifest(writing, behind)
         job.new_points[number] = manifests[number] = manifest
         rows = attribute(of_rank, state, {number: manifest})
-        state = points.with_points(state, [new.point], number + 1)
+        row = point_row(manifest, manifest_key(manifest))
+        state = points.with_points(state, [row], number + 1)
         lives = points.lives_of(replace(state, segments=state.segments.append(rows)), manifests, job.sizes)
         state = points.with_rows(state, lives, rows, ())
         missing = missing_segments(state, manifests, named)

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.state import Point
+from kbackup.archive.catalog.points import damaged_segments
+from kbackup.archive.catalog.state import PointRow
 from kbackup.archive.catalog.tables import fetch
 from kbackup.archive.deletions import unseen_warnings
 from kbackup.archive.lease import is_held, read_lease
 from kbackup.archive.models import abort_command, load
-from kbackup.archive.query.overview import damaged_segments
 from kbackup.archive.reader import Archive
 from kbackup.archive.schemas import NOT_READ, SchemaIndex, unknown_ids
 from kbackup.archive.uncovered_schemas import uncovered
@@ -199,7 +199,7 @@ def archive_status(
     )
 
 
-def _newest_point(point: Point, at: datetime) -> NewestPoint:
+def _newest_point(point: PointRow, at: datetime) -> NewestPoint:
     has_schemas = any(key.endswith(f"/{layout.SCHEMAS}") for key in point.documents)
     return NewestPoint(point.number, point.committed_at, _age_at(at, point.committed_at), has_schemas)
 
@@ -367,7 +367,7 @@ def _interrupted_findings(
         yield StatusFinding("warning", "lease", message, "kbackup unlock")
 
 
-def _point_findings(archive: Archive, last: Point, allow_loss: bool) -> Iterator[StatusFinding]:
+def _point_findings(archive: Archive, last: PointRow, allow_loss: bool) -> Iterator[StatusFinding]:
     """Schemas that the newest restore point could not get, records whose schema nobody has, deletions that compaction
     may have removed unseen, and transactions that are open for long. That its documents are damaged is a finding
     too."""

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 
 import pyarrow as pa
 
+from kbackup.archive.catalog.points import PointOverview, list_points
 from kbackup.archive.models import Group, Schemas
 from kbackup.archive.query import browse, overview
 from kbackup.archive.query.content import Content, captured_groups
@@ -41,6 +42,21 @@ class RestorePoint:
     bytes: int
     losses: int
     _archive: Archive = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, shown: PointOverview, archive: Archive) -> RestorePoint:
+        """Return a restore point of an archive for programs: its times are values there, not text."""
+        committed_at = datetime.fromisoformat(shown.committed_at)
+        return cls(
+            number=shown.number,
+            committed_at=committed_at,
+            labels=shown.labels,
+            pinned=shown.pinned,
+            records=shown.records,
+            bytes=shown.bytes,
+            losses=shown.losses,
+            _archive=archive,
+        )
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -81,13 +97,8 @@ class ArchiveReader:
         """Every restore point, oldest first; none of a folder of the Java tool."""
         if self._archive is None:
             return ()
-        return tuple(
-            RestorePoint(
-                *(p.number, datetime.fromisoformat(p.committed_at), p.labels, p.pinned, p.records, p.bytes, p.losses),
-                self._archive,
-            )
-            for p in overview.list_points(self._archive)
-        )
+        archive = self._archive
+        return tuple(RestorePoint.of(shown, archive) for shown in list_points(archive.state))
 
     def at(self, *, restore_point: str | int = "latest", to_time: Time | None = None) -> ArchiveReader:
         """Return the archive as of a restore point (number or label) or as a restore of a moment would bring it back;

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import far_numbers
 from kbackup.archive.catalog.labels import is_label
+from kbackup.archive.catalog.points import PointOverview, list_points
 from kbackup.archive.java import JavaFolder
 from kbackup.archive.models import Loss, Manifest, Metadata, Schemas
 from kbackup.archive.query.browse import Catalogue, catalogue_of, java_catalogue
@@ -28,7 +29,7 @@ from kbackup.archive.query.groups import (
     sample_points,
 )
 from kbackup.archive.query.java import is_java_archive
-from kbackup.archive.query.overview import PointOverview, Sums, list_points, lost_ranges, sums_of
+from kbackup.archive.query.overview import Sums, lost_ranges, sums_of
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.schemas import NO_SCHEMAS, SchemaIndex, VersionUse, schema_uses
 from kbackup.config.models import Backup
@@ -407,7 +408,7 @@ class ArchiveCache:
                 raise
             self._archive = None
         archive = self._archive
-        self._points = list_points(archive) if archive is not None else []
+        self._points = list_points(archive.state) if archive is not None else []
         self._expired = sorted(archive.state.past_manifests) if archive is not None else []
         self._opened = reopenings
 

@@ -13,8 +13,8 @@ from math import ceil
 from statistics import median
 from typing import Literal, NamedTuple
 
+from kbackup.archive.catalog.points import PointOverview
 from kbackup.archive.query.content import ArchivedPartition
-from kbackup.archive.query.overview import PointOverview
 from kbackup.archive.segments.table import column_of
 from kbackup.util.times import calendar_text, ms_of
 

@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point
-from kbackup.archive.catalog.state import IncarnationRow, LossRow, Point
+from kbackup.archive.catalog.state import IncarnationRow, LossRow, PointRow
 from kbackup.archive.catalog.tables import SEGMENTS
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Capture, Groups, Loss, Metadata, PartitionState, TopicState
-from kbackup.archive.run import Draft, WritingRun, begin_writing, open_or_create, put_manifest
-from kbackup.archive.segments.table import Segment, to_batch
+from kbackup.archive.models import Capture, Groups, Loss, Manifest, Metadata, PartitionState, TopicState
+from kbackup.archive.run import TOOL, WritingRun, begin_writing, open_or_create, put_manifest, totals_of
+from kbackup.archive.segments.table import Segment, in_table, to_batch
 from kbackup.config.models import Backup
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.store.base import Store
@@ -136,7 +136,7 @@ def _commit_rows(
 
 def _row(run: str, number: int, partitions: int, added: Sequence[Segment]) -> dict[str, Any]:
     names = (layout.MANIFEST, layout.GROUPS, layout.METADATA)
-    point = Point(
+    point = PointRow(
         number=number,
         run=run,
         origin="cluster",
@@ -180,21 +180,21 @@ def _commit_point(
         groups=writing.put_document(number, layout.GROUPS, Groups(captured_at=_AT, groups=())),
         metadata=writing.put_document(number, layout.METADATA, metadata),
     )
-    draft = Draft(
+    manifest = Manifest(
+        archive_id=writing.archive_id,
         number=number,
+        run=writing.run,
+        previous=writing.previous,
+        tool=TOOL,
         started_at=_AT,
         committed_at=_AT,
-        cluster_id="",
-        topics=[topic],
-        segments=added,
         losses=_losses(number),
-        captures=[capture],
-        groups=0,
-        captured_topics=1,
-        captured_partitions=len(states),
+        totals=totals_of(added, topics=1, partitions=len(states), groups=0),
+        captures=(capture,),
+        topics=(topic,),
     )
-    _, new = put_manifest(writing, draft)
-    writing.commit(lambda state: add_point(state, writing.run, new), "backup", f"restore point {number}")
+    manifest, segments = put_manifest(writing, manifest), in_table(added)
+    writing.commit(lambda state: add_point(state, manifest, segments), "backup", f"restore point {number}")
 
 
 def _losses(number: int) -> tuple[Loss, ...]:

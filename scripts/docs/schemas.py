@@ -12,9 +12,10 @@ import msgspec
 
 from kbackup.archive import models
 from kbackup.archive.catalog import documents
+from kbackup.archive.catalog.points import PointOverview
 from kbackup.archive.models import Document, Transactions
 from kbackup.archive.query.groups import GroupOverview, GroupsOverview
-from kbackup.archive.query.overview import ArchiveOverview, PointOverview, TopicOverview
+from kbackup.archive.query.overview import ArchiveOverview, TopicOverview
 from kbackup.archive.restores.offset_map import FlowState
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.window import Choice

@@ -23,6 +23,7 @@ from kbackup.archive.models import (
     GroupOffset,
     Groups,
     Loss,
+    Manifest,
     Metadata,
     PartitionState,
     Schemas,
@@ -31,8 +32,8 @@ from kbackup.archive.models import (
 )
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.plan import PlannedTopic, RestorePlan
-from kbackup.archive.run import Draft, begin_writing, open_or_create, put_capture, put_manifest
-from kbackup.archive.segments.table import Segment
+from kbackup.archive.run import TOOL, begin_writing, open_or_create, put_capture, put_manifest, totals_of
+from kbackup.archive.segments.table import Segment, in_table
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.formats.record import encode
 from kbackup.jobs.retention import Expiry, Policy, expire
@@ -216,28 +217,37 @@ def commit_point(
         own = put_capture(writing, number, at, document, metadata)
         if isinstance(deletions, Deletions):
             deletions = writing.put_document(number, layout.DELETIONS, deletions)
-        draft = Draft(
+        earlier = head.captures if head is not None else ()
+        needed = tuple(capture for capture in earlier if capture.number in older)
+        totals = totals_of(
+            segments,
+            topics=len(captured),
+            partitions=sum(len(topic.partitions) for topic in captured),
+            groups=len(groups),
+        )
+        manifest = Manifest(
+            archive_id=writing.archive_id,
             number=number,
+            run=writing.run,
+            previous=writing.previous,
+            tool=TOOL,
             started_at=at,
             committed_at=at,
             cluster_id=cluster_id,
-            topics=topics,
-            segments=segments,
-            losses=losses,
-            warnings=warnings,
-            captures=(*(c for c in (head.captures if head is not None else ()) if c.number in older), own),
+            losses=tuple(losses),
+            warnings=tuple(warnings),
+            totals=totals,
+            captures=(*needed, own),
             schemas=writing.put_document(number, layout.SCHEMAS, schemas) if schemas is not None else None,
             transactions=transactions,
             deletions=deletions,
-            groups=len(groups),
-            captured_topics=len(captured),
-            captured_partitions=sum(len(t.partitions) for t in captured),
+            topics=tuple(topics),
         )
-        _, new = put_manifest(writing, draft)
+        manifest, added = put_manifest(writing, manifest), in_table(segments)
 
         def operation(state: State) -> State:
             state = replace(state, next_point=max(number, state.next_point))
-            return end_run(add_point(state, writing.run, new), writing.run)
+            return end_run(add_point(state, manifest, added), writing.run)
 
         writing.commit(operation, "backup", "test")
         writing.refresh_derived()

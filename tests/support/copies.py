@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
-from kbackup.archive.catalog.state import Point, State
+from kbackup.archive.catalog.state import PointRow, State
 from kbackup.archive.query.content import content_of
 from kbackup.archive.reader import open_archive
 from kbackup.errors import NoArchiveError
@@ -133,7 +133,7 @@ def point_copied(source: Store, target: Store, point: str = "latest") -> CopyRep
     return copy_archive(source, target, 60, Silent(), point=point)
 
 
-def reached(store: Store) -> tuple[Point, ...]:
+def reached(store: Store) -> tuple[PointRow, ...]:
     try:
         return open_archive(store).restore_points
     except NoArchiveError:

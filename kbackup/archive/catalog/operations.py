@@ -6,29 +6,19 @@ closed, `RefusedError` and `UsageError` for what the state does not permit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from kbackup.archive.catalog.documents import OpenRun
 from kbackup.archive.catalog.labels import check_label
-from kbackup.archive.catalog.state import IncarnationRow, LossRow, Point, State, highest_incarnations
-from kbackup.archive.models import Loss
+from kbackup.archive.catalog.points import loss_rows, manifest_key, point_row
+from kbackup.archive.catalog.state import IncarnationRow, State, highest_incarnations
+from kbackup.archive.models import Manifest
 from kbackup.errors import LeaseLostError, RefusedError, UsageError
 from kbackup.types import Incarnation
-
-
-@dataclass(frozen=True, eq=False)
-class NewPoint:
-    """A restore point to add. `segments` has the schema `tables.SEGMENTS` without `point`. `incarnations` maps each
-    (topic, incarnation) that the restore point has to its topic id; the incarnation of a loss is in `losses`."""
-
-    point: Point
-    segments: pa.Table
-    incarnations: Mapping[Incarnation, str]
-    losses: Sequence[tuple[int, Loss]] = ()
 
 
 def begin_run(state: State, run: OpenRun) -> State:
@@ -75,25 +65,29 @@ def reserve_incarnations(state: State, run: str, incarnations: Mapping[Incarnati
     return replace(state, incarnations=state.incarnations.append(lives))
 
 
-def add_point(state: State, run: str, new: NewPoint) -> State:
-    """Add the next restore point of `run`, with its segments, losses and incarnations."""
-    check_open(state, run)
-    number = new.point.number
+def add_point(state: State, manifest: Manifest, segments: pa.Table) -> State:
+    """Add the next restore point of a run, with its losses and its incarnations. `segments` are those that it adds, in
+    the schema of `segments.table.SCHEMA`: the catalog's, but for the restore point."""
+    check_open(state, manifest.run)
+    number, row = manifest.number, point_row(manifest, manifest_key(manifest))
     if number != state.next_point:
         raise RefusedError(f"restore point {number} is not the next one, {state.next_point}", "run again")
+    # a sweep may have deleted the documents of an older restore point: only the newest one's are there for certain
     known = state.newest.documents if state.newest is not None else ()
     prefix = f"points/{number:010d}-"
-    for key in new.point.documents:
+    for key in row.documents:
         if key not in known and not key.startswith(prefix):
             raise RefusedError(f"restore point {number} refers to {key}, which the newest one does not", "run again")
-    column = pa.array([number] * len(new.segments), pa.int64())
+    present = {key: topic.id for key, topic in manifest.incarnations().items()}
+    numbers = pa.array([number] * len(segments), pa.int64())
+    added = segments.append_column(state.segments.schema.field("point"), numbers)
     return replace(
         state,
         next_point=number + 1,
-        points=state.points.append([new.point]),
-        segments=state.segments.append(new.segments.append_column(state.segments.schema.field("point"), column)),
-        losses=state.losses_with(LossRow(number, incarnation, loss) for incarnation, loss in new.losses),
-        incarnations=_advance(state, number, new.incarnations),
+        points=state.points.append([row]),
+        segments=state.segments.append(added),
+        losses=state.losses_with(loss_rows(manifest)),
+        incarnations=_advance(state, number, present),
     )
 
 

@@ -22,7 +22,7 @@ from kbackup.archive.segments.table import integers, schema_of
 from kbackup.types import Incarnation, IncarnationPartition, Int64Array
 
 
-class Point(NamedTuple):
+class PointRow(NamedTuple):
     """One row per restore point. `segments`, `records` and bytes count what it added; `losses` and `warnings` are
     counts. `manifest` is the checksum of its manifest; `documents` are the keys of the documents that it needs, that
     one first.
@@ -148,7 +148,7 @@ class HistoryRow(NamedTuple):
 
 
 SCHEMAS = {
-    "points": schema_of(Point),
+    "points": schema_of(PointRow),
     "incarnations": schema_of(IncarnationRow),
     "segments": SEGMENTS,
     "losses": LOSSES,
@@ -189,7 +189,7 @@ class State:
         return {name: getattr(self, name) for name in SCHEMAS}
 
     @cached_property
-    def restore_points(self) -> tuple[Point, ...]:
+    def restore_points(self) -> tuple[PointRow, ...]:
         """Every restore point, in order of its number."""
         return tuple(sorted(_points(self.points.read())))
 
@@ -243,21 +243,21 @@ class State:
         return len(self.past_manifests.keys() - set(self.numbers.tolist()))
 
     @cached_property
-    def newest(self) -> Point | None:
+    def newest(self) -> PointRow | None:
         """The newest restore point. No other row becomes a Python value: a commit asks for it."""
         return self._numbered(int(self.numbers[-1])) if len(self.points) else None
 
     @property
-    def oldest(self) -> Point | None:
+    def oldest(self) -> PointRow | None:
         return self._numbered(int(self.numbers[0])) if len(self.points) else None
 
-    def _numbered(self, number: int) -> Point:
+    def _numbered(self, number: int) -> PointRow:
         """One row, which exists."""
         table = self.points.read()
         at = np.flatnonzero(integers(table, "number") == number)
         return next(_points(table.slice(int(at[0]), 1)))
 
-    def point(self, number: int) -> Point | None:
+    def point(self, number: int) -> PointRow | None:
         at = bisect_left(self.restore_points, (number,))
         found = self.restore_points[at] if at < len(self.restore_points) else None
         return found if found is not None and found.number == number else None
@@ -280,10 +280,10 @@ def _loss_row(columns: dict[str, Any]) -> LossRow:
     return LossRow(point, incarnation, Loss(**columns))
 
 
-def _points(table: pa.Table) -> Iterator[Point]:
-    columns: list[list[Any]] = [column.to_pylist() for column in table.select(Point._fields).columns]
+def _points(table: pa.Table) -> Iterator[PointRow]:
+    columns: list[list[Any]] = [column.to_pylist() for column in table.select(PointRow._fields).columns]
     columns[-1] = [tuple(keys) for keys in columns[-1]]
-    return map(Point._make, zip(*columns, strict=True))
+    return map(PointRow._make, zip(*columns, strict=True))
 
 
 def highest_incarnations(incarnations: Iterable[Incarnation]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from kbackup.archive.catalog.state import LogStart, Point
+from kbackup.archive.catalog.state import LogStart, PointRow
 from kbackup.archive.deletions import deleted_offsets, deleted_records, unseen_warnings
 from kbackup.archive.models import Group, GroupOffset, Loss, Manifest, TopicState
 from kbackup.archive.reader import Archive
@@ -329,7 +329,7 @@ def choice_of(view: View, window: Window, ranges: Iterable[str], excluded: Itera
     )
 
 
-def captured_by(archive: Archive, points: Sequence[Point], moment: int) -> tuple[Manifest | None, str | None, str]:
+def captured_by(archive: Archive, points: Sequence[PointRow], moment: int) -> tuple[Manifest | None, str | None, str]:
     """Return the newest of `points` whose groups were captured by `moment`, with the time of that capture, and both in
     words. Groups are captured before ends are looked up, so no offset of them is later than its records."""
     for point in reversed(points):
@@ -348,7 +348,7 @@ def captured_by(archive: Archive, points: Sequence[Point], moment: int) -> tuple
 def _at(
     archive: Archive,
     upto: Manifest,
-    points: Sequence[Point],
+    points: Sequence[PointRow],
     point: Manifest | None,
     at: str | None,
     note: str,

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kbackup.archive.catalog.points import PointOverview
 from kbackup.archive.models import Group, GroupOffset, Manifest, TopicState
 from kbackup.archive.query.content import captured_groups
 from kbackup.archive.query.java import java_content, java_topics
-from kbackup.archive.query.overview import PointOverview
 from kbackup.archive.reader import Archive
 from kbackup.errors import CorruptError
 from kbackup.store.base import Store

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
-from kbackup.archive.catalog.state import Point, State
+from kbackup.archive.catalog.points import PointOverview, point_overview
+from kbackup.archive.catalog.state import State
 from kbackup.archive.deletions import deleted_records
 from kbackup.archive.models import Loss, Manifest, TopicState, Transactions
 from kbackup.archive.query.content import (
@@ -84,62 +84,6 @@ def sums_of(partitions: Iterable[ArchivedPartition]) -> Sums:
     )
 
 
-# The restore points of an archive, summed up from the catalog.
-
-
-@dataclass(frozen=True, slots=True)
-class PointOverview:
-    """A restore point. Counts and sizes are what it added, `losses` and `warnings` are counts; `damaged` counts the
-    segments that it has lost since. `origin` is what it was made from."""
-
-    number: int
-    origin: str
-    started_at: str
-    committed_at: str
-    topics: int
-    partitions: int
-    segments: int
-    records: int
-    bytes: int
-    stored_bytes: int
-    groups: int
-    losses: int
-    warnings: int
-    damaged: int = 0
-    pinned: bool = False
-    labels: tuple[str, ...] = ()
-
-
-def list_points(archive: Archive) -> list[PointOverview]:
-    """Return every restore point, oldest first."""
-    damage = damaged_segments(archive.state)
-    return [point_overview(point, archive.state, damage.get(point.number, 0)) for point in archive.restore_points]
-
-
-def damaged_segments(state: State) -> dict[int, int]:
-    """Count, by restore point, its segments that were found lost or damaged; restore points without any are left
-    out."""
-    numbers: list[int] = state.numbers.tolist()
-    last = state.last_points()
-    counts: dict[int, int] = {}
-    for row in state.losses.dicts():
-        if row["kind"] == "damaged":
-            end = last.get((row["topic"], row["incarnation"]), 0)
-            for number in numbers[bisect_left(numbers, row["point"]) : bisect_left(numbers, end + 1)]:
-                counts[number] = counts.get(number, 0) + 1
-    return counts
-
-
-def point_overview(point: Point, state: State, damaged: int = 0) -> PointOverview:
-    columns = {name: value for name, value in point._asdict().items() if name in PointOverview.__slots__}
-    return PointOverview(
-        **columns,
-        damaged=damaged,
-        pinned=point.number in state.pins,
-        labels=tuple(sorted(name for name, number in state.labels.items() if number == point.number)),
-    )
-
-
 # Say what an archive can't have of a window that ends in time, for records in order of their timestamps.
 #
 # Otherwise the end of the archive would be taken for the end of the window.
@@ -197,11 +141,13 @@ def lost_ranges(archive: Archive, manifest: Manifest) -> dict[IncarnationPartiti
     """Return ranges of offsets (end exclusive) whose records the archive lacks at a restore point, as far as they are
     known."""
     ranges: dict[IncarnationPartition, list[tuple[int, int]]] = {}
-    for row in archive.state.losses.dicts():
-        known = None not in (row["partition"], row["start"], row["end"])
-        if known and row["kind"] in ("retention", "damaged") and row["point"] <= manifest.number:
-            key = row["topic"], row["incarnation"], row["partition"]
-            ranges.setdefault(key, []).append((row["start"], row["end"]))
+    for row in archive.state.lost:
+        loss = row.loss
+        if loss.partition is None or loss.start is None or loss.end is None:
+            continue
+        if loss.kind in ("retention", "damaged") and row.point <= manifest.number:
+            key = loss.topic, row.incarnation, loss.partition
+            ranges.setdefault(key, []).append((loss.start, loss.end))
     return ranges
 
 

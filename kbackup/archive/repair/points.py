@@ -15,10 +15,10 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 
-from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import drop_superseded
-from kbackup.archive.catalog.state import ExpiredPoint, IncarnationRow, LossRow, Point, State
+from kbackup.archive.catalog.points import loss_rows, point_row
+from kbackup.archive.catalog.state import ExpiredPoint, IncarnationRow, LossRow, PointRow, State
 from kbackup.archive.models import (
     Capture,
     Deletions,
@@ -38,7 +38,7 @@ from kbackup.archive.models import (
 )
 from kbackup.archive.repair.base import Documents, RepairBase, Sizes
 from kbackup.archive.repair.segments import damaged_ranges
-from kbackup.archive.run import Draft, WritingRun, point_of, put_capture
+from kbackup.archive.run import TOOL, WritingRun, put_capture, totals_of
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import without
 from kbackup.errors import CorruptError, NotFoundError
@@ -116,7 +116,7 @@ class ManifestRebuilder:
                 start = loss.start if loss.start is not None else loss.end
                 extent = _Extent(lost.point, loss.partition, start, loss.end - 1, 0, 0)
                 extents[lost.incarnation_key].append(extent)
-        new: dict[int, Point] = {}
+        new: dict[int, PointRow] = {}
         for point in state.restore_points:
             manifest = self.manifests.get(point.number)
             notes: list[str] = []
@@ -143,7 +143,7 @@ class ManifestRebuilder:
             )
             ref = self.writing.put_document(point.number, layout.MANIFEST, made)
             self.manifests[point.number] = load(Manifest, self.writing.store.get(ref.key), ref.key)
-            new[point.number] = point_of(self.manifests[point.number], ref)
+            new[point.number] = point_row(self.manifests[point.number], ref.key)
         if not new:
             return state
         return replace(
@@ -205,7 +205,7 @@ class ManifestRebuilder:
         self.documents[ref.key] = (document, ref)
         return ref
 
-    def _manifest(self, state: State, point: Point, extents: Mapping[Incarnation, list[_Extent]]) -> Manifest:
+    def _manifest(self, state: State, point: PointRow, extents: Mapping[Incarnation, list[_Extent]]) -> Manifest:
         before = self.manifests.get(max((n for n in self.manifests if n < point.number), default=0))
         after = self.manifests.get(min((n for n in self.manifests if n > point.number), default=0))
         own = self._own_capture(point)
@@ -233,7 +233,7 @@ class ManifestRebuilder:
             run=self.writing.run,
             previous=max((n for n in state.numbers.tolist() if n < point.number), default=None),
             origin="repair",
-            tool=f"kbackup {__version__}",
+            tool=TOOL,
             started_at=point.started_at,
             committed_at=point.committed_at,
             cluster_id=point.cluster_id,
@@ -251,7 +251,7 @@ class ManifestRebuilder:
         document, ref = self.documents.get(key, (None, None))
         return ref if isinstance(document, kind) else None
 
-    def _own_capture(self, point: Point) -> Capture:
+    def _own_capture(self, point: PointRow) -> Capture:
         """Return the capture of a restore point whose manifest is lost, by the documents that its row names."""
 
         def newest(name: str, kind: type[Document]) -> DocumentRef:
@@ -266,7 +266,7 @@ class ManifestRebuilder:
 
 def _lost_topic(
     state: State,
-    point: Point,
+    point: PointRow,
     key: Incarnation,
     extents: Sequence[_Extent],
     beside: tuple[Manifest | None, Manifest | None],
@@ -399,7 +399,7 @@ def groups_of_files(
     )
 
 
-def draft_behind(
+def manifest_behind(
     writing: WritingRun,
     head: Manifest | None,
     segments: Sequence[Segment],
@@ -409,9 +409,9 @@ def draft_behind(
     number: int,
     *,
     last: bool,
-) -> Draft:
-    """Restore point `number` of `segments` behind `head`: their topics, with the partitions and configs that they had
-    when they were `captured`. The `last` one has the other topics of `head` as well, as they are there."""
+) -> Manifest:
+    """Return restore point `number` of `segments` behind `head`: their topics, with the partitions and configs that
+    they had when they were `captured`. The `last` one has the other topics of `head` as well, as they are there."""
     by_partition: dict[IncarnationPartition, list[Segment]] = defaultdict(list)
     for s in segments:
         by_partition[s.incarnation_partition].append(s)
@@ -431,11 +431,12 @@ def draft_behind(
     captures = [c for c in (head.captures if head is not None else ()) if c.number in needed]
     settings = [topic for topic in (*known.values(), *(t for _, t in empty)) if topic is not None]
     cluster_id = head.cluster_id if head is not None else ""
-    draft = draft_of(writing, number, made, segments, groups, cluster_id=cluster_id, settings=settings)
-    return replace(
-        draft,
-        topics=sorted([*made, *carried], key=lambda t: t.name),
-        captures=[*captures, *draft.captures],
+    found = manifest_of_files(writing, number, made, segments, groups, cluster_id=cluster_id, settings=settings)
+    topics = sorted([*made, *carried], key=lambda t: t.name)
+    return msgspec.structs.replace(
+        found,
+        topics=tuple(topics),
+        captures=(*captures, *found.captures),
         isolation_level=head.isolation_level if head is not None else "read_committed",
         deletions=head.deletions if head is not None else None,
     )
@@ -460,7 +461,7 @@ def _empty_topics(
     return topics
 
 
-def draft_of(
+def manifest_of_files(
     writing: WritingRun,
     number: int,
     topics: Sequence[TopicState],
@@ -470,28 +471,32 @@ def draft_of(
     warnings: Sequence[str] = (),
     cluster_id: str = "",
     settings: Sequence[TopicMetadata] = (),
-) -> Draft:
-    """Restore point `number` of `writing`, with documents of its own; `settings` are the configs that are known."""
+) -> Manifest:
+    """Return restore point `number` of `writing`, with documents of its own; `settings` are the configs that are
+    known."""
     at = now()
     unknown = NotCarried(part=None, what="cluster", reason="failed", why="nothing tells of it")
     metadata = Metadata(
         captured_at=at, cluster_id=cluster_id, brokers=0, topics=tuple(settings), not_carried=(unknown,)
     )
-    return Draft(
+    capture = put_capture(writing, number, at, groups, metadata)
+    partitions = sum(len(topic.partitions) for topic in topics)
+    return Manifest(
+        archive_id=writing.archive_id,
         number=number,
+        run=writing.run,
+        previous=writing.previous,
+        origin="repair",
+        tool=TOOL,
         started_at=at,
         committed_at=at,
-        origin="repair",
         cluster_id=cluster_id,
-        topics=topics,
-        segments=segments,
-        losses=losses,
-        warnings=warnings,
-        not_known=not_known(topics, {t.name for t in settings}),
-        captures=[put_capture(writing, number, at, groups, metadata)],
-        groups=len(groups.groups),
-        captured_topics=len(topics),
-        captured_partitions=sum(len(t.partitions) for t in topics),
+        losses=tuple(losses),
+        warnings=tuple(warnings),
+        not_known=tuple(not_known(topics, {t.name for t in settings})),
+        totals=totals_of(segments, topics=len(topics), partitions=partitions, groups=len(groups.groups)),
+        captures=(capture,),
+        topics=tuple(topics),
     )
 
 
@@ -527,7 +532,7 @@ def listed_manifests(state: State, documents: Documents) -> dict[int, Manifest]:
     return manifests
 
 
-def unlisted_points(base: RepairBase, documents: Documents) -> dict[int, tuple[Manifest, Point]]:
+def unlisted_points(base: RepairBase, documents: Documents) -> dict[int, tuple[Manifest, PointRow]]:
     """Return, by number, whole manifests of restore points that the base lacks. Of two with one number the later one is
     returned. Below the next number of the newest catalog only restore points that its table may have lost are returned.
     Beside a whole base only those of the open run are: its catalog may be lost, and no later run has given the number
@@ -537,7 +542,7 @@ def unlisted_points(base: RepairBase, documents: Documents) -> dict[int, tuple[M
     least = 0 if "points" in base.stale or base.committed.catalog is None else state.next_point
     open_run = state.open_run.run if state.open_run is not None else ""
     points = [
-        (document, point_of(document, ref))
+        (document, point_row(document, ref.key))
         for document, ref in documents.values()
         if isinstance(document, Manifest)
         and document.archive_id == state.archive_id
@@ -590,11 +595,8 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
 def losses_of(state: State, manifests: Mapping[int, Manifest]) -> list[LossRow]:
     """Return the losses that manifests have and `state` lacks."""
     known = set(state.lost)
-    losses: list[LossRow] = []
-    for number, manifest in sorted(manifests.items()):
-        incarnations = {t.name: t.incarnation for t in manifest.topics}
-        losses += [LossRow(number, incarnations.get(loss.topic, 1), loss) for loss in manifest.losses]
-    return [loss for loss in losses if loss not in known]
+    found = [row for _, manifest in sorted(manifests.items()) for row in loss_rows(manifest)]
+    return [row for row in found if row not in known]
 
 
 def without_expired(state: State) -> State:
@@ -619,7 +621,7 @@ def with_rows(state: State, lives: Sequence[IncarnationRow], segments: pa.Table,
     )
 
 
-def with_points(state: State, points: Iterable[Point], next_point: int) -> State:
+def with_points(state: State, points: Iterable[PointRow], next_point: int) -> State:
     """`state` with restore points that it lacks, and without those that were let go."""
     past = state.past_manifests
     rows = [p for p in state.restore_points if past.get(p.number) != p.manifest]

@@ -184,6 +184,11 @@ def to_batch(segments: Sequence[Segment]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
+def in_table(segments: Iterable[Segment]) -> pa.Table:
+    """Return a table of segments, in their order in a catalog."""
+    return pa.Table.from_batches([to_batch(sorted(segments, key=in_order))])
+
+
 def values_of(column: pa.Array[Any]) -> list[Any]:
     """Return a column as Python values. Text of ASCII is cut out of one string: pyarrow takes 0.6 µs for each text."""
     if len(column) and column.type == pa.string() and not column.null_count:

@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Committed, check_archive, check_catalog, far_numbers, list_catalogs, state_of
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest, TableRef
-from kbackup.archive.catalog.state import SCHEMAS, Point, State
+from kbackup.archive.catalog.state import SCHEMAS, PointRow, State
 from kbackup.archive.catalog.sweep import table_refs
 from kbackup.archive.catalog.tables import open_rows, read_ref
 from kbackup.archive.identity import ANOTHER_COPY, check_encryption
@@ -141,7 +141,7 @@ class Survey:
     documents_whole: bool = True
 
     @property
-    def points(self) -> tuple[Point, ...]:
+    def points(self) -> tuple[PointRow, ...]:
         return self.archive.restore_points if self.archive is not None else ()
 
 
@@ -287,7 +287,7 @@ _NAMING = {"points": "documents", "segments": "key"}
 """The tables that name objects, and the column that does."""
 
 
-def _manifest(archive: Archive, point: Point, sizes: Sizes, findings: Findings) -> tuple[Manifest | None, bool]:
+def _manifest(archive: Archive, point: PointRow, sizes: Sizes, findings: Findings) -> tuple[Manifest | None, bool]:
     """Return the manifest of a restore point, None if it is damaged; and whether all documents that it needs are
     whole."""
     damaged = Findings()

@@ -32,8 +32,9 @@ from kbackup.archive.models import (
     Transactions,
 )
 from kbackup.archive.query.selection import Selection, Selections
-from kbackup.archive.run import Draft, WritingRun, begin_writing, check_written, open_or_create, put_manifest
+from kbackup.archive.run import TOOL, WritingRun, begin_writing, check_written, open_or_create, put_manifest, totals_of
 from kbackup.archive.secrets import as_archived
+from kbackup.archive.segments.table import in_table
 from kbackup.config.models import Backup
 from kbackup.errors import ClusterError, KbackupError, MismatchError, RefusedError
 from kbackup.formats.schema_ids import merge
@@ -375,28 +376,38 @@ def commit(
     not_carried = [f"group {group} is not in this restore point: {why}" for group, why in groups.not_carried.items()]
     older = {t.captured for t in checked.topics} - {number}
     earlier = session.head.captures if session.head is not None else ()
-    draft = Draft(
+    warnings = (*plan.warnings, *not_carried, *settings_warnings(settings), *taken.warnings, *checked.warnings)
+    needed = tuple(capture for capture in earlier if capture.number in older)
+    totals = totals_of(
+        read.segments,
+        topics=len(plan.topics),
+        partitions=sum(len(topic.partitions) for topic in plan.topics),
+        groups=len(groups.groups),
+    )
+    manifest = Manifest(
+        archive_id=run.archive_id,
         number=number,
+        run=run.run,
+        previous=run.previous,
+        tool=TOOL,
         started_at=snapshot.started_at,
         committed_at=now(),
         cluster_id=source.id,
         isolation_level=source.isolation_level,
-        topics=checked.topics,
-        segments=read.segments,
-        losses=[*plan.losses, *planning.vanished_losses(plan, read.vanished)],
-        warnings=(*plan.warnings, *not_carried, *settings_warnings(settings), *taken.warnings, *checked.warnings),
-        captures=(*(c for c in earlier if c.number in older), put_documents(session, snapshot)),
+        losses=(*plan.losses, *planning.vanished_losses(plan, read.vanished)),
+        warnings=warnings,
+        totals=totals,
+        captures=(*needed, put_documents(session, snapshot)),
         schemas=put_schemas(session, taken.schemas),
         transactions=snapshot.ends.transactions,
         deletions=put_deletions(session, checked.deletions),
-        groups=len(groups.groups),
-        captured_topics=len(plan.topics),
-        captured_partitions=sum(len(t.partitions) for t in plan.topics),
+        topics=tuple(checked.topics),
     )
-    manifest, new = put_manifest(run, draft)
+    manifest = put_manifest(run, manifest)
+    segments = in_table(read.segments)
 
     def operation(state: State) -> State:
-        added = operations.add_point(state, run.run, new)
+        added = operations.add_point(state, manifest, segments)
         added = operations.label_point(added, label, number) if label else added
         return operations.end_run(added, run.run) if last else added
 

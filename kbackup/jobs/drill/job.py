@@ -14,10 +14,10 @@ from importlib.metadata import version
 import msgspec
 
 from kbackup import __version__
+from kbackup.archive.catalog.points import damaged_segments
 from kbackup.archive.models import Manifest
 from kbackup.archive.query.content import Content
 from kbackup.archive.query.java import open_archive_or_folder
-from kbackup.archive.query.overview import damaged_segments
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.window import Choice

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
-from kbackup.archive.catalog.state import Point
+from kbackup.archive.catalog.state import PointRow
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump
 from kbackup.archive.query.selection import Selection, check_selection
@@ -60,7 +60,7 @@ class Addition(NamedTuple):
     """Segments to export for a restore point: `segments` in order of topic, incarnation, partition and offset;
     `partitions` is how many each of their topics had."""
 
-    point: Point
+    point: PointRow
     segments: Sequence[Segment]
     partitions: dict[Incarnation, int]
 
@@ -129,7 +129,7 @@ class Additions:
         last = self._archive.state.next_point
         return damaged(self._archive, number, last, lambda tp: tp.topic in topics and topic in (None, tp.topic))
 
-    def _partitions(self, point: Point, places: Iterable[IncarnationPartition]) -> dict[Incarnation, int]:
+    def _partitions(self, point: PointRow, places: Iterable[IncarnationPartition]) -> dict[Incarnation, int]:
         """Return the number of partitions of each topic; of an ended incarnation, up to the last of `places`."""
         if point.number not in self._counts:
             topics = self._archive.manifest(point).topics
@@ -141,7 +141,7 @@ class Additions:
             partitions[key] = max(partitions.get(key, counts.get(key, 0)), partition + 1)
         return partitions
 
-    def _points(self, number: int) -> list[Point]:
+    def _points(self, number: int) -> list[PointRow]:
         """Return the restore points after `number`; `RefusedError` if the archive is behind."""
         if number >= self._archive.state.next_point:
             raise RefusedError(
@@ -151,7 +151,7 @@ class Additions:
             )
         return [p for p in self._archive.restore_points if p.number > number]
 
-    def _of(self, point: Point) -> tuple[Ordered, dict[str, list[IncarnationPartition]]]:
+    def _of(self, point: PointRow) -> tuple[Ordered, dict[str, list[IncarnationPartition]]]:
         """Return the selected segments that came with `point`, and their partitions by topic."""
         if point.number not in self._added:
             before = max((p.number for p in self._archive.restore_points if p.number < point.number), default=0)

@@ -20,8 +20,9 @@ from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Capture, Groups, Manifest
 from kbackup.archive.reader import Archive
-from kbackup.archive.run import Draft, WritingRun, open_or_create, put_manifest
+from kbackup.archive.run import TOOL, WritingRun, open_or_create, put_manifest, totals_of
 from kbackup.archive.secrets import as_archived
+from kbackup.archive.segments.table import in_table
 from kbackup.config.models import Backup
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.backup.job import begin_point
@@ -119,26 +120,29 @@ def _commit(writing: WritingRun, options: Backup, merged: Merged, started_at: st
         groups=groups or writing.put_document(number, layout.GROUPS, Groups(captured_at=started_at, groups=())),
         metadata=writing.put_document(number, layout.METADATA, merged.metadata),
     )
-    draft = Draft(
+    needed = tuple(c for c in (head.captures if head else ()) if c.number in captured)
+    manifest = Manifest(
+        archive_id=writing.archive_id,
         number=number,
+        run=writing.run,
+        previous=writing.previous,
+        tool=TOOL,
         started_at=started_at,
         committed_at=now(),
         cluster_id=merged.metadata.cluster_id,
         isolation_level=options.isolation_level,
-        topics=topics,
-        segments=(),
         warnings=(*merged.warnings, *settings_warnings(merged.metadata)),
-        captures=(*(c for c in (head.captures if head else ()) if c.number in captured), own),
+        totals=totals_of((), topics=0, partitions=0, groups=0),
+        captures=(*needed, own),
         schemas=head.schemas if head else None,
         deletions=head.deletions if head else None,
-        groups=0,
-        captured_topics=0,
-        captured_partitions=0,
+        topics=tuple(topics),
     )
-    manifest, new = put_manifest(writing, draft)
+    manifest = put_manifest(writing, manifest)
+    no_segments = in_table(())
 
     def operation(state: State) -> State:
-        added = add_point(state, writing.run, new)
+        added = add_point(state, manifest, no_segments)
         added = label_point(added, label, number) if label else added
         # an interrupted backup has left segments: an open run has the next backup look for them
         return added if writing.interrupted else end_run(added, writing.run)

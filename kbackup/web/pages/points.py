@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
+from kbackup.archive.catalog.points import list_points
 from kbackup.archive.models import Metadata
-from kbackup.archive.query.overview import list_points
 from kbackup.archive.secrets import without_secrets
 from kbackup.errors import UsageError
 from kbackup.metadata.entities import (
@@ -213,7 +213,7 @@ def point(request: Requested, number: str) -> HTMLResponse:
     snapshot = shown.snapshot
     if snapshot.point is None or snapshot.archive is None:
         raise UsageError("a folder of the Java tool has no restore points", "see its topics")
-    points = list_points(snapshot.archive)  # a later list may not have this restore point
+    points = list_points(snapshot.archive.state)  # a later list may not have this restore point
     at = [p.number for p in points].index(snapshot.point.number)
     metadata = snapshot.metadata()
     sizes = {ref.key: ref.size for ref in snapshot.point.documents}

@@ -11,9 +11,10 @@ from urllib.parse import urlencode
 from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
+from kbackup.archive.catalog.points import PointOverview
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
 from kbackup.archive.query.groups import GroupOverview
-from kbackup.archive.query.overview import Growth, PointOverview, added_after, growth_of, sums_of
+from kbackup.archive.query.overview import Growth, added_after, growth_of, sums_of
 from kbackup.archive.query.selection import exact_entry
 from kbackup.errors import UsageError
 from kbackup.types import Incarnation

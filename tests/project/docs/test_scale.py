@@ -11,8 +11,10 @@ import pytest
 
 from kbackup.archive.catalog.operations import add_point
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.run import Draft, begin_writing, put_manifest
+from kbackup.archive.models import Manifest
+from kbackup.archive.run import TOOL, begin_writing, put_manifest, totals_of
 from kbackup.archive.segments.read import FETCH_SPAN
+from kbackup.archive.segments.table import in_table
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.config.models import Backup, Follow
 from kbackup.jobs.backup.follow import _CAPTURE_EVERY
@@ -64,19 +66,20 @@ def test_the_cost_of_a_mirror() -> None:
         store.calls.clear()
         new = write_block(store, SegmentTarget("orders", 1, 0, 1 << 24, "none"), block(range(10, 20)))
         state = topic_state("orders", 2, "present", [(0, 20, [*old, *new])])
-        draft = Draft(
+        manifest = Manifest(
+            archive_id=run.archive_id,
             number=2,
+            run=run.run,
+            previous=run.previous,
+            tool=TOOL,
             started_at=head.started_at,
             committed_at=head.committed_at,
-            topics=[state],
-            segments=new,
-            captures=[msgspec.structs.replace(head.captures[0], number=2)],
-            groups=0,
-            captured_topics=1,
-            captured_partitions=1,
+            totals=totals_of(new, topics=1, partitions=1, groups=0),
+            captures=(msgspec.structs.replace(head.captures[0], number=2),),
+            topics=(state,),
         )
-        _, point = put_manifest(run, draft)
-        run.commit(lambda state: add_point(state, run.run, point), "backup", "test")
+        manifest, added = put_manifest(run, manifest), in_table(new)
+        run.commit(lambda state: add_point(state, manifest, added), "backup", "test")
         # two of the segment, manifest, two tables, catalog, and a look behind: 2 x P + 5; the apply half adds P + 1
         assert Counter(operation for operation, _ in store.calls) == {"commit": 2, "put_new": 4}
     mirroring, follow, busy = (DOCS / "mirroring.md").read_text("utf-8"), Follow(), 4

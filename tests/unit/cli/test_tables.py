@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup import cli
+from kbackup.archive.catalog.points import PointOverview
 from kbackup.archive.query.groups import GroupsOverview
-from kbackup.archive.query.overview import ArchiveOverview, PointOverview, TopicOverview
+from kbackup.archive.query.overview import ArchiveOverview, TopicOverview
 from kbackup.cli import backup, cat, diff, expire, groups, info, restore, verify
 from kbackup.cli.common.output import Cell, Column, Reporter
 from kbackup.cli.mirror import show_dry_run, status, translate
@@ -140,7 +141,7 @@ def test_reports_fit_80_columns(name: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_commands_fit_80_columns(name: str, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     level = {"ls": "topics", "ls TOPIC": "partitions", "ls TOPIC:N": "segments"}.get(name, "")
-    monkeypatch.setattr(info, "list_points", lambda archive: [hostile(PointOverview)] * 100)
+    monkeypatch.setattr(info, "list_points", lambda state: [hostile(PointOverview)] * 100)
     monkeypatch.setattr(cat, "_rows", lambda catalogue, address: (level, [ROW]))
     check(lambda: cli.main([*COMMANDS[name], "--archive", root]))
 

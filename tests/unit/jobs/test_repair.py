@@ -21,9 +21,9 @@ import kbackup.jobs.repair as repair_job
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import Catalog
 from kbackup.archive.catalog.operations import label_point
+from kbackup.archive.catalog.points import list_points
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import NewerError, dump, load
-from kbackup.archive.query.overview import list_points
 from kbackup.archive.reader import open_archive
 from kbackup.archive.repair.segments import Damaged, ToScan, Whole, scan
 from kbackup.archive.restores.offset_map import MapPart, MapPartName, runs_table, write_map, write_map_part
@@ -147,7 +147,7 @@ def test_no_loss_of_what_is_not_a_record_loses_a_record(made: MemoryStore, data:
 )
 @pytest.mark.parametrize("how", ["gone", "flip"])
 def test_a_lost_document_costs_no_restore_point(store: MemoryStore, number: int, name: str, how: str) -> None:
-    before, points = listed_segments(store), {p.number: p for p in list_points(open_archive(store))}
+    before, points = listed_segments(store), {p.number: p for p in list_points(open_archive(store).state)}
     row = attrgetter("records", "losses", "labels", "pinned")
     shown = {n: ArchiveReader(store, str(n)).overview() for n in before}
     harm(store, key_of(store, number, name), how)
@@ -157,7 +157,7 @@ def test_a_lost_document_costs_no_restore_point(store: MemoryStore, number: int,
     assert report.is_loss
     assert any(loss.startswith(f"restore point {number}: ") for loss in report.losses)
     assert listed_segments(store) == before
-    after = {p.number: p for p in list_points(open_archive(store))}
+    after = {p.number: p for p in list_points(open_archive(store).state)}
     for n, point in after.items():
         assert row(point) == row(points[n])
         whole = ArchiveReader(store, str(n)).overview()
@@ -195,7 +195,7 @@ def test_a_lost_segment_costs_no_restore_point(store: MemoryStore, how: str) -> 
     assert "offsets 15 to 23 of orders-0" in report.losses[0]
     assert listed_segments(store) == without_segments(before, [bad])
     assert {n: len(lacking(store, n)) for n in before} == {1: 0, 2: 1, 3: 1, 4: 1, 5: 0, 6: 0}
-    assert {p.number: p.damaged for p in list_points(open_archive(store))} == {1: 0, 2: 1, 3: 1, 4: 1, 5: 0, 6: 0}
+    assert {p.number: p.damaged for p in list_points(open_archive(store).state)} == {1: 0, 2: 1, 3: 1, 4: 1, 5: 0, 6: 0}
     assert ArchiveReader(store, "2").overview().losses == (LOSS, *lacking(store, 2))
 
 

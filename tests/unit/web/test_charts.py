@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbackup.archive.catalog.points import list_points
 from kbackup.archive.query.content import ArchivedPartition
-from kbackup.archive.query.overview import list_points
 from kbackup.archive.reader import open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.library.reading import ArchiveReader
@@ -27,7 +27,7 @@ from tests.support.visits import tags, text, visit
 
 
 def test_a_timeline(rich: Store) -> None:
-    points = list_points(open_archive(rich))
+    points = list_points(open_archive(rich).state)
     drawn = timeline(points)
     assert [p.number for c in drawn.columns for p in c.points] == [p.number for p in points]
     assert [c.x for c in drawn.columns] == sorted(c.x for c in drawn.columns)
@@ -51,7 +51,7 @@ def test_a_timeline(rich: Store) -> None:
     ],
 )
 def test_a_large_backup_hides_no_other(rich: Store, added: list[int], levels: list[str], heights: list[float]) -> None:
-    points = list_points(open_archive(rich))
+    points = list_points(open_archive(rich).state)
     drawn = timeline([replace(point, stored_bytes=size) for point, size in zip(points, added, strict=False)])
     assert [short(level.value, "bytes") for level in drawn.levels] == levels
     assert [c.height for c in drawn.columns] == heights
@@ -59,7 +59,7 @@ def test_a_large_backup_hides_no_other(rich: Store, added: list[int], levels: li
 
 
 def test_a_timeline_of_one_and_of_many(rich: Store) -> None:
-    points = list_points(open_archive(rich))
+    points = list_points(open_archive(rich).state)
     one = timeline(points[:1])
     assert (len(one.columns), one.pauses, one.usual) == (1, (), None)
     start = datetime(2020, 1, 1, tzinfo=UTC)
@@ -73,7 +73,7 @@ def test_a_timeline_of_one_and_of_many(rich: Store) -> None:
 
 
 def test_expired_points_leave_no_gap(rich: Store) -> None:
-    points = list_points(open_archive(rich))
+    points = list_points(open_archive(rich).state)
     assert len(timeline(points).pauses) == 1
     left = timeline([points[0], *points[3:]], [2, 3])
     assert [(pause.after.number, pause.before.number) for pause in left.pauses] == [(6, 7)]

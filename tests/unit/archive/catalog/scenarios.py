@@ -39,9 +39,9 @@ from kbackup.archive.catalog.tables import encode
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Groups, Manifest, Metadata, PartitionState, TopicState, dump, load
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.run import Draft, WritingRun, begin_writing, open_or_create, put_capture, put_manifest
+from kbackup.archive.run import TOOL, WritingRun, begin_writing, open_or_create, put_capture, put_manifest, totals_of
 from kbackup.archive.segments.read import crc_of
-from kbackup.archive.segments.table import Segment, decode_table
+from kbackup.archive.segments.table import Segment, decode_table, in_table
 from kbackup.errors import AlreadyExistsError, KbackupError, NotFoundError, RefusedError
 from kbackup.store.base import Buffer, Failed, ObjectInfo, Store
 from tests.support.memory_store import MemoryStore
@@ -431,14 +431,15 @@ def backup(store: Store, end: int, cut: int = 2) -> None:
         records=sum(s.count for s in last), bytes=sum(s.bytes for s in last),
     )  # fmt: skip
     topic = TopicState(name="t", id="id", incarnation=1, captured=number, state="present", partitions=(partition,))
-    draft = Draft(
-        number=number, started_at=AT, committed_at=AT, topics=[topic], segments=segments, captures=[own],
-        groups=0, captured_topics=1, captured_partitions=1,
+    manifest = Manifest(
+        archive_id=writing.archive_id, number=number, run=writing.run, previous=writing.previous, tool=TOOL,
+        started_at=AT, committed_at=AT, totals=totals_of(segments, topics=1, partitions=1, groups=0),
+        captures=(own,), topics=(topic,),
     )  # fmt: skip
-    _, new = put_manifest(writing, draft)
+    manifest, added = put_manifest(writing, manifest), in_table(segments)
 
     def operation(state: State) -> State:
-        return end_run(add_point(state, writing.run, new), writing.run)
+        return end_run(add_point(state, manifest, added), writing.run)
 
     writing.commit(operation, "backup", "test")
     writing.refresh_derived()

@@ -20,13 +20,13 @@ from kbackup.archive.catalog.commit import Author, Committed, commit, open_newes
 from kbackup.archive.catalog.copies import without_expired
 from kbackup.archive.catalog.documents import Catalog, Derived
 from kbackup.archive.catalog.operations import add_point, begin_run, end_run, label_point, pin_points
+from kbackup.archive.catalog.points import list_points
 from kbackup.archive.catalog.retention import expire_points, expire_records, undo_expiration
 from kbackup.archive.catalog.state import SCHEMAS, State
 from kbackup.archive.catalog.tables import SEGMENTS, Rows
 from kbackup.archive.derived import refresh_derived
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import load
-from kbackup.archive.query.overview import list_points
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import WritingRun, begin_writing, check_written, open_or_create
 from kbackup.errors import (
@@ -456,7 +456,7 @@ def grown_linear(topics: int, points: int) -> State:
     for number in range(1, points + 1):
         new = [segment(f"t{n}", 2 * number - 2, 2 * number - 1) for n in range(topics)]
         names = {(f"t{n}", 1): f"id {n}" for n in range(topics)}
-        state = add_point(state, "r", new_point(number, new, names))
+        state = add_point(state, *new_point(number, new, names))
     return state
 
 
@@ -564,7 +564,7 @@ def test_each_further_question_reads_the_tables_that_it_needs(chunked: MemorySto
 
 def test_list_and_info_are_bounded_as_well(chunked: MemoryStore) -> None:
     chunked.requests.clear()
-    assert len(list_points(open_archive(chunked))) == _POINTS
+    assert len(list_points(open_archive(chunked).state)) == _POINTS
     listing = chunked.requests.total()
     assert listing <= _MOST - 1 + 2 * _CHUNKS, "and incarnations and losses, for what is damaged"
     chunked.requests.clear()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -20,12 +21,12 @@ from hypothesis.stateful import (
 
 from kbackup.archive.catalog import copies, operations, retention
 from kbackup.archive.catalog.documents import Link, Origin
-from kbackup.archive.catalog.operations import NewPoint
 from kbackup.archive.catalog.state import State
+from kbackup.archive.models import Manifest
 from kbackup.errors import KbackupError, LeaseLostError, RefusedError, UsageError
 from kbackup.types import Incarnation
 from tests.support.exhaustive import sample
-from tests.unit.archive.catalog.rows import ARCHIVE, AT, grown, keys_of, new_point, open_run, point, segment, table
+from tests.unit.archive.catalog.rows import ARCHIVE, AT, grown, keys_of, new_point, open_run, segment
 
 ORIGIN = Origin(archive="file:///source", catalog=Link(number=1, checksum="sha256:" + "0" * 64))
 TOPICS = ("s", "t")
@@ -163,7 +164,7 @@ class Machine(RuleBasedStateMachine):
                 added.append(segment(topic, end, end + 1, incarnation))
                 self.ends[topic, incarnation] = end + 3  # a gap, as transactions leave them
         incarnations = {key: self.given[key] for key in self.living.values()}
-        self.step(operations.add_point(self.state, self.run, new_point(number, added, incarnations, self.run)))
+        self.step(operations.add_point(self.state, *new_point(number, added, incarnations, self.run)))
         older = [p.keys for n, p in self.model.points.items()]
         keys = {key for each in older for key in each if _incarnation_of(key) in incarnations}
         keys |= self._hidden(incarnations) | {s.key for s in added}
@@ -345,8 +346,8 @@ def _undone(change: Operation = lambda state: state) -> Operation:
     return undone
 
 
-def _foreign(number: int, *documents: str) -> NewPoint:
-    return NewPoint(point(number, "r", documents), table([segment("t", 30, 39)]), {("t", 1): "id"})
+def _foreign(number: int, *documents: str) -> tuple[Manifest, pa.Table]:
+    return new_point(number, [segment("t", 30, 39)], {("t", 1): "id"}, documents=documents)
 
 
 def _closed(state: State) -> State:
@@ -364,7 +365,7 @@ _ORIGIN = Origin(archive="a", catalog=Link(number=1, checksum=""))
 LOST: dict[str, tuple[Operation, str]] = {
     "end of a run that was closed": (lambda s: operations.end_run(_closed(s), "r"), _CLOSED),
     "end of a run that ended": (lambda s: operations.end_run(operations.end_run(s, "r"), "r"), _CLOSED),
-    "point of a run that was closed": (lambda s: operations.add_point(_closed(s), "r", _NEXT), _CLOSED),
+    "point of a run that was closed": (lambda s: operations.add_point(_closed(s), *_NEXT), _CLOSED),
     "reservation of a run that was closed": (
         lambda s: operations.reserve_incarnations(_closed(s), "r", {("u", 1): "id-u"}),
         _CLOSED,
@@ -380,19 +381,19 @@ MISNAMED: dict[str, tuple[Operation, str]] = {
 }
 REFUSED: dict[str, tuple[Operation, str]] = {
     "number that was given": (
-        lambda s: operations.add_point(s, "r", new_point(3, [], {})),
+        lambda s: operations.add_point(s, *new_point(3, [], {})),
         "restore point 3 is not the next one, 4",
     ),
     "number that was let go": (
-        lambda s: operations.add_point(_let_go(s), "r", new_point(1, [], {})),
+        lambda s: operations.add_point(_let_go(s), *new_point(1, [], {})),
         "restore point 1 is not the next one, 4",
     ),
     "number that skips one": (
-        lambda s: operations.add_point(s, "r", new_point(5, [], {})),
+        lambda s: operations.add_point(s, *new_point(5, [], {})),
         "restore point 5 is not the next one, 4",
     ),
     "document of an older point": (
-        lambda s: operations.add_point(s, "r", _foreign(4, s.restore_points[0].documents[0])),
+        lambda s: operations.add_point(s, *_foreign(4, s.restore_points[0].documents[0])),
         "restore point 4 refers to points/0000000001-r/manifest.json, which the newest one does not",
     ),
     "incarnation that skips one": (
@@ -425,9 +426,9 @@ ERRORS: dict[type[KbackupError], dict[str, tuple[Operation, str]]] = {
 }  # fmt: skip
 ALLOWED: dict[str, Operation] = {
     "end": lambda s: operations.end_run(s, "r"),
-    "add a point": lambda s: operations.add_point(s, "r", _NEXT),
+    "add a point": lambda s: operations.add_point(s, *_NEXT),
     "add a point with a document of the newest": lambda s: operations.add_point(
-        s, "r", _foreign(4, s.restore_points[-1].documents[0])
+        s, *_foreign(4, s.restore_points[-1].documents[0])
     ),
     "reserve": lambda s: operations.reserve_incarnations(s, "r", {("t", 2): "id-2"}),
     "pin": lambda s: operations.pin_points(s, [1], AT),
@@ -436,7 +437,7 @@ ALLOWED: dict[str, Operation] = {
     "expire records": lambda s: retention.expire_records(operations.pin_points(s, [1], AT), {}),
     "expire records that no pinned point has": lambda s: retention.expire_records(s, _STARTS),
     "undo": _undone(),
-    "undo after a backup": _undone(lambda s: operations.add_point(s, "r", _NEXT)),
+    "undo after a backup": _undone(lambda s: operations.add_point(s, *_NEXT)),
     "undo after a pin": _undone(lambda s: operations.pin_points(s, [2], AT)),
 }
 """The neighbours of the refused ones: without these a refusal of everything would pass."""

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kbackup.archive.catalog.points import PointOverview, list_points
 from kbackup.archive.models import TopicState
 from kbackup.archive.query.content import NO_POINTS, Content
 from kbackup.archive.query.groups import point_lags, sample_points
-from kbackup.archive.query.overview import PointOverview, added_after, growth_of, list_points
+from kbackup.archive.query.overview import added_after, growth_of
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.run import open_or_create
@@ -502,7 +503,7 @@ def lagging() -> MemoryStore:
 
 
 def points(lagging: MemoryStore, minutes: list[int]) -> list[PointOverview]:
-    point = list_points(open_archive(lagging))[0]
+    point = list_points(open_archive(lagging).state)[0]
     return [
         replace(point, number=n, committed_at=(START + timedelta(minutes=minute)).isoformat())
         for n, minute in enumerate(minutes, 1)
@@ -511,7 +512,7 @@ def points(lagging: MemoryStore, minutes: list[int]) -> list[PointOverview]:
 
 def test_lag_of_every_group_at_a_restore_point(lagging: MemoryStore) -> None:
     archive = open_archive(lagging)
-    first, second = (point_lags(archive, point) for point in list_points(archive))
+    first, second = (point_lags(archive, point) for point in list_points(archive.state))
     assert first.lags == {"billing": 15 + 6 + 0}
     assert second.lags == {"billing": 24 + 0, "late": 0}
     assert first.time < second.time
@@ -521,7 +522,7 @@ def test_lag_of_every_group_at_a_restore_point(lagging: MemoryStore) -> None:
 def test_damage_is_a_restore_point_without_lags() -> None:
     store = MemoryStore()
     archive = make_archive(store)
-    first = list_points(archive)[0]
+    first = list_points(archive.state)[0]
     store.put(archive.capture(1).groups.key, b"{}")
     assert point_lags(archive, first).lags is None
 

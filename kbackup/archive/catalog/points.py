@@ -1,0 +1,119 @@
+"""A restore point in its three forms, and what makes one of another.
+
+`models.Manifest` is the restore point itself: the document that a run writes, and that nothing changes afterwards.
+`state.PointRow` is its line in the catalog, so that lists and searches read no manifests. `PointOverview` is what
+readers are shown: the line, and what was done with the restore point since, which is why no manifest can have it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import asdict
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.state import LossRow, PointRow, State
+from kbackup.archive.models import Manifest
+
+
+def manifest_key(manifest: Manifest) -> str:
+    """Return the key that a run gives the manifest of its restore point."""
+    return layout.point_key(manifest.number, manifest.run, layout.MANIFEST)
+
+
+def point_row(manifest: Manifest, key: str) -> PointRow:
+    """Return the row in the catalog of the restore point whose manifest is at `key`."""
+    keys = [key, *(ref.key for ref in manifest.documents)]
+    return PointRow(
+        **asdict(manifest.totals),
+        number=manifest.number,
+        run=manifest.run,
+        origin=manifest.origin,
+        started_at=manifest.started_at,
+        committed_at=manifest.committed_at,
+        cluster_id=manifest.cluster_id,
+        isolation_level=manifest.isolation_level,
+        losses=len(manifest.losses),
+        warnings=len(manifest.warnings),
+        manifest=manifest.checksum,
+        documents=tuple(dict.fromkeys(keys)),
+    )
+
+
+def loss_rows(manifest: Manifest) -> list[LossRow]:
+    """Return the rows in the catalog of the losses that a restore point found. A loss is of the incarnation that the
+    restore point has; a topic that it lacks was never made anew, as far as the archive knows."""
+    incarnations = {topic.name: topic.incarnation for topic in manifest.topics}
+    return [LossRow(manifest.number, incarnations.get(loss.topic, 1), loss) for loss in manifest.losses]
+
+
+@dataclass(frozen=True, slots=True)
+class PointOverview:
+    """A restore point. Counts and sizes are what it added, `losses` and `warnings` are counts; `damaged` counts the
+    segments that it has lost since. `origin` is what it was made from."""
+
+    number: int
+    origin: str
+    started_at: str
+    committed_at: str
+    topics: int
+    partitions: int
+    segments: int
+    records: int
+    bytes: int
+    stored_bytes: int
+    groups: int
+    losses: int
+    warnings: int
+    damaged: int = 0
+    pinned: bool = False
+    labels: tuple[str, ...] = ()
+
+
+def point_overview(row: PointRow, state: State, damaged: int = 0) -> PointOverview:
+    """Return what readers are shown of a restore point that is in the catalog `state`."""
+    return PointOverview(
+        number=row.number,
+        origin=row.origin,
+        started_at=row.started_at,
+        committed_at=row.committed_at,
+        topics=row.topics,
+        partitions=row.partitions,
+        segments=row.segments,
+        records=row.records,
+        bytes=row.bytes,
+        stored_bytes=row.stored_bytes,
+        groups=row.groups,
+        losses=row.losses,
+        warnings=row.warnings,
+        damaged=damaged,
+        pinned=row.number in state.pins,
+        labels=tuple(sorted(_labels_of(row.number, state.labels))),
+    )
+
+
+def _labels_of(number: int, labels: Mapping[str, int]) -> list[str]:
+    return [name for name, labelled in labels.items() if labelled == number]
+
+
+def list_points(state: State) -> list[PointOverview]:
+    """Return every restore point, oldest first."""
+    damage = damaged_segments(state)
+    return [point_overview(row, state, damage.get(row.number, 0)) for row in state.restore_points]
+
+
+def damaged_segments(state: State) -> dict[int, int]:
+    """Count, by restore point, its segments that were found lost or damaged; restore points without any are left
+    out."""
+    numbers: list[int] = state.numbers.tolist()
+    last = state.last_points()
+    counts: dict[int, int] = defaultdict(int)
+    for row in state.damage:
+        # a segment is in all restore points from the one that added it to the last one of its incarnation
+        end = last.get(row.incarnation_key, 0)
+        for number in numbers[bisect_left(numbers, row.point) : bisect_left(numbers, end + 1)]:
+            counts[number] += 1
+    return dict(counts)
