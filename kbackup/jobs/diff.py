@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from operator import attrgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -19,17 +19,37 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.secrets import without_secrets
 from kbackup.errors import ClusterError
 from kbackup.jobs import capture
-from kbackup.jobs.metadata import differing, merge, pairs
+from kbackup.jobs.metadata import merge
 from kbackup.jobs.schemas.plan import content_digest
 from kbackup.jobs.settings.plan import entity_words
 from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.metadata.entities import LABELS, Acl, MetadataPartName, reason_for
+from kbackup.metadata.differences import (
+    ChangeKind,
+    broker_config_values,
+    changed_values,
+    client_metrics_values,
+    group_config_values,
+    pairs,
+    quota_values,
+)
+from kbackup.metadata.entities import (
+    LABELS,
+    Acl,
+    BrokerConfig,
+    ClientMetrics,
+    ClientQuota,
+    DelegationToken,
+    Feature,
+    GroupConfig,
+    MetadataPartName,
+    ScramUser,
+    reason_for,
+)
 from kbackup.schemas.base import context_of
 from kbackup.util.text import join_names
 from kbackup.util.times import now, time_text
 
-Set = Literal["appeared", "gone", "changed"]
 Values = Mapping[tuple[str, str], str | None]  # values by owner and name; None for a sensitive one.
 
 
@@ -69,7 +89,7 @@ class Value:
 
     owner: str
     name: str
-    change: Set
+    change: ChangeKind
     before: str | None
     after: str | None
 
@@ -111,7 +131,7 @@ class GroupDiff:
     """`moved` are the partitions whose committed offset is another one now."""
 
     group: str
-    change: Set
+    change: ChangeKind
     moved: tuple[Move, ...]
 
 
@@ -249,7 +269,7 @@ def _view(
     settings: dict[str, Values | None] = {}
     for of_diff, (part, values) in _SETTINGS.items():
         entities = getattr(metadata, part)
-        settings[of_diff] = None if entities is None else {k: v for e in entities for k, v in values(e).items()}
+        settings[of_diff] = None if entities is None else values(entities)
     return DiffView(
         name=name,
         cluster_id=metadata.cluster_id,
@@ -267,28 +287,58 @@ def _view(
     )
 
 
-def _owner(broker: int | None) -> str:
-    return "all brokers" if broker is None else f"broker {broker}"
+# Each part of `Diff` that consists of values, by words for what they are set on.
+
+
+def _users(users: Iterable[ScramUser]) -> Values:
+    return {(user.user, user.mechanism): f"{user.iterations} iterations" for user in users}
+
+
+def _broker_configs(configs: Iterable[BrokerConfig]) -> Values:
+    named: dict[tuple[str, str], str | None] = {}
+    for (broker, name), value in broker_config_values(configs).items():
+        owner = "all brokers" if broker is None else f"broker {broker}"
+        named[owner, name] = value
+    return named
+
+
+def _group_configs(configs: Iterable[GroupConfig]) -> Values:
+    return group_config_values(configs)
+
+
+def _quotas(quotas: Iterable[ClientQuota]) -> Values:
+    named: dict[tuple[str, str], str | None] = {}
+    for (entity, name), value in quota_values(quotas).items():
+        named[entity_words(dict(entity)), name] = f"{value:.15g}"
+    return named
+
+
+def _tokens(tokens: Iterable[DelegationToken]) -> Values:
+    named: dict[tuple[str, str], str | None] = {}
+    for token in tokens:
+        renewers = ", ".join(token.renewers) or token.owner
+        named[token.owner, token.id] = f"expires {time_text(token.expires_at)}, renewed by {renewers}"
+    return named
+
+
+def _client_metrics(subscriptions: Iterable[ClientMetrics]) -> Values:
+    return client_metrics_values(subscriptions)
+
+
+def _features(features: Iterable[Feature]) -> Values:
+    return {("cluster", feature.name): str(feature.level) for feature in features}
 
 
 _SETTINGS: dict[str, tuple[MetadataPartName, Callable[[Any], Values]]] = {
-    "users": ("scram_users", lambda u: {(u.user, u.mechanism): f"{u.iterations} iterations"}),
-    "broker_configs": ("broker_configs", lambda c: {(_owner(c.broker), c.name): c.value}),
-    "group_configs": ("group_configs", lambda c: {(c.group, c.name): c.value}),
-    "quotas": (
-        "client_quotas",
-        lambda q: {(entity_words(q.entity), name): f"{value:.15g}" for name, value in q.quotas.items()},
-    ),
-    "tokens": (
-        "delegation_tokens",
-        lambda t: {
-            (t.owner, t.id): f"expires {time_text(t.expires_at)}, renewed by {', '.join(t.renewers) or t.owner}"
-        },
-    ),
-    "client_metrics": ("client_metrics", lambda m: {(m.name, name): value for name, value in m.configs.items()}),
-    "features": ("features", lambda f: {("cluster", f.name): str(f.level)}),
+    "users": ("scram_users", _users),
+    "broker_configs": ("broker_configs", _broker_configs),
+    "group_configs": ("group_configs", _group_configs),
+    "quotas": ("client_quotas", _quotas),
+    "tokens": ("delegation_tokens", _tokens),
+    "client_metrics": ("client_metrics", _client_metrics),
+    "features": ("features", _features),
 }
-"""By part of `Diff`: the part of the metadata, and the values of one of its entities."""
+"""By part of `Diff`: the part of the metadata, and the values of its entities."""
 
 _COMPARED: tuple[MetadataPartName, ...] = ("acls", *(part for part, _ in _SETTINGS.values()))
 
@@ -315,9 +365,6 @@ def diff_schemas(a: str, b: str, old: Schemas, new: Schemas) -> SchemasDiff:
     kept = {v.subject for each in used for v in each.versions} if used else subjects
     changed = _values(_schema_values(old, kept), _schema_values(new, kept))
     return SchemasDiff(a, b, not changed, changed, len(subjects - kept))
-
-
-K = TypeVar("K")
 
 
 def diff(a: DiffView, b: DiffView) -> Diff:
@@ -360,10 +407,8 @@ def _topics(a: DiffView, b: DiffView, made_anew: set[str], unknown: dict[str, st
         if old.configs is None or new.configs is None:
             unknown[f"configs of topic {name}"] = "one side does not know them"
         else:
-            configs = tuple(
-                Value(name, key, _change(key, old.configs, new.configs), before, after)
-                for key, before, after in differing(old.configs, new.configs)
-            )
+            changed_configs = changed_values(old.configs, new.configs)
+            configs = tuple(Value(name, each.key, each.kind, each.before, each.after) for each in changed_configs)
         changed = configs or partitions[0] != partitions[1] or (None not in replication and len({*replication}) > 1)
         if name in made_anew or changed:
             kind: Literal["recreated", "changed"] = "recreated" if name in made_anew else "changed"
@@ -372,44 +417,42 @@ def _topics(a: DiffView, b: DiffView, made_anew: set[str], unknown: dict[str, st
 
 def _offsets(a: DiffView, b: DiffView, made_anew: set[str]) -> Iterator[OffsetDiff]:
     """A topic that came or went, or another one, has no offsets that could have moved."""
-    for name, old, new in differing(a.topics, b.topics):
-        if old is None or new is None or name in made_anew:
+    for topic in changed_values(a.topics, b.topics):
+        old, new = topic.before, topic.after
+        if old is None or new is None or topic.key in made_anew:
             continue
-        for number, before, after in differing(old.partitions, new.partitions):
-            if after is None:
+        for moved in changed_values(old.partitions, new.partitions):
+            now = moved.after
+            if now is None:
                 continue  # a topic can't lose partitions: that shows as another topic
-            was = before or (after[0], after[0])
-            if was != after:
-                yield OffsetDiff(name, number, (was[0], after[0]), (was[1], after[1]), after[1] - was[1])
+            was = moved.before or (now[0], now[0])  # a partition that appeared was empty before
+            if was != now:
+                yield OffsetDiff(topic.key, moved.key, (was[0], now[0]), (was[1], now[1]), now[1] - was[1])
 
 
 def _groups(a: DiffView, b: DiffView) -> Iterator[GroupDiff]:
-    for name, old, new in differing(a.groups, b.groups):
-        moved = tuple(Move(*tp, before, after) for tp, before, after in differing(old or {}, new or {}))
-        yield GroupDiff(name, _change(name, a.groups, b.groups), moved)
+    for group in changed_values(a.groups, b.groups):
+        offsets = changed_values(group.before or {}, group.after or {})
+        moved = tuple(Move(*offset.key, offset.before, offset.after) for offset in offsets)
+        yield GroupDiff(group.key, group.kind, moved)
 
 
 def _acls(old: frozenset[Acl] | None, new: frozenset[Acl] | None) -> tuple[AclDiff, ...]:
+    """Return the ACLs that only one side has: an ACL has no value that could change."""
     if old is None or new is None:
         return ()
-    changed = sorted(old ^ new, key=attrgetter(*_ACL_ORDER))
-    return tuple(AclDiff("appeared" if acl in new else "gone", acl) for acl in changed)
+    changed = changed_values(dict.fromkeys(old), dict.fromkeys(new), _acl_order)
+    return tuple(AclDiff("appeared" if each.kind == "appeared" else "gone", each.key) for each in changed)
 
 
-_ACL_ORDER = ("resource", "name", "pattern", "principal", "host", "permission", "operation")
+_acl_order = attrgetter("resource", "name", "pattern", "principal", "host", "permission", "operation")
 
 
 def _values(old: Values | None, new: Values | None) -> tuple[Value, ...]:
     """Return the values that differ; none if one side is unknown."""
     if old is None or new is None:
         return ()
-    return tuple(Value(*key, _change(key, old, new), before, after) for key, before, after in differing(old, new))
-
-
-def _change(key: K, old: Container[K], new: Container[K]) -> Set:
-    if key not in old:
-        return "appeared"
-    return "changed" if key in new else "gone"
+    return tuple(Value(*each.key, each.kind, each.before, each.after) for each in changed_values(old, new))
 
 
 def _both(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -20,14 +20,12 @@ from kbackup.jobs import capture
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.metadata_log.image import read_metadata_log
 from kbackup.metadata import entities
+from kbackup.metadata.differences import changed_values
 from kbackup.metadata.entities import PARTS, MetadataPart, MetadataPartName, NotCarried, Reading
 from kbackup.metadata.sources import Sources
 from kbackup.util.text import join_names
 from kbackup.util.times import now
 from kbackup.zookeeper.read import document, read_zookeeper
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 # Compare two sources of a cluster's metadata, entity by entity. Pure.
 
@@ -58,20 +56,6 @@ class MetadataSide:
 
     name: str
     metadata: Reading | Metadata
-
-
-def pairs(one: Mapping[K, V], other: Mapping[K, V]) -> Iterator[tuple[K, V | None, V | None]]:
-    """Yield each key of either document in order, with both values; None if it has no such key."""
-    keys: list[Any] = [*{*one, *other}]
-    for key in sorted(keys):
-        yield key, one.get(key), other.get(key)
-
-
-def differing(one: Mapping[K, V], other: Mapping[K, V]) -> Iterator[tuple[K, V | None, V | None]]:
-    """Yield the `pairs` that are not the same in both documents."""
-    for key, ours, theirs in pairs(one, other):
-        if ours != theirs or (key in one) != (key in other):
-            yield key, ours, theirs
 
 
 def compare(one: MetadataSide, other: MetadataSide, topics: Collection[str] | None = None) -> list[MetadataDifference]:
@@ -137,26 +121,27 @@ def _chosen(
 
 
 def _entities(part: MetadataPart, one: dict[str, Any], other: dict[str, Any]) -> Iterator[MetadataDifference]:
-    for name, ours, theirs in differing(one, other):
-        if ours is None or theirs is None:
-            there = (None if each is None else "there" for each in (ours, theirs))
-            yield MetadataDifference(part.label, name, "", *there)
+    for entity in changed_values(one, other):
+        if entity.kind == "changed":
+            yield from _fields(part, entity.key, entity.before, entity.after)
         else:
-            yield from _fields(part, name, ours, theirs)
+            ours = "there" if entity.kind == "gone" else None
+            theirs = "there" if entity.kind == "appeared" else None
+            yield MetadataDifference(part.label, entity.key, "", ours, theirs)
 
 
 def _fields(part: MetadataPart, name: str, one: Any, other: Any) -> Iterator[MetadataDifference]:
-    """A field that is null on a side is unknown there."""
+    """Yield the differences of an entity that both sides have. A field that is null on a side is unknown there."""
     for field in one.__struct_fields__:
-        values = _value(one, field), _value(other, field)
-        if field in _LOOSE or None in values or values[0] == values[1]:
+        ours, theirs = _value(one, field), _value(other, field)
+        if field in _LOOSE or ours is None or theirs is None or ours == theirs:
             continue
-        if isinstance(values[0], dict):
-            for key, *inner in differing(*values):
-                yield _difference(part, name, key, *inner)
+        if isinstance(ours, dict):
+            for each in changed_values(ours, theirs):
+                yield _difference(part, name, each.key, each.before, each.after)
         else:
             shown = getattr(one, "name", field) if field == "value" else field
-            yield _difference(part, name, shown, *values)
+            yield _difference(part, name, shown, ours, theirs)
 
 
 _URL_SAFE = str.maketrans("+/", "-_")
@@ -170,13 +155,15 @@ def _value(entity: Any, field: str) -> Any:
 
 def _difference(part: MetadataPart, entity: str, field: str, one: Any, other: Any) -> MetadataDifference:
     hidden = field in _SECRETS or is_sensitive(field)
-    texts = (
-        value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
-        for value in (one, other)
-    )
-    return MetadataDifference(
-        part.label, entity, field, *(HIDDEN if hidden and text is not None else text for text in texts)
-    )
+    return MetadataDifference(part.label, entity, field, _shown(one, hidden), _shown(other, hidden))
+
+
+def _shown(value: Any, hidden: bool) -> str | None:
+    if value is None:
+        return None
+    if hidden:
+        return HIDDEN
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _producer_ids(one: MetadataSide, other: MetadataSide) -> Iterator[MetadataDifference]:

@@ -19,8 +19,8 @@ from kbackup.archive import layout
 from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
 from kbackup.jobs.capture import capture_settings
-from kbackup.jobs.settings.plan import quota_values
 from kbackup.kafka.control.cluster import Cluster
+from kbackup.metadata.differences import quota_values
 from kbackup.metadata.entities import ClientMetrics, ClientQuota, QuotaKey, Reading
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key

@@ -5,17 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Literal
 
 from msgspec.structs import replace
 
 from kbackup.archive.models import Member, Metadata
 from kbackup.archive.secrets import is_sensitive
+from kbackup.metadata.differences import (
+    broker_config_values,
+    changed_values,
+    client_metrics_values,
+    entity_key,
+    group_config_values,
+    quota_values,
+)
 from kbackup.metadata.entities import Acl, BrokerConfig, ClientQuota, QuotaEntity, QuotaKey, Reading, ScramUser
 from kbackup.util.text import kafka_command
 
 ConfigResourceType = Literal["broker", "group", "client metrics"]
+ConfigKey = tuple[ConfigResourceType, str, str]
+"""The type and the name of what a config is set on, and the config's name."""
 
 
 class ConfigChange(Member, frozen=True, kw_only=True):
@@ -30,7 +39,7 @@ class ConfigChange(Member, frozen=True, kw_only=True):
     of_all: bool = False
 
     @property
-    def key(self) -> tuple[str, str, str]:
+    def key(self) -> ConfigKey:
         return self.kind, self.owner, self.name
 
 
@@ -47,10 +56,6 @@ class QuotaChange(Member, frozen=True, kw_only=True):
         return entity_key(self.entity), self.name
 
 
-def entity_key(entity: QuotaEntity) -> QuotaKey:
-    return tuple(sorted(entity.items()))
-
-
 def entity_words(entity: QuotaEntity) -> str:
     """Return words such as 'user alice, default client-id'."""
     return ", ".join(
@@ -58,21 +63,20 @@ def entity_words(entity: QuotaEntity) -> str:
     )
 
 
-def quota_values(quotas: Iterable[ClientQuota]) -> dict[tuple[QuotaKey, str], float]:
-    return {(entity_key(q.entity), name): value for q in quotas for name, value in q.quotas.items()}
-
-
-def config_values(reading: Reading) -> dict[tuple[str, str, str], str | None]:
+def config_values(reading: Reading) -> dict[ConfigKey, str | None]:
     """Return the configs of brokers, groups and client metrics by `ConfigChange.key`."""
-    values: dict[tuple[str, str, str], str | None] = {}
-    for config in reading.broker_configs or ():
-        values["broker", "" if config.broker is None else str(config.broker), config.name] = config.value
-    for of_group in reading.group_configs or ():
-        values["group", of_group.group, of_group.name] = of_group.value
-    for metrics in reading.client_metrics or ():
-        for name, value in metrics.configs.items():
-            values["client metrics", metrics.name, name] = value
+    values: dict[ConfigKey, str | None] = {}
+    for (broker, name), value in broker_config_values(reading.broker_configs or ()).items():
+        values["broker", _broker_owner(broker), name] = value
+    for (group, name), value in group_config_values(reading.group_configs or ()).items():
+        values["group", group, name] = value
+    for (metrics, name), value in client_metrics_values(reading.client_metrics or ()).items():
+        values["client metrics", metrics, name] = value
     return values
+
+
+def _broker_owner(broker: int | None) -> str:
+    return "" if broker is None else str(broker)
 
 
 class Changes(Member, frozen=True, kw_only=True):
@@ -219,9 +223,9 @@ def plan_settings(
 ) -> SettingsReport:
     """Plan the settings of the kinds in `selected`: acls, configs, quotas, users. The target has the settings `there`
     and these `brokers`; its `address` is for commands that users are shown."""
-    acls: list[Acl] = []
-    configs: list[ConfigChange] = []
-    quotas: list[QuotaChange] = []
+    acls: tuple[Acl, ...] = ()
+    configs: tuple[ConfigChange, ...] = ()
+    quotas: tuple[QuotaChange, ...] = ()
     skipped: list[SkippedSetting] = []
     warnings: list[str] = []
     missing: list[str] = []
@@ -231,17 +235,16 @@ def plan_settings(
                 skipped.append(SkippedSetting(what=lacking.what, why=lacking.why))
     if "acls" in selected:
         mapped, not_restored = map_acls(archived.acls or (), names)
-        new = mapped - set(there.acls or ())
-        acls = sorted(new, key=_acl_order)
+        acls = _lacking_acls(there.acls or (), mapped)
         skipped += not_restored
-        if names.renamed:
-            warnings += _warn_of_patterns(archived.acls or ())
+        warnings += _pattern_warnings(archived.acls or (), names)
     if "configs" in selected:
-        configs, not_applied = _plan_configs(archived, names, config_values(there), brokers)
+        wanted, not_applied = _wanted_configs(archived, names, brokers)
+        configs = _config_changes(config_values(there), wanted)
         skipped += not_applied
-        warnings += _warn_of_brokers(archived, there, configs)
+        warnings += _kept_configs(archived, there, configs)
     if "quotas" in selected:
-        quotas = _plan_quotas(archived, there)
+        quotas = _quota_changes(there.client_quotas or (), archived.client_quotas or ())
     if "users" in selected:
         existing = {(user.user, user.mechanism) for user in there.scram_users or ()}
         lacking_users = [user for user in archived.scram_users or () if (user.user, user.mechanism) not in existing]
@@ -250,78 +253,94 @@ def plan_settings(
         for token in archived.delegation_tokens or ():
             skipped.append(SkippedSetting(what=f"delegation token {token.id} of {token.owner}", why=why))
     return SettingsReport(
-        acls=tuple(acls),
-        configs=tuple(configs),
-        quotas=tuple(quotas),
+        acls=acls,
+        configs=configs,
+        quotas=quotas,
         not_carried=tuple(skipped),
         warnings=tuple(warnings),
         missing=tuple(missing),
     )
 
 
-_ACL_FIELDS = attrgetter("resource", "name", "pattern", "principal", "host", "operation")
+def _acl_order(acl: Acl) -> tuple[object, ...]:
+    """Return the key to sort ACLs by. What denies comes first: until it is there, what allows
+    more would stand alone."""
+    return (acl.permission != "deny", acl.resource, acl.name, acl.pattern, acl.principal, acl.host, acl.operation)
 
 
-def _acl_order(acl: Acl) -> tuple[bool, object]:
-    """Return what ACLs are sorted by: those that deny come first."""
-    return acl.permission != "deny", _ACL_FIELDS(acl)
+def _lacking_acls(there: Iterable[Acl], wanted: Iterable[Acl]) -> tuple[Acl, ...]:
+    """Return the ACLs that the target lacks; it keeps those that only it has."""
+    changes = changed_values(dict.fromkeys(there), dict.fromkeys(wanted), _acl_order)
+    return tuple(change.key for change in changes if change.kind == "appeared")
 
 
-def _warn_of_patterns(acls: Iterable[Acl]) -> list[str]:
-    """Warn of ACLs for patterns of names, where names change."""
+def _pattern_warnings(acls: Iterable[Acl], names: TargetNames) -> list[str]:
+    if not names.renamed:
+        return []
     patterns: set[str] = set()
     for acl in acls:
-        is_pattern = acl.pattern != "literal" or acl.name == "*"
-        if is_pattern and acl.resource in ("topic", "group"):
-            kind = "any" if acl.name == "*" else acl.pattern
-            patterns.add(f"{acl.resource} {acl.name} ({kind})")
+        if acl.resource in ("topic", "group") and (acl.pattern != "literal" or acl.name == "*"):
+            pattern = "any" if acl.name == "*" else acl.pattern
+            patterns.add(f"{acl.resource} {acl.name} ({pattern})")
     why = "names change in this restore, but ACLs for patterns stay as they are"
     return [f"{why}: do {pattern} still mean the right ones?" for pattern in sorted(patterns)]
 
 
-def _warn_of_brokers(archived: Metadata, there: Reading, changes: Iterable[ConfigChange]) -> list[str]:
-    """Warn of brokers of the target with a config of their own, where all brokers get another default."""
+def _quota_changes(there: Iterable[ClientQuota], wanted: Iterable[ClientQuota]) -> tuple[QuotaChange, ...]:
+    """Return the quotas to set; those that only the target has stay. The default entity has no name, and None sorts
+    with no string: the keys are sorted as text."""
+    changes = changed_values(quota_values(there), quota_values(wanted), repr)
+    found: list[QuotaChange] = []
+    for change in changes:
+        entity, name = change.key
+        if change.kind != "gone":
+            found.append(QuotaChange(entity=dict(entity), name=name, before=change.before, after=change.after))
+    return tuple(found)
+
+
+def _config_changes(
+    there: Mapping[ConfigKey, str | None], wanted: Mapping[ConfigKey, str | None]
+) -> tuple[ConfigChange, ...]:
+    """Return the configs to set, in the order of `wanted`; those that only the target has stay."""
+    known = {key: there[key] for key in wanted if key in there}
+    places = {key: at for at, key in enumerate(wanted)}
+    changes: list[ConfigChange] = []
+    for change in changed_values(known, wanted, places.__getitem__):
+        kind, owner, name = change.key
+        of_all = kind == "broker" and not owner
+        changes.append(
+            ConfigChange(kind=kind, owner=owner, name=name, before=change.before, after=change.after, of_all=of_all)
+        )
+    return tuple(changes)
+
+
+def _kept_configs(archived: Metadata, there: Reading, changes: Iterable[ConfigChange]) -> list[str]:
+    """Return a warning of each config that a broker has of its own: it hides the default that all brokers get."""
     own = {(config.broker, config.name) for config in archived.broker_configs or ()}
     defaults = {change.name for change in changes if change.of_all}
-    warnings: list[str] = []
-    for config in there.broker_configs or ():
-        if config.broker is None or config.name not in defaults or (config.broker, config.name) in own:
-            continue
-        warnings.append(f"broker {config.broker} keeps {config.name}={config.value}, which is not what all brokers get")
-    return warnings
+    return [
+        f"broker {config.broker} keeps {config.name}={config.value}, which is not what all brokers get"
+        for config in there.broker_configs or ()
+        if config.broker is not None and config.name in defaults and (config.broker, config.name) not in own
+    ]
 
 
-def _plan_quotas(archived: Metadata, there: Reading) -> list[QuotaChange]:
-    now = quota_values(there.client_quotas or ())
-    wanted = quota_values(archived.client_quotas or ())
-    changes: list[QuotaChange] = []
-    for key in sorted(wanted, key=repr):
-        if now.get(key) != wanted[key]:
-            entity, name = key
-            changes.append(QuotaChange(entity=dict(entity), name=name, before=now.get(key), after=wanted[key]))
-    return changes
-
-
-def _plan_configs(
-    archived: Metadata, names: TargetNames, current: Mapping[tuple[str, str, str], str | None], brokers: Sequence[int]
-) -> tuple[list[ConfigChange], list[SkippedSetting]]:
-    """The default of all brokers comes first."""
-    changes: list[ConfigChange] = []
+def _wanted_configs(
+    archived: Metadata, names: TargetNames, brokers: Sequence[int]
+) -> tuple[dict[ConfigKey, str | None], list[SkippedSetting]]:
+    """Return the configs that the target is to have, in the order in which they are set, and those that are left out.
+    The defaults of all brokers come first."""
+    wanted: dict[ConfigKey, str | None] = {}
     skipped: list[SkippedSetting] = []
-
-    def plan(kind: ConfigResourceType, owner: str, name: str, value: str | None, of_all: bool = False) -> None:
-        before = current.get((kind, owner, name))
-        if before != value:
-            changes.append(ConfigChange(kind=kind, owner=owner, name=name, before=before, after=value, of_all=of_all))
 
     def skip(name: str, owner: str, why: str) -> None:
         skipped.append(SkippedSetting(what=f"config {name} of {owner}", why=why))
 
-    for c in sorted(archived.broker_configs or (), key=lambda c: (c.broker is not None, c.broker or 0, c.name)):
-        if why := _not_applied(c, brokers):
-            skip(c.name, "all brokers" if c.broker is None else f"broker {c.broker}", why)
+    for config in sorted(archived.broker_configs or (), key=_broker_order):
+        if why := _not_applied(config, brokers):
+            skip(config.name, "all brokers" if config.broker is None else f"broker {config.broker}", why)
         else:
-            plan("broker", "" if c.broker is None else str(c.broker), c.name, c.value, of_all=c.broker is None)
+            wanted["broker", _broker_owner(config.broker), config.name] = config.value
     for of_group in archived.group_configs or ():
         group = names.groups.get(of_group.group)
         if group is None:
@@ -329,11 +348,15 @@ def _plan_configs(
         elif of_group.value is None:
             skip(of_group.name, f"group {of_group.group}", _SENSITIVE)
         else:
-            plan("group", group, of_group.name, of_group.value)
+            wanted["group", group, of_group.name] = of_group.value
     for metrics in archived.client_metrics or ():
         for name, value in sorted(metrics.configs.items()):
-            plan("client metrics", metrics.name, name, value)
-    return changes, skipped
+            wanted["client metrics", metrics.name, name] = value
+    return wanted, skipped
+
+
+def _broker_order(config: BrokerConfig) -> tuple[bool, int, str]:
+    return config.broker is not None, config.broker or 0, config.name
 
 
 _SENSITIVE = "it is sensitive: brokers never give it"

@@ -12,9 +12,10 @@ from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.capture import capture_settings
-from kbackup.jobs.settings.plan import Changes, ConfigChange, QuotaChange, config_values, entity_words, quota_values
+from kbackup.jobs.settings.plan import Changes, ConfigChange, ConfigKey, QuotaChange, config_values, entity_words
 from kbackup.jobs.settings.write import SettingsBefore, SettingsCaptures, check_known, write_changes
 from kbackup.kafka.control.cluster import Cluster
+from kbackup.metadata.differences import quota_values
 from kbackup.metadata.entities import MetadataPartName, QuotaKey, Reading
 from kbackup.util.text import join_names
 
@@ -39,9 +40,9 @@ def undo_of(captures: Sequence[SettingsBefore], now: Reading) -> tuple[Changes, 
     """Return the changes that turn `now` back into the settings before the first of `captures`, and in words the
     settings that are no longer as the last of them left them. Pure."""
     made = {acl for capture in captures for acl in capture.changes.acls}
-    first_configs: dict[tuple[str, str, str], ConfigChange] = {}
+    first_configs: dict[ConfigKey, ConfigChange] = {}
     first_quotas: dict[tuple[QuotaKey, str], QuotaChange] = {}
-    last_configs: dict[tuple[str, str, str], str | None] = {}
+    last_configs: dict[ConfigKey, str | None] = {}
     last_quotas: dict[tuple[QuotaKey, str], float | None] = {}
     for changes in (capture.changes for capture in captures):
         for config in changes.configs:

@@ -22,14 +22,13 @@ from kbackup.jobs.settings.plan import (
     TargetNames,
     acl_command,
     config_command,
-    entity_key,
     map_acls,
     plan_settings,
     quota_command,
-    quota_values,
 )
 from kbackup.jobs.settings.undo import check_planned, undo_of
 from kbackup.jobs.settings.write import SettingsBefore, SettingsCaptures
+from kbackup.metadata.differences import entity_key, quota_values
 from kbackup.metadata.entities import (
     Acl,
     BrokerConfig,
