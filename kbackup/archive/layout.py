@@ -229,7 +229,12 @@ def parse_table_key(key: str) -> int | None:
 
 
 def point_key(number: int, run: str, name: str) -> str:
-    return f"{POINTS}{number:010d}-{run}/{name}"
+    return f"{point_prefix(number)}{run}/{name}"
+
+
+def point_prefix(number: int) -> str:
+    """Return how the keys of a restore point's documents begin, whichever run wrote them."""
+    return f"{POINTS}{number:010d}-"
 
 
 def parse_point_key(key: str) -> tuple[int, str, str] | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.documents import OpenRun
 from kbackup.archive.catalog.labels import check_label
 from kbackup.archive.catalog.points import loss_rows, manifest_key, point_row
@@ -74,7 +75,7 @@ def add_point(state: State, manifest: Manifest, segments: pa.Table) -> State:
         raise RefusedError(f"restore point {number} is not the next one, {state.next_point}", "run again")
     # a sweep may have deleted the documents of an older restore point: only the newest one's are there for certain
     known = state.newest.documents if state.newest is not None else ()
-    prefix = f"points/{number:010d}-"
+    prefix = layout.point_prefix(number)
     for key in row.documents:
         if key not in known and not key.startswith(prefix):
             raise RefusedError(f"restore point {number} refers to {key}, which the newest one does not", "run again")

@@ -341,24 +341,35 @@ def _overview(
     store: Store, content: Content, manifest: Manifest | None, state: State | None, losses: Sequence[Loss]
 ) -> ArchiveOverview:
     topics = tuple(_topic(t, content, losses) for t in content.topics)
-    oldest, newest = (state.oldest, state.newest) if state is not None else (None, None)
-    return ArchiveOverview(
+    shown = ArchiveOverview(
         archive=store.url,
         archive_id=content.archive_id,
-        restore_point=manifest.number if manifest is not None else None,
-        committed_at=manifest.committed_at if manifest is not None else None,
-        restore_points=len(state.points) if state is not None else 0,
-        oldest=point_overview(oldest, state) if oldest is not None and state is not None else None,
-        newest=point_overview(newest, state) if newest is not None and state is not None else None,
+        restore_point=None,
+        committed_at=None,
+        restore_points=0,
+        oldest=None,
+        newest=None,
         sums=total(topic.sums for topic in topics),
         topics=topics,
         groups=tuple(content.groups),
         losses=tuple(loss.message for loss in losses),
-        warnings=manifest.warnings if manifest is not None else content.warnings,
+        warnings=content.warnings,
         choice=content.choice,
-        not_known=manifest.not_known if manifest is not None else (),
-        let_go=state.expired if state is not None else 0,
-        transactions=manifest.transactions if manifest is not None and content.choice is None else None,
+    )
+    if manifest is None or state is None:
+        return shown  # a folder of the Java tool has topics and groups, and nothing else
+    oldest, newest = state.oldest, state.newest
+    return replace(
+        shown,
+        restore_point=manifest.number,
+        committed_at=manifest.committed_at,
+        restore_points=len(state.points),
+        oldest=point_overview(oldest, state) if oldest is not None else None,
+        newest=point_overview(newest, state) if newest is not None else None,
+        warnings=manifest.warnings,
+        not_known=manifest.not_known,
+        let_go=state.expired,
+        transactions=manifest.transactions if content.choice is None else None,  # a moment cuts inside of them
     )
 
 

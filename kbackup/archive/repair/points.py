@@ -206,13 +206,53 @@ class ManifestRebuilder:
         return ref
 
     def _manifest(self, state: State, point: PointRow, extents: Mapping[Incarnation, list[_Extent]]) -> Manifest:
-        before = self.manifests.get(max((n for n in self.manifests if n < point.number), default=0))
-        after = self.manifests.get(min((n for n in self.manifests if n > point.number), default=0))
+        """Return a manifest of a restore point whose own is lost, by its row and by the restore points beside it."""
+        number = point.number
+        before = self.manifests.get(max((n for n in self.manifests if n < number), default=0))
+        after = self.manifests.get(min((n for n in self.manifests if n > number), default=0))
         own = self._own_capture(point)
+        topics, unsure = self._lost_topics(state, point, extents, (before, after), own)
+        captures = {capture.number: capture for beside in (after, before) if beside for capture in beside.captures}
+        captures[number] = own
+        needed = sorted({number, *(topic.captured for topic in topics)})
+        found = [row.loss for row in state.lost if row.point == number]
+        losses = [loss for loss in found if loss.kind != "damaged"]  # what was damaged since shows in the catalog
+        totals = {name: getattr(point, name) for name in Totals.__struct_fields__}
+        uncommitted = point.isolation_level == "read_uncommitted"
+        return Manifest(
+            archive_id=state.archive_id,
+            number=number,
+            run=self.writing.run,
+            previous=max((n for n in state.numbers.tolist() if n < number), default=None),
+            origin="repair",
+            tool=TOOL,
+            started_at=point.started_at,
+            committed_at=point.committed_at,
+            cluster_id=point.cluster_id,
+            isolation_level="read_uncommitted" if uncommitted else "read_committed",
+            losses=tuple(losses),
+            totals=Totals(**totals),
+            captures=tuple(captures[n] for n in needed),
+            schemas=self._named(point, Schemas),
+            deletions=self._named(point, Deletions),
+            topics=tuple(topics),
+            not_known=(_partitions_not_known(unsure),) if unsure else (),
+        )
+
+    def _lost_topics(
+        self,
+        state: State,
+        point: PointRow,
+        extents: Mapping[Incarnation, list[_Extent]],
+        beside: tuple[Manifest | None, Manifest | None],
+        own: Capture,
+    ) -> tuple[list[TopicState], list[str]]:
+        """Return the topics of a restore point whose manifest is lost, and the names of those whose number of
+        partitions is not known for certain."""
         document, _ = self.documents.get(own.metadata.key, (None, None))
-        captured = {t.name for t in document.topics} if isinstance(document, Metadata) else None
+        captured = {topic.name for topic in document.topics} if isinstance(document, Metadata) else None
         every = captured_topics(self.documents)
-        beside = {key for m in (before, after) if m is not None for key in m.incarnations()}
+        in_others = {key for manifest in beside if manifest is not None for key in manifest.incarnations()}
         topics: list[TopicState] = []
         unsure: list[str] = []
         for key, life in sorted(state.lives.items()):
@@ -220,32 +260,15 @@ class ManifestRebuilder:
                 continue
             known = topic_at(every, key[0], life.topic_id, point.number)
             count = known.partitions if known is not None else 0
-            topics.append(_lost_topic(state, point, key, extents.get(key, ()), (before, after), captured, count))
-            if known is None and key not in beside:
+            topics.append(_lost_topic(state, point, key, extents.get(key, ()), beside, captured, count))
+            if known is None and key not in in_others:
                 unsure.append(key[0])
-        captures = {c.number: c for m in (after, before) if m is not None for c in m.captures}
-        captures[point.number] = own
-        found = [row.loss for row in state.lost if row.point == point.number]
-        losses = [loss for loss in found if loss.kind != "damaged"]
-        return Manifest(
-            archive_id=state.archive_id,
-            number=point.number,
-            run=self.writing.run,
-            previous=max((n for n in state.numbers.tolist() if n < point.number), default=None),
-            origin="repair",
-            tool=TOOL,
-            started_at=point.started_at,
-            committed_at=point.committed_at,
-            cluster_id=point.cluster_id,
-            isolation_level="read_uncommitted" if point.isolation_level == "read_uncommitted" else "read_committed",
-            losses=tuple(losses),
-            totals=Totals(**{name: getattr(point, name) for name in Totals.__struct_fields__}),
-            captures=tuple(captures[n] for n in sorted({point.number, *(t.captured for t in topics)})),
-            schemas=next((ref for key in point.documents if (ref := self._found(key, Schemas)) is not None), None),
-            deletions=next((ref for key in point.documents if (ref := self._found(key, Deletions)) is not None), None),
-            topics=tuple(topics),
-            not_known=(_partitions_not_known(unsure),) if unsure else (),
-        )
+        return topics, unsure
+
+    def _named(self, point: PointRow, kind: type[Document]) -> DocumentRef | None:
+        """Return the whole document of a kind that a restore point's row names; None if it has none."""
+        found = (self._found(key, kind) for key in point.documents)
+        return next(filter(None, found), None)
 
     def _found(self, key: str, kind: type[Document]) -> DocumentRef | None:
         document, ref = self.documents.get(key, (None, None))
@@ -257,7 +280,7 @@ class ManifestRebuilder:
         def newest(name: str, kind: type[Document]) -> DocumentRef:
             keys = [key for key in point.documents if key.endswith(name)]
             numbers = {key: parsed[0] for key in keys if (parsed := layout.parse_point_key(key)) is not None}
-            key = max(keys, key=lambda key: numbers.get(key, 0), default=f"points/{point.number:010d}-0/{name}")
+            key = max(keys, key=lambda key: numbers.get(key, 0), default=layout.point_key(point.number, "0", name))
             return self._found(key, kind) or DocumentRef(key=key, size=0, sha256="")
 
         groups, metadata = newest(layout.GROUPS, Groups), newest(layout.METADATA, Metadata)
@@ -281,21 +304,24 @@ def _lost_topic(
         return msgspec.structs.replace(after, state="present") if is_own else after
     own = [extent for extent in extents if extent.point <= point.number]
     template = before if before is not None or count else after
-    numbers = {p.partition for p in (template.partitions if template is not None else ())}
-    numbers |= set(range(max([0 if numbers else 1, count, *(extent.partition + 1 for extent in own)])))
+    numbers = {p.partition for p in template.partitions} if template is not None else set[int]()
+    with_records = [extent.partition + 1 for extent in own]
+    least = 0 if numbers else 1  # a topic has at least one partition
+    numbers |= set(range(max([least, count, *with_records])))
     number = point.number
     if before is not None and captured is not None and key[0] not in captured:
-        number = before.captured
+        number = before.captured  # its run did not look at the topic
+    partitions: list[PartitionState] = []
+    for partition in sorted(numbers):
+        added = [extent for extent in own if extent.partition == partition]
+        partitions.append(_lost_partition(state, (*key, partition), added, before, after))
     return TopicState(
         name=key[0],
         id=state.lives[key].topic_id,
         incarnation=key[1],
         captured=number,
         state=before.state if before is not None and number == before.captured else "present",
-        partitions=tuple(
-            _lost_partition(state, (*key, n), [e for e in own if e.partition == n], before, after)
-            for n in sorted(numbers)
-        ),
+        partitions=tuple(partitions),
     )
 
 
@@ -306,26 +332,39 @@ def _lost_partition(
     before: TopicState | None,
     after: TopicState | None,
 ) -> PartitionState:
-    old, new = (
-        next((p for p in topic.partitions if p.partition == key[2]), None) if topic is not None else None
-        for topic in (before, after)
-    )
+    """Return a partition of a restore point whose manifest is lost. It ends where the last of its segments does, or
+    where it ended before: what transactions held back then may be missing."""
+    old, new = _partition_of(before, key[2]), _partition_of(after, key[2])
     log_start = state.starts.get(key)
     known = old or new
     start = known.start if known is not None else min((extent.first for extent in extents), default=0)
-    end = max([start, old.end if old is not None else 0, *(extent.last + 1 for extent in extents)])
+    end = max([start, *(extent.last + 1 for extent in extents)])
+    if old is not None:
+        end = max(end, old.end)
     if log_start is not None and (new is None or new.end >= log_start.start):
         end = max(end, log_start.start)
-    expired = log_start if log_start is not None and end >= log_start.start else None
+    log_end = max(end, old.log_end) if old is not None else end
+    records = sum(extent.records for extent in extents)
+    size = sum(extent.bytes for extent in extents)
+    if log_start is not None and end >= log_start.start:
+        # no segment shows the records that expired since; the restore point had them
+        records += log_start.records
+        size += log_start.bytes
     return PartitionState(
         partition=key[2],
         start=start,
         end=end,
         log_start=known.log_start if known is not None else start,
-        log_end=max(end, old.log_end if old is not None else 0),
-        records=sum(extent.records for extent in extents) + (expired.records if expired is not None else 0),
-        bytes=sum(extent.bytes for extent in extents) + (expired.bytes if expired is not None else 0),
+        log_end=log_end,
+        records=records,
+        bytes=size,
     )
+
+
+def _partition_of(topic: TopicState | None, number: int) -> PartitionState | None:
+    if topic is None:
+        return None
+    return next((partition for partition in topic.partitions if partition.partition == number), None)
 
 
 # A restore point that is made of segments and group files alone: by an adoption, or where manifests are lost.
@@ -428,8 +467,8 @@ def manifest_behind(
     empty = _empty_topics(captured, head.number if head is not None else 0, names, ids, number) if last else []
     made = (*made, *(topic for topic, _ in empty))
     needed = {t.captured for t in carried}
-    captures = [c for c in (head.captures if head is not None else ()) if c.number in needed]
-    settings = [topic for topic in (*known.values(), *(t for _, t in empty)) if topic is not None]
+    captures = [c for c in head.captures if c.number in needed] if head is not None else []
+    settings = [topic for topic in known.values() if topic is not None] + [topic for _, topic in empty]
     cluster_id = head.cluster_id if head is not None else ""
     found = manifest_of_files(writing, number, made, segments, groups, cluster_id=cluster_id, settings=settings)
     topics = sorted([*made, *carried], key=lambda t: t.name)
@@ -586,9 +625,8 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
         later = min((n for other, n in firsts.items() if other[0] == key[0] and other > key), default=0)
         is_alive = key in topics if is_newest else known is None or known.last is None
         last = max([*seen[key], *(number for number in state.numbers.tolist() if number < later)])
-        lives.append(
-            IncarnationRow(*key, ids.get(key, ""), firsts[key], None if is_alive and not later else last, False)
-        )
+        ended = None if is_alive and not later else last
+        lives.append(IncarnationRow(*key, ids.get(key, ""), firsts[key], ended, False))
     return drop_superseded(lives)
 
 
