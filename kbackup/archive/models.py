@@ -378,11 +378,14 @@ class TopicState(Member, frozen=True, kw_only=True):
         return self.counted >= sum(p.records for p in self.partitions)
 
 
+LossKind = Literal["retention", "truncated", "recreated", "damaged"]
+
+
 class Loss(Member, frozen=True, kw_only=True):
     """Records that this run found it can never archive. `end` is null if it is not known how many there
     were."""
 
-    kind: Literal["retention", "truncated", "recreated", "damaged"]
+    kind: LossKind
     topic: str
     partition: int | None = None
     start: int | None = None

@@ -198,19 +198,23 @@ def _write(store: Store, base: Committed, state: State, author: Author, token: s
     for table in SCHEMAS:
         rows[table], refs[table] = write_rows(store, getattr(state, table), names)
     by = f"{socket.gethostname()} pid {os.getpid()}"
+    operation = Operation(kind=author.kind, token=token, run=author.run, by=by, at=now(), summary=author.summary)
+    link = Link(number=previous.number, checksum=previous.checksum) if previous is not None else None
+    pins = [Pin(point=point, at=at) for point, at in sorted(state.pins.items())]
+    labels = [Label(name=name, point=point) for name, point in sorted(state.labels.items())]
     catalog = Catalog(
         archive_id=state.archive_id,
         number=number,
-        previous=Link(number=previous.number, checksum=previous.checksum) if previous is not None else None,
-        operation=Operation(kind=author.kind, token=token, run=author.run, by=by, at=now(), summary=author.summary),
+        previous=link,
+        operation=operation,
         next_point=state.next_point,
         swept=state.swept,
         reinstated=state.reinstated,
         isolation_levels=tuple(sorted(state.isolation_levels)),
         open_run=state.open_run,
         origin=state.origin,
-        pins=tuple(Pin(point=point, at=at) for point, at in sorted(state.pins.items())),
-        labels=tuple(Label(name=name, point=point) for name, point in sorted(state.labels.items())),
+        pins=tuple(pins),
+        labels=tuple(labels),
         tables=Tables(**refs),
     )
     key, data = layout.catalog_key(number), dump(catalog)

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
 from kbackup.archive.catalog.operations import check_open, drop_superseded
 from kbackup.archive.catalog.retention import drop_unreferenced, lose_points
-from kbackup.archive.catalog.state import LogStart, LossRow, State, damage_row
+from kbackup.archive.catalog.state import IncarnationRow, LogStart, LossRow, State, damage_row
 from kbackup.archive.catalog.tables import Rows
 from kbackup.archive.models import TopicState
 from kbackup.archive.segments.table import not_in, rows_where
 from kbackup.errors import RefusedError
-from kbackup.types import IncarnationPartition
+from kbackup.types import Incarnation, IncarnationPartition
 
 _PLACE = ("topic", "incarnation", "partition")
 
@@ -71,7 +71,9 @@ def follow_source(copy: State, source: State, run: str, origin: Origin, keep: bo
     check_lineage(copy, source)
     # nothing below the ends of a copy is sent again: what it let go, or never had, below its next number stays away
     gone = {p.number for p in source.restore_points if p.number < copy.next_point and not copy.point(p.number)}
-    source = with_whole_segments(without_holes(lose_points(source, gone), copy), copy)
+    source = lose_points(source, gone)
+    source = without_holes(source, copy)
+    source = with_whole_segments(source, copy)
     source = with_retained(source, copy) if keep else without_expired(source, copy)
     tables: dict[str, Any] = {name: rows.replace(rows.read()) for name, rows in source.tables().items()}
     state = replace(
@@ -101,7 +103,7 @@ def without_holes(source: State, copy: State) -> State:
     """Return `source` without the segments that the copy has lost by damage, and with the copy's losses of them."""
     known = {row.identity for row in source.lost}
     new = [row for row in copy.damage if row.identity not in known]
-    present = {row.segment_key for row in new} & set(source.segments.rows(*_PLACE, "first"))
+    present = {row.segment_key for row in new}.intersection(source.segments.rows(*_PLACE, "first"))
     if not present:
         return source
     return replace(
@@ -155,14 +157,40 @@ def with_retained(source: State, copy: State) -> State:
     copied = without_expired(source, copy)
     kept = [point for point in copy.restore_points if source.point(point.number) is None]
     numbers = {point.number for point in kept}
-    had = copy.last_points()
-    starts = {place: start for place, start in copied.starts.items() if place in copy.starts or place[:2] not in had}
-    starts |= {place: start for place, start in copy.starts.items() if place[:2] in had}
     holes = _expired_unseen(source, copy)
     known = {row.identity for row in [*copied.lost, *holes]}
     new_losses = [row for row in copy.lost if row.identity not in known]
     ours, theirs = copy.segments.read(), copied.segments.read()
     others = rows_where(theirs, not_in(theirs["key"], ours["key"]))
+    lives = _joined_lives(source, copy)
+    pins = {number: at for number, at in copy.pins.items() if number in numbers}
+    labels = {name: number for name, number in copy.labels.items() if number in numbers}
+    state = replace(
+        copied,
+        points=copied.points.append(kept),
+        past=copied.past.without("number", numbers),
+        segments=copied.segments.replace(pa.concat_tables([others, ours])),
+        losses=copied.losses_with([*holes, *new_losses]),
+        incarnations=source.incarnations.replace(list(lives.values())),
+        log_starts=_log_start_rows(copied, _retained_starts(copied, copy)),
+        # the source decides where both name a restore point
+        pins=pins | dict(source.pins),
+        labels=labels | dict(source.labels),
+    )
+    last = state.last_points()
+    retired = [life._replace(retired=life.first is not None and key not in last) for key, life in sorted(lives.items())]
+    return replace(state, incarnations=state.incarnations.replace(drop_superseded(retired)))
+
+
+def _retained_starts(copied: State, copy: State) -> dict[IncarnationPartition, LogStart]:
+    """Return the log starts of a copy that retains what its source let go: of what it had, its own."""
+    had = copy.last_points()
+    starts = {place: start for place, start in copied.starts.items() if place in copy.starts or place[:2] not in had}
+    return starts | {place: start for place, start in copy.starts.items() if place[:2] in had}
+
+
+def _joined_lives(source: State, copy: State) -> dict[Incarnation, IncarnationRow]:
+    """Return the incarnations of both, each from the earliest restore point that one of them has."""
     lives = dict(source.lives)
     for key, life in copy.lives.items():
         if key in lives:
@@ -171,20 +199,7 @@ def with_retained(source: State, copy: State) -> State:
         else:  # what only the copy has ended after its newest restore point
             goes_on = life.first is not None and life.last is None
             lives[key] = life._replace(last=copy.next_point - 1) if goes_on else life
-    state = replace(
-        copied,
-        points=copied.points.append(kept),
-        past=copied.past.without("number", numbers),
-        segments=copied.segments.replace(pa.concat_tables([others, ours])),
-        losses=copied.losses_with([*holes, *new_losses]),
-        incarnations=source.incarnations.replace(list(lives.values())),
-        log_starts=_log_start_rows(copied, starts),
-        pins={**{n: at for n, at in copy.pins.items() if n in numbers}, **source.pins},
-        labels={**{name: n for name, n in copy.labels.items() if n in numbers}, **source.labels},
-    )
-    last = state.last_points()
-    retired = (life._replace(retired=life.first is not None and key not in last) for key, life in sorted(lives.items()))
-    return replace(state, incarnations=state.incarnations.replace(drop_superseded(retired)))
+    return lives
 
 
 def _expired_unseen(source: State, copy: State) -> list[LossRow]:

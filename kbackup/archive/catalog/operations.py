@@ -96,18 +96,19 @@ def _advance(state: State, number: int, present: Mapping[Incarnation, str]) -> A
     """Return the incarnations after restore point `number`, which has the `present` ones: other living incarnations
     ended before it."""
     lives = state.lives
-    new = {key: IncarnationRow(*key, present[key], number, None, False) for key in sorted(present) if key not in lives}
-    begun = [key for key in present if key in lives and (lives[key].first is None or lives[key].retired)]
     before = state.newest.number if state.newest is not None else number - 1
-    ended = {
-        key: life._replace(last=before)
-        for key, life in lives.items()
-        if life.first is not None and life.last is None and not life.retired and key not in present
-    }
-    if not ended and not begun:
-        return state.incarnations.append(list(new.values()))
-    started = {key: IncarnationRow(*key, present[key], number, None, False) for key in begun}
-    return state.incarnations.replace(drop_superseded({**lives, **ended, **started, **new}.values()))
+    rows = dict(lives)
+    for key, life in lives.items():
+        is_alive = life.first is not None and life.last is None and not life.retired
+        if is_alive and key not in present:
+            rows[key] = life._replace(last=before)
+        elif key in present and (life.first is None or life.retired):
+            # a run reserved the number, or its restore points have all expired: it begins with this restore point
+            rows[key] = IncarnationRow(*key, present[key], number, None, False)
+    new = [IncarnationRow(*key, present[key], number, None, False) for key in sorted(present) if key not in lives]
+    if rows == lives:
+        return state.incarnations.append(new)  # the chunks that are written stay as they are
+    return state.incarnations.replace(drop_superseded([*rows.values(), *new]))
 
 
 def drop_superseded(lives: Iterable[IncarnationRow]) -> list[IncarnationRow]:

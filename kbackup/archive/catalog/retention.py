@@ -9,7 +9,15 @@ from dataclasses import replace
 import numpy as np
 
 from kbackup.archive.catalog.operations import check_listed, drop_superseded
-from kbackup.archive.catalog.state import ExpiredPoint, LogStart, RetentionHold, State, damage_row, highest_incarnations
+from kbackup.archive.catalog.state import (
+    ExpiredPoint,
+    IncarnationRow,
+    LogStart,
+    RetentionHold,
+    State,
+    damage_row,
+    highest_incarnations,
+)
 from kbackup.errors import RefusedError
 from kbackup.types import Incarnation, IncarnationPartition
 
@@ -169,23 +177,30 @@ def undo_expiration(state: State, before: State, after: State) -> State:
         return state  # another undo was faster
     if numbers & listed or state.starts != after.starts or any(p.number not in listed for p in after.restore_points):
         raise RefusedError("restore points or records went since that expiration", "see 'kbackup log', then run again")
-    last = after.last_points()
-    lives = {**state.lives, **{key: life for key, life in before.lives.items() if key not in last}}
-    lives |= {key: life for key, life in state.lives.items() if not life.retired}
-    known = {key for rows in (after.segments, state.segments) for key in rows.columns("key")[0]}
-    known_losses = set(after.lost)
     labels = {name: number for name, number in before.labels.items() if number in numbers}
+    known_losses = set(after.lost)
+    known_keys = {key for rows in (after.segments, state.segments) for key in rows.columns("key")[0]}
     return replace(
         state,
         reinstated=state.number + 1,
         labels={**labels, **state.labels},
         points=state.points.append([p for p in before.restore_points if p.number in numbers]),
         past=state.past.without("number", numbers),
-        segments=state.segments.append(before.segments.without("key", known).read()),
+        segments=state.segments.append(before.segments.without("key", known_keys).read()),
         losses=state.losses_with(row for row in before.lost if row not in known_losses),
-        incarnations=state.incarnations.replace(drop_superseded(lives.values())),
+        incarnations=state.incarnations.replace(_lives_before(state, before, after)),
         log_starts=before.log_starts,
     )
+
+
+def _lives_before(state: State, before: State, after: State) -> list[IncarnationRow]:
+    """Return the incarnations of `state`, with those that lost their last restore point from `before` to `after` as
+    they were. An incarnation that has restore points now is as it is now."""
+    last = after.last_points()
+    lives = dict(state.lives)
+    lives |= {key: life for key, life in before.lives.items() if key not in last}
+    lives |= {key: life for key, life in state.lives.items() if not life.retired}
+    return drop_superseded(lives.values())
 
 
 def mark_swept(state: State, number: int) -> State:

@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 
 from kbackup.archive.catalog.documents import IsolationLevel, OpenRun, Origin
 from kbackup.archive.catalog.tables import SEGMENTS, Rows
-from kbackup.archive.models import Loss
+from kbackup.archive.models import Loss, LossKind
 from kbackup.archive.segments.table import integers, schema_of
 from kbackup.types import Incarnation, IncarnationPartition, Int64Array
 
@@ -101,6 +101,22 @@ class LossRow:
     def identity(self) -> tuple[object, ...]:
         """Partition, offsets and kind, to compare losses by: a copy finds the same damage at another restore point."""
         return *self.segment_key, self.loss.end, self.loss.kind
+
+    @classmethod
+    def of(
+        cls,
+        point: int,
+        topic: str,
+        incarnation: int,
+        partition: int | None,
+        kind: LossKind,
+        start: int | None,
+        end: int | None,
+        message: str,
+    ) -> LossRow:
+        """Return the row that has these columns of `LOSSES`, in their order."""
+        loss = Loss(kind=kind, topic=topic, partition=partition, start=start, end=end, message=message)
+        return cls(point, incarnation, loss)
 
     def columns(self) -> dict[str, object]:
         """Return the row by the columns of `LOSSES`."""
@@ -214,7 +230,7 @@ class State:
     @cached_property
     def lost(self) -> tuple[LossRow, ...]:
         """Every loss."""
-        return tuple(map(_loss_row, self.losses.dicts()))
+        return tuple(LossRow.of(*columns) for columns in self.losses.rows(*LOSSES.names))
 
     @property
     def damage(self) -> list[LossRow]:
@@ -273,11 +289,6 @@ class State:
             if at and numbers[at - 1] >= life.first:
                 points[key] = numbers[at - 1]
         return points
-
-
-def _loss_row(columns: dict[str, Any]) -> LossRow:
-    point, incarnation = columns.pop("point"), columns.pop("incarnation")
-    return LossRow(point, incarnation, Loss(**columns))
 
 
 def _points(table: pa.Table) -> Iterator[PointRow]:

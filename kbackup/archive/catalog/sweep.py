@@ -56,11 +56,11 @@ def find_orphans(store: Store, newest: Committed, objects: Iterable[ObjectInfo],
     only objects that were written before `cutoff` are orphans. No catalog's own numbers or times count.
     """
     state = newest.state
-    listed = {
-        number: each
-        for each in store.list(layout.CATALOG)
-        if (number := layout.parse_catalog_key(each.key)) is not None and number <= state.number
-    }
+    listed: dict[int, ObjectInfo] = {}
+    for each in store.list(layout.CATALOG):
+        parsed = layout.parse_catalog_key(each.key)
+        if parsed is not None and parsed <= state.number:
+            listed[parsed] = each
     first = max((number for number, each in listed.items() if each.modified <= cutoff), default=None)
     if first is None:
         return Orphans(0, ())
@@ -73,12 +73,12 @@ def find_orphans(store: Store, newest: Committed, objects: Iterable[ObjectInfo],
     window = sorted(number for number in listed if first <= number < state.number)
     catalogs = dict(zip(window, in_threads(read, window), strict=True))
     unreadable = [number for number, catalog in catalogs.items() if catalog is None]
-    readable = [*filter(None, catalogs.values()), *filter(None, [newest.catalog])]
-    replaced = [
-        before.number
-        for before, after in pairwise(readable)
-        if (link := after.previous) is not None and link.number == before.number and link.checksum != before.checksum
-    ]
+    readable = [catalog for catalog in (*catalogs.values(), newest.catalog) if catalog is not None]
+    replaced: list[int] = []
+    for before, after in pairwise(readable):
+        link = after.previous
+        if link is not None and link.number == before.number and link.checksum != before.checksum:
+            replaced.append(before.number)
     if unreadable or replaced:
         return Orphans(0, (), min(unreadable + replaced))
     deciding = [
