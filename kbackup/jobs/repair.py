@@ -34,6 +34,7 @@ from kbackup.archive.query.java import is_java_archive
 from kbackup.archive.reader import Archive
 from kbackup.archive.repair import points
 from kbackup.archive.repair.base import Documents, RepairBase, find_base, load_whole, read_documents, unless_damaged
+from kbackup.archive.repair.manifests import ManifestRebuilder
 from kbackup.archive.repair.segments import (
     Damaged,
     ToScan,
@@ -184,7 +185,7 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
         known = set(base.state.lost)
         job.losses += [row.loss.message for row in after.damage if row not in known]
     with phases.step("commit"):
-        rebuilder = points.ManifestRebuilder(writing, documents, manifests)
+        rebuilder = ManifestRebuilder(writing, documents, manifests)
         after = _add_new_points(job, writing, base, rebuilder.mend(after), rebuilder.manifests, documents)
         job.losses += rebuilder.losses
         job.mended += [Mended(key, "made anew") for key in rebuilder.made]
