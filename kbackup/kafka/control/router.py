@@ -211,7 +211,7 @@ class Router:
     def broker(self, node: int, seconds: float = CALL_SECONDS) -> BrokerConnection:
         """Return a connection to the broker with this id, for its versions. Raise `RequestError` if it doesn't take
         us."""
-        with self._lock:
+        with self._turn():
             return self._broker(node, Deadline(seconds))
 
     def metadata(self, topics: Collection[str] | None, *, seconds: float = CALL_SECONDS) -> Any:
