@@ -96,7 +96,7 @@ def test_tokens_of_jaas() -> None:
         (
             'com.sun.security.auth.module.Krb5LoginModule required keyTab="hush";',
             "Krb5LoginModule",
-            "sasl.kerberos.keytab",
+            "log in by SCRAM",
         ),
         ('x.OAuthBearerLoginModule required clientSecret="hush";', "OAuthBearer", "sasl.oauthbearer.method=oidc"),
         ("software.amazon.msk.auth.iam.IAMLoginModule required;", "IAMLoginModule", "ScramLoginModule"),
