@@ -45,14 +45,20 @@ def captured_topics(documents: Documents) -> Captured:
 
 
 def topic_at(captured: Captured, name: str, topic_id: str, number: int) -> TopicMetadata | None:
-    """Return a topic as it was captured at restore point `number` or last before, else first after. A topic of unknown
-    id is only returned where all documents mean the same one."""
+    """Return the topic as the last capture up to restore point `number` has it, or else as the first capture after
+    that. If `topic_id` is empty, return a topic only where all documents mean the same one."""
     entries = captured.get(name, ())
-    if not topic_id and len({topic.id for _, topic in entries}) > 1:
-        return None
-    entries = [entry for entry in entries if not topic_id or entry[1].id in ("", topic_id)]
+    if topic_id:
+        # a document without an id may mean this topic
+        entries = [(at, topic) for at, topic in entries if topic.id in ("", topic_id)]
+    else:
+        ids = {topic.id for _, topic in entries}
+        if len(ids) > 1:
+            return None
     earlier = [topic for at, topic in entries if at <= number]
-    return earlier[-1] if earlier else next((topic for _, topic in entries), None)
+    if earlier:
+        return earlier[-1]
+    return entries[0][1] if entries else None
 
 
 # A restore point that is made of segments and group files alone: by an adoption, or where manifests are lost.
@@ -68,41 +74,65 @@ def topic_states(
 ) -> tuple[TopicState, ...]:
     """Return the topics of restore point `number` with all of `partitions`. A partition ends after its last segment, or
     where it ended `before`. Group offsets beyond that show that its log was longer."""
+    highest = _highest_offsets(groups)
+    # Rising, so that the highest partition of a topic counts. Kafka numbers partitions from 0 without gaps.
+    counts = {(topic, incarnation): partition + 1 for topic, incarnation, partition in sorted(partitions)}
+    states: list[TopicState] = []
+    for key, count in counts.items():
+        name, incarnation = key
+        own: list[PartitionState] = []
+        for partition in range(count):
+            place = (*key, partition)
+            highest_offset = highest[name, partition]
+            own.append(_partition_state(place, segments.get(place, ()), before.get(place), highest_offset))
+        state = TopicState(
+            name=name,
+            id=ids.get(key, ""),
+            incarnation=incarnation,
+            captured=number,
+            state="present",
+            partitions=tuple(own),
+        )
+        states.append(state)
+    return tuple(states)
+
+
+def _highest_offsets(groups: Groups) -> dict[tuple[str, int], int]:
+    """Return the highest offset that any group has committed, by topic and partition; 0 for all others."""
     highest: dict[tuple[str, int], int] = defaultdict(int)
     for group in groups.groups:
         for o in group.offsets:
             highest[o.topic, o.partition] = max(o.offset, highest[o.topic, o.partition])
+    return highest
 
-    def partition_state(topic: str, incarnation: int, partition: int) -> PartitionState:
-        place = (topic, incarnation, partition)
-        own = segments.get(place, ())
-        first = own[0].first if own else 0
-        old = before.get(place) or PartitionState(
+
+def _partition_state(
+    place: IncarnationPartition, segments: Sequence[Segment], before: PartitionState | None, highest_offset: int
+) -> PartitionState:
+    """Return the partition with `segments` added to what it was `before`."""
+    partition = place[2]
+    if before is None:
+        first = segments[0].first if segments else 0
+        before = PartitionState(
             partition=partition, start=first, end=first, log_start=first, log_end=0, records=0, bytes=0
         )
-        end = max(own[-1].last + 1 if own else 0, old.end)
-        return PartitionState(
-            partition=partition,
-            start=old.start,
-            end=end,
-            log_start=old.log_start,
-            log_end=max(end, old.log_end, highest[topic, partition]),
-            records=old.records + sum(s.count for s in own),
-            bytes=old.bytes + sum(s.bytes for s in own),
-            held=without(old.held, [(s.first, s.last + 1) for s in own]),
-        )
-
-    counts = {(topic, incarnation): partition + 1 for topic, incarnation, partition in sorted(partitions)}
-    return tuple(
-        TopicState(
-            name=key[0],
-            id=ids.get(key, ""),
-            incarnation=key[1],
-            captured=number,
-            state="present",
-            partitions=tuple(partition_state(*key, partition) for partition in range(count)),
-        )
-        for key, count in counts.items()
+    end = before.end
+    if segments:
+        end = max(end, segments[-1].last + 1)
+    # Records of open transactions that the restore point before left out are held no longer where a segment has them.
+    added = [(segment.first, segment.last + 1) for segment in segments]
+    held = without(before.held, added)
+    records = sum(segment.count for segment in segments)
+    size = sum(segment.bytes for segment in segments)
+    return PartitionState(
+        partition=partition,
+        start=before.start,
+        end=end,
+        log_start=before.log_start,
+        log_end=max(end, before.log_end, highest_offset),
+        records=before.records + records,
+        bytes=before.bytes + size,
+        held=held,
     )
 
 
@@ -114,16 +144,15 @@ def groups_of_files(
     offsets: dict[str, list[GroupOffset]] = defaultdict(list)
     for key in sorted(keys):
         folder, _, name = key.rpartition("/")
-        partition, topic = layout.parse_group_offsets(name), folders.get(f"{folder}/")
+        partition = layout.parse_group_offsets(name)
+        topic = folders.get(f"{folder}/")
         if partition is None or topic is None:
             continue
         with suppress(CorruptError, NotFoundError):
             for group, offset in decode_group_offsets(store.get(key), key).items():
                 offsets[group].append(GroupOffset(topic=topic, partition=partition, offset=offset))
-    return Groups(
-        captured_at=now(),
-        groups=tuple(Group(group=name, type="", state="", offsets=tuple(o)) for name, o in sorted(offsets.items())),
-    )
+    groups = [Group(group=name, type="", state="", offsets=tuple(own)) for name, own in sorted(offsets.items())]
+    return Groups(captured_at=now(), groups=tuple(groups))
 
 
 def manifest_behind(
@@ -140,52 +169,79 @@ def manifest_behind(
     """Return restore point `number` of `segments` behind `head`: their topics, with the partitions and configs that
     they had when they were `captured`. The `last` one has the other topics of `head` as well, as they are there."""
     by_partition: dict[IncarnationPartition, list[Segment]] = defaultdict(list)
-    for s in segments:
-        by_partition[s.incarnation_partition].append(s)
+    for segment in segments:
+        by_partition[segment.incarnation_partition].append(segment)
     old = head.incarnations() if head is not None else {}
     new = {place[:2] for place in by_partition}
-    before = {(*key, p.partition): p for key in new & old.keys() for p in old[key].partitions}
+    before: dict[IncarnationPartition, PartitionState] = {}
+    for key in new & old.keys():
+        for partition in old[key].partitions:
+            before[*key, partition.partition] = partition
+    known: list[TopicMetadata] = []
+    # A partition that never had a record has no segment: the capture tells that it was there.
+    counted: set[IncarnationPartition] = set()
+    for key in sorted(new):
+        topic = topic_at(captured, key[0], ids.get(key, ""), number)
+        if topic is not None:
+            known.append(topic)
+            counted |= {(*key, partition) for partition in range(topic.partitions)}
     groups = groups_of_files(writing.store, keys, new)
-    known = {key: topic_at(captured, key[0], ids.get(key, ""), number) for key in sorted(new)}
-    counted = {(*key, p) for key, topic in known.items() if topic is not None for p in range(topic.partitions)}
-    made = topic_states(number, {*by_partition, *before, *counted}, by_partition, ids, before, groups)
-    names = {topic.name for topic in made}
-    carried = [t for t in old.values() if last and t.name not in names]
-    names |= {topic.name for topic in carried}
-    empty = _empty_topics(captured, head.number if head is not None else 0, names, ids, number) if last else []
-    made = (*made, *(topic for topic, _ in empty))
-    needed = {t.captured for t in carried}
-    captures = [c for c in head.captures if c.number in needed] if head is not None else []
-    settings = [topic for topic in known.values() if topic is not None] + [topic for _, topic in empty]
+    places = counted.union(by_partition, before)
+    made = list(topic_states(number, places, by_partition, ids, before, groups))
+    carried: list[TopicState] = []
+    if last:
+        names = {topic.name for topic in made}
+        carried = [topic for topic in old.values() if topic.name not in names]
+        names |= {topic.name for topic in carried}
+        behind = head.number if head is not None else 0
+        for empty, settings in _empty_topics(captured, behind, names, ids, number):
+            made.append(empty)
+            known.append(settings)
     cluster_id = head.cluster_id if head is not None else ""
-    found = manifest_of_files(writing, number, made, segments, groups, cluster_id=cluster_id, settings=settings)
-    topics = sorted([*made, *carried], key=lambda t: t.name)
+    found = manifest_of_files(writing, number, made, segments, groups, cluster_id=cluster_id, settings=known)
+    topics = sorted([*made, *carried], key=lambda topic: topic.name)
+    if head is None:
+        return msgspec.structs.replace(found, topics=tuple(topics), isolation_level="read_committed", deletions=None)
+    # a carried topic is as of its own run, whose capture has its configs and its groups
+    needed = {topic.captured for topic in carried}
+    captures = [capture for capture in head.captures if capture.number in needed]
     return msgspec.structs.replace(
         found,
         topics=tuple(topics),
         captures=(*captures, *found.captures),
-        isolation_level=head.isolation_level if head is not None else "read_committed",
-        deletions=head.deletions if head is not None else None,
+        isolation_level=head.isolation_level,
+        deletions=head.deletions,  # restores go on without the keys that were deleted at the source
     )
 
 
 def _empty_topics(
     captured: Captured, head: int, names: Collection[str], ids: Mapping[Incarnation, str], number: int
 ) -> list[tuple[TopicState, TopicMetadata]]:
-    """Return the topics of the newest capture behind restore point `head`, apart from `names`: no segment was found."""
+    """Return the topics, apart from `names`, that the newest capture has and no segment, if that capture is newer than
+    restore point `head`."""
     newest = max((at for entries in captured.values() for at, _ in entries), default=0)
+    if newest <= head:
+        return []
+    no_groups = Groups(captured_at="", groups=())
     topics: list[tuple[TopicState, TopicMetadata]] = []
     for name, entries in sorted(captured.items()):
         at, topic = entries[-1]
-        if at != newest or newest <= head or name in names:
+        if at != newest or name in names:
             continue
-        given = {incarnation: id_ for (other, incarnation), id_ in ids.items() if other == name}
-        same = [incarnation for incarnation, id_ in given.items() if id_ == topic.id]
-        key = (name, same[0] if same else max(given, default=0) + 1)
-        places = [(*key, p) for p in range(topic.partitions)]
-        no_groups = Groups(captured_at="", groups=())
-        topics += [(t, topic) for t in topic_states(number, places, {}, {key: topic.id}, {}, no_groups)]
+        key = (name, _incarnation_of(name, topic.id, ids))
+        places = [(*key, partition) for partition in range(topic.partitions)]
+        for state in topic_states(number, places, {}, {key: topic.id}, {}, no_groups):
+            topics.append((state, topic))
     return topics
+
+
+def _incarnation_of(name: str, topic_id: str, ids: Mapping[Incarnation, str]) -> int:
+    """Return the first incarnation that has the id, or else a new one behind all of that name."""
+    given = {incarnation: known for (other, incarnation), known in ids.items() if other == name}
+    for incarnation, known in given.items():
+        if known == topic_id:
+            return incarnation
+    return max(given, default=0) + 1
 
 
 def manifest_of_files(
@@ -199,7 +255,7 @@ def manifest_of_files(
     cluster_id: str = "",
     settings: Sequence[TopicMetadata] = (),
 ) -> Manifest:
-    """Return restore point `number` of `writing`, with documents of its own; `settings` are the configs that are
+    """Return restore point `number` of `writing`, and write its documents. `settings` are the configs that are
     known."""
     at = now()
     unknown = NotCarried(part=None, what="cluster", reason="failed", why="nothing tells of it")
@@ -208,6 +264,9 @@ def manifest_of_files(
     )
     capture = put_capture(writing, number, at, groups, metadata)
     partitions = sum(len(topic.partitions) for topic in topics)
+    totals = totals_of(segments, topics=len(topics), partitions=partitions, groups=len(groups.groups))
+    with_settings = {topic.name for topic in settings}
+    lacking = not_known(topics, with_settings)
     return Manifest(
         archive_id=writing.archive_id,
         number=number,
@@ -220,8 +279,8 @@ def manifest_of_files(
         cluster_id=cluster_id,
         losses=tuple(losses),
         warnings=tuple(warnings),
-        not_known=tuple(not_known(topics, {t.name for t in settings})),
-        totals=totals_of(segments, topics=len(topics), partitions=partitions, groups=len(groups.groups)),
+        not_known=tuple(lacking),
+        totals=totals,
         captures=(capture,),
         topics=tuple(topics),
     )
@@ -233,13 +292,15 @@ def not_known(topics: Sequence[TopicState], known: Collection[str] = ()) -> list
         return []
     names = [t.name for t in topics if t.name not in known]
     nameless = [t.name for t in topics if not t.id]
-    configs = f"configs and replication factor of {join_names(names, _SHOWN)}; " if names else ""
-    return [
-        *([partitions_not_known(names)] if names else []),
-        f"{configs}group positions are those of the group files",
-        "ACLs, users and settings of the cluster",
-        *([f"Kafka's ids of {join_names(nameless, _SHOWN)}"] if nameless else []),
-    ]
+    positions = "group positions are those of the group files"
+    lacking: list[str] = []
+    if names:
+        lacking.append(partitions_not_known(names))
+        positions = f"configs and replication factor of {join_names(names, _SHOWN)}; {positions}"
+    lacking += [positions, "ACLs, users and settings of the cluster"]
+    if nameless:
+        lacking.append(f"Kafka's ids of {join_names(nameless, _SHOWN)}")
+    return lacking
 
 
 def partitions_not_known(names: Collection[str]) -> str:
@@ -260,24 +321,29 @@ def listed_manifests(state: State, documents: Documents) -> dict[int, Manifest]:
 
 
 def unlisted_points(base: RepairBase, documents: Documents) -> dict[int, tuple[Manifest, PointRow]]:
-    """Return, by number, whole manifests of restore points that the base lacks. Of two with one number the later one is
-    returned. Below the next number of the newest catalog only restore points that its table may have lost are returned.
-    Beside a whole base only those of the open run are: its catalog may be lost, and no later run has given the number
-    away."""
+    """Return, by number, the whole manifests of restore points that the base lacks. Where two have one number, return
+    the later one.
+
+    A number below the next one of the newest catalog is given away: such a restore point is returned only if the table
+    of restore points may have lost its row. If the base is whole, only restore points of the open run are returned: the
+    catalog of that run may be lost, and no later run has given the number away.
+    """
     state = base.state
     known = set(state.numbers.tolist())
-    least = 0 if "points" in base.stale or base.committed.catalog is None else state.next_point
+    may_lack_rows = "points" in base.stale or base.committed.catalog is None
+    least = 0 if may_lack_rows else state.next_point
     open_run = state.open_run.run if state.open_run is not None else ""
-    points = [
-        (document, point_row(document, ref.key))
-        for document, ref in documents.values()
-        if isinstance(document, Manifest)
-        and document.archive_id == state.archive_id
-        and document.number >= least
-        and (not base.is_whole or document.run == open_run)
-        and document.number not in known
-        and state.past_manifests.get(document.number) != document.checksum
-    ]
+    points: list[tuple[Manifest, PointRow]] = []
+    for document, ref in documents.values():
+        if not isinstance(document, Manifest) or document.archive_id != state.archive_id:
+            continue
+        if document.number < least or document.number in known:
+            continue
+        if base.is_whole and document.run != open_run:
+            continue
+        if state.past_manifests.get(document.number) == document.checksum:  # this one was let go
+            continue
+        points.append((document, point_row(document, ref.key)))
     points.sort(key=lambda entry: (entry[0].number, entry[0].committed_at))
     return {manifest.number: (manifest, point) for manifest, point in points}
 
@@ -289,6 +355,7 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
     A topic stays in all later restore points, until another incarnation takes its place.
     """
     newest = max(manifests, default=0)
+    # where the newest manifest is lost, the table of incarnations tells what was alive then
     is_newest = state.newest is None or state.newest.number <= newest
     topics = manifests[newest].incarnations() if newest else {}
     seen: dict[Incarnation, set[int]] = defaultdict(set)
@@ -300,45 +367,66 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
     for name, incarnation, point in set(state.segments.rows("topic", "incarnation", "point")):
         seen[name, incarnation].add(point)
     for key, life in state.lives.items():
-        seen[key] |= {number for number in (life.first, life.last) if number is not None and not life.retired}
+        ends = [] if life.retired else [life.first, life.last]
+        seen[key] |= {number for number in ends if number is not None}
     firsts = {key: min(numbers) for key, numbers in seen.items() if numbers}
-    folders = {place[0] for key in sizes if (place := layout.parse_topic_key(key)) is not None}
     lives: list[IncarnationRow] = []
-    for key in sorted({*seen, *folders}):
+    for key in sorted({*seen, *_folders(sizes)}):
         known = state.lives.get(key)
-        if key not in firsts:
+        if key not in firsts:  # a folder without restore points, or a number that was reserved
             retired = known is None or known.retired
             lives.append(IncarnationRow(*key, ids.get(key, ""), None, None, retired))
             continue
-        later = min((n for other, n in firsts.items() if other[0] == key[0] and other > key), default=0)
-        is_alive = key in topics if is_newest else known is None or known.last is None
-        last = max([*seen[key], *(number for number in state.numbers.tolist() if number < later)])
-        ended = None if is_alive and not later else last
+        successors = [first for other, first in firsts.items() if other[0] == key[0] and other > key]
+        taken_over = min(successors, default=0)
+        is_alive = known is None or known.last is None
+        if is_newest:
+            is_alive = key in topics
+        ended: int | None = None
+        if taken_over or not is_alive:
+            numbers = [number for number in state.numbers.tolist() if number < taken_over]
+            ended = max([*seen[key], *numbers])
         lives.append(IncarnationRow(*key, ids.get(key, ""), firsts[key], ended, False))
     return drop_superseded(lives)
 
 
+def _folders(sizes: Sizes) -> set[Incarnation]:
+    """Return the incarnations that have a folder with an object in it."""
+    folders: set[Incarnation] = set()
+    for key in sizes:
+        place = layout.parse_topic_key(key)
+        if place is not None:
+            folders.add(place[0])
+    return folders
+
+
 def losses_of(state: State, manifests: Mapping[int, Manifest]) -> list[LossRow]:
-    """Return the losses that manifests have and `state` lacks."""
+    """Return the losses that manifests have and `state` lacks, in order of the restore points."""
     known = set(state.lost)
-    found = [row for _, manifest in sorted(manifests.items()) for row in loss_rows(manifest)]
-    return [row for row in found if row not in known]
+    lacking: list[LossRow] = []
+    for _, manifest in sorted(manifests.items()):
+        lacking += [row for row in loss_rows(manifest) if row not in known]
+    return lacking
 
 
 def without_expired(state: State) -> State:
     """Return `state` without rows of segments before the log start or among the losses, which an older table still
     has."""
-    starts, damaged = state.starts, damaged_ranges(state)
+    starts = state.starts
+    damaged = damaged_ranges(state)
 
     def stays(topic: str, incarnation: int, partition: int, first: int, last: int) -> bool:
         place = (topic, incarnation, partition)
-        return (place not in starts or last >= starts[place].start) and (first, last) not in damaged.get(place, ())
+        if place in starts and last < starts[place].start:
+            return False
+        return (first, last) not in damaged.get(place, ())
 
     names = ("topic", "incarnation", "partition", "first", "last")
     return replace(state, segments=state.segments.where(stays, *names))
 
 
 def with_rows(state: State, lives: Sequence[IncarnationRow], segments: pa.Table, losses: Sequence[LossRow]) -> State:
+    """Return `state` with other incarnations, and with more segments and losses."""
     return replace(
         state,
         incarnations=state.incarnations.replace(lives),
@@ -348,12 +436,11 @@ def with_rows(state: State, lives: Sequence[IncarnationRow], segments: pa.Table,
 
 
 def with_points(state: State, points: Iterable[PointRow], next_point: int) -> State:
-    """`state` with restore points that it lacks, and without those that were let go."""
+    """Return `state` with restore points that it lacks, and without those that were let go."""
     past = state.past_manifests
-    rows = [p for p in state.restore_points if past.get(p.number) != p.manifest]
-    every = sorted([*rows, *points])
-    return replace(
-        state,
-        next_point=max([state.next_point, next_point, *(p.number + 1 for p in every)]),
-        points=state.points.replace(every),
-    )
+    kept = [point for point in state.restore_points if past.get(point.number) != point.manifest]
+    every = sorted([*kept, *points])
+    # no number is given to two restore points
+    following = [point.number + 1 for point in every]
+    next_number = max([state.next_point, next_point, *following])
+    return replace(state, next_point=next_number, points=state.points.replace(every))
