@@ -52,8 +52,12 @@ class _Extent(NamedTuple):
 
 @dataclass
 class ManifestRebuilder:
-    """Makes documents anew for `writing`, which has not committed yet. `manifests` has the readable ones by number,
-    `losses` describes what can't be recovered, and `made` has the keys of replaced documents."""
+    """Makes documents anew for `writing`, which has not committed yet. `manifests` has the readable manifests by
+    number, `losses` describes what can't be recovered, and `made` has the keys of replaced documents.
+
+    Several restore points may have one capture in common. It is made anew once, and `_captures` has it by its keys and
+    its number.
+    """
 
     writing: WritingRun
     documents: Documents
@@ -63,88 +67,92 @@ class ManifestRebuilder:
     _captures: dict[tuple[str, str, int], Capture] = field(default_factory=dict)
 
     def mend(self, state: State) -> State:
-        """`state` with rows of restore points whose documents are all there. The manifests that they had stay known:
+        """Return `state` with every document of its restore points there. The manifests that are replaced stay known:
         who follows the archive has seen them."""
-        extents: dict[Incarnation, list[_Extent]] = defaultdict(list)
-        names = ("point", "partition", "first", "last", "count", "bytes")
-        for topic, incarnation, *row in state.segments.rows("topic", "incarnation", *names):
-            extents[topic, incarnation].append(_Extent(*row))
-        for lost in state.lost:
-            loss = lost.loss
-            if loss.partition is not None and loss.end is not None:
-                start = loss.start if loss.start is not None else loss.end
-                extent = _Extent(lost.point, loss.partition, start, loss.end - 1, 0, 0)
-                extents[lost.incarnation_key].append(extent)
+        extents = _extents_of(state)
         new: dict[int, PointRow] = {}
+        # Rising, so that a manifest that is made anew serves the restore points after it.
         for point in state.restore_points:
-            manifest = self.manifests.get(point.number)
-            notes: list[str] = []
-            if manifest is None:
-                manifest = self._manifest(state, point, extents)
-                notes.append(
-                    "the manifest was lost: it is made of the catalog and of other restore points; records of "
-                    "transactions that it left to the next one may be missing"
-                )
-                self.losses.append(f"restore point {point.number}: its manifest {_LOST}; made of the catalog")
-                self.made.append(point.documents[0])
-            captures = [self._whole(point.number, capture, notes) for capture in manifest.captures]
-            schemas = self._schemas(point.number, manifest.schemas, notes)
-            deletions = self._deletions(point.number, manifest.deletions, notes)
-            if not notes:
+            made = self._mended(state, point, extents)
+            if made is None:
                 continue
-            made = msgspec.structs.replace(
-                manifest,
-                run=self.writing.run,
-                captures=tuple(captures),
-                schemas=schemas,
-                deletions=deletions,
-                not_known=(*manifest.not_known, *notes),
-            )
             ref = self.writing.put_document(point.number, layout.MANIFEST, made)
-            self.manifests[point.number] = load(Manifest, self.writing.store.get(ref.key), ref.key)
-            new[point.number] = point_row(self.manifests[point.number], ref.key)
+            # as it was written: only then has it its checksum
+            manifest = load(Manifest, self.writing.store.get(ref.key), ref.key)
+            self.manifests[point.number] = manifest
+            new[point.number] = point_row(manifest, ref.key)
         if not new:
             return state
-        return replace(
-            state,
-            points=state.points.replace([new.get(p.number, p) for p in state.restore_points]),
-            past=state.past.append(
-                [ExpiredPoint(p.number, p.manifest) for p in state.restore_points if p.number in new]
-            ),
+        rows = [new.get(point.number, point) for point in state.restore_points]
+        replaced = [ExpiredPoint(p.number, p.manifest) for p in state.restore_points if p.number in new]
+        return replace(state, points=state.points.replace(rows), past=state.past.append(replaced))
+
+    def _mended(self, state: State, point: PointRow, extents: Mapping[Incarnation, list[_Extent]]) -> Manifest | None:
+        """Return the manifest that a restore point needs instead of its own; None if all of its documents are there."""
+        notes: list[str] = []
+        manifest = self.manifests.get(point.number)
+        if manifest is None:
+            manifest = self._manifest(state, point, extents)
+            notes.append(
+                "the manifest was lost: it is made of the catalog and of other restore points; records of "
+                "transactions that it left to the next one may be missing"
+            )
+            self.losses.append(f"restore point {point.number}: its manifest {_LOST}; made of the catalog")
+            self.made.append(point.documents[0])
+        captures = [self._whole(point.number, capture, notes) for capture in manifest.captures]
+        schemas = self._schemas(point.number, manifest.schemas, notes)
+        deletions = self._deletions(point.number, manifest.deletions, notes)
+        if not notes:
+            return None
+        return msgspec.structs.replace(
+            manifest,
+            run=self.writing.run,
+            captures=tuple(captures),
+            schemas=schemas,
+            deletions=deletions,
+            not_known=(*manifest.not_known, *notes),
         )
+
+    def _is_whole(self, ref: DocumentRef) -> bool:
+        """Return whether the document is there, and is the one that the reference means."""
+        _, found = self.documents.get(ref.key, (None, None))
+        return found == ref
 
     def _whole(self, number: int, capture: Capture, notes: list[str]) -> Capture:
         """Return the capture with documents that are there, empty ones where they are lost."""
-        key = (capture.groups.key, capture.metadata.key, capture.number)
-        refs = (capture.groups, capture.metadata)
-        lost = [ref.key for ref in refs if self.documents.get(ref.key, (None, None))[1] != ref]
+        lost = [ref.key for ref in (capture.groups, capture.metadata) if not self._is_whole(ref)]
         if not lost:
             return capture
-        unknown = [
-            f"{'group offsets' if each.endswith(layout.GROUPS) else 'configs and settings'} captured for restore point "
-            f"{capture.number}: the document {_LOST}"
-            for each in lost
-        ]
+        unknown: list[str] = []
+        for each in lost:
+            what = "group offsets" if each.endswith(layout.GROUPS) else "configs and settings"
+            unknown.append(f"{what} captured for restore point {capture.number}: the document {_LOST}")
         notes += unknown
+        key = (capture.groups.key, capture.metadata.key, capture.number)
         if key not in self._captures:
-            at, why = capture.started_at, "the document was lost; kbackup repair made it anew"
-            unread = NotCarried(part=None, what="cluster", reason="failed", why=why)
-            nothing = Metadata(captured_at=at, cluster_id="", brokers=0, topics=(), not_carried=(unread,))
-            groups, metadata = (
-                ref if ref.key not in lost else self._put(number, f"{capture.number}-{name}", empty)
-                for ref, name, empty in (
-                    (capture.groups, layout.GROUPS, Groups(captured_at=at, groups=())),
-                    (capture.metadata, layout.METADATA, nothing),
-                )
-            )
-            self._captures[key] = Capture(number=capture.number, started_at=at, groups=groups, metadata=metadata)
+            self._captures[key] = self._new_capture(number, capture, lost)
             self.losses += [f"restore point {capture.number}: {text}" for text in unknown]
             self.made += lost
         return self._captures[key]
 
+    def _new_capture(self, number: int, capture: Capture, lost: Sequence[str]) -> Capture:
+        """Return the capture with empty documents for those that are `lost`, written for restore point `number`."""
+        at = capture.started_at
+        groups = capture.groups
+        if groups.key in lost:
+            no_groups = Groups(captured_at=at, groups=())
+            groups = self._put(number, f"{capture.number}-{layout.GROUPS}", no_groups)
+        metadata = capture.metadata
+        if metadata.key in lost:
+            why = "the document was lost; kbackup repair made it anew"
+            unread = NotCarried(part=None, what="cluster", reason="failed", why=why)
+            nothing = Metadata(captured_at=at, cluster_id="", brokers=0, topics=(), not_carried=(unread,))
+            metadata = self._put(number, f"{capture.number}-{layout.METADATA}", nothing)
+        return Capture(number=capture.number, started_at=at, groups=groups, metadata=metadata)
+
     def _schemas(self, number: int, ref: DocumentRef | None, notes: list[str]) -> DocumentRef | None:
         """Return the schemas of a restore point, None where they are lost."""
-        if ref is None or self.documents.get(ref.key, (None, None))[1] == ref:
+        if ref is None or self._is_whole(ref):
             return ref
         notes.append(f"schemas: the document {_LOST}")
         self.losses.append(f"restore point {number}: schemas: the document {_LOST}")
@@ -152,7 +160,7 @@ class ManifestRebuilder:
 
     def _deletions(self, number: int, ref: DocumentRef | None, notes: list[str]) -> DocumentRef | None:
         """Return the records that a restore leaves out, None where the document is lost."""
-        if ref is None or self.documents.get(ref.key, (None, None))[1] == ref:
+        if ref is None or self._is_whole(ref):
             return ref
         unknown = f"deletions: the document {_LOST}; a restore brings back keys that were deleted at the source"
         notes.append(unknown)
@@ -167,22 +175,31 @@ class ManifestRebuilder:
     def _manifest(self, state: State, point: PointRow, extents: Mapping[Incarnation, list[_Extent]]) -> Manifest:
         """Return a manifest of a restore point whose own is lost, by its row and by the restore points beside it."""
         number = point.number
-        before = self.manifests.get(max((n for n in self.manifests if n < number), default=0))
-        after = self.manifests.get(min((n for n in self.manifests if n > number), default=0))
+        earlier = [other for other in self.manifests if other < number]
+        later = [other for other in self.manifests if other > number]
+        before = self.manifests.get(max(earlier, default=0))
+        after = self.manifests.get(min(later, default=0))
         own = self._own_capture(point)
         topics, unsure = self._lost_topics(state, point, extents, (before, after), own)
-        captures = {capture.number: capture for beside in (after, before) if beside for capture in beside.captures}
+        not_known = [partitions_not_known(unsure)] if unsure else []
+        captures: dict[int, Capture] = {}
+        # the one before comes last: where both have a capture, its own reference counts
+        for beside in (after, before):
+            if beside is not None:
+                captures |= {capture.number: capture for capture in beside.captures}
         captures[number] = own
-        needed = sorted({number, *(topic.captured for topic in topics)})
+        needed = {topic.captured for topic in topics}
+        needed.add(number)
         found = [row.loss for row in state.lost if row.point == number]
         losses = [loss for loss in found if loss.kind != "damaged"]  # what was damaged since shows in the catalog
         totals = {name: getattr(point, name) for name in Totals.__struct_fields__}
         uncommitted = point.isolation_level == "read_uncommitted"
+        all_earlier = [other for other in state.numbers.tolist() if other < number]
         return Manifest(
             archive_id=state.archive_id,
             number=number,
             run=self.writing.run,
-            previous=max((n for n in state.numbers.tolist() if n < number), default=None),
+            previous=max(all_earlier, default=None),
             origin="repair",
             tool=TOOL,
             started_at=point.started_at,
@@ -191,11 +208,11 @@ class ManifestRebuilder:
             isolation_level="read_uncommitted" if uncommitted else "read_committed",
             losses=tuple(losses),
             totals=Totals(**totals),
-            captures=tuple(captures[n] for n in needed),
+            captures=tuple(captures[each] for each in sorted(needed)),
             schemas=self._named(point, Schemas),
             deletions=self._named(point, Deletions),
             topics=tuple(topics),
-            not_known=(partitions_not_known(unsure),) if unsure else (),
+            not_known=tuple(not_known),
         )
 
     def _lost_topics(
@@ -211,11 +228,16 @@ class ManifestRebuilder:
         document, _ = self.documents.get(own.metadata.key, (None, None))
         captured = {topic.name for topic in document.topics} if isinstance(document, Metadata) else None
         every = captured_topics(self.documents)
-        in_others = {key for manifest in beside if manifest is not None for key in manifest.incarnations()}
+        in_others: set[Incarnation] = set()
+        for manifest in beside:
+            if manifest is not None:
+                in_others.update(manifest.incarnations())
         topics: list[TopicState] = []
         unsure: list[str] = []
         for key, life in sorted(state.lives.items()):
-            if life.first is None or life.retired or not life.first <= point.number <= (life.last or point.number):
+            if life.first is None or life.retired:
+                continue
+            if not life.first <= point.number <= (life.last or point.number):
                 continue
             known = topic_at(every, key[0], life.topic_id, point.number)
             count = known.partitions if known is not None else 0
@@ -226,8 +248,11 @@ class ManifestRebuilder:
 
     def _named(self, point: PointRow, kind: type[Document]) -> DocumentRef | None:
         """Return the whole document of a kind that a restore point's row names; None if it has none."""
-        found = (self._found(key, kind) for key in point.documents)
-        return next(filter(None, found), None)
+        for key in point.documents:
+            ref = self._found(key, kind)
+            if ref is not None:
+                return ref
+        return None
 
     def _found(self, key: str, kind: type[Document]) -> DocumentRef | None:
         document, ref = self.documents.get(key, (None, None))
@@ -235,15 +260,38 @@ class ManifestRebuilder:
 
     def _own_capture(self, point: PointRow) -> Capture:
         """Return the capture of a restore point whose manifest is lost, by the documents that its row names."""
-
-        def newest(name: str, kind: type[Document]) -> DocumentRef:
-            keys = [key for key in point.documents if key.endswith(name)]
-            numbers = {key: parsed[0] for key in keys if (parsed := layout.parse_point_key(key)) is not None}
-            key = max(keys, key=lambda key: numbers.get(key, 0), default=layout.point_key(point.number, "0", name))
-            return self._found(key, kind) or DocumentRef(key=key, size=0, sha256="")
-
-        groups, metadata = newest(layout.GROUPS, Groups), newest(layout.METADATA, Metadata)
+        groups = self._newest(point, layout.GROUPS, Groups)
+        metadata = self._newest(point, layout.METADATA, Metadata)
         return Capture(number=point.number, started_at=point.started_at, groups=groups, metadata=metadata)
+
+    def _newest(self, point: PointRow, name: str, kind: type[Document]) -> DocumentRef:
+        """Return the document of that name whose restore point is the newest. If it is lost, return a reference that no
+        document can have."""
+        newest, key = -1, layout.point_key(point.number, "0", name)
+        for each in point.documents:
+            if not each.endswith(name):
+                continue
+            parsed = layout.parse_point_key(each)
+            number = parsed[0] if parsed is not None else 0
+            if number > newest:
+                newest, key = number, each
+        return self._found(key, kind) or DocumentRef(key=key, size=0, sha256="")
+
+
+def _extents_of(state: State) -> dict[Incarnation, list[_Extent]]:
+    """Return the extents of all segments and of all losses, whose offsets the restore points went over as well."""
+    extents: dict[Incarnation, list[_Extent]] = defaultdict(list)
+    names = ("point", "partition", "first", "last", "count", "bytes")
+    for topic, incarnation, *row in state.segments.rows("topic", "incarnation", *names):
+        extents[topic, incarnation].append(_Extent(*row))
+    for lost in state.lost:
+        loss = lost.loss
+        if loss.partition is None or loss.end is None:
+            continue
+        start = loss.start if loss.start is not None else loss.end
+        extent = _Extent(lost.point, loss.partition, start, loss.end - 1, 0, 0)
+        extents[lost.incarnation_key].append(extent)
+    return extents
 
 
 def _lost_topic(
@@ -257,16 +305,20 @@ def _lost_topic(
 ) -> TopicState:
     """Return a topic of a restore point whose manifest is lost. `count` is its number of partitions by a capture, 0
     where no document has it: a partition that never had a record has no row."""
-    before, after = (manifest.incarnations().get(key) if manifest is not None else None for manifest in beside)
+    before, after = (_topic_of(manifest, key) for manifest in beside)
     if after is not None and after.captured <= point.number:  # it was captured then, and not since
         is_own = after.captured == point.number
         return msgspec.structs.replace(after, state="present") if is_own else after
     own = [extent for extent in extents if extent.point <= point.number]
+    # The topic may have got more partitions by the time of `after`: the capture's count comes before that one.
     template = before if before is not None or count else after
-    numbers = {p.partition for p in template.partitions} if template is not None else set[int]()
+    known = {p.partition for p in template.partitions} if template is not None else set[int]()
+    # Kafka numbers partitions from 0 without gaps, so the highest one that left a trace tells how many there were.
+    # A partition that never had a record leaves none: then the capture's count decides, and a topic has at least one.
     with_records = [extent.partition + 1 for extent in own]
-    least = 0 if numbers else 1  # a topic has at least one partition
-    numbers |= set(range(max([least, count, *with_records])))
+    least = 0 if known else 1
+    number_of_partitions = max([least, count, *with_records])
+    numbers = known.union(range(number_of_partitions))
     number = point.number
     if before is not None and captured is not None and key[0] not in captured:
         number = before.captured  # its run did not look at the topic
@@ -274,12 +326,13 @@ def _lost_topic(
     for partition in sorted(numbers):
         added = [extent for extent in own if extent.partition == partition]
         partitions.append(_lost_partition(state, (*key, partition), added, before, after))
+    as_before = before is not None and number == before.captured
     return TopicState(
         name=key[0],
         id=state.lives[key].topic_id,
         incarnation=key[1],
         captured=number,
-        state=before.state if before is not None and number == before.captured else "present",
+        state=before.state if before is not None and as_before else "present",
         partitions=tuple(partitions),
     )
 
@@ -293,11 +346,14 @@ def _lost_partition(
 ) -> PartitionState:
     """Return a partition of a restore point whose manifest is lost. It ends where the last of its segments does, or
     where it ended before: what transactions held back then may be missing."""
-    old, new = _partition_of(before, key[2]), _partition_of(after, key[2])
+    old = _partition_of(before, key[2])
+    new = _partition_of(after, key[2])
     log_start = state.starts.get(key)
     known = old or new
-    start = known.start if known is not None else min((extent.first for extent in extents), default=0)
-    end = max([start, *(extent.last + 1 for extent in extents)])
+    firsts = [extent.first for extent in extents]
+    ends = [extent.last + 1 for extent in extents]
+    start = known.start if known is not None else min(firsts, default=0)
+    end = max([start, *ends])
     if old is not None:
         end = max(end, old.end)
     if log_start is not None and (new is None or new.end >= log_start.start):
@@ -320,7 +376,14 @@ def _lost_partition(
     )
 
 
+def _topic_of(manifest: Manifest | None, key: Incarnation) -> TopicState | None:
+    return manifest.incarnations().get(key) if manifest is not None else None
+
+
 def _partition_of(topic: TopicState | None, number: int) -> PartitionState | None:
     if topic is None:
         return None
-    return next((partition for partition in topic.partitions if partition.partition == number), None)
+    for partition in topic.partitions:
+        if partition.partition == number:
+            return partition
+    return None
