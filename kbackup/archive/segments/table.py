@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress, pairwise
+from itertools import compress, pairwise
 from operator import attrgetter
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_type_hints, overload
@@ -24,11 +24,13 @@ from kbackup.errors import CorruptError
 from kbackup.store.base import ObjectInfo
 from kbackup.types import IncarnationPartition, Int64Array
 
+# What a table may have for each of its stored bytes: rows, and bytes encoded or decoded.
 _ROWS_A_BYTE = 8
 _BYTES_A_BYTE = 200
+# What a table of any size may have beside that: rows, bytes encoded, and bytes decoded.
 _SMALL_ROWS = 10_000
 _SMALL = 1 << 20
-_SMALL_DECODED = 16 << 20  # rows, and bytes encoded and decoded, that are allowed for a table of any size
+_SMALL_DECODED = 16 << 20
 _BATCH = 1024
 _FEW = 4  # segments whose values are taken one by one: 9 µs each, where columns take 30 µs for some
 _LARGE = 1 << 20
@@ -42,10 +44,13 @@ def read_bounded(
     rows: int | None = None,
     topics: Collection[str] | None = None,
 ) -> pa.Table:
-    """Return the table of file `name`, which has the columns `names`, or some columns of it, or its rows of `topics`
-    alone. `CorruptError` if it has other columns, more rows than `rows` (by its document; None where unknown) or than
-    so many bytes can have, or more bytes uncompressed or decoded. Raises what pyarrow does for data that is no
-    table."""
+    """Return the table of file `name`, which has the columns `names`. If `columns` or `topics` are given, return only
+    those columns, or only the rows of those topics.
+
+    `rows` is how many rows the file's document says, None where that is unknown. `CorruptError` if the file has other
+    columns, more rows than that, or more rows or bytes than a table of its size can have. Raises what pyarrow raises
+    for data that is no table.
+    """
     file = pq.ParquetFile(io.BytesIO(data))
     if file.schema_arrow.names != [*names]:
         raise CorruptError(
@@ -58,59 +63,83 @@ def read_bounded(
             f"file {name} has {metadata.num_rows} rows, its document says {rows}",
             "check which tool wrote it; the table was not read",
         )
-    size = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
-    if metadata.num_rows > _SMALL_ROWS + len(data) * _ROWS_A_BYTE or size > _SMALL + len(data) * _BYTES_A_BYTE:
-        raise _too_large(name, f"{metadata.num_rows} rows and {size} bytes uncompressed", len(data))
+    _check_footer(metadata, name, len(data))
     most = _SMALL_DECODED + len(data) * _BYTES_A_BYTE
     _check_dictionaries(data, file, name, most)
-    kept: Any = file.schema_arrow
-    schema = kept if columns is None else pa.schema([kept.field(n) for n in columns], kept.metadata)
-    tables: list[pa.Table] = []
+    schema: Any = file.schema_arrow
+    wanted: list[str] | None = None
+    if columns is not None:
+        wanted = list(columns)
+        schema = pa.schema([schema.field(column) for column in wanted], schema.metadata)
+    groups = list(range(metadata.num_row_groups))
+    if topics is not None:
+        groups = [number for number in groups if _may_hold(metadata.row_group(number), topics)]
+    tables = [pa.Table.from_batches([], schema)]  # the columns of a table without rows
     size = 0
-    wanted = None if columns is None else [*columns]
-    groups = [n for n in range(metadata.num_row_groups) if topics is None or _may_hold(metadata.row_group(n), topics)]
     for batch in file.iter_batches(_BATCH, row_groups=groups, columns=wanted, use_threads=len(data) > _LARGE):
         decoded = pa.Table.from_batches([batch], schema)
-        tables.append(decoded if topics is None else of_topics(decoded, topics))
+        if topics is not None:
+            decoded = of_topics(decoded, topics)
+        tables.append(decoded)
+        # counted batch by batch, whatever the footer says
         size += batch.nbytes
         if size > most:
             raise _too_large(name, f"more than {most} bytes decoded", len(data))
-    table = pa.concat_tables([pa.Table.from_batches([], schema), *tables])
+    table = pa.concat_tables(tables)
     if len(table) < _LARGE:  # a larger one would be there twice meanwhile
         table = table.combine_chunks()
     table.validate(full=True)  # text that is none
     return table
 
 
+def _check_footer(metadata: Any, name: str, stored: int) -> None:
+    """Raise `CorruptError` if the footer counts more rows or bytes than a file of `stored` bytes can have."""
+    size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    most_rows = _SMALL_ROWS + stored * _ROWS_A_BYTE
+    most_bytes = _SMALL + stored * _BYTES_A_BYTE
+    if metadata.num_rows > most_rows or size > most_bytes:
+        raise _too_large(name, f"{metadata.num_rows} rows and {size} bytes uncompressed", stored)
+
+
 def _may_hold(group: Any, topics: Collection[str]) -> bool:
     """Return whether a row group may have rows of `topics`, by the least and the greatest value of its column."""
-    columns = (group.column(n) for n in range(group.num_columns))
-    known = next((c.statistics for c in columns if c.path_in_schema == "topic"), None)
-    return known is None or not known.has_min_max or any(known.min <= topic <= known.max for topic in topics)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    known = next((column.statistics for column in columns if column.path_in_schema == "topic"), None)
+    if known is None or not known.has_min_max:
+        return True
+    return any(known.min <= topic <= known.max for topic in topics)
 
 
 def _check_dictionaries(data: bytes, file: pq.ParquetFile, name: str, most: int) -> None:
     """Raise `CorruptError` if the longest texts of the dictionaries, one in each row, are more than `most` bytes: a
     footer counts a dictionary once, not once a row."""
-    columns = (file.metadata.schema.column(n) for n in range(file.metadata.num_columns))
+    columns = [file.metadata.schema.column(number) for number in range(file.metadata.num_columns)]
     texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
     if not texts:
         return
     encoded = pq.ParquetFile(io.BytesIO(data), read_dictionary=texts)
     decoded = 0
     for number in range(file.metadata.num_row_groups):
-        first: Any = next(encoded.iter_batches(1, row_groups=[number], columns=texts, use_threads=False), None)
-        for column in first.columns if first is not None else ():
+        rows = file.metadata.row_group(number).num_rows
+        # one row of a row group is enough to have its dictionaries
+        batches = encoded.iter_batches(1, row_groups=[number], columns=texts, use_threads=False)
+        first: Any = next(batches, None)
+        if first is None:
+            continue
+        for column in first.columns:
             if isinstance(column, pa.DictionaryArray):
-                decoded += _longest(column.dictionary) * file.metadata.row_group(number).num_rows
+                decoded += _longest(column.dictionary) * rows
         if decoded > most:
             raise _too_large(name, f"up to {decoded} bytes of text", len(data))
 
 
 def _longest(texts: Any) -> int:
     """Return the bytes of the longest text, from the edges between texts."""
+    if not len(texts):
+        return 0
     edge = np.int64 if texts.type in (pa.large_string(), pa.large_binary()) else np.int32
-    return int(np.diff(np.frombuffer(texts.buffers()[1], edge, len(texts) + 1)).max()) if len(texts) else 0
+    edges = np.frombuffer(texts.buffers()[1], edge, len(texts) + 1)
+    return int(np.diff(edges).max())
 
 
 def _too_large(name: str, extent: str, stored: int) -> CorruptError:
@@ -127,11 +156,14 @@ _HINT = "run 'kbackup verify' to see whether the archive is damaged"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Segment:
-    """One segment: a records file and its index. `first` and `last` are offsets of its first and last record; `bytes`
-    is the size of the documented records file (magic byte included), `stored` that of the object at `key` (smaller when
-    compressed). Timestamps in ms, None if no record has one. `largest` is the longest encoded record in bytes. `crc`
-    and `index_crc` are CRC-64/NVME over the stored bytes of the records object and of the index object, as 16 hex
-    digits; '' where they are unknown (files of the Java tool)."""
+    """One segment: a records file and its index.
+
+    `first` and `last` are the offsets of the first and the last record. `bytes` is the size of the records file as it
+    is documented, with its magic byte. `stored` is the size of the object at `key`, which is smaller if it is
+    compressed. Timestamps are in ms, and None if no record has one. `largest` is the size of the longest encoded record
+    in bytes. `crc` and `index_crc` are the CRC-64/NVME of the stored bytes of the records object and of the index
+    object, as 16 hex digits; they are empty where they are unknown, as for files of the Java tool.
+    """
 
     topic: str
     incarnation: int
@@ -192,11 +224,13 @@ def in_table(segments: Iterable[Segment]) -> pa.Table:
 def values_of(column: pa.Array[Any]) -> list[Any]:
     """Return a column as Python values. Text of ASCII is cut out of one string: pyarrow takes 0.6 µs for each text."""
     if len(column) and column.type == pa.string() and not column.null_count:
+        # the second buffer has where each text begins and ends in the third one, as int32
         edges, data = (memoryview(buffer or b"") for buffer in column.buffers()[1:])
         ends = np.frombuffer(edges, np.int32, len(column) + 1, 4 * column.offset).tolist()
-        text = bytes(data[ends[0] : ends[-1]])
-        if text.isascii():
-            whole, start = text.decode(), ends[0]
+        start = ends[0]
+        text = bytes(data[start : ends[-1]])
+        if text.isascii():  # then a character is a byte, and the edges are those of characters too
+            whole = text.decode()
             return [whole[low - start : high - start] for low, high in pairwise(ends)]
     return column.to_pylist()
 
@@ -209,8 +243,9 @@ def decode_table(
     rows: int | None = None,
     topics: Collection[str] | None = None,
 ) -> pa.Table:
-    """Decode a table of `schema` with at most `rows`, or only some columns: `PLACE` takes a thirtieth of the memory of
-    whole rows; or only the rows of `topics`. `CorruptError` for other data."""
+    """Decode a table of `schema` with at most `rows`. If `columns` or `topics` are given, decode only those columns, or
+    only the rows of those topics: the columns of `PLACE` take a thirtieth of the memory of whole rows. `CorruptError`
+    for other data."""
     names = schema.names if columns is None else list(columns)
     try:
         table = read_bounded(data, name, schema.names, names, rows, topics)
@@ -228,7 +263,10 @@ def _numbers(rows: Int64Array) -> pa.Array[Any]:
 
 def rows_where(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
     """Return the rows where `keep` is true."""
-    return table if keep.all() else table.take(_numbers(np.flatnonzero(keep).astype(np.int64)))
+    if keep.all():
+        return table
+    rows = np.flatnonzero(keep).astype(np.int64)
+    return table.take(_numbers(rows))
 
 
 def not_in(column: pa.ChunkedArray[Any], others: pa.ChunkedArray[Any]) -> npt.NDArray[np.bool_]:
@@ -242,7 +280,9 @@ def not_in(column: pa.ChunkedArray[Any], others: pa.ChunkedArray[Any]) -> npt.ND
 
 def integers(table: pa.Table, name: str) -> Int64Array:
     """Return a column without nulls as int64[rows], without importing pandas."""
-    return np.concatenate([np.zeros(0, np.int64), *map(np.from_dlpack, table.column(name).chunks)])
+    parts: list[npt.NDArray[Any]] = [np.zeros(0, np.int64)]  # a table without rows has no chunks
+    parts += [np.from_dlpack(chunk) for chunk in table.column(name).chunks]
+    return np.concatenate(parts)
 
 
 def _coded(table: pa.Table) -> tuple[list[str], npt.NDArray[np.int32]]:
@@ -252,25 +292,36 @@ def _coded(table: pa.Table) -> tuple[list[str], npt.NDArray[np.int32]]:
 
 
 def of_topics(table: pa.Table, topics: Collection[str]) -> pa.Table:
+    """Return the rows of some topics. Each name is looked up once, not once a row."""
     names, codes = _coded(table)
-    return rows_where(table, np.array([name in topics for name in names], np.bool_)[codes])
+    is_wanted = np.array([name in topics for name in names], np.bool_)
+    return rows_where(table, is_wanted[codes])
 
 
 def places_of(table: pa.Table) -> tuple[Int64Array, dict[IncarnationPartition, slice]]:
     """Return the numbers of the rows of a table with the columns of `PLACE`, in order of name, incarnation, partition
     and offset; and which of these each partition has."""
     names, codes = _coded(table)
+    # A topic's code tells where its name was seen first. Its rank is its place in the order of the names.
+    by_name = sorted(range(len(names)), key=names.__getitem__)
     ranks = np.empty(len(names), np.int64)
-    ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
-    columns: list[npt.NDArray[Any]] = [ranks[codes], *(integers(table, name) for name in PLACE.names[1:])]
-    order = np.lexsort(columns[::-1])
-    moved = np.zeros(len(order), np.bool_)
-    for column in columns[:-1]:
-        moved[1:] |= np.diff(column[order]) != 0
-    cuts = [*([0] if len(order) else []), *np.flatnonzero(moved).tolist(), len(order)]
-    first = order[cuts[:-1]]
-    keys = zip([names[n] for n in codes[first]], *(column[first].tolist() for column in columns[1:3]), strict=True)
-    return order, dict(zip(keys, (slice(*each) for each in pairwise(cuts)), strict=True))
+    ranks[by_name] = np.arange(len(names))
+    topic = ranks[codes]
+    incarnation = integers(table, "incarnation")
+    partition = integers(table, "partition")
+    first = integers(table, "first")
+    order = np.lexsort((first, partition, incarnation, topic))  # by the last of these before all others
+    # a partition begins where any part of its name differs from the row before
+    begins = np.zeros(len(order), np.bool_)
+    begins[:1] = True
+    for column in (topic, incarnation, partition):
+        begins[1:] |= np.diff(column[order]) != 0
+    cuts = [*np.flatnonzero(begins).tolist(), len(order)]
+    rows = order[cuts[:-1]]
+    topics = [names[code] for code in codes[rows]]
+    keys = zip(topics, incarnation[rows].tolist(), partition[rows].tolist(), strict=True)
+    parts = [slice(start, stop) for start, stop in pairwise(cuts)]
+    return order, dict(zip(keys, parts, strict=True))
 
 
 def starts_of(tables: Sequence[pa.Table]) -> Starts:
@@ -282,15 +333,18 @@ def starts_of(tables: Sequence[pa.Table]) -> Starts:
 
 
 class Segments(Sequence[Segment]):
-    """Segments in order, as a part of some columns: each becomes a value when it is asked for, and its key is checked
-    then, unless they all are `checked`. A slice has no steps."""
+    """Segments in order, as a part of some columns. A segment becomes a value when somebody asks for it. Its key is
+    checked at that moment, unless all of them are `checked`. A slice has no steps."""
 
     __slots__ = ("_checked", "_columns", "_first", "_size")
 
     def __init__(self, columns: Mapping[str, pa.Array[Any]], part: slice | None = None, checked: bool = False) -> None:
         """`columns` are those of `SCHEMA`, each one array."""
         first, stop, _ = (part or slice(None)).indices(len(columns["key"]))
-        self._columns, self._first, self._size, self._checked = columns, first, max(0, stop - first), checked
+        self._columns = columns
+        self._first = first
+        self._size = max(0, stop - first)
+        self._checked = checked
 
     def __len__(self) -> int:
         return self._size
@@ -304,7 +358,8 @@ class Segments(Sequence[Segment]):
             at = range(self._size)[at]
             return next(iter(self[at : at + 1]))
         start, stop, _ = at.indices(self._size)
-        return Segments(self._columns, slice(self._first + start, self._first + max(start, stop)), self._checked)
+        part = slice(self._first + start, self._first + max(start, stop))
+        return Segments(self._columns, part, self._checked)
 
     def __iter__(self) -> Iterator[Segment]:
         segments = (Segment(*row) for row in self.rows(*SCHEMA.names))
@@ -312,20 +367,24 @@ class Segments(Sequence[Segment]):
 
     def rows(self, *names: str) -> Iterator[tuple[Any, ...]]:
         """Yield some columns as Python values, of which few are there at a time."""
+        stop = self._first + self._size
+        columns = [self._columns[name] for name in names]
         if self._size < _FEW:
-            for at in range(self._first, self._first + self._size):
-                yield tuple(self._columns[name][at].as_py() for name in names)
+            for at in range(self._first, stop):
+                yield tuple(column[at].as_py() for column in columns)
             return
-        for start in range(self._first, self._first + self._size, _BATCH):
-            size = min(_BATCH, self._first + self._size - start)
-            yield from zip(*(values_of(self._columns[name].slice(start, size)) for name in names), strict=True)
+        for start in range(self._first, stop, _BATCH):
+            size = min(_BATCH, stop - start)
+            values = [values_of(column.slice(start, size)) for column in columns]
+            yield from zip(*values, strict=True)
 
     def where(self, keep: npt.NDArray[np.bool_]) -> Segments:
         """Return the segments for which `keep` is true."""
         if keep.all():
             return self
         numbers = _numbers(np.flatnonzero(keep).astype(np.int64))
-        return Segments({name: self.column(name).take(numbers) for name in self._columns}, checked=self._checked)
+        columns = {name: self.column(name).take(numbers) for name in self._columns}
+        return Segments(columns, checked=self._checked)
 
     def wrong_keys(self) -> Iterator[tuple[str, CorruptError]]:
         """Yield the keys that do not match topic, partition and first offset, each with its error."""
@@ -335,15 +394,17 @@ class Segments(Sequence[Segment]):
                 yield key, _wrong_key(key, folder, partition, first)
 
     def checked(self) -> Segments:
-        """Return the segments; raise `CorruptError` for one of `wrong_keys`."""
-        for _, error in () if self._checked else self.wrong_keys():
-            raise error
+        """Return the segments; raise `CorruptError` for the first of `wrong_keys`."""
+        if not self._checked:
+            for _, error in self.wrong_keys():
+                raise error
         return Segments(self._columns, slice(self._first, self._first + self._size), checked=True)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and [*self] == [*other]
 
     def __reduce__(self) -> tuple[type, tuple[list[Segment]]]:
+        # segments become values where a task is sent
         return tuple, ([*self],)
 
     def column(self, name: str) -> pa.Array[Any]:
@@ -358,14 +419,14 @@ def in_columns(table: pa.Table, rows: Int64Array) -> dict[str, pa.Array[Any]]:
     """Return the rows of these numbers in columns of `SCHEMA` of one array each, made one after another: a large table
     that nobody else holds is there once."""
     columns: dict[str, Any] = {name: table.column(name) for name in SCHEMA.names}
-    del table
+    del table  # so that each column goes away as soon as it is popped below
     numbers = _numbers(rows)
     return {name: columns.pop(name).take(numbers).combine_chunks() for name in SCHEMA.names}
 
 
 class Ordered(NamedTuple):
-    """Segments by topic, incarnation, partition and offset; int64[segments], the restore point that added each; and
-    which are of a partition."""
+    """Segments by topic, incarnation, partition and offset. `points` is int64[segments], the restore point that added
+    each segment; `places` says which segments a partition has."""
 
     segments: Segments
     points: Int64Array
@@ -385,7 +446,8 @@ def ordered(read: list[pa.Table], checked: bool = False) -> Ordered:
     table that nobody else holds is there once."""
     order, places = places_of(read[0])
     points = integers(read[0], "point")[order]
-    return Ordered(Segments(in_columns(read.pop(), order), checked=checked), points, places)
+    columns = in_columns(read.pop(), order)  # no name here holds the table meanwhile
+    return Ordered(Segments(columns, checked=checked), points, places)
 
 
 def column_of(segments: Sequence[Segment], name: str) -> pa.Array[Any]:
@@ -404,11 +466,13 @@ def rows_of(segments: Sequence[Segment], *names: str) -> Iterator[tuple[Any, ...
 
 
 def chosen(segments: Sequence[Segment], keep: Callable[[Segment], bool]) -> Sequence[Segment]:
-    """Return the segments that `keep` is true for; all of them as they are."""
+    """Return the segments that `keep` is true for; `segments` itself if that is all of them."""
     kept = np.fromiter(map(keep, segments), np.bool_, len(segments))
     if kept.all():
         return segments
-    return segments.where(kept) if isinstance(segments, Segments) else tuple(compress(segments, kept))
+    if isinstance(segments, Segments):
+        return segments.where(kept)
+    return tuple(compress(segments, kept))
 
 
 def untimed(segments: Sequence[Segment]) -> Iterator[Segment]:
@@ -428,8 +492,11 @@ def bounds(segments: Sequence[Segment], least: str, greatest: str) -> tuple[int 
     """Return the least value of a column of segments, and the greatest one of another, None where there is none."""
     if not segments:
         return None, None
-    low, high = _known(column_of(segments, least)), _known(column_of(segments, greatest))
-    return int(low.min()) if len(low) else None, int(high.max()) if len(high) else None
+    low = _known(column_of(segments, least))
+    high = _known(column_of(segments, greatest))
+    lowest = int(low.min()) if len(low) else None
+    highest = int(high.max()) if len(high) else None
+    return lowest, highest
 
 
 def _known(column: pa.Array[Any]) -> Int64Array:
@@ -471,33 +538,48 @@ class ExpectedObject(NamedTuple):
 def objects_of(segments: Sequence[Segment]) -> Iterator[tuple[ExpectedObject, ExpectedObject]]:
     """Yield the records and the index of each segment."""
     for key, stored, count, crc, index_crc in rows_of(segments, "key", "stored", "count", "crc", "index_crc"):
-        yield ExpectedObject(key, stored, crc), ExpectedObject(layout.index_key_of(key), 1 + 24 * count, index_crc)
+        records = ExpectedObject(key, stored, crc)
+        index_size = 1 + 24 * count  # a magic byte, and an entry for each record
+        index = ExpectedObject(layout.index_key_of(key), index_size, index_crc)
+        yield records, index
 
 
 def expected_in_order(parts: Iterable[Sequence[Segment]], indexes: bool = True) -> Iterator[ExpectedObject]:
-    """Yield the objects of partitions as a store lists them; short of offsets of more than ten digits, and of padded
-    names."""
-    for part in sorted(filter(None, parts), key=lambda part: next(rows_of(part, "key"))):
+    """Yield the objects of partitions in the order in which a store lists them, except for offsets of more than ten
+    digits and for padded names."""
+
+    def first_key(part: Sequence[Segment]) -> tuple[Any, ...]:
+        return next(rows_of(part, "key"))
+
+    for part in sorted(filter(None, parts), key=first_key):
         for records, index in objects_of(part):
-            yield from (index, records) if indexes else (records,)
+            if indexes:  # an index is listed before its records
+                yield index
+            yield records
 
 
 def unpaired(listed: Iterable[ObjectInfo], expected: Iterable[ExpectedObject]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return key and size of the objects that are listed and not due, and of those that are due and not listed in that
-    size. Both come in order of keys, short of a few."""
+    """Return key and size of the objects that are listed and not due, and of the objects that are due and not listed in
+    that size. Both arguments come in order of keys, except for a few: these land in both results, and are taken out of
+    both at the end. A listing is held against `expected` as it comes: a value for each object took too much memory."""
     extra: dict[str, int] = {}
     lacking: dict[str, int] = {}
-    remaining, paired = iter(listed), ""
+    remaining = iter(listed)
     entry = next(remaining, None)
+    paired = ""
     for each in expected:
         while entry is not None and entry.key < each.key:
-            extra[entry.key], entry = entry.size, next(remaining, None)
+            extra[entry.key] = entry.size
+            entry = next(remaining, None)
         if entry is not None and entry.key == each.key and entry.size == each.size:
-            paired, entry = entry.key, next(remaining, None)
+            paired = entry.key
+            entry = next(remaining, None)
         elif each.key != paired:  # else it is due twice
             lacking[each.key] = each.size
-    for rest in () if entry is None else chain((entry,), remaining):
-        extra[rest.key] = rest.size
-    for key in [key for key, size in lacking.items() if extra.get(key) == size]:
+    while entry is not None:
+        extra[entry.key] = entry.size
+        entry = next(remaining, None)
+    out_of_order = [key for key, size in lacking.items() if extra.get(key) == size]
+    for key in out_of_order:
         del extra[key], lacking[key]
     return extra, lacking
