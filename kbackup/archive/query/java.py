@@ -34,14 +34,14 @@ def open_archive_or_folder(store: Store) -> Archive | None:
 
 def is_java_archive(store: Store) -> bool:
     """Return whether any folder at the root has a partition index or a segment."""
-    store = store.inner if isinstance(store, JavaFolder) else store
-    return any(
-        layout.parse_partition_index(name) is not None or layout.parse_segment(name) is not None
-        for directory in store.list_dirs("")
-        for prefix in ("index_partition_", "segment_partition_")
-        for entry in store.list(f"{directory}/{prefix}")
-        for name in (entry.key.removeprefix(f"{directory}/"),)
-    )
+    store = _listed(store)
+    for directory in store.list_dirs(""):
+        for prefix in ("index_partition_", "segment_partition_"):
+            for entry in store.list(f"{directory}/{prefix}"):
+                name = entry.key.removeprefix(f"{directory}/")
+                if layout.parse_partition_index(name) is not None or layout.parse_segment(name) is not None:
+                    return True
+    return False
 
 
 def readable(store: Store, archive_id: str) -> Store:
@@ -51,12 +51,12 @@ def readable(store: Store, archive_id: str) -> Store:
 
 def java_topics(store: Store) -> list[str]:
     """Return the folders that hold files of the format."""
-    return [d for d in store.list_dirs("") if next(_files(store, d), None)]
+    return [directory for directory in store.list_dirs("") if any(_files(store, directory))]
 
 
 def java_content(store: Store, topics: Sequence[str]) -> Content:
-    """`topics` of the folder. Segments without records (the tool makes one for an empty partition) are left
-    out. Its records are to be read from `readable`."""
+    """Return `topics` of the folder, without segments that have no records: the tool makes one for an empty partition.
+    Records are to be read from the store that `readable` returns."""
     folder = store if isinstance(store, JavaFolder) else JavaFolder(store)
     warnings: list[str] = []
     groups: dict[str, list[GroupOffset]] = {}
@@ -64,7 +64,8 @@ def java_content(store: Store, topics: Sequence[str]) -> Content:
     for topic in topics:
         files = {entry.key.rpartition("/")[2]: entry for entry in _files(store, topic)}
         archived.append(_topic(folder, topic, files))
-        warnings += [flaw.message for flaw in (*folder.flaws(topic), *missing_indexes(topic, files))]
+        warnings += [flaw.message for flaw in folder.flaws(topic)]
+        warnings += [flaw.message for flaw in missing_indexes(topic, files)]
         for name, entry in files.items():
             partition = layout.parse_group_offsets(name)
             if partition is None:
@@ -76,9 +77,10 @@ def java_content(store: Store, topics: Sequence[str]) -> Content:
                     groups.setdefault(group, []).append(GroupOffset(topic=topic, partition=partition, offset=offset))
     if not archived:
         raise NoArchiveError(f"there is no archive at {store.url}", "check the address")
-    by_group = {
-        name: with_offsets(Group(group=name, type="", state="", offsets=()), o) for name, o in sorted(groups.items())
-    }
+    by_group: dict[str, Group] = {}
+    for name, offsets in sorted(groups.items()):
+        empty = Group(group=name, type="", state="", offsets=())
+        by_group[name] = with_offsets(empty, offsets)
     return Content(JAVA, 0, tuple(archived), by_group, warnings=tuple(warnings))
 
 
@@ -90,13 +92,20 @@ def empty_groups(key: str) -> Flaw:
 def missing_indexes(topic: str, files: Iterable[str]) -> Iterator[Flaw]:
     """Yield a flaw for each partition index that `topic` lacks, by the names of its files."""
     there = {layout.parse_partition_index(name) for name in files}
-    parsed = (layout.parse_segment(name) for name in files)
-    for number in sorted({name.partition for name in parsed if name is not None} - there):
+    parsed = [layout.parse_segment(name) for name in files]
+    with_segments = {name.partition for name in parsed if name is not None}
+    for number in sorted(with_segments - there):
         yield Flaw(layout.partition_index_key(f"{topic}/", number), "is missing")
 
 
+def _listed(store: Store) -> Store:
+    """Return the store with the files as the tool wrote them: `JavaFolder` shows whole records alone."""
+    return store.inner if isinstance(store, JavaFolder) else store
+
+
 def _files(store: Store, topic: str) -> Iterator[ObjectInfo]:
-    for entry in (store.inner if isinstance(store, JavaFolder) else store).list(f"{topic}/"):
+    """Yield the files of the format in the folder of a topic."""
+    for entry in _listed(store).list(f"{topic}/"):
         name = entry.key.removeprefix(f"{topic}/")
         parsers = (layout.parse_segment, layout.parse_partition_index, layout.parse_group_offsets)
         if any(parse(name) is not None for parse in parsers):
@@ -104,28 +113,45 @@ def _files(store: Store, topic: str) -> Iterator[ObjectInfo]:
 
 
 def _topic(store: JavaFolder, topic: str, files: dict[str, ObjectInfo]) -> ArchivedTopic:
-    names = [(name, parsed) for name in files if (parsed := layout.parse_segment(name)) is not None]
-    records = [(name, parsed) for name, parsed in names if parsed.kind != "index"]
-    segments = in_threads(lambda r: segment_of(store, topic, r[1].partition, files[r[0]]), records)
-    numbers = {parsed.partition for _, parsed in names}
-    numbers |= {p for name in files if (p := layout.parse_partition_index(name)) is not None}
+    """Return a topic by its files. `CorruptError` if a partition has none, or if segments overlap."""
+    numbers: set[int] = set()
+    records: list[tuple[int, ObjectInfo]] = []  # of each segment: its partition, and the file with its records
+    for name, entry in files.items():
+        indexed = layout.parse_partition_index(name)
+        if indexed is not None:
+            numbers.add(indexed)
+        parsed = layout.parse_segment(name)
+        if parsed is None:
+            continue
+        numbers.add(parsed.partition)
+        if parsed.kind != "index":
+            records.append((parsed.partition, entry))
+
+    def read(each: tuple[int, ObjectInfo]) -> Segment:
+        partition, entry = each
+        return segment_of(store, topic, partition, entry)
+
+    segments = in_threads(read, records)
     missing = set(range(max(numbers) + 1)) - numbers
     if missing:
         raise CorruptError(
             f"topic {topic} has no files for partition {min(missing)}",
             "copy the whole folder again; every partition has at least an index there",
         )
-    partitions = []
+    partitions: list[ArchivedPartition] = []
     for number in sorted(numbers):
-        own = sorted((s for s in segments if s.partition == number and s.count), key=lambda s: s.first)
-        for a, b in pairwise(own):
-            if b.first <= a.last:
+        own = [segment for segment in segments if segment.partition == number and segment.count]
+        own.sort(key=lambda segment: segment.first)
+        for segment, following in pairwise(own):
+            if following.first <= segment.last:
                 raise CorruptError(
-                    f"file {b.key} begins within {a.key}", "split the folder by archive: it looks like a mix of two"
+                    f"file {following.key} begins within {segment.key}",
+                    "split the folder by archive: it looks like a mix of two",
                 )
+        start = own[0].first if own else 0
         end = own[-1].last + 1 if own else 0
-        partitions.append(ArchivedPartition(number, own[0].first if own else 0, end, tuple(own)))
-    return ArchivedTopic(topic, 1, 0, "present", tuple(partitions), None, None)
+        partitions.append(ArchivedPartition(number, start, end, tuple(own)))
+    return ArchivedTopic(topic, 1, 0, "present", tuple(partitions), configs=None, replication_factor=None)
 
 
 def segment_of(store: JavaFolder, topic: str, partition: int, entry: ObjectInfo) -> Segment:
@@ -133,18 +159,23 @@ def segment_of(store: JavaFolder, topic: str, partition: int, entry: ObjectInfo)
     read = store.segment(entry.key, entry.size)
     index = read.index
     count = len(index)
+    first, last, largest = 0, -1, 0
+    if count:
+        first = int(index.offsets[0])
+        last = int(index.offsets[-1])
+        largest = int(np.max(index.lengths))
     return Segment(
         topic=topic,
         incarnation=1,
         partition=partition,
-        first=int(index.offsets[0]) if count else 0,
-        last=int(index.offsets[-1]) if count else -1,
+        first=first,
+        last=last,
         count=count,
         bytes=index.file_size,
         stored=read.stored,
         min_timestamp=None,
         max_timestamp=None,
-        largest=int(np.max(index.lengths)) if count else 0,
+        largest=largest,
         crc="",
         index_crc="",
         key=entry.key,
