@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ _TYPES: dict[str, pa.DataType] = {
     "segment": pa.string(),
 }
 SCHEMA: pa.Schema = pa.schema(_TYPES)
-"""As Spark's Kafka source has them, so that code for one reads the other; `segment` is the key of the records object.
+"""The columns of Spark's Kafka source, so that code for one reads the other. `segment` is the key of the records
+object.
 
 - `timestamp` is null if a record has none. One that microseconds of int64 can't hold (beyond the year 294,000) is
   the last, or first, millisecond that they can.
@@ -37,29 +38,51 @@ SCHEMA: pa.Schema = pa.schema(_TYPES)
 """
 
 _FURTHEST = np.iinfo(np.int64).max // 1000  # ms
+_NULL_CREATE_TIME = -2
 
 
 def to_table_batch(
     block: RecordBlock, topic: str, partition: int, segment: str, columns: Sequence[str] | None = None
 ) -> pa.RecordBatch:
-    """Return the block's records in columns of `SCHEMA`: `columns`, in their order, by default all. Others cost
-    nothing. `CorruptError`, naming `segment`, for a damaged block."""
+    """Return the block's records in the columns of `SCHEMA`, or in only some `columns` of it, in that order. A column
+    that is left out costs nothing. `CorruptError`, naming `segment`, for a damaged block."""
     names = SCHEMA.names if columns is None else columns
     fields = locate_fields(block, segment, 0)
-    count = len(block)
-    make: dict[str, Callable[[], pa.Array[Any]]] = {
-        "key": lambda: gather(block.data, fields.keys),
-        "value": lambda: gather(block.data, fields.values),
-        "topic": lambda: pa.repeat(pa.scalar(topic, pa.string()), count),
-        "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), count),
-        "offset": lambda: pa.array(block.offsets, pa.int64()),
-        "timestamp": lambda: _timestamps(fields),
-        "timestampType": lambda: pa.array(np.where(fields.types == -2, 0, fields.types), pa.int32()),
-        "headers": lambda: _headers(block, fields),
-        "segment": lambda: pa.repeat(pa.scalar(segment, pa.string()), count),
-    }
+    constants: dict[str, str | int] = {"topic": topic, "partition": partition, "segment": segment}
+    made: list[pa.Array[Any]] = []
+    for name in names:
+        if name in constants:
+            made.append(_repeated(constants[name], SCHEMA.field(name).type, len(block)))
+        else:
+            made.append(_column(name, block, fields))
     schema = pa.schema([SCHEMA.field(name) for name in names])
-    return pa.RecordBatch.from_arrays([make[name]() for name in names], schema=schema)
+    return pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def _column(name: str, block: RecordBlock, fields: BlockFields) -> pa.Array[Any]:
+    """Return the column of `SCHEMA` that has a value of each record."""
+    match name:
+        case "key":
+            return gather(block.data, fields.keys)
+        case "value":
+            return gather(block.data, fields.values)
+        case "offset":
+            return pa.array(block.offsets, pa.int64())
+        case "timestamp":
+            return _timestamps(fields)
+        case "timestampType":
+            types = np.where(fields.types == _NULL_CREATE_TIME, 0, fields.types)
+            return pa.array(types, pa.int32())
+        case "headers":
+            return _headers(block, fields)
+    raise KeyError(name)
+
+
+def _repeated(value: str | int, kind: pa.DataType, count: int) -> pa.Array[Any]:
+    """Return a column that has one value in every row."""
+    scalar: Any = pa.scalar(value, kind)
+    column: pa.Array[Any] = pa.repeat(scalar, count)
+    return column
 
 
 def micros(timestamps: Int64Array) -> Int64Array:
@@ -69,7 +92,8 @@ def micros(timestamps: Int64Array) -> Int64Array:
 
 def _timestamps(fields: BlockFields) -> pa.Array[Any]:
     untimed = fields.types < 0
-    values: Any = pa.array(micros(np.where(untimed, 0, fields.timestamps)), pa.int64(), mask=untimed)
+    stamps = np.where(untimed, 0, fields.timestamps)
+    values: Any = pa.array(micros(stamps), pa.int64(), mask=untimed)
     made: pa.Array[Any] = values.view(SCHEMA.field("timestamp").type)
     return made
 
@@ -82,7 +106,8 @@ def _headers(block: RecordBlock, fields: BlockFields) -> pa.Array[Any]:
         codes = keys.dictionary_encode()
         words = [word.decode(errors="replace") for word in codes.dictionary.to_pylist()]
         keys = pa.array(words, pa.string()).take(codes.indices)
-    headers: Any = pa.StructArray.from_arrays([keys, gather(block.data, fields.header_values)], fields=list(_HEADER))
+    values = gather(block.data, fields.header_values)
+    headers: Any = pa.StructArray.from_arrays([keys, values], fields=list(_HEADER))
     starts: Any = pa.array(fields.header_starts, pa.int32())
     none: Any = pa.array(np.diff(fields.header_starts) == 0)
     return pa.ListArray.from_arrays(starts, headers, type=SCHEMA.field("headers").type, mask=none)
@@ -115,7 +140,7 @@ _LAST = 253_402_300_799_999  # ms: the end of the year 9999, which dates of Spar
 def to_export_batch(
     block: RecordBlock, topic: str, partition: int, segment: str, incarnation: int, partitions: int, point: int
 ) -> pa.RecordBatch:
-    """Return the block's records in columns of `SCHEMA`. `partitions` is how many the topic had at restore point
+    """Return the block's records in columns of `EXPORT_SCHEMA`. `partitions` is how many the topic had at restore point
     `point`."""
     base = to_table_batch(block, topic, partition, segment)
     count = len(block)
@@ -123,21 +148,20 @@ def to_export_batch(
     timed = head["type"] >= 0
     stamps = np.where(timed, head["timestamp"], 0).astype(np.int64)
     shown = timed & (stamps >= 0) & (stamps <= _LAST)
-    micros: Any = pa.array(np.where(shown, stamps, 0) * 1000, pa.int64(), mask=~shown)
-    days: Any = pa.array(np.where(shown, stamps // _DAY, 0).astype(np.int32), pa.int32(), mask=~shown)
+    shown_micros = np.where(shown, stamps, 0) * 1000
+    timestamps: Any = pa.array(shown_micros, pa.int64(), mask=~shown)
+    shown_days = np.where(shown, stamps // _DAY, 0).astype(np.int32)
+    days: Any = pa.array(shown_days, pa.int32(), mask=~shown)
     columns: dict[str, Any] = {name: base.column(name) for name in base.schema.names}
-    columns |= {
-        "timestamp": micros.view(pa.timestamp("us", "UTC")),
-        "incarnation": pa.repeat(pa.scalar(incarnation, pa.int32()), count),
-        "partitions": pa.repeat(pa.scalar(partitions, pa.int32()), count),
-        "restorePoint": pa.repeat(pa.scalar(point, pa.int64()), count),
-        "rawTimestamp": pa.array(stamps, pa.int64(), mask=~timed | shown),
-        "rawHeaderKeys": _raw_header_keys(block, segment, columns["headers"]),
-        "date": days.view(pa.date32()),
-    }
-    return pa.RecordBatch.from_arrays(
-        [columns[field.name].cast(field.type) for field in EXPORT_SCHEMA], schema=EXPORT_SCHEMA
-    )
+    columns["rawHeaderKeys"] = _raw_header_keys(block, segment, columns["headers"])
+    columns["timestamp"] = timestamps.view(pa.timestamp("us", "UTC"))
+    columns["date"] = days.view(pa.date32())
+    columns["rawTimestamp"] = pa.array(stamps, pa.int64(), mask=~timed | shown)  # only what `timestamp` can't hold
+    columns["incarnation"] = _repeated(incarnation, pa.int32(), count)
+    columns["partitions"] = _repeated(partitions, pa.int32(), count)
+    columns["restorePoint"] = _repeated(point, pa.int64(), count)
+    ordered = [columns[field.name].cast(field.type) for field in EXPORT_SCHEMA]
+    return pa.RecordBatch.from_arrays(ordered, schema=EXPORT_SCHEMA)
 
 
 def _raw_header_keys(block: RecordBlock, segment: str, headers: Any) -> Any:
@@ -146,6 +170,7 @@ def _raw_header_keys(block: RecordBlock, segment: str, headers: Any) -> Any:
     raw: Any = gather(block.data, fields.header_keys)
     shown = headers.flatten().field(0).cast(pa.large_binary())
     changed = compute().not_equal(raw, shown).to_numpy(zero_copy_only=False).astype(np.int64)
+    # how many were changed before each header: a record has one if the count rises over its headers
     before = np.concatenate(([0], np.cumsum(changed)))
     odd = np.diff(before[fields.header_starts]) > 0
     starts: Any = pa.array(fields.header_starts, pa.int32())
