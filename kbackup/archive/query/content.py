@@ -12,7 +12,7 @@ import msgspec
 
 from kbackup.archive.catalog.state import LogStart, PointRow
 from kbackup.archive.deletions import deleted_offsets, deleted_records, unseen_warnings
-from kbackup.archive.models import Group, GroupOffset, Loss, Manifest, TopicState
+from kbackup.archive.models import Group, GroupOffset, Loss, Manifest, PartitionState, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import Segment, bounds, chosen, sum_of
 from kbackup.archive.segments.window import EVERY_OFFSET, EVERYTHING, Choice, Window, without
@@ -24,9 +24,9 @@ from kbackup.util.times import ms_of, time_text
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPartition:
-    """Offsets [`start`, `end`) as far as `segments` hold them, in order; records in `window` alone are wanted.
-    `expired` counts records before `start` that were in the archive once. `counted` are the records and bytes in the
-    window, if somebody has read them for that."""
+    """The offsets [`start`, `end`) of a partition, as far as `segments` hold them, in order. If there is a `window`,
+    only records in the window are wanted. `expired` counts records before `start` that were in the archive once.
+    `counted` are the records and bytes in the window, if somebody has read the segments to count them."""
 
     partition: int
     start: int
@@ -39,7 +39,9 @@ class ArchivedPartition:
     @property
     def exact(self) -> bool:
         """False if `records` is an upper bound, as it is in most windows."""
-        return self.window is None or self.counted is not None or all(map(self.window.counts, self.segments))
+        if self.window is None or self.counted is not None:
+            return True
+        return all(map(self.window.counts, self.segments))
 
     @property
     def records(self) -> int:
@@ -92,17 +94,19 @@ class ArchivedTopic:
 def span(bounds: Iterable[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
     """Return the least and the greatest of some bounds."""
     some = list(bounds)
-    return (
-        min((low for low, _ in some if low is not None), default=None),
-        max((high for _, high in some if high is not None), default=None),
-    )
+    lows = [low for low, _ in some if low is not None]
+    highs = [high for _, high in some if high is not None]
+    return min(lows, default=None), max(highs, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """`groups` have their offsets of these topics, `not_carried` is group -> why the captures that those are of are
-    without it. `restore_point` is 0 for a folder of the Java tool, of which `warnings` name torn files. `choice` is
-    there where a window was asked for. `damaged` are losses by damage of records that are asked for."""
+    """What of an archive is asked for.
+
+    `groups` have only their offsets of these topics. `not_carried` says by group why a capture is without the group.
+    `restore_point` is 0 for a folder of the Java tool, and `warnings` then name torn files. `choice` is set if a window
+    was asked for. `damaged` are the losses by damage of records that are asked for.
+    """
 
     archive_id: str
     restore_point: int
@@ -121,24 +125,28 @@ def content_of(
     """Return `topics` with all segments up to a restore point. A topic that its run did not capture is as of the run
     that did. The groups' offsets are from the captures that `groups` names, by default from those of the topics."""
     segments = archive.partitions(manifest, topics)
-    metadata = {number: {t.name: t for t in archive.metadata(number).topics} for number in {t.captured for t in topics}}
-    archived = tuple(
-        topic_of(t, metadata[t.captured].get(t.name), segments.get(_key(t), {}), archive.state.starts) for t in topics
-    )
-    chosen = {_key(t) for t in topics}
-    captured, not_carried = captured_groups(
-        archive, [t for t in (topics if groups is None else groups) if _key(t) in chosen]
-    )
-    damaged = [
-        row.loss for row in archive.state.damage if row.point <= manifest.number and row.incarnation_key in chosen
-    ]
+    metadata: dict[int, dict[str, TopicMetadata]] = {}
+    for number in {topic.captured for topic in topics}:
+        metadata[number] = {topic.name: topic for topic in archive.metadata(number).topics}
+    archived: list[ArchivedTopic] = []
+    for topic in topics:
+        known = metadata[topic.captured].get(topic.name)
+        archived.append(topic_of(topic, known, segments.get(_key(topic), {}), archive.state.starts))
+    asked = {_key(topic) for topic in topics}
+    with_groups = topics if groups is None else groups
+    captured, not_carried = captured_groups(archive, [topic for topic in with_groups if _key(topic) in asked])
+    damaged: list[Loss] = []
+    for row in archive.state.damage:
+        if row.point <= manifest.number and row.incarnation_key in asked:
+            damaged.append(row.loss)
     damaged.sort(key=lambda loss: (loss.topic, loss.partition, loss.start))
+    losses = [loss.message for loss in archive.losses(manifest)]
     return Content(
         archive.info.id,
         manifest.number,
-        archived,
+        tuple(archived),
         captured,
-        tuple(loss.message for loss in archive.losses(manifest)),
+        losses=tuple(losses),
         not_carried=not_carried,
         damaged=tuple(damaged),
     )
@@ -149,9 +157,9 @@ def narrowed(
 ) -> Content:
     """Return the content cut to the window of each topic and partition. A partition above the first `least[topic]` ones
     is kept only up to the last one with records in its window."""
-    topics = []
+    topics: list[ArchivedTopic] = []
     for topic in content.topics:
-        cut = []
+        cut: list[ArchivedPartition] = []
         for p in topic.partitions:
             window = window_of(topic.name, p.partition)
             if p.window is not None:  # of records that are left out in any case
@@ -162,9 +170,11 @@ def narrowed(
         while len(cut) > least.get(topic.name, len(cut)) and not cut[-1].segments:
             cut.pop()
         topics.append(replace(topic, partitions=tuple(cut)))
-    damaged = []
-    for loss in content.damaged:  # the times of its records are not known
-        start, end = loss.start or 0, loss.end if loss.end is not None else 1 << 63
+    damaged: list[Loss] = []
+    for loss in content.damaged:
+        # The times of its records are not known: the offsets alone tell whether it may lie in the window.
+        start = loss.start or 0
+        end = loss.end if loss.end is not None else 1 << 63
         ranges = window_of(loss.topic, loss.partition or 0).ranges
         if ranges is None or any(low < end and start < high for low, high in ranges):
             damaged.append(loss)
@@ -173,9 +183,10 @@ def narrowed(
 
 def without_deleted(content: Content, archive: Archive, manifest: Manifest) -> Content:
     """Return the content without the archived records whose keys were deleted at the source, as far as the restore
-    point of `manifest` knows; and warnings of these, and of deletions that it may have missed."""
+    point of `manifest` knows. Warnings name these records, and deletions that the restore point may have missed."""
     deletions = archive.deletions(manifest)
-    offsets, records = deleted_offsets(deletions), deleted_records(deletions)
+    offsets = deleted_offsets(deletions)
+    records = deleted_records(deletions)
     topics: list[ArchivedTopic] = []
     warnings: list[str] = []
     for topic in content.topics:
@@ -205,27 +216,44 @@ def topic_of(
 ) -> ArchivedTopic:
     """Return a topic with the segments of later runs, where they are among `segments` (by partition), and without
     records before the log `starts`."""
-    states = {p.partition: p for p in state.partitions}
-    partitions = []
-    for number in sorted({*states, *range(max(segments, default=-1) + 1)}):
-        ours, then = segments.get(number, ()), states.get(number)
-        start, end = (then.start, then.end) if then is not None else (ours[0].first if ours else 0, 0)
-        went = starts.get((state.name, state.incarnation, number))
-        expired = 0
-        if went is not None:
-            expired = went.records if went.start <= end else then.records if then is not None else 0
-            start = min(max(start, went.start), max(start, end))
-        last = max(end, ours[-1].last + 1 if ours else 0)
-        partitions.append(ArchivedPartition(number, start, last, ours, expired=expired))
+    states = {state.partition: state for state in state.partitions}
+    with_segments = range(max(segments, default=-1) + 1)
+    partitions: list[ArchivedPartition] = []
+    for number in sorted(states.keys() | with_segments):
+        start = starts.get((state.name, state.incarnation, number))
+        partitions.append(_partition_of(number, states.get(number), segments.get(number, ()), start))
     return ArchivedTopic(
-        state.name,
-        state.incarnation,
-        state.captured,
-        state.state,
-        tuple(partitions),
-        known.configs if known is not None else None,
-        known.replication_factor if known is not None else None,
+        name=state.name,
+        incarnation=state.incarnation,
+        as_of=state.captured,
+        state=state.state,
+        partitions=tuple(partitions),
+        configs=known.configs if known is not None else None,
+        replication_factor=known.replication_factor if known is not None else None,
     )
+
+
+def _partition_of(
+    number: int, state: PartitionState | None, segments: Sequence[Segment], log_start: LogStart | None
+) -> ArchivedPartition:
+    """Return a partition. `state` is None if only later runs saw it, and `log_start` None if nothing has expired."""
+    start = end = 0
+    if state is not None:
+        start, end = state.start, state.end
+    elif segments:
+        start = segments[0].first
+    expired = 0
+    if log_start is not None:
+        if log_start.start <= end:
+            expired = log_start.records
+        elif state is not None:
+            # more expired than the partition had then: all of its records did
+            expired = state.records
+        start = min(max(start, log_start.start), max(start, end))
+    last = end
+    if segments:
+        last = max(end, segments[-1].last + 1)
+    return ArchivedPartition(number, start, last, segments, expired=expired)
 
 
 def captured_groups(archive: Archive, topics: Sequence[TopicState]) -> tuple[dict[str, Group], dict[str, str]]:
@@ -234,20 +262,24 @@ def captured_groups(archive: Archive, topics: Sequence[TopicState]) -> tuple[dic
     newest: dict[str, Group] = {}
     offsets: dict[str, list[GroupOffset]] = defaultdict(list)
     not_carried: dict[str, str] = {}
-    for number in sorted({t.captured for t in topics}):
-        captured = {t.name for t in topics if t.captured == number}
+    for number in sorted({topic.captured for topic in topics}):  # rising, so that the newest comes last
+        captured = {topic.name for topic in topics if topic.captured == number}
         document = archive.groups(number)
         for name, why in document.not_carried.items():
             not_carried[name] = f"restore point {number} does not carry it: {why}"
         for group in document.groups:
-            if ours := [o for o in group.offsets if o.topic in captured]:
+            ours = [offset for offset in group.offsets if offset.topic in captured]
+            if ours:
                 newest[group.group] = group
                 offsets[group.group] += ours
-    return {name: with_offsets(group, offsets[name]) for name, group in sorted(newest.items())}, not_carried
+    groups = {name: with_offsets(group, offsets[name]) for name, group in sorted(newest.items())}
+    return groups, not_carried
 
 
 def with_offsets(group: Group, offsets: Iterable[GroupOffset]) -> Group:
-    return msgspec.structs.replace(group, offsets=tuple(sorted(offsets, key=lambda o: (o.topic, o.partition))))
+    """Return the group with other offsets, in order of topic and partition."""
+    in_order = sorted(offsets, key=lambda offset: (offset.topic, offset.partition))
+    return msgspec.structs.replace(group, offsets=tuple(in_order))
 
 
 # Select the topics and groups of a moment: by which restore point, and why.
@@ -262,10 +294,13 @@ NO_POINTS = "a folder of the Java tool has no restore points: topics and groups 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """`topics` are the topics of that moment. `others` are restored only by name: deleted by then, or first captured
-    later. Records come from the runs up to `upto`. `groups` are topics as of the captures that have their groups'
-    offsets. `as_of` and `groups_as_of` are restore points, None if there is none; `excluded` says by topic what has
-    records in the window all the same."""
+    """The topics and groups of a moment.
+
+    `topics` are the topics that existed then. `others` are restored only if they are asked for by name: they were
+    deleted by then, or first captured later. Records come from the runs up to `upto`. `groups` are topics as of the
+    captures that have their groups' offsets. `as_of` and `groups_as_of` are restore points, or None if there is none.
+    `excluded` describes, by topic, what is left out though it has records in the window.
+    """
 
     upto: Manifest
     topics: tuple[TopicState, ...]
@@ -294,15 +329,17 @@ def view_of(archive: Archive, point_name: str | int, window: Window) -> View:
         if str(point_name) == "latest":
             return _at(archive, upto, points, point, at, note, window)
         notes = [f"topics are those of restore point {upto.number}, which was asked for", note]
+    existing = [topic for topic in upto.topics if topic.state != "deleted"]
+    deleted = {topic.name: topic for topic in upto.topics if topic.state == "deleted"}
     return View(
-        upto,
-        tuple(t for t in upto.topics if t.state != "deleted"),
-        {t.name: t for t in upto.topics if t.state == "deleted"},
-        point.topics if point is not None else (),
-        upto.number,
-        point.number if point is not None else None,
-        at,
-        tuple(notes),
+        upto=upto,
+        topics=tuple(existing),
+        others=deleted,
+        groups=point.topics if point is not None else (),
+        as_of=upto.number,
+        groups_as_of=point.number if point is not None else None,
+        captured_at=at,
+        notes=tuple(notes),
     )
 
 
@@ -333,14 +370,15 @@ def captured_by(archive: Archive, points: Sequence[PointRow], moment: int) -> tu
     """Return the newest of `points` whose groups were captured by `moment`, with the time of that capture, and both in
     words. Groups are captured before ends are looked up, so no offset of them is later than its records."""
     for point in reversed(points):
-        if ms_of(point.started_at) <= moment:
-            at = archive.groups(point.number).captured_at
-            if ms_of(at) <= moment:
-                note = (
-                    f"groups are as of restore point {point.number}, captured at {at}: "
-                    f"the newest at or before {time_text(moment)}"
-                )
-                return archive.restore_point(point.number), at, note
+        if ms_of(point.started_at) > moment:  # its groups were captured later still: the document is not read
+            continue
+        at = archive.groups(point.number).captured_at
+        if ms_of(at) <= moment:
+            note = (
+                f"groups are as of restore point {point.number}, captured at {at}: "
+                f"the newest at or before {time_text(moment)}"
+            )
+            return archive.restore_point(point.number), at, note
     note = f"no restore point was captured at or before {time_text(moment)}: there are no groups of that time"
     return None, None, note
 
@@ -354,33 +392,38 @@ def _at(
     note: str,
     window: Window,
 ) -> View:
+    """Return the view of a moment by `point`, the newest of `points` that was captured by then (None: there is none),
+    and by the restore point after that one, which shows what began in between."""
     then = point.topics if point is not None else ()
-    existing = {t.name: t for t in then if t.state != "deleted"}
-    after = next((p for p in points if point is None or p.number > point.number), None)
-    captured = archive.restore_point(after.number).topics if after is not None else ()
-    first = {_key(t): t for t in captured if after is not None and t.captured == after.number}
-    had = {_key(t) for t in then}
-    later = {key: t for key, t in ({_key(t): t for t in upto.topics} | first).items() if key not in had}
-    within = sorted(
-        {
-            (s.topic, s.incarnation)
-            for s in archive.segments(upto, list(later.values()))
-            # one without timestamps doesn't show when the topic existed
-            if s.min_timestamp is not None and window.may_hold(s)
-        }
-    )
-    new = {t.name: t for key, t in later.items() if key in first and key in within and t.name not in existing}
+    existing = {topic.name: topic for topic in then if topic.state != "deleted"}
+    after = next((each for each in points if point is None or each.number > point.number), None)
+    first: dict[Incarnation, TopicState] = {}
+    if after is not None:
+        captured = archive.restore_point(after.number).topics
+        first = {_key(topic): topic for topic in captured if topic.captured == after.number}
+    later = {_key(topic): topic for topic in upto.topics} | first
+    for topic in then:
+        later.pop(_key(topic), None)
+    within: set[Incarnation] = set()
+    for segment in archive.segments(upto, list(later.values())):
+        # one without timestamps doesn't show when the topic existed
+        if segment.min_timestamp is not None and window.may_hold(segment):
+            within.add((segment.topic, segment.incarnation))
+    new: dict[str, TopicState] = {}
+    for key, topic in later.items():
+        if key in first and key in within and topic.name not in existing:
+            new[topic.name] = topic
     notes = [note] if point is None else [f"topics are as of restore point {point.number}", note]
     if new and after is not None:
         notes.append(
             f"first captured by restore point {after.number}, the next one, with records in the window: "
             f"{', '.join(sorted(new))}"
         )
-    known = {t.name: t for t in later.values()} | {t.name: t for t in then}
     chosen = existing | new
-    others = {name: t for name, t in known.items() if name not in chosen}
+    # of a name that has several incarnations, the one of that time comes last, and counts
+    others = {topic.name: topic for topic in (*later.values(), *then) if topic.name not in chosen}
     excluded: dict[str, str] = {}
-    for name, incarnation in within:
+    for name, incarnation in sorted(within):
         topic = later[name, incarnation]
         if others.get(name) == topic:
             excluded[name] = (
@@ -388,13 +431,24 @@ def _at(
                 "it is restored where it is asked for by name"
             )
         elif chosen.get(name) != topic:
+            of_that_time = chosen.get(name) or others[name]
             excluded[name] = (
                 f"topic {name} was begun anew later (incarnation {incarnation}), with records in the window: of that "
-                f"time is incarnation {(chosen.get(name) or others[name]).incarnation}; for the other name its restore "
+                f"time is incarnation {of_that_time.incarnation}; for the other name its restore "
                 "point with --restore-point"
             )
     number = point.number if point is not None else None
-    return View(upto, tuple(chosen.values()), others, then, number, number, at, tuple(notes), excluded)
+    return View(
+        upto=upto,
+        topics=tuple(chosen.values()),
+        others=others,
+        groups=then,
+        as_of=number,
+        groups_as_of=number,
+        captured_at=at,
+        notes=tuple(notes),
+        excluded=excluded,
+    )
 
 
 def _key(topic: TopicState) -> Incarnation:
