@@ -40,10 +40,15 @@ from kbackup.util.times import ms_of
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """`bytes` of the documented records files, `stored_bytes` of the objects. `gaps` are offsets between start and end
-    that no record has: compaction, transactions, losses. Timestamps in ms, None if none is known. `expired_records`
-    were in the archive once, before the first ones that are. Of a moment (`ArchiveOverview.choice`) it is what has to
-    be read: `records` are at most so many, timestamps are bounds, and gaps are not known (None)."""
+    """Figures of one or more partitions.
+
+    `bytes` is the size of the documented records files, `stored_bytes` that of the objects. `gaps` counts the offsets
+    between start and end that no record has, because of compaction, transactions or losses. Timestamps are in ms, and
+    None if none is known. `expired_records` were in the archive once, before the first records that are there now.
+
+    For a moment (`ArchiveOverview.choice`) the figures are of what has to be read: there are at most so many `records`,
+    timestamps are bounds, and gaps are not known (None).
+    """
 
     records: int
     bytes: int
@@ -56,31 +61,42 @@ class Sums:
 
 
 def total(parts: Iterable[Sums]) -> Sums:
+    """Sum up figures. The gaps of the whole are known only if those of every part are."""
     every = list(parts)
     gaps = [each.gaps for each in every if each.gaps is not None]
     low, high = span((each.min_timestamp, each.max_timestamp) for each in every)
-    counts = ("records", "bytes", "stored_bytes", "segments", "expired_records")
     return Sums(
-        **{name: sum(getattr(each, name) for each in every) for name in counts},
+        records=sum(each.records for each in every),
+        bytes=sum(each.bytes for each in every),
+        stored_bytes=sum(each.stored_bytes for each in every),
+        segments=sum(each.segments for each in every),
         gaps=sum(gaps) if len(gaps) == len(every) else None,
         min_timestamp=low,
         max_timestamp=high,
+        expired_records=sum(each.expired_records for each in every),
     )
 
 
 def sums_of(partitions: Iterable[ArchivedPartition]) -> Sums:
     """Sum up partitions, of one topic or several."""
-    return total(
-        Sums(
-            p.records,
-            p.bytes,
-            sum_of(p.segments, "stored"),
-            len(p.segments),
-            None if p.window is not None else p.end - p.start - p.records,
-            *p.timestamps,
-            p.expired,
-        )
-        for p in partitions
+    return total(_sums_of_one(partition) for partition in partitions)
+
+
+def _sums_of_one(partition: ArchivedPartition) -> Sums:
+    records = partition.records
+    low, high = partition.timestamps
+    gaps: int | None = None
+    if partition.window is None:
+        gaps = partition.end - partition.start - records
+    return Sums(
+        records=records,
+        bytes=partition.bytes,
+        stored_bytes=sum_of(partition.segments, "stored"),
+        segments=len(partition.segments),
+        gaps=gaps,
+        min_timestamp=low,
+        max_timestamp=high,
+        expired_records=partition.expired,
     )
 
 
@@ -103,15 +119,20 @@ def not_reached(
     window yet."""
     if to_time is None:
         return ()
-    states = {(t.name, t.incarnation): t for t in view.upto.topics}
-    known = [(t, s) for t in content.topics if (s := states.get((t.name, t.incarnation))) is not None]
-    notes = []
-    for topic, seen in known:
-        archived = {p.partition: p for p in topic.partitions if asked(topic.name, p.partition)}
+    states = {(state.name, state.incarnation): state for state in view.upto.topics}
+    known: list[TopicState] = []
+    notes: list[str] = []
+    for topic in content.topics:
+        seen = states.get(topic.key)
+        if seen is None:
+            continue
+        known.append(seen)
+        archived = {each.partition: each for each in topic.partitions if asked(topic.name, each.partition)}
         for state in seen.partitions:
             if state.end >= state.log_end or state.partition not in archived:
                 continue
-            stamps = [s.max_timestamp for s in archived[state.partition].segments if s.max_timestamp is not None]
+            latest = [segment.max_timestamp for segment in archived[state.partition].segments]
+            stamps = [stamp for stamp in latest if stamp is not None]
             if not stamps or stamps[-1] <= to_time:  # else the last archived segment goes past the window
                 notes.append(
                     f"offsets {state.end} to {state.log_end - 1} of {topic.name}-{state.partition}, or some of them, "
@@ -119,20 +140,22 @@ def not_reached(
                 )
     if len(notes) > _NAMED:
         notes[_NAMED:] = [f"nor are offsets of {len(notes) - _NAMED} more partitions"]
-    return (*_ends(archive, view, [state for _, state in known], to_time), *notes)
+    return (*_ends(archive, view, known, to_time), *notes)
 
 
 def _ends(archive: Archive, view: View, states: Sequence[TopicState], to_time: int) -> Iterator[str]:
     """Yield a note for each run that began before the window ends and was the last to capture a topic."""
-    begun = {number: archive.capture(number).started_at for number in {s.captured for s in states} | {view.upto.number}}
     last = view.upto.number
-    if ms_of(begun[last]) < to_time:
-        yield f"restore point {last} was begun at {begun[last]}, before the window ends: it has no later records"
-    for seq in sorted({s.captured for s in states} - {last}):
-        if ms_of(begun[seq]) < to_time:
-            names = sorted(s.name for s in states if s.captured == seq)
+    begun = archive.capture(last).started_at
+    if ms_of(begun) < to_time:
+        yield f"restore point {last} was begun at {begun}, before the window ends: it has no later records"
+    others = {state.captured for state in states} - {last}
+    for number in sorted(others):
+        begun = archive.capture(number).started_at
+        if ms_of(begun) < to_time:
+            names = sorted(state.name for state in states if state.captured == number)
             yield (
-                f"restore point {last} has topics as of restore point {seq}, which was begun at {begun[seq]}, before "
+                f"restore point {last} has topics as of restore point {number}, which was begun at {begun}, before "
                 f"the window ends, without later records: {join_names(names, _NAMED)}"
             )
 
@@ -164,9 +187,12 @@ def growth_of(archive: Archive, manifest: Manifest, topics: Collection[Incarnati
     table = archive.table(manifest.number, ["topic", "incarnation", "point", "stored"], topics=names)
     growth: dict[Incarnation, Growth] = {}
     for topic, incarnation, point, stored in sorted(_sums(table, ["topic", "incarnation", "point"])):
-        if (key := (topic, incarnation)) in topics:
-            known = growth.setdefault(key, [])
-            known.append((point, stored + (known[-1][1] if known else 0)))
+        key = (topic, incarnation)
+        if key not in topics:
+            continue
+        known = growth.setdefault(key, [])
+        earlier = known[-1][1] if known else 0
+        known.append((point, earlier + stored))
     return growth
 
 
@@ -274,27 +300,40 @@ def overview(
     named: str | None = None,
     count: Callable[[Content], Content] = lambda content: content,
 ) -> ArchiveOverview:
-    """Return the archive as of the restore point `point_name` (number, label, or 'latest'); None: the folder of the
-    Java tool as it is. `at` (ms since the epoch): what a restore of that moment would bring back, the topic `named` in
-    any case; `count` adds the counts of its records."""
+    """Return the archive as of the restore point `point_name` (number, label, or 'latest'). Without an `archive`,
+    return the folder of the Java tool as it is.
+
+    With `at` (ms since the epoch), return what a restore of that moment would bring back, and the topic `named` in any
+    case; `count` then adds the counts of its records.
+    """
     if archive is None:
         content = java_content(store, java_topics(store))
-        return _overview(store, content if at is None else count(java_as_restored(content, at)), None, None, ())
+        if at is not None:
+            content = count(java_as_restored(content, at))
+        return _overview(store, content, None, None, ())
     if at is None:
         manifest = archive.restore_point(point_name)
         content = content_of(archive, manifest, manifest.topics)
     else:
-        content = count(content_as_restored(archive, *view_as_restored(archive, point_name, at, named), at))
+        view, asked = view_as_restored(archive, point_name, at, named)
+        content = count(content_as_restored(archive, view, asked, at))
         manifest = archive.restore_point(content.restore_point)
     metadata = archive.metadata(manifest)
-    parts = {name: getattr(metadata, name) for name in LABELS if name != "topics"}
     shown = _overview(store, content, manifest, archive.state, archive.losses(manifest))
     deleted = deleted_records(archive.deletions(manifest))
-    topics = [replace(t, deleted_records=deleted.get((t.name, t.incarnation), 0)) for t in shown.topics]
+    topics: list[TopicOverview] = []
+    for topic in shown.topics:
+        records = deleted.get((topic.name, topic.incarnation), 0)
+        topics.append(replace(topic, deleted_records=records))
+    settings: dict[str, int] = {}
+    for name in LABELS:
+        part = getattr(metadata, name)
+        if name != "topics" and isinstance(part, tuple):  # None: it was not captured
+            settings[name] = len(part)
     return replace(
         shown,
         topics=tuple(topics),
-        settings={name: len(part) for name, part in parts.items() if isinstance(part, tuple)},
+        settings=settings,
         not_carried=metadata.not_carried,
         schemas=schemas_overview(archive, manifest),
     )
@@ -319,13 +358,16 @@ def schemas_overview(archive: Archive, manifest: Manifest) -> SchemasOverview | 
 def view_as_restored(archive: Archive, point_name: str, at: int, named: str | None) -> tuple[View, list[TopicState]]:
     """Return the view of a restore with that end in time, and the topics that it selects: all, and `named`."""
     view = view_of(archive, point_name, Window(to_time=at))
-    return view, [*view.topics, *(t for name, t in view.others.items() if name == named)]
+    topics = list(view.topics)
+    if named is not None and named in view.others:
+        topics.append(view.others[named])
+    return view, topics
 
 
 def content_as_restored(archive: Archive, view: View, topics: Sequence[TopicState], at: int) -> Content:
     """Return what a restore with that end in time brings back of `topics`."""
     window = Window(to_time=at)
-    least = {t.name: len(t.partitions) for t in topics}
+    least = {topic.name: len(topic.partitions) for topic in topics}
     content = content_at(archive, view, topics)
     beyond = not_reached(archive, view, content, at)
     choice = choice_of(view, window, (), (*view.excluded.values(), *beyond))
@@ -358,30 +400,37 @@ def _overview(
     )
     if manifest is None or state is None:
         return shown  # a folder of the Java tool has topics and groups, and nothing else
-    oldest, newest = state.oldest, state.newest
+    oldest = point_overview(state.oldest, state) if state.oldest is not None else None
+    newest = point_overview(state.newest, state) if state.newest is not None else None
+    # a moment cuts inside of transactions
+    transactions = manifest.transactions if content.choice is None else None
     return replace(
         shown,
         restore_point=manifest.number,
         committed_at=manifest.committed_at,
         restore_points=len(state.points),
-        oldest=point_overview(oldest, state) if oldest is not None else None,
-        newest=point_overview(newest, state) if newest is not None else None,
+        oldest=oldest,
+        newest=newest,
         warnings=manifest.warnings,
         not_known=manifest.not_known,
         let_go=state.expired,
-        transactions=manifest.transactions if content.choice is None else None,  # a moment cuts inside of them
+        transactions=transactions,
     )
 
 
 def _topic(topic: ArchivedTopic, content: Content, losses: Sequence[Loss]) -> TopicOverview:
-    partitions = tuple(PartitionOverview(p.partition, p.start, p.end, sums_of([p])) for p in topic.partitions)
-    ends = {p.partition: p.end for p in topic.partitions}
-    positions = [
-        GroupPosition(group, o.partition, o.offset, max(0, ends.get(o.partition, o.offset) - o.offset), o.metadata)
-        for group, captured in content.groups.items()
-        for o in captured.offsets
-        if o.topic == topic.name
-    ]
+    partitions = [PartitionOverview(p.partition, p.start, p.end, sums_of([p])) for p in topic.partitions]
+    ends = {partition.partition: partition.end for partition in topic.partitions}
+    positions: list[GroupPosition] = []
+    for group, captured in content.groups.items():
+        for o in captured.offsets:
+            if o.topic != topic.name:
+                continue
+            end = ends.get(o.partition, o.offset)
+            lag = max(0, end - o.offset)  # a group may be ahead of what is archived
+            positions.append(GroupPosition(group, o.partition, o.offset, lag, o.metadata))
+    positions.sort(key=lambda position: (position.group, position.partition))
+    of_topic = [loss.message for loss in losses if loss.topic == topic.name]
     return TopicOverview(
         name=topic.name,
         incarnation=topic.incarnation,
@@ -389,8 +438,8 @@ def _topic(topic: ArchivedTopic, content: Content, losses: Sequence[Loss]) -> To
         as_of=topic.as_of,
         replication_factor=topic.replication_factor,
         configs=topic.configs,
-        partitions=partitions,
+        partitions=tuple(partitions),
         sums=total(partition.sums for partition in partitions),
-        losses=tuple(loss.message for loss in losses if loss.topic == topic.name),
-        groups=tuple(sorted(positions, key=lambda g: (g.group, g.partition))),
+        losses=tuple(of_topic),
+        groups=tuple(positions),
     )
