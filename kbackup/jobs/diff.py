@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from kbackup.archive.models import Groups, Manifest, Metadata, Schemas
+from kbackup.archive.models import Groups, Manifest, Metadata, Schemas, TopicState
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive
 from kbackup.archive.secrets import without_secrets
@@ -44,6 +44,7 @@ from kbackup.metadata.entities import (
     GroupConfig,
     MetadataPartName,
     ScramUser,
+    TopicMetadata,
     reason_for,
 )
 from kbackup.schemas.base import context_of
@@ -55,9 +56,9 @@ Values = Mapping[tuple[str, str], str | None]  # values by owner and name; None 
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """`id` is '' if the broker has none; `incarnation` is None for a live topic. `partitions` are log start and end
-    (for a restore point: as far as it was archived). `configs` and `replication_factor` are None if they are
-    unknown."""
+    """A topic of one side. `id` is empty if the broker has none, and `incarnation` is None for a live topic.
+    `partitions` has the start and the end of each log; a restore point has the end up to which it was archived.
+    `configs` and `replication_factor` are None if they are unknown."""
 
     id: str
     incarnation: int | None
@@ -168,53 +169,75 @@ class Diff:
 
 def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Selection) -> DiffView:
     """Return a restore point. What its run did not look at is there as of the run that did."""
-    wanted = set(topics.topics(t.name for t in point.topics if t.state != "deleted"))
-    states = [t for t in point.topics if t.name in wanted]
-    metadata = {seq: archive.metadata(seq) for seq in {point.number, *(t.captured for t in states)}}
-    known = {seq: {t.name: t for t in captured.topics} for seq, captured in metadata.items()}
+    existing = [topic for topic in point.topics if topic.state != "deleted"]
+    wanted = set(topics.topics(topic.name for topic in existing))
+    states = [topic for topic in point.topics if topic.name in wanted]
+    metadata = {point.number: archive.metadata(point.number)}
+    # The captures that groups are taken from, each with the topics whose offsets are. Groups that are asked for are
+    # looked for in the restore point's own capture, even if it has none of the topics.
     captured: dict[int, set[str]] = {point.number: set()} if groups.include else {}
-    for t in states:
-        captured.setdefault(t.captured, set()).add(t.name)
-    documents = {seq: archive.groups(seq) for seq in captured}
+    for state in states:
+        captured.setdefault(state.captured, set()).add(state.name)
+        if state.captured not in metadata:
+            metadata[state.captured] = archive.metadata(state.captured)
+    documents = {number: archive.groups(number) for number in captured}
     schemas = archive.schemas(point)
-    views = {
-        t.name: TopicView(
-            t.id,
-            t.incarnation,
-            {p.partition: (p.log_start, p.end) for p in t.partitions},
-            captured_as.replication_factor if captured_as is not None else None,
-            captured_as.configs if captured_as is not None else None,
-        )
-        for t in states
-        for captured_as in (known[t.captured].get(t.name),)
-    }
+    views = _topic_views(states, metadata)
+    names_of_groups: set[str] = set()
+    for document in documents.values():
+        names_of_groups.update(group.group for group in document.groups)
+        names_of_groups.update(document.not_carried)
     view = _view(
         f"restore point {point.number}",
         metadata[point.number],
         views,
-        [(documents[seq], names) for seq, names in captured.items()],
+        [(documents[number], names) for number, names in captured.items()],
         groups,
-        (t.name for t in point.topics if t.state != "deleted"),
-        {name for each in documents.values() for name in (*(g.group for g in each.groups), *each.not_carried)},
+        all_topics=[topic.name for topic in existing],
+        all_groups=names_of_groups,
     )
-    return replace_fields(view, settings={**view.settings, "schemas": _schema_values(schemas) if schemas else None})
+    of_schemas = _schema_values(schemas) if schemas is not None else None
+    return replace_fields(view, settings={**view.settings, "schemas": of_schemas})
+
+
+def _topic_views(states: Sequence[TopicState], metadata: Mapping[int, Metadata]) -> dict[str, TopicView]:
+    """Return topics of a restore point by name, with the configs of the capture that each topic is of."""
+    known: dict[int, dict[str, TopicMetadata]] = {}
+    for number, document in metadata.items():
+        known[number] = {topic.name: topic for topic in document.topics}
+    views: dict[str, TopicView] = {}
+    for state in states:
+        captured_as = known[state.captured].get(state.name)
+        views[state.name] = TopicView(
+            id=state.id,
+            incarnation=state.incarnation,
+            partitions={p.partition: (p.log_start, p.end) for p in state.partitions},
+            replication_factor=captured_as.replication_factor if captured_as is not None else None,
+            configs=captured_as.configs if captured_as is not None else None,
+        )
+    return views
 
 
 def _schema_values(schemas: Schemas, kept: Container[str] | None = None) -> Values:
-    """Return the versions that the registry had, and what was set there. `kept`: no other subjects than these."""
-    versions = {
-        (v.subject, f"version {v.version}"): f"id {v.id}, {v.type}, {v.state}, text {content_digest(v)[:8]}"
-        for v in schemas.versions
-        if v.state != "gone" and (kept is None or v.subject in kept)
-    }
-    settings = {
-        (each.subject or "all subjects", name): str(value)
-        for each in schemas.settings
-        if kept is None or each.subject == context_of(each.subject) or each.subject in kept
-        for name, value in {**(each.config or {}), "mode": each.mode}.items()
-        if value is not None
-    }
-    return versions | settings
+    """Return the versions that the registry had, and what was set there. With `kept`, leave out all other subjects;
+    what is set for a whole context stays."""
+    values: dict[tuple[str, str], str | None] = {}
+    for version in schemas.versions:
+        if version.state == "gone" or (kept is not None and version.subject not in kept):
+            continue
+        text = content_digest(version)[:8]
+        key = (version.subject, f"version {version.version}")
+        values[key] = f"id {version.id}, {version.type}, {version.state}, text {text}"
+    for each in schemas.settings:
+        is_of_context = each.subject == context_of(each.subject)
+        if kept is not None and not is_of_context and each.subject not in kept:
+            continue
+        owner = each.subject or "all subjects"
+        named = {**(each.config or {}), "mode": each.mode}
+        for name, value in named.items():
+            if value is not None:
+                values[owner, name] = str(value)
+    return values
 
 
 def live_view(properties: Properties, role: str, topics: Selection, groups: Selection, isolation: str) -> DiffView:
@@ -227,23 +250,29 @@ def live_view(properties: Properties, role: str, topics: Selection, groups: Sele
     captured = capture.groups(cluster, groups, set(selected), later=True)
     listed = [g.group for g in cluster.groups.listed()[0]] if groups.include else []
     live = capture.live_topics(cluster, selected, isolation)
-    if offline := capture.offline_partitions(live):
+    offline = capture.offline_partitions(live)
+    if offline:
         raise ClusterError(f"{name} has partitions without a leader: {join_names(offline, 5)}", "start their brokers")
     reading = capture.read_brokers(cluster, selected, cluster_id, (g.group for g in captured.groups))
     metadata = merge([reading], now(), brokers).metadata
-    known = {t.name: t for t in metadata.topics}
-    views = {}
-    for t in live:
-        ends = {number: (p.start, p.end) for number, p in t.partitions.items()}
-        views[t.name] = TopicView(t.id, None, ends, known[t.name].replication_factor, known[t.name].configs)
+    known = {topic.name: topic for topic in metadata.topics}
+    views: dict[str, TopicView] = {}
+    for topic in live:
+        ends = {number: (p.start, p.end) for number, p in topic.partitions.items()}
+        captured_as = known[topic.name]
+        views[topic.name] = TopicView(topic.id, None, ends, captured_as.replication_factor, captured_as.configs)
     return _view(name, metadata, views, [(captured, set(selected))], groups, names, listed)
 
 
 def check_selections(views: Sequence[DiffView], topics: Selection, groups: Selection) -> None:
     """Raise `UsageError` for a selection that matches nothing in any of `views`."""
-    where, hint = f"in {' or '.join(view.name for view in views)}", "see 'kbackup info'"
-    check_selection(topics, "topic", {n for view in views for n in view.all_topics}, where, hint)
-    check_selection(groups, "group", {n for view in views for n in view.all_groups}, where, hint)
+    names = [view.name for view in views]
+    where = f"in {' or '.join(names)}"
+    hint = "see 'kbackup info'"
+    all_topics = frozenset[str]().union(*(view.all_topics for view in views))
+    all_groups = frozenset[str]().union(*(view.all_groups for view in views))
+    check_selection(topics, "topic", all_topics, where, hint)
+    check_selection(groups, "group", all_groups, where, hint)
 
 
 def _view(
@@ -255,7 +284,8 @@ def _view(
     all_topics: Iterable[str],
     all_groups: Iterable[str],
 ) -> DiffView:
-    """`captured` are captures of groups, each with the topics whose offsets are taken from it."""
+    """Return the view of a side. `captured` are captures of groups, each with the topics whose offsets are taken from
+    it."""
     groups: dict[str, dict[tuple[str, int], int]] = {}
     for document, names in captured:
         for group in document.groups:
@@ -265,11 +295,19 @@ def _view(
     metadata = without_secrets(metadata)
     configs = metadata.group_configs
     if configs is not None:
-        metadata = replace(metadata, group_configs=tuple(c for c in configs if selection.matches(c.group)))
+        selected = [config for config in configs if selection.matches(config.group)]
+        metadata = replace(metadata, group_configs=tuple(selected))
     settings: dict[str, Values | None] = {}
     for of_diff, (part, values) in _SETTINGS.items():
         entities = getattr(metadata, part)
         settings[of_diff] = None if entities is None else values(entities)
+    unknown: dict[str, str] = {}
+    for part in _COMPARED:
+        if getattr(metadata, part) is None:
+            reason = reason_for(part, metadata.not_carried)
+            unknown[LABELS[part]] = reason or "an older version of kbackup did not capture them"
+    # a group that has configs may have no offsets
+    with_configs = {config.group for config in configs or ()}
     return DiffView(
         name=name,
         cluster_id=metadata.cluster_id,
@@ -277,13 +315,9 @@ def _view(
         groups=groups,
         acls=None if metadata.acls is None else frozenset(metadata.acls),
         settings=settings,
-        unknown={
-            LABELS[part]: reason_for(part, metadata.not_carried) or "an older version of kbackup did not capture them"
-            for part in _COMPARED
-            if getattr(metadata, part) is None
-        },
+        unknown=unknown,
         all_topics=frozenset(all_topics),
-        all_groups=frozenset(all_groups) | {c.group for c in configs or ()},
+        all_groups=frozenset(all_groups) | with_configs,
     )
 
 
@@ -348,8 +382,8 @@ _COMPARED: tuple[MetadataPartName, ...] = ("acls", *(part for part, _ in _SETTIN
 
 @dataclass(frozen=True, slots=True)
 class SchemasDiff:
-    """From `a` to `b`. `other_subjects` are those of a registry that a restore point, which kept only what its records
-    used, may have left out: they are not compared."""
+    """The differences from `a` to `b`. `other_subjects` counts the subjects that are not compared: a restore point that
+    kept only what its records used may have left them out."""
 
     a: str
     b: str
@@ -360,21 +394,30 @@ class SchemasDiff:
 
 def diff_schemas(a: str, b: str, old: Schemas, new: Schemas) -> SchemasDiff:
     """Compare the schemas of two restore points, or of a restore point and a registry as it is."""
-    subjects = {v.subject for each in (old, new) for v in each.versions}
-    used = [each for each in (old, new) if each.kept == "used"]
-    kept = {v.subject for each in used for v in each.versions} if used else subjects
+    subjects: set[str] = set()
+    used: set[str] = set()
+    for side in (old, new):
+        own = {version.subject for version in side.versions}
+        subjects |= own
+        if side.kept == "used":
+            used |= own
+    is_partial = "used" in (old.kept, new.kept)
+    kept = used if is_partial else subjects
     changed = _values(_schema_values(old, kept), _schema_values(new, kept))
     return SchemasDiff(a, b, not changed, changed, len(subjects - kept))
 
 
 def diff(a: DiffView, b: DiffView) -> Diff:
+    """Compare two views."""
     one_cluster = a.cluster_id == b.cluster_id
-    made_anew = {
-        name
-        for name, old, new in pairs(a.topics, b.topics)
-        if old is not None and new is not None and _recreated(old, new, one_cluster)
-    }
-    unknown = {what: f"{view.name}: {why}" for view in (a, b) for what, why in view.unknown.items()}
+    made_anew: set[str] = set()
+    for name, old, new in pairs(a.topics, b.topics):
+        if old is not None and new is not None and _recreated(old, new, one_cluster):
+            made_anew.add(name)
+    unknown: dict[str, str] = {}
+    for view in (a, b):
+        for what, why in view.unknown.items():
+            unknown[what] = f"{view.name}: {why}"
     if not one_cluster:
         unknown["topic ids"] = "these are two clusters"
     without = [view.name for view in (a, b) if view.settings.get("schemas") is None]
@@ -385,12 +428,15 @@ def diff(a: DiffView, b: DiffView) -> Diff:
         "offsets": tuple(_offsets(a, b, made_anew)),
         "groups": tuple(_groups(a, b)),
         "acls": _acls(a.acls, b.acls),
-        **{name: _values(a.settings.get(name), b.settings.get(name)) for name in (*_SETTINGS, "schemas")},
     }
-    return Diff(a=a.name, b=b.name, same=not any(changes.values()), not_compared=unknown, **changes)
+    for name in (*_SETTINGS, "schemas"):
+        changes[name] = _values(a.settings.get(name), b.settings.get(name))
+    same = not any(changes.values())
+    return Diff(a=a.name, b=b.name, same=same, not_compared=unknown, **changes)
 
 
 def _recreated(old: TopicView, new: TopicView, one_cluster: bool) -> bool:
+    """Return whether the topic is another one under the same name. Ids are compared within one cluster only."""
     if one_cluster and old.id and new.id and old.id != new.id:
         return True
     return None not in (old.incarnation, new.incarnation) and old.incarnation != new.incarnation
@@ -398,8 +444,8 @@ def _recreated(old: TopicView, new: TopicView, one_cluster: bool) -> bool:
 
 def _topics(a: DiffView, b: DiffView, made_anew: set[str], unknown: dict[str, str]) -> Iterator[TopicDiff]:
     for name, old, new in pairs(a.topics, b.topics):
-        partitions = _both(old, new, lambda topic: len(topic.partitions))
-        replication = _both(old, new, lambda topic: topic.replication_factor)
+        partitions = (_partitions_of(old), _partitions_of(new))
+        replication = (_replication_of(old), _replication_of(new))
         if old is None or new is None:
             yield TopicDiff(name, "appeared" if old is None else "gone", partitions, replication, ())
             continue
@@ -409,14 +455,16 @@ def _topics(a: DiffView, b: DiffView, made_anew: set[str], unknown: dict[str, st
         else:
             changed_configs = changed_values(old.configs, new.configs)
             configs = tuple(Value(name, each.key, each.kind, each.before, each.after) for each in changed_configs)
-        changed = configs or partitions[0] != partitions[1] or (None not in replication and len({*replication}) > 1)
-        if name in made_anew or changed:
-            kind: Literal["recreated", "changed"] = "recreated" if name in made_anew else "changed"
-            yield TopicDiff(name, kind, partitions, replication, configs)
+        changed_replication = None not in replication and replication[0] != replication[1]
+        if name in made_anew:
+            yield TopicDiff(name, "recreated", partitions, replication, configs)
+        elif configs or partitions[0] != partitions[1] or changed_replication:
+            yield TopicDiff(name, "changed", partitions, replication, configs)
 
 
 def _offsets(a: DiffView, b: DiffView, made_anew: set[str]) -> Iterator[OffsetDiff]:
-    """A topic that came or went, or another one, has no offsets that could have moved."""
+    """Yield the partitions whose log moved. A topic that came or went, or that is another one, has no offsets that
+    could have moved."""
     for topic in changed_values(a.topics, b.topics):
         old, new = topic.before, topic.after
         if old is None or new is None or topic.key in made_anew:
@@ -427,7 +475,9 @@ def _offsets(a: DiffView, b: DiffView, made_anew: set[str]) -> Iterator[OffsetDi
                 continue  # a topic can't lose partitions: that shows as another topic
             was = moved.before or (now[0], now[0])  # a partition that appeared was empty before
             if was != now:
-                yield OffsetDiff(topic.key, moved.key, (was[0], now[0]), (was[1], now[1]), now[1] - was[1])
+                start = (was[0], now[0])
+                end = (was[1], now[1])
+                yield OffsetDiff(topic.key, moved.key, start, end, now[1] - was[1])
 
 
 def _groups(a: DiffView, b: DiffView) -> Iterator[GroupDiff]:
@@ -441,8 +491,11 @@ def _acls(old: frozenset[Acl] | None, new: frozenset[Acl] | None) -> tuple[AclDi
     """Return the ACLs that only one side has: an ACL has no value that could change."""
     if old is None or new is None:
         return ()
-    changed = changed_values(dict.fromkeys(old), dict.fromkeys(new), _acl_order)
-    return tuple(AclDiff("appeared" if each.kind == "appeared" else "gone", each.key) for each in changed)
+    diffs: list[AclDiff] = []
+    for each in changed_values(dict.fromkeys(old), dict.fromkeys(new), _acl_order):
+        kind: Literal["appeared", "gone"] = "appeared" if each.kind == "appeared" else "gone"
+        diffs.append(AclDiff(kind, each.key))
+    return tuple(diffs)
 
 
 _acl_order = attrgetter("resource", "name", "pattern", "principal", "host", "permission", "operation")
@@ -452,10 +505,13 @@ def _values(old: Values | None, new: Values | None) -> tuple[Value, ...]:
     """Return the values that differ; none if one side is unknown."""
     if old is None or new is None:
         return ()
-    return tuple(Value(*each.key, each.kind, each.before, each.after) for each in changed_values(old, new))
+    changed = changed_values(old, new)
+    return tuple(Value(*each.key, each.kind, each.before, each.after) for each in changed)
 
 
-def _both(
-    old: TopicView | None, new: TopicView | None, take: Callable[[TopicView], int | None]
-) -> tuple[int | None, int | None]:
-    return (take(old) if old is not None else None, take(new) if new is not None else None)
+def _partitions_of(topic: TopicView | None) -> int | None:
+    return len(topic.partitions) if topic is not None else None
+
+
+def _replication_of(topic: TopicView | None) -> int | None:
+    return topic.replication_factor if topic is not None else None
