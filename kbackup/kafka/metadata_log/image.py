@@ -55,10 +55,19 @@ _UNCHANGED = {"leader": -2, "leaderRecoveryState": -1}
 """The values of unchanged fields in a PartitionChangeRecord; all other unchanged fields are null."""
 
 _IN_ZOOKEEPER = {
-    *("TopicRecord", "PartitionRecord", "PartitionChangeRecord", "RemoveTopicRecord", "ConfigRecord"),
-    *("ClientQuotaRecord", "UserScramCredentialRecord", "RemoveUserScramCredentialRecord"),
-    *("AccessControlEntryRecord", "RemoveAccessControlEntryRecord"),
-    *("DelegationTokenRecord", "RemoveDelegationTokenRecord", "ProducerIdsRecord"),
+    "TopicRecord",
+    "PartitionRecord",
+    "PartitionChangeRecord",
+    "RemoveTopicRecord",
+    "ConfigRecord",
+    "ClientQuotaRecord",
+    "UserScramCredentialRecord",
+    "RemoveUserScramCredentialRecord",
+    "AccessControlEntryRecord",
+    "RemoveAccessControlEntryRecord",
+    "DelegationTokenRecord",
+    "RemoveDelegationTokenRecord",
+    "ProducerIdsRecord",
 }
 """The records that a migration's controllers write to ZooKeeper as well. Registrations and features stay theirs."""
 
@@ -111,22 +120,32 @@ class MetadataImage:
         return None if self.migration_state is None else word(MIGRATION_STATES, self.migration_state)
 
     def replay(self, record: MetadataRecord) -> None:
-        """Apply one record. Begin and end of a transaction are not for here."""
+        """Apply one record. The caller handles the begin and the end of a transaction."""
         if not isinstance(record.data, dict):
             self.unknown[f"{record.name}, version {record.version}"] += 1
-        elif effect := _EFFECTS.get(record.name):
+            return
+        effect = _EFFECTS.get(record.name)
+        if effect is not None:
             effect(self, record.data)
 
+    def _topic(self, data: Fields) -> None:
+        self.topics[data["topicId"]] = data["name"]
+
+    def _partition(self, data: Fields) -> None:
+        partitions = self.partitions.setdefault(data["topicId"], {})
+        partitions[data["partitionId"]] = data
+
     def _partition_change(self, data: Fields) -> None:
-        # of a topic that was removed before the change came, there is nothing to change
         known = self.partitions.get(data["topicId"], {}).get(data["partitionId"])
-        if known is not None:
-            for name, value in data.items():
-                if name in known and value != _UNCHANGED.get(name):
-                    known[name] = value
-            known["partitionEpoch"] += 1
-            if data["leader"] != _UNCHANGED["leader"]:
-                known["leaderEpoch"] += 1
+        if known is None:
+            return  # the topic was removed before the change came
+        for name, value in data.items():
+            if name in known and value != _UNCHANGED.get(name):
+                known[name] = value
+        # Kafka counts both epochs itself: a change has neither.
+        known["partitionEpoch"] += 1
+        if data["leader"] != _UNCHANGED["leader"]:
+            known["leaderEpoch"] += 1
 
     def _remove_topic(self, data: Fields) -> None:
         self.partitions.pop(data["topicId"], None)
@@ -134,27 +153,83 @@ class MetadataImage:
         if name is not None:
             self.configs.pop((TOPIC, name), None)
 
+    def _config(self, data: Fields) -> None:
+        resource = (data["resourceType"], data["resourceName"])
+        _set(self.configs, resource, data["name"], data["value"])
+
     def _quota(self, data: Fields) -> None:
-        entity = tuple(sorted({e["entityType"]: e["entityName"] for e in data["entity"]}.items()))
-        _set(self.quotas, entity, data["key"], None if data["remove"] else data["value"])
+        names = {part["entityType"]: part["entityName"] for part in data["entity"]}
+        entity = tuple(sorted(names.items()))
+        value = None if data["remove"] else data["value"]
+        _set(self.quotas, entity, data["key"], value)
+
+    def _acl(self, data: Fields) -> None:
+        self.acls[data["id"]] = data
+
+    def _remove_acl(self, data: Fields) -> None:
+        self.acls.pop(data["id"], None)
+
+    def _scram_credential(self, data: Fields) -> None:
+        self.scram[data["name"], data["mechanism"]] = data
+
+    def _remove_scram_credential(self, data: Fields) -> None:
+        self.scram.pop((data["name"], data["mechanism"]), None)
+
+    def _delegation_token(self, data: Fields) -> None:
+        self.tokens[data["tokenId"]] = data
+
+    def _remove_delegation_token(self, data: Fields) -> None:
+        self.tokens.pop(data["tokenId"], None)
+
+    def _next_producer_id(self, data: Fields) -> None:
+        self.next_producer_id = data["nextProducerId"]
+
+    def _migration_state(self, data: Fields) -> None:
+        self.migration_state = data["zkMigrationState"]
 
     def _feature(self, data: Fields) -> None:
-        self.features[data["name"]] = data["featureLevel"]
-        if not data["featureLevel"]:
-            del self.features[data["name"]]
+        self._set_feature(data["name"], data["featureLevel"])
 
-    def _fence(self, data: Fields, fenced: bool) -> None:
-        if broker := self.brokers.get(data["id"]):
+    def _kraft_version(self, data: Fields) -> None:
+        self._set_feature("kraft.version", data["kRaftVersion"])
+
+    def _set_feature(self, name: str, level: int) -> None:
+        """Set the level of a feature; level 0 takes the feature away."""
+        if level:
+            self.features[name] = level
+        else:
+            self.features.pop(name, None)
+
+    def _broker(self, data: Fields) -> None:
+        self.brokers[data["brokerId"]] = data
+
+    def _unregister_broker(self, data: Fields) -> None:
+        self.brokers.pop(data["brokerId"], None)
+
+    def _fence(self, data: Fields) -> None:
+        self._set_fenced(data["id"], True)
+
+    def _unfence(self, data: Fields) -> None:
+        self._set_fenced(data["id"], False)
+
+    def _set_fenced(self, broker_id: int, fenced: bool) -> None:
+        broker = self.brokers.get(broker_id)
+        if broker is not None:
             broker["fenced"] = fenced
 
     def _registration_change(self, data: Fields) -> None:
-        if broker := self.brokers.get(data["brokerId"]):
-            if data["fenced"]:
-                broker["fenced"] = data["fenced"] > 0
-            if data.get("inControlledShutdown"):
-                broker["inControlledShutdown"] = True
-            if data.get("logDirs"):
-                broker["logDirs"] = data["logDirs"]
+        broker = self.brokers.get(data["brokerId"])
+        if broker is None:
+            return
+        if data["fenced"]:  # 1 fences, -1 unfences, and 0 leaves the broker as it is
+            broker["fenced"] = data["fenced"] > 0
+        if data.get("inControlledShutdown"):
+            broker["inControlledShutdown"] = True
+        if data.get("logDirs"):
+            broker["logDirs"] = data["logDirs"]
+
+    def _controller(self, data: Fields) -> None:
+        self.controllers[data["controllerId"]] = data
 
     def _voters(self, data: Fields) -> None:
         self.voters = frozenset(voter["voterId"] for voter in data["voters"])
@@ -170,46 +245,41 @@ def _set(table: dict[Any, dict[str, Any]], owner: Any, name: str, value: Any) ->
         del table[owner]
 
 
-_EFFECTS: dict[str, Callable[[MetadataImage, Fields], object]] = {
-    "RegisterBrokerRecord": lambda image, data: image.brokers.update({data["brokerId"]: data}),
-    "UnregisterBrokerRecord": lambda image, data: image.brokers.pop(data["brokerId"], None),
-    "FenceBrokerRecord": lambda image, data: image._fence(data, fenced=True),
-    "UnfenceBrokerRecord": lambda image, data: image._fence(data, fenced=False),
+_EFFECTS: dict[str, Callable[[MetadataImage, Fields], None]] = {
+    "RegisterBrokerRecord": MetadataImage._broker,
+    "UnregisterBrokerRecord": MetadataImage._unregister_broker,
+    "FenceBrokerRecord": MetadataImage._fence,
+    "UnfenceBrokerRecord": MetadataImage._unfence,
     "BrokerRegistrationChangeRecord": MetadataImage._registration_change,
-    "RegisterControllerRecord": lambda image, data: image.controllers.update({data["controllerId"]: data}),
-    "TopicRecord": lambda image, data: image.topics.update({data["topicId"]: data["name"]}),
-    "PartitionRecord": lambda image, data: image.partitions.setdefault(data["topicId"], {}).update(
-        {data["partitionId"]: data}
-    ),
+    "RegisterControllerRecord": MetadataImage._controller,
+    "TopicRecord": MetadataImage._topic,
+    "PartitionRecord": MetadataImage._partition,
     "PartitionChangeRecord": MetadataImage._partition_change,
     "RemoveTopicRecord": MetadataImage._remove_topic,
-    "ConfigRecord": lambda image, data: _set(
-        image.configs, (data["resourceType"], data["resourceName"]), data["name"], data["value"]
-    ),
+    "ConfigRecord": MetadataImage._config,
     "ClientQuotaRecord": MetadataImage._quota,
-    "AccessControlEntryRecord": lambda image, data: image.acls.update({data["id"]: data}),
-    "RemoveAccessControlEntryRecord": lambda image, data: image.acls.pop(data["id"], None),
-    "UserScramCredentialRecord": lambda i, data: i.scram.update({(data["name"], data["mechanism"]): data}),
-    "RemoveUserScramCredentialRecord": lambda i, data: i.scram.pop((data["name"], data["mechanism"]), None),
-    "DelegationTokenRecord": lambda image, data: image.tokens.update({data["tokenId"]: data}),
-    "RemoveDelegationTokenRecord": lambda image, data: image.tokens.pop(data["tokenId"], None),
+    "AccessControlEntryRecord": MetadataImage._acl,
+    "RemoveAccessControlEntryRecord": MetadataImage._remove_acl,
+    "UserScramCredentialRecord": MetadataImage._scram_credential,
+    "RemoveUserScramCredentialRecord": MetadataImage._remove_scram_credential,
+    "DelegationTokenRecord": MetadataImage._delegation_token,
+    "RemoveDelegationTokenRecord": MetadataImage._remove_delegation_token,
     "FeatureLevelRecord": MetadataImage._feature,
-    "KRaftVersionRecord": lambda image, data: image._feature(
-        {"name": "kraft.version", "featureLevel": data["kRaftVersion"]}
-    ),
+    "KRaftVersionRecord": MetadataImage._kraft_version,
     "LeaderChangeMessage": MetadataImage._voters,
     "VotersRecord": MetadataImage._voters,
-    "ProducerIdsRecord": lambda image, data: setattr(image, "next_producer_id", data["nextProducerId"]),
-    "ZkMigrationStateRecord": lambda image, data: setattr(image, "migration_state", data["zkMigrationState"]),
+    "ProducerIdsRecord": MetadataImage._next_producer_id,
+    "ZkMigrationStateRecord": MetadataImage._migration_state,
 }
+"""What a record does, by the name of its type. A type that is not here has no effect on the metadata."""
 
 
 def read_image(folder: Path) -> MetadataImage:
     """Read the folder `__cluster_metadata-0`: its newest snapshot, and every later record.
 
-    Records of a transaction take effect at its end, and none of them where it is aborted. A running controller may be
-    writing a batch or a transaction: the folder is read again until the log is whole, or has grown. `CorruptError`
-    where the log stays as it is."""
+    Records of a transaction take effect at its end; if the transaction is aborted, none of them does. A running
+    controller may be writing a batch or a transaction: the folder is read again until the log is whole, or has grown.
+    `CorruptError` if the log stays as it is."""
     until = time.monotonic() + _PATIENCE
     first = image = replay_log(open_log(folder))
     while image.unfinished and image.offset <= first.offset:
@@ -227,6 +297,7 @@ def records_for_zookeeper(folder: Path, start: int) -> list[LogRecord]:
 
 
 def replay_log(log: MetadataLog) -> MetadataImage:
+    """Return the image that a log adds up to: its snapshot, and the later records whose transaction has ended."""
     image = MetadataImage()
     for kept in log.snapshot_records():
         image.replay(kept.record)
@@ -245,7 +316,9 @@ def replay_log(log: MetadataLog) -> MetadataImage:
         else:
             pending.append(later.record)
     image.open_transaction = 0 if pending is None else len(pending) + 1
-    image.offset, image.epoch, image.torn = log.end_offset, log.epoch, log.torn
+    image.offset = log.end_offset
+    image.epoch = log.epoch
+    image.torn = log.torn
     return image
 
 
@@ -269,27 +342,25 @@ def read_metadata_log(folder: Path) -> entities.Reading:
 
 def reading_of(image: MetadataImage, cluster_id: str) -> entities.Reading:
     """Return all of an image, each list in the order of its names."""
+    topics = [_topic(image, id_) for id_ in sorted(image.topics, key=image.topics.__getitem__)]
+    acls = [_acl(data) for data in image.acls.values()]
+    acls.sort(key=astuple)
+    users = [_scram_user(image.scram[key]) for key in sorted(image.scram)]
+    tokens = [_token(image.tokens[id_]) for id_ in sorted(image.tokens)]
+    metrics = [entities.ClientMetrics(name=name, configs=own) for name, own in _configs(image, CLIENT_METRICS)]
+    features = [entities.Feature(name=name, level=level) for name, level in sorted(image.features.items())]
     return entities.Reading(
         source="controller log",
         cluster_id=cluster_id,
-        topics=tuple(_topic(image, id_) for id_ in sorted(image.topics, key=image.topics.__getitem__)),
-        acls=tuple(sorted(map(_acl, image.acls.values()), key=astuple)),
-        scram_users=tuple(_scram_user(image.scram[key]) for key in sorted(image.scram)),
+        topics=tuple(topics),
+        acls=tuple(acls),
+        scram_users=tuple(users),
         broker_configs=tuple(_broker_configs(image)),
-        group_configs=tuple(
-            entities.GroupConfig(group=group, name=name, value=value)
-            for group, configs in _configs(image, GROUP)
-            for name, value in configs.items()
-        ),
-        client_quotas=tuple(
-            ClientQuota(entity=dict(entity), quotas=dict(sorted(quotas.items())))  # type: ignore[arg-type]  # no other types
-            for entity, quotas in sorted(
-                image.quotas.items(), key=lambda item: [(kind, n or "") for kind, n in item[0]]
-            )
-        ),
-        delegation_tokens=tuple(_token(image.tokens[id_]) for id_ in sorted(image.tokens)),
-        client_metrics=tuple(entities.ClientMetrics(name=n, configs=c) for n, c in _configs(image, CLIENT_METRICS)),
-        features=tuple(entities.Feature(name=name, level=level) for name, level in sorted(image.features.items())),
+        group_configs=tuple(_group_configs(image)),
+        client_quotas=tuple(_client_quotas(image)),
+        delegation_tokens=tuple(tokens),
+        client_metrics=tuple(metrics),
+        features=tuple(features),
         registrations=tuple(_registrations(image)),
         deletions=(),  # a KRaft controller deletes a topic at once
         next_producer_id=image.next_producer_id,
@@ -299,7 +370,25 @@ def reading_of(image: MetadataImage, cluster_id: str) -> entities.Reading:
     )
 
 
+def _group_configs(image: MetadataImage) -> Iterator[entities.GroupConfig]:
+    for group, configs in _configs(image, GROUP):
+        for name, value in configs.items():
+            yield entities.GroupConfig(group=group, name=name, value=value)
+
+
+def _client_quotas(image: MetadataImage) -> Iterator[ClientQuota]:
+    for entity in sorted(image.quotas, key=_by_names):
+        quotas = dict(sorted(image.quotas[entity].items()))
+        yield ClientQuota(entity=dict(entity), quotas=quotas)  # type: ignore[arg-type]  # no other types
+
+
+def _by_names(entity: tuple[tuple[str, str | None], ...]) -> list[tuple[str, str]]:
+    """Return the key to sort entities by; None, the default, comes before all names."""
+    return [(kind, name or "") for kind, name in entity]
+
+
 def _configs(image: MetadataImage, kind: int) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the name and the configs of each resource of a type."""
     for resource in sorted(image.configs):
         if resource[0] == kind:
             yield resource[1], dict(sorted(image.configs[resource].items()))
@@ -310,15 +399,16 @@ def _topic(image: MetadataImage, id_: str) -> entities.TopicMetadata:
     partitions = image.partitions.get(id_, {})
     if sorted(partitions) != list(range(len(partitions))):
         raise CorruptError(f"metadata log: topic {name} has the partitions {sorted(partitions)}", _HINT)
-    replicas = tuple(tuple(partitions[p]["replicas"]) for p in sorted(partitions))
+    replicas = [tuple(partitions[number]["replicas"]) for number in sorted(partitions)]
+    configs = image.configs.get((TOPIC, name), {})
     return entities.TopicMetadata(
         name=name,
         id=id_,
         partitions=len(partitions),
         replication_factor=max(map(len, replicas), default=0),
         internal=name in entities.INTERNAL_TOPICS,
-        configs=dict(sorted(image.configs.get((TOPIC, name), {}).items())),
-        replicas=replicas,
+        configs=dict(sorted(configs.items())),
+        replicas=tuple(replicas),
     )
 
 
@@ -381,16 +471,15 @@ def _registrations(image: MetadataImage) -> Iterator[entities.Registration]:
 
 
 def _listeners(endpoints: Iterable[Fields]) -> tuple[entities.Listener, ...]:
-    """Return them in the order of their names: a snapshot has another order than the broker's own record."""
-    return tuple(
-        entities.Listener(
-            name=each["name"],
-            host=each["host"],
-            port=each["port"],
-            security_protocol=word(PROTOCOLS, each["securityProtocol"]),
+    """Return the listeners in the order of their names: a snapshot has another order than the broker's own record."""
+    listeners: list[entities.Listener] = []
+    for each in sorted(endpoints, key=itemgetter("name")):
+        protocol = word(PROTOCOLS, each["securityProtocol"])
+        listener = entities.Listener(
+            name=each["name"], host=each["host"], port=each["port"], security_protocol=protocol
         )
-        for each in sorted(endpoints, key=itemgetter("name"))
-    )
+        listeners.append(listener)
+    return tuple(listeners)
 
 
 def _not_carried(image: MetadataImage) -> Iterator[NotCarried]:
@@ -400,7 +489,8 @@ def _not_carried(image: MetadataImage) -> Iterator[NotCarried]:
     if image.tokens:
         why = "a metadata log doesn't hold the HMACs"
         yield NotCarried(part="delegation_tokens", what=entities.TOKEN_SECRETS, reason="not supported", why=why)
-    if encrypted := {each.name for each in _broker_configs(image) if each.value is None}:
+    encrypted = {each.name for each in _broker_configs(image) if each.value is None}
+    if encrypted:
         why = (
             f"the controllers migrated {join_names(sorted(encrypted), _NAMED)} without the brokers' "
             "password.encoder.secret, so that the metadata log has ciphertext as the value: give the controllers the "
@@ -435,7 +525,8 @@ def write_bootstrap(base: bytes, records: Sequence[MetadataRecord]) -> bytes:
         batch = records[start : start + _RECORDS_OF_A_BATCH]
         data += encode_batch(offset, footer.epoch, footer.timestamp, batch)
         offset += len(batch)
-    return data + encode_batch(offset, footer.epoch, footer.timestamp, [r.record for r in footer.records])
+    last = [kept.record for kept in footer.records]
+    return data + encode_batch(offset, footer.epoch, footer.timestamp, last)
 
 
 def scram_record(user: ScramUser) -> MetadataRecord:
