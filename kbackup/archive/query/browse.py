@@ -26,9 +26,9 @@ from kbackup.util.times import time_text
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Topics with their segments as of a restore point (None: a folder of the Java tool); neither configs nor groups.
-    `choice` is the selection for a point in time, with its reasons. `warnings` name torn files of a folder of the Java
-    tool."""
+    """Topics with their segments as of a restore point, without configs and groups. `restore_point` is None for a
+    folder of the Java tool, whose torn files `warnings` name. `choice` is the selection for a point in time, with its
+    reasons."""
 
     archive: str
     restore_point: int | None
@@ -39,7 +39,10 @@ class Catalogue:
 
     def partition(self, topic: str, number: int) -> ArchivedPartition:
         """Return a partition of a topic. `UsageError` if the topic has no such partition."""
-        partitions = {p.partition: p for t in self.topics if t.name == topic for p in t.partitions}
+        partitions: dict[int, ArchivedPartition] = {}
+        for each in self.topics:
+            if each.name == topic:
+                partitions |= {partition.partition: partition for partition in each.partitions}
         if number not in partitions:
             raise UsageError(
                 f"topic {topic} has no partition {number} in {self.location}",
@@ -55,9 +58,9 @@ class Catalogue:
 
 
 def catalogue(archive: Archive, point_name: str, topic: str | None = None, at: int | None = None) -> Catalogue:
-    """As of the restore point `point_name` (a number, a label, or 'latest'), of everything or one topic. `at` (ms since
-    the epoch): what a restore of that moment would read, as `overview` has it. `UsageError` if there is no such topic.
-    It reads manifests and segment tables."""
+    """Return the catalogue of everything or of one topic, as of the restore point `point_name`: a number, a label, or
+    'latest'. With `at` (ms since the epoch), return what a restore of that moment would read, as `overview` does.
+    `UsageError` if there is no such topic. Only manifests and segment tables are read."""
     if at is None:
         return catalogue_of(archive, archive.restore_point(point_name), topic)
     url = archive.store.url
@@ -65,7 +68,8 @@ def catalogue(archive: Archive, point_name: str, topic: str | None = None, at: i
     if topic is not None:
         _chosen([t.name for t in topics], topic, f"{url} as of {time_text(at)}")
         topics = [t for t in topics if t.name == topic]
-        view = replace(view, excluded={name: text for name, text in view.excluded.items() if name == topic})
+        excluded = {name: text for name, text in view.excluded.items() if name == topic}
+        view = replace(view, excluded=excluded)
     content = content_as_restored(archive, view, topics, at)
     manifest = archive.restore_point(content.restore_point)
     return Catalogue(url, manifest.number, manifest.committed_at, content.topics, content.choice)
@@ -73,7 +77,8 @@ def catalogue(archive: Archive, point_name: str, topic: str | None = None, at: i
 
 def java_catalogue(store: Store, topic: str | None = None, at: int | None = None) -> Catalogue:
     """Return the catalogue of a folder of the Java tool, by the indexes of its segments."""
-    content = java_content(store, _chosen(java_topics(store), topic, store.url))
+    chosen = _chosen(java_topics(store), topic, store.url)
+    content = java_content(store, chosen)
     if at is not None:
         content = java_as_restored(content, at)
     return Catalogue(store.url, None, None, content.topics, content.choice, content.warnings)
@@ -81,14 +86,20 @@ def java_catalogue(store: Store, topic: str | None = None, at: int | None = None
 
 def catalogue_of(archive: Archive, manifest: Manifest, topic: str | None = None) -> Catalogue:
     """Return the catalogue of an archive that is open, of everything or one topic."""
-    chosen = _chosen([t.name for t in manifest.topics], topic, f"restore point {manifest.number}")
-    states = sorted((t for t in manifest.topics if t.name in chosen), key=lambda t: t.name)
-    held, starts = archive.partitions(manifest, states), archive.state.starts
-    topics = tuple(topic_of(t, None, held.get((t.name, t.incarnation), {}), starts) for t in states)
-    return Catalogue(archive.store.url, manifest.number, manifest.committed_at, topics)
+    names = [state.name for state in manifest.topics]
+    chosen = _chosen(names, topic, f"restore point {manifest.number}")
+    states = [state for state in manifest.topics if state.name in chosen]
+    states.sort(key=lambda state: state.name)
+    held = archive.partitions(manifest, states)
+    topics: list[ArchivedTopic] = []
+    for state in states:
+        segments = held.get((state.name, state.incarnation), {})
+        topics.append(topic_of(state, None, segments, archive.state.starts))
+    return Catalogue(archive.store.url, manifest.number, manifest.committed_at, tuple(topics))
 
 
 def _chosen(names: Sequence[str], topic: str | None, location: str) -> Sequence[str]:
+    """Return `topic` alone, or all names if it is None. `UsageError` if there is no such topic."""
     if topic is None:
         return names
     if topic in names:
@@ -106,15 +117,20 @@ class PartitionRecords(NamedTuple):
 def records(
     store: Store, topic: str, partition: ArchivedPartition, window: Window = EVERYTHING, most: int | None = None
 ) -> Iterator[PartitionRecords]:
-    """Yield the first `most` records of a partition in `window`, in blocks of a few MiB. By offsets it reads just these
-    records; by times all segments that may have some, until `most` are found. A page of n records from offset o on is
-    that of `Window(ranges=((o, end),))` and `most=n`; the next one begins after its last offset."""
+    """Yield the first `most` records of a partition in `window`, in blocks of a few MiB.
+
+    If the window is one of offsets, only these records are read. If it is one of times, all segments that may have some
+    are read until `most` records are found. For a page of n records from offset o on, ask for
+    `Window(ranges=((o, end),))` and `most=n`; the next page begins after the last offset of that one.
+    """
     remaining = most
+    # of a window in time nobody knows how many records must be read for `most` of them
     tp = TopicPartition(topic, partition.partition)
     for segment in filter(window.may_hold, partition.segments):
         ranges = window.ranges if window.ranges is not None else ((segment.first, segment.last + 1),)
         for start, end in ranges:
-            for block in SegmentRanges(store, segment).between(start, end, None if window.timed else remaining):
+            limit = None if window.timed else remaining
+            for block in SegmentRanges(store, segment).between(start, end, limit):
                 selected, _ = window.cut(block)
                 if remaining is not None:
                     selected = slice_block(selected, 0, min(remaining, len(selected)))
@@ -226,7 +242,14 @@ def _page(
         ranges, low, high = part
         return list(ranges.fitting(low, high, ROOM, last=back))
 
-    blocks = tuple(chain.from_iterable(in_threads(read, planned[::-1] if back else planned, _THREADS)))
+    if back:
+        planned.reverse()  # blocks go in order of offsets, whichever way the page was leafed to
+    blocks = tuple(chain.from_iterable(in_threads(read, planned, _THREADS)))
+    first, last = offset, offset - 1
+    if blocks:
+        first = int(blocks[0].offsets[0])
+        last = int(blocks[-1].offsets[-1])
     held = partition.segments
-    first, last = (int(blocks[0].offsets[0]), int(blocks[-1].offsets[-1])) if blocks else (offset, offset - 1)
-    return Page(blocks, bool(held) and held[0].first < first, bool(held) and held[-1].last > last)
+    earlier = bool(held) and held[0].first < first
+    later = bool(held) and held[-1].last > last
+    return Page(blocks, earlier, later)

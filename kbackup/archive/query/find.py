@@ -40,8 +40,9 @@ _SPANS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A pattern to look for in `fields` of records (headers: names and values): these very bytes, or by RE2, whose
-    signs stand for bytes. `ignore_case` is about ASCII letters. It is one of `Matches`, whatever the partition."""
+    """A pattern to look for in `fields` of records: a text, whose very bytes are looked for, or a regular expression of
+    RE2, whose signs stand for bytes. Headers are looked through by name and by value. `ignore_case` is about ASCII
+    letters. A pattern is one of `Matches`, whatever the partition."""
 
     text: str
     regex: bool = False
@@ -66,9 +67,12 @@ class Pattern:
         if "value" in self.fields:
             matching |= self._among(gather(block.data, fields.values))
         if "headers" in self.fields and len(fields.header_keys.start):
-            names, values = (gather(block.data, part) for part in (fields.header_keys, fields.header_values))
+            names = gather(block.data, fields.header_keys)
+            values = gather(block.data, fields.header_values)
             headers = np.flatnonzero(self._among(names) | self._among(values))
-            matching[np.searchsorted(fields.header_starts, headers, side="right") - 1] = True
+            # the record of a header is the last one whose headers begin at it or before
+            records = np.searchsorted(fields.header_starts, headers, side="right") - 1
+            matching[records] = True
         return matching
 
     def spans(self, field: bytes) -> list[tuple[int, int]]:
@@ -76,10 +80,12 @@ class Pattern:
         expression in the first MiB."""
         if not self.regex:
             flags = re.IGNORECASE if self.ignore_case else 0
-            return [m.span() for m in islice(re.finditer(re.escape(self.text.encode()), field, flags), _SPANS)]
-        opening, closing = (
-            secrets.token_hex(8).encode() for _ in range(2)
-        )  # Arrow replaces matches, and tells no lengths
+            literal = re.escape(self.text.encode())
+            found = re.finditer(literal, field, flags)
+            return [match.span() for match in islice(found, _SPANS)]
+        # Arrow replaces matches, and tells no lengths: each match is put between two random marks that no field has.
+        opening = secrets.token_hex(8).encode()
+        closing = secrets.token_hex(8).encode()
         pattern = b"(?i)" * self.ignore_case + b"(" + self.text.encode() + b")"
         column = pa.array([field[:_MARKED]], pa.large_binary())
         try:
@@ -87,7 +93,8 @@ class Pattern:
         except pa.ArrowInvalid:  # `\Q` without `\E` is valid alone
             return []
         first, *others = marked[0].as_py().split(opening)
-        spans, at = [], len(first)
+        spans: list[tuple[int, int]] = []
+        at = len(first)
         for other in others:
             inside, _, after = other.partition(closing)
             if inside:
@@ -159,21 +166,27 @@ def search(
 
 def to_search(partition: ArchivedPartition, window: Window) -> tuple[int, int]:
     """Return the records and bytes to search, at most."""
-    segments = list(filter(window.may_hold, partition.segments))
-    return sum(s.count for s in segments), sum(s.bytes for s in segments)
+    records = size = 0
+    for segment in filter(window.may_hold, partition.segments):
+        records += segment.count
+        size += segment.bytes
+    return records, size
 
 
 def _tasks(
     store: Store, partitions: Iterable[tuple[str, ArchivedPartition]], window: Window, unit_bytes: int
 ) -> Iterator[_Task]:
+    """Yield the tasks of a search, in order: each has the records of about `unit_bytes`, and one at least."""
     for topic, partition in partitions:
         tp = TopicPartition(topic, partition.partition)
         for segment in filter(window.may_hold, partition.segments):
             reader = SegmentRanges(store, segment)
             step = max(1, segment.count * unit_bytes // max(segment.bytes, 1))
-            for start, end in window.ranges if window.ranges is not None else ((segment.first, segment.last + 1),):
+            ranges = window.ranges if window.ranges is not None else ((segment.first, segment.last + 1),)
+            for start, end in ranges:
                 low, high = reader.numbers(start, end)
-                yield from ((tp, reader, at, min(at + step, high)) for at in range(low, high, step))
+                for at in range(low, high, step):
+                    yield tp, reader, at, min(at + step, high)
 
 
 def _look(task: _Task, matches: Matches, window: Window, seen: Seen, stop: threading.Event) -> Searched:
@@ -189,5 +202,6 @@ def _look(task: _Task, matches: Matches, window: Window, seen: Seen, stop: threa
             if len(hits):  # in memory of their own: a few records must not keep a large buffer
                 matching.append(PartitionRecords(tp, replace(hits, data=hits.data.copy())))
         seen(len(block), block.nbytes)
-        end, nbytes = int(block.offsets[-1]) + 1, nbytes + block.nbytes
+        end = int(block.offsets[-1]) + 1
+        nbytes += block.nbytes
     return Searched(tp, end, nbytes, matching)

@@ -89,8 +89,12 @@ def groups_overview(archive: Archive, manifest: Manifest) -> GroupsOverview:
 
 def java_groups_overview(store: Store) -> GroupsOverview:
     content = java_content(store, java_topics(store))
-    offsets = {(t.name, p.partition): (p.start, p.end) for t in content.topics for p in t.partitions}
-    return _overview(store, java_groups(store, [t.name for t in content.topics]), offsets)
+    offsets: dict[tuple[str, int], tuple[int, int]] = {}
+    for topic in content.topics:
+        for partition in topic.partitions:
+            offsets[topic.name, partition.partition] = (partition.start, partition.end)
+    groups = java_groups(store, [topic.name for topic in content.topics])
+    return _overview(store, groups, offsets)
 
 
 def _overview(
@@ -130,9 +134,12 @@ def sample_points(points: Sequence[PointOverview], most: int) -> list[PointOverv
         return list(points)
     seconds = np.array([ms_of(point.committed_at) // 1000 for point in points])
     width = 1
-    while len(first := np.unique(seconds // width, return_index=True)[1]) > most - 1:
+    _, first = np.unique(seconds, return_index=True)
+    while len(first) > most - 1:
         width *= 2
-    return [points[n] for n in sorted({*first.tolist(), len(points) - 1})]
+        _, first = np.unique(seconds // width, return_index=True)
+    numbers = {*first.tolist(), len(points) - 1}
+    return [points[number] for number in sorted(numbers)]
 
 
 def point_lags(archive: Archive, point: PointOverview) -> PointLags:

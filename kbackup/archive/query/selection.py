@@ -23,8 +23,9 @@ def is_internal(topic: str) -> bool:
 
 @dataclass(frozen=True)
 class Selection:
-    """`include` empty means all. An entry is a name, or a regular expression between slashes that must match the whole
-    name. `leaves_out`: a rule for more names to exclude that no entry can express."""
+    """Names that are included and not excluded; an empty `include` means all. An entry is a name, or a regular
+    expression between slashes that must match the whole name. `leaves_out` is a rule for more names to exclude that no
+    entry can express."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -45,12 +46,14 @@ class Selection:
     def matches(self, name: str) -> bool:
         if self.leaves_out is not None and self.leaves_out(name):
             return False
-        wanted = not self.include or any(_matches(p, name) for p in self.include)
-        return wanted and not any(_matches(p, name) for p in self.exclude)
+        if self.include and not any(_matches(entry, name) for entry in self.include):
+            return False
+        return not any(_matches(entry, name) for entry in self.exclude)
 
     def topics(self, names: Iterable[str]) -> list[str]:
         """Return the selected topics, sorted; an internal topic only where it is asked for by its name."""
-        return sorted(n for n in names if self.matches(n) and (not is_internal(n) or n in self.names))
+        asked = self.names
+        return sorted(name for name in names if self.matches(name) and (name in asked or not is_internal(name)))
 
     @property
     def only_names(self) -> Selection:
@@ -58,14 +61,17 @@ class Selection:
         return Selection(tuple(sorted(self.names)))
 
     def unmatched(self, kind: NameKind, names: Iterable[str], internal: bool = False) -> list[str]:
-        """Return the entries of `include` that select nothing of `names`: each exact name that is missing; and every
-        regular expression where nothing at all is selected. None if `include` is empty. `internal`: regular
-        expressions select internal topics, too."""
+        """Return the entries of `include` that select nothing of `names`: each exact name that is missing, or all
+        entries if nothing is missing and nothing at all is selected. With `internal`, regular expressions select
+        internal topics, too."""
         known = set(names)
         missing = sorted(self.names - known)
+        if missing:
+            return missing
+        # an internal topic is selected only where it is asked for by its name
         by_name = kind == "topic" and not internal
-        selected = self.topics(known) if by_name else [n for n in known if self.matches(n)]
-        return missing if missing or selected else list(self.include)
+        selected = self.topics(known) if by_name else [name for name in known if self.matches(name)]
+        return [] if selected else list(self.include)
 
 
 class Selections(NamedTuple):
@@ -93,14 +99,16 @@ def check_selection(
         return
     first = unmatched[0]
     if first not in known and not _is_regex(first):
-        raise UsageError(f"there is no {kind} {first} {where}", reasons.get(first) or suggest_name(first, known, hint))
+        reason = reasons.get(first) or suggest_name(first, known, hint)
+        raise UsageError(f"there is no {kind} {first} {where}", reason)
     asked = ", ".join(unmatched)
     if selection.exclude and not Selection(selection.include).unmatched(kind, known, internal):
         raise UsageError(
             f"the exclude patterns take away every {kind} {where} that {asked} selects", "leave one of them out"
         )
     hint += "; a regular expression must match the whole name"
-    hint += "; internal topics, which begin with __, take their exact name" if kind == "topic" else ""
+    if kind == "topic":
+        hint += "; internal topics, which begin with __, take their exact name"
     raise UsageError(f"no {kind} {where} matches {asked}", suggest_name(first.strip("/"), known, hint))
 
 
