@@ -27,7 +27,7 @@ from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.index import decode_partition_index
 from kbackup.store.base import Store
-from kbackup.types import IncarnationPartition
+from kbackup.types import Incarnation, IncarnationPartition
 
 
 class ToScan(NamedTuple):
@@ -74,8 +74,8 @@ def to_scan(key: str, size: int, row: Segment | None = None) -> ToScan | None:
 
 
 def scan(store: Store, item: ToScan, mend: bool) -> Whole | Damaged:
-    """Reads it whole; with `mend` an index that is missing or not its own is written anew where a catalog lists the
-    segment: nobody else gives a segment that name then."""
+    """Read a records object whole. With `mend`, write its index anew if that is missing or not its own, and a catalog
+    lists the segment: nobody else gives a segment that name then."""
     try:
         segment, data, state, end = read_unlisted(store, item.target, item.key)
     except (CorruptError, NotFoundError) as error:
@@ -122,7 +122,10 @@ def arrange(scanned: Iterable[Whole | Damaged]) -> Arranged:
         segments = arranged.segments.get(key, [])
         if any(s.first <= start <= s.last for s in segments):
             continue  # other segments have its records
-        stop = end if end is not None else min((s.first for s in segments if s.first > start), default=None)
+        stop = end
+        if stop is None:  # nobody knows where it ended: at the next segment at the latest
+            later = [segment.first for segment in segments if segment.first > start]
+            stop = min(later, default=None)
         upto = f"to {stop - 1}" if stop is not None else "and later ones"
         message = f"offsets {start} {upto} of {key[0]}-{key[2]}: {why}"
         loss = Loss(kind="damaged", topic=key[0], partition=key[2], start=start, end=stop, message=message)
@@ -173,16 +176,22 @@ def attribute(
         taken[key].insert(at, (segment.first, segment.last, points[-1]))
         kept.append((segment, points))
     chosen = _chosen(kept, state, manifests, modified)
-    rows = [(segment, point) for (segment, _), point in zip(kept, chosen, strict=True) if point]
-    table = pa.Table.from_batches([to_batch([segment for segment, _ in rows])])
-    return table.append_column(SEGMENTS.field("point"), pa.array([point for _, point in rows], pa.int64()))
+    added: list[Segment] = []
+    added_by: list[int] = []
+    for (segment, _), point in zip(kept, chosen, strict=True):
+        if point:
+            added.append(segment)
+            added_by.append(point)
+    table = pa.Table.from_batches([to_batch(added)])
+    return table.append_column(SEGMENTS.field("point"), pa.array(added_by, pa.int64()))
 
 
 def by_preference(segment: Segment) -> tuple[object, ...]:
     """Return the key to sort segments by: in order; of two that begin alike, the one with the padded name first,
     because the other is an orphan."""
     name = layout.parse_segment(segment.key.rpartition("/")[2])
-    return (*in_order(segment), -(name.extra_zeros if name is not None else 0), -segment.last)
+    extra_zeros = name.extra_zeros if name is not None else 0
+    return (*in_order(segment), -extra_zeros, -segment.last)
 
 
 def _possible(
@@ -193,9 +202,12 @@ def _possible(
     reaching = next((number for number, p in states if p.end > segment.last and p.has(segment.first)), None)
     before = max((number for number, p in states if not p.has(segment.first)), default=0)
     if reaching is not None:
-        return [*(n for n in lost if before < n < reaching), reaching]
-    last = life.last if life is not None and life.last is not None else max(lost, default=0)
-    later = [n for n in lost if before < n <= last]
+        between = [number for number in lost if before < number < reaching]
+        return [*between, reaching]
+    last = max(lost, default=0)
+    if life is not None and life.last is not None:
+        last = life.last
+    later = [number for number in lost if before < number <= last]
     return [*later, 0] if later else []
 
 
@@ -212,13 +224,17 @@ def _chosen(
     for point in state.restore_points:
         if point.number in manifests:
             continue
-        before = manifests.get(max((n for n in manifests if n < point.number), default=0))
-        ends = {place: p.end for place, p in before.partitions().items()} if before is not None else {}
+        earlier = [number for number in manifests if number < point.number]
+        before = manifests.get(max(earlier, default=0))
+        ends: dict[IncarnationPartition, int] = {}
+        if before is not None:
+            ends = {place: partition.end for place, partition in before.partitions().items()}
         if any(start.start > ends.get(place, 0) for place, start in state.starts.items()):
             continue  # segments that it added may have been let go
         pool = [at for at in unsure if point.number in kept[at][1]]
         oldest = sorted(pool, key=lambda at: (modified.get(kept[at][0].key, 0.0), at))
-        for at in oldest[: max(0, point.segments - counted[point.number])]:
+        lacking = max(0, point.segments - counted[point.number])
+        for at in oldest[:lacking]:
             chosen[at] = point.number
             unsure.remove(at)
     return chosen
@@ -247,9 +263,13 @@ def unreached(segments: Iterable[Segment], state: State, manifests: Manifests, n
     """Return the whole segments behind the end of every restore point, without overlaps, in order. Of known
     incarnations only segments that a partition index names: it was written after a commit. Other segments are of an
     interrupted run, and the next backup salvages them."""
-    known = {key for manifest in manifests.values() for key in manifest.incarnations()}
+    known: set[Incarnation] = set()
+    for manifest in manifests.values():
+        known.update(manifest.incarnations())
     known |= {topic_key for topic_key, life in state.lives.items() if life.first is None and not life.retired}
-    reached = {key: max(p.end for _, p in states) for key, states in partitions_of(manifests).items()}
+    reached: dict[IncarnationPartition, int] = {}
+    for key, states in partitions_of(manifests).items():
+        reached[key] = max(partition.end for _, partition in states)
     unlisted: list[Segment] = []
     for segment in sorted(segments, key=by_preference):
         key = segment.incarnation_partition
@@ -264,11 +284,14 @@ def by_rank(segments: Sequence[Segment], newest: Mapping[str, int]) -> list[list
     """Divide segments into new restore points, each with one incarnation of a topic, former incarnations first.
     `newest` maps topics to their incarnation in the newest restore point."""
     every: dict[str, set[int]] = defaultdict(set)
-    for name, incarnation in [*newest.items(), *((s.topic, s.incarnation) for s in segments)]:
+    for name, incarnation in newest.items():
         every[name].add(incarnation)
+    for segment in segments:
+        every[segment.topic].add(segment.incarnation)
     ranked: dict[int, list[Segment]] = defaultdict(list)
     for segment in segments:
-        ranked[sum(other > segment.incarnation for other in every[segment.topic])].append(segment)
+        rank = sum(other > segment.incarnation for other in every[segment.topic])
+        ranked[rank].append(segment)
     if ranked:  # the newest incarnations have a restore point, also without segments
         ranked.setdefault(0, [])
     return [ranked[rank] for rank in sorted(ranked, reverse=True)]
@@ -323,13 +346,19 @@ def _uncounted(
     sums: Sequence[tuple[int, int]],
     holes: Sequence[tuple[int, int]],
 ) -> Iterator[LossRow]:
-    start, expired = (log_start.start, log_start.records) if log_start is not None else (0, 0)
+    """Yield a loss for each restore point that counts more records than its segments have, beyond what an earlier one
+    lacks already, unless one of the `holes` explains it."""
+    start = expired = 0
+    if log_start is not None:
+        start, expired = log_start.start, log_start.records
     lacking = 0
     for number, p in states:
         if p.end <= start:
             continue
-        missing = p.records - expired - sum(count for point, count in sums if point <= number)
-        first, start = max(start, p.start), p.end
+        found = sum(count for point, count in sums if point <= number)
+        missing = p.records - expired - found
+        first = max(start, p.start)
+        start = p.end
         explained = any(a < p.end and first <= b for a, b in holes)
         if missing > lacking and not explained:
             yield damage_row(number, key, first, p.end, "some of these records are missing")
