@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from kbackup.archive.last_record import FEW, OffsetDigest, spread
 from kbackup.archive.models import (
     EpochEnd,
     Group,
+    GroupOffset,
     Groups,
     LastRecord,
     Loss,
@@ -36,8 +38,12 @@ from kbackup.util.text import join_names
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """Read [`start`, `end`) apart from `held`, and what earlier restore points `owe`: ranges below `start`. `before` is
-    what the archive has of this partition, None for one that is new to it."""
+    """What one run reads of a partition: the offsets [`start`, `end`) without those in `held`, and the ranges `owed`.
+
+    `held` are offsets of transactions that are still open: the next restore point has them. `owed` are ranges below
+    `start` that earlier restore points held. `before` is the partition in the newest restore point, None for a
+    partition that is new to the archive.
+    """
 
     partition: int
     start: int
@@ -49,17 +55,21 @@ class PartitionPlan:
 
     @property
     def first(self) -> int:
+        """The lowest offset to read."""
         return self.owed[0][0] if self.owed else self.start
 
     @property
     def skips(self) -> Offsets:
-        """What is not read of [`first`, `end`)."""
-        wanted = (*self.owed, *without(((self.start, self.end),), self.held))
-        return without(((self.first, self.end),), wanted)
+        """The offsets between `first` and `end` that are not read."""
+        new = without(((self.start, self.end),), self.held)
+        to_read = self.owed + new
+        return without(((self.first, self.end),), to_read)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
+    """What one run reads of a topic, and the folder (`incarnation`) that gets its segments."""
+
     name: str
     id: str
     incarnation: int
@@ -71,6 +81,9 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """What one run reads. `carried` are topics of earlier restore points of which nothing is read: topics that are not
+    selected any more, and deleted topics."""
+
     topics: tuple[TopicPlan, ...]
     carried: tuple[TopicState, ...]
     losses: tuple[Loss, ...]
@@ -78,13 +91,18 @@ class Plan:
 
     @property
     def ranges(self) -> list[OffsetRange]:
+        """One range per partition, empty ranges included. Offsets in `skips` are not read."""
         return [OffsetRange(t.name, p.partition, p.first, p.end) for t in self.topics for p in t.partitions]
 
     @property
     def skips(self) -> dict[TopicPartition, Offsets]:
-        """The offsets of `ranges` that are not read."""
-        apart = ((t.name, p) for t in self.topics for p in t.partitions if p.held or p.owed)
-        return {TopicPartition(name, p.partition): p.skips for name, p in apart}
+        """The offsets inside `ranges` that are not read. Most partitions have none, and no entry."""
+        skips: dict[TopicPartition, Offsets] = {}
+        for topic in self.topics:
+            for partition in topic.partitions:
+                if partition.held or partition.owed:
+                    skips[TopicPartition(topic.name, partition.partition)] = partition.skips
+        return skips
 
 
 NextIncarnation = Callable[[str, str], int]
@@ -128,15 +146,22 @@ def make_plan(
             continue
         if state.state != "deleted":
             warnings.append(f"topic {state.name} no longer exists at the source; what was archived of it is kept")
-            # what the newest restore point left for a later one: held back, or behind an open transaction
-            losses += [
-                retention_loss(TopicPartition(state.name, p.partition), start, end, _WITH_TOPIC)
-                for p in state.partitions
-                for start, end in (*p.held, (p.end, p.log_end))
-                if start < end
-            ]
+            losses += _losses_with_topic(state)
         carried.append(msgspec.structs.replace(state, state="deleted"))
     return Plan(tuple(topics), tuple(carried), tuple(losses), tuple(warnings))
+
+
+def _losses_with_topic(deleted: TopicState) -> list[Loss]:
+    """Return the losses of records that the newest restore point left to a later one, and that were deleted with
+    their topic: records of partitions that were held back, and records of transactions that were open."""
+    losses: list[Loss] = []
+    for partition in deleted.partitions:
+        tp = TopicPartition(deleted.name, partition.partition)
+        not_archived = [*partition.held, (partition.end, partition.log_end)]
+        for start, end in not_archived:
+            if start < end:
+                losses.append(retention_loss(tp, start, end, _WITH_TOPIC))
+    return losses
 
 
 _NOTHING = PartitionState(partition=0, start=0, end=0, log_start=0, log_end=0, records=0, bytes=0)
@@ -148,6 +173,8 @@ def _plan_topic(
     next_incarnation: NextIncarnation,
     diverged: Mapping[TopicPartition, int],
 ) -> tuple[TopicPlan, list[Loss], list[str]]:
+    """Return the plan of one topic, its losses and warnings. A topic that was created again, or whose log was cut,
+    begins a new incarnation."""
     losses: list[Loss] = []
     warnings: list[str] = []
     archived: dict[int, PartitionState] = {}
@@ -164,29 +191,56 @@ def _plan_topic(
         archived = {p.partition: p for p in before.partitions}
         losses += _cut_logs(topic, archived, diverged)
         if losses:
-            archived = {}  # new records take the offsets of those that were cut: they can't share a folder with them
+            # New records take the offsets of those that were cut: they can't share a folder with them.
+            archived = {}
         else:
             incarnation = before.incarnation
     if incarnation is None:
         incarnation = next_incarnation(topic.name, topic.id)
     partitions: list[PartitionPlan] = []
     for number, live in sorted(topic.partitions.items()):
-        old = archived.get(number)
-        start = live.start if old is None else max(old.end, live.start)
-        owed = old.held if old is not None else ()
-        if old is not None and live.start > old.end:
-            owed = (*owed, (old.end, live.start))
-        gone = [(low, min(high, live.start)) for low, high in owed if low < live.start]
-        losses += [retention_loss(TopicPartition(topic.name, number), low, high) for low, high in gone]
-        end = max(start, live.end)
-        rest = without(live.held, [(0, start), (end, MOST)])
-        partitions.append(PartitionPlan(number, start, end, live, old, rest, without(owed, gone)))
-    offline = tuple(
-        archived.get(number, msgspec.structs.replace(_NOTHING, partition=number)) for number in topic.offline
+        plan, deleted = _plan_partition(number, live, archived.get(number))
+        partitions.append(plan)
+        tp = TopicPartition(topic.name, number)
+        losses += [retention_loss(tp, low, high) for low, high in deleted]
+    offline: list[PartitionState] = []
+    for number in topic.offline:
+        nothing = msgspec.structs.replace(_NOTHING, partition=number)
+        offline.append(archived.get(number, nothing))
+    schemas: tuple[UsedSchemas, ...] = ()
+    counted = 0
+    if before is not None and before.incarnation == incarnation:
+        schemas, counted = before.schemas, before.counted
+    planned = TopicPlan(
+        name=topic.name,
+        id=topic.id,
+        incarnation=incarnation,
+        partitions=tuple(partitions),
+        offline=tuple(offline),
+        schemas=schemas,
+        counted=counted,
     )
-    known = before if before is not None and before.incarnation == incarnation else None
-    schemas = (known.schemas, known.counted) if known is not None else ((), 0)
-    return TopicPlan(topic.name, topic.id, incarnation, tuple(partitions), offline, *schemas), losses, warnings
+    return planned, losses, warnings
+
+
+def _plan_partition(number: int, live: Live, old: PartitionState | None) -> tuple[PartitionPlan, list[tuple[int, int]]]:
+    """Return what to read of a partition, and the ranges that were deleted at the source before they were archived.
+    `old` is the partition in the newest restore point."""
+    if old is None:
+        start = live.start
+        owed: Offsets = ()
+    else:
+        start = max(old.end, live.start)
+        owed = old.held
+        if live.start > old.end:
+            owed = (*owed, (old.end, live.start))
+    deleted = [(low, min(high, live.start)) for low, high in owed if low < live.start]
+    # A last stable offset may lie behind the archived end; the archive keeps what it has.
+    end = max(start, live.end)
+    held = without(live.held, [(0, start), (end, MOST)])
+    still_owed = without(owed, deleted)
+    plan = PartitionPlan(partition=number, start=start, end=end, live=live, before=old, held=held, owed=still_owed)
+    return plan, deleted
 
 
 def _cut_logs(
@@ -195,19 +249,22 @@ def _cut_logs(
     """Return a loss for each log that was cut: its end lies before the archive's, or it has other records."""
     losses: list[Loss] = []
     for number, live in topic.partitions.items():
-        tp, state = TopicPartition(topic.name, number), archived.get(number)
+        tp = TopicPartition(topic.name, number)
+        state = archived.get(number)
         if state is None:
             continue
+        # The high watermark, not the last stable offset: the latter may fall behind what earlier runs archived.
         if live.high < state.end:
-            start, words = live.high, f"ends at {live.high}, but was archived up to {state.end}"
+            start: int | None = live.high
+            message = f"the log of {tp} ends at {live.high}, but was archived up to {state.end}"
         elif tp in diverged:
-            start, words = (None, f"was cut and has grown again: it differs from the archive at offset {diverged[tp]}")
+            start = None
+            differs = f"it differs from the archive at offset {diverged[tp]}"
+            message = f"the log of {tp} was cut and has grown again: {differs}"
         else:
             continue
-        message = f"the log of {tp} {words}"
-        losses.append(
-            Loss(kind="truncated", topic=tp.topic, partition=number, start=start, end=state.end, message=message)
-        )
+        loss = Loss(kind="truncated", topic=tp.topic, partition=number, start=start, end=state.end, message=message)
+        losses.append(loss)
     return losses
 
 
@@ -218,13 +275,15 @@ def retention_loss(tp: TopicPartition, start: int, end: int, how: str = " were d
 
 
 def vanished_losses(plan: Plan, vanished: Iterable[Vanished]) -> list[Loss]:
-    """Return the losses of records that were deleted while they were read, without what is not of this run."""
+    """Return the losses of records that were deleted while they were read. Offsets that `plan` skips are no loss: they
+    are archived already, or left to the next restore point."""
     skips = plan.skips
-    return [
-        retention_loss(v.tp, start, end)
-        for v in vanished
-        for start, end in without(((v.start, v.end),), skips.get(v.tp, ()))
-    ]
+    losses: list[Loss] = []
+    for deleted in vanished:
+        skipped = skips.get(deleted.tp, ())
+        lost = without(((deleted.start, deleted.end),), skipped)
+        losses += [retention_loss(deleted.tp, start, end) for start, end in lost]
+    return losses
 
 
 # Which partitions wait for more records before a segment is made of them. Pure.
@@ -235,13 +294,18 @@ def vanished_losses(plan: Plan, vanished: Iterable[Vanished]) -> list[Loss]:
 # record, and one by time, whose records come from later runs as well, at its own.
 
 
-TYPICAL_RECORD = 1024  # bytes; of a partition of which nothing is archived yet
+TYPICAL_RECORD = 1024
+"""Bytes that a record is taken to have in a partition of which nothing is archived yet."""
 
 
 class BatchingPolicy(NamedTuple):
-    """A partition with fewer than `small_bytes` of new records is small and waits, for `max_age` seconds at most. Of
-    the small ones, the longest waiting first, `small_segments` or the `share` go with each restore point all the same:
-    with a share of a round in `max_age`, those that began to wait together don't come of age together."""
+    """Which partitions wait for more records.
+
+    A partition with fewer than `small_bytes` of new records is small and waits, for `max_age` seconds at most. Each
+    restore point archives some small partitions all the same, the longest waiting first: `small_segments` of them, or
+    a `share` of them if that is more. A share of a round's length in `max_age` keeps partitions that began to wait
+    together from reaching `max_age` together.
+    """
 
     small_bytes: int
     max_age: float
@@ -260,8 +324,13 @@ def new_bytes(offsets: int, before: PartitionState | None) -> float:
 
 
 def waiting(plan: Plan) -> dict[IncarnationPartition, PartitionPlan]:
-    """Return partitions that have something new to read."""
-    return {(t.name, t.incarnation, p.partition): p for t in plan.topics for p in t.partitions if p.live.end > p.start}
+    """Return the partitions whose log has offsets that are not archived."""
+    found: dict[IncarnationPartition, PartitionPlan] = {}
+    for topic in plan.topics:
+        for partition in topic.partitions:
+            if partition.live.end > partition.start:
+                found[topic.name, topic.incarnation, partition.partition] = partition
+    return found
 
 
 def hold_back(
@@ -271,62 +340,75 @@ def hold_back(
     now: float,
     never: Collection[TopicPartition] = (),
 ) -> Plan:
-    """Return `plan` without the partitions that wait, but for those that `never` do. `since` has the time, in seconds
-    like `now`, from which each partition has new records; a partition that it lacks has them from now on."""
-    small = {
-        place: since.get(place, now)
-        for place, p in waiting(plan).items()
-        if new_bytes(p.end - p.start, p.before) < batching.small_bytes
-        and not p.owed
-        and TopicPartition(place[0], place[2]) not in never
-    }
-    longest = sorted(small, key=lambda place: (small[place], place))
-    of_age = sum(now - begun >= batching.max_age for begun in small.values())
-    go = max(of_age, batching.small_segments, int(batching.share * len(small)))
-    held = set(longest[go:])
+    """Return `plan` with nothing to read of the partitions that wait for more records.
+
+    `since` has the time, in seconds like `now`, from which each partition has new records; a partition without an
+    entry has them from now on. Partitions in `never` don't wait.
+    """
+    small: dict[IncarnationPartition, float] = {}  # with the time from which each waits
+    for place, partition in waiting(plan).items():
+        topic, _, number = place
+        is_small = new_bytes(partition.end - partition.start, partition.before) < batching.small_bytes
+        may_wait = not partition.owed and TopicPartition(topic, number) not in never
+        if is_small and may_wait:
+            small[place] = since.get(place, now)
+    places_by_time = sorted((begun, place) for place, begun in small.items())
+    too_old = sum(now - begun >= batching.max_age for begun in small.values())
+    by_share = int(batching.share * len(small))
+    number_to_read = max(too_old, batching.small_segments, by_share)
+    held = {place for _, place in places_by_time[number_to_read:]}
     if not held:
         return plan
-    topics = tuple(
-        replace(
-            t,
-            partitions=tuple(
-                # from after a loss, which is reported now and must not be reported twice
-                replace(p, end=p.start, held=()) if (t.name, t.incarnation, p.partition) in held else p
-                for p in t.partitions
-            ),
-        )
-        for t in plan.topics
-    )
-    return replace(plan, topics=topics)
+    topics = [_with_held_partitions(topic, held) for topic in plan.topics]
+    return replace(plan, topics=tuple(topics))
+
+
+def _with_held_partitions(topic: TopicPlan, held: Collection[IncarnationPartition]) -> TopicPlan:
+    """Return the plan of a topic with nothing to read of the partitions in `held`."""
+    partitions: list[PartitionPlan] = []
+    for partition in topic.partitions:
+        if (topic.name, topic.incarnation, partition.partition) in held:
+            # The end moves to the start, not to the archived end: a loss between them is reported now and must not be
+            # reported once more by the run that reads the partition.
+            partition = replace(partition, end=partition.start, held=())
+        partitions.append(partition)
+    return replace(topic, partitions=tuple(partitions))
 
 
 def held_back(plan: Plan) -> dict[IncarnationPartition, int]:
-    """Return the archived end of each partition that waits."""
-    return {
-        (t.name, t.incarnation, p.partition): p.end for t in plan.topics for p in t.partitions if p.end < p.live.end
-    }
+    """Return the partitions of which this run leaves offsets to later runs, and where the archive ends in each."""
+    ends: dict[IncarnationPartition, int] = {}
+    for topic in plan.topics:
+        for partition in topic.partitions:
+            if partition.end < partition.live.end:
+                ends[topic.name, topic.incarnation, partition.partition] = partition.end
+    return ends
 
 
 def clamp(groups: Groups, plan: Plan) -> Groups:
-    """Return `groups` with no position past the end of a partition that is held back."""
+    """Return `groups` with each offset that lies past the end of a held-back partition moved to that end."""
     ends = {(topic, partition): end for (topic, _, partition), end in held_back(plan).items()}
     if not ends:
         return groups
+    clamped = [_clamp_group(group, ends) for group in groups.groups]
+    return msgspec.structs.replace(groups, groups=tuple(clamped))
 
-    def clamped(group: Group) -> Group:
-        offsets = tuple(
-            msgspec.structs.replace(o, offset=min(o.offset, ends.get((o.topic, o.partition), o.offset)))
-            for o in group.offsets
-        )
-        return msgspec.structs.replace(group, offsets=offsets)
 
-    return msgspec.structs.replace(groups, groups=tuple(map(clamped, groups.groups)))
+def _clamp_group(group: Group, ends: Mapping[tuple[str, int], int]) -> Group:
+    offsets: list[GroupOffset] = []
+    for committed in group.offsets:
+        end = ends.get((committed.topic, committed.partition))
+        if end is not None and end < committed.offset:
+            committed = msgspec.structs.replace(committed, offset=end)
+        offsets.append(committed)
+    return msgspec.structs.replace(group, offsets=tuple(offsets))
 
 
 # Compute the archive's next topic states from a run's plan and segments. Pure.
 
 
-_EPOCHS = 8  # of a partition that a manifest remembers
+_EPOCHS = 8
+"""Leader epochs of a partition that a manifest remembers."""
 
 
 def next_states(
@@ -339,10 +421,12 @@ def next_states(
     earlier: Mapping[TopicPartition, Sequence[OffsetDigest]] = MappingProxyType({}),
     forgetting: Collection[str] = (),
 ) -> tuple[TopicState, ...]:
-    """Return the new vector of archived offsets: the captured partitions, and the others unchanged. `lasts` are the
-    last records that this run read, and `earlier` some before them; `compacted` are the topics that remember more than
-    one of the last ones. `schemas` are those that the records of `segments` name. Topics that are `forgetting` remember
-    no earlier record of the runs before."""
+    """Return the topics of restore point `number`: those of the plan as they are after this run, and the carried ones.
+
+    `segments` are what this run archived, `schemas` the schemas that their records name. `lasts` has the last records
+    that this run read of each partition, `earlier` some records before them. Topics in `compacted` remember `FEW` last
+    records of a partition, other topics one. Topics in `forgetting` forget the earlier records of former runs.
+    """
     added: dict[TopicPartition, list[Segment]] = defaultdict(list)
     counted = Counter[str]()
     for segment in segments:
@@ -352,82 +436,83 @@ def next_states(
     for use in schemas:
         used[use.topic].append(use)
 
-    def states(topic: TopicPlan) -> Iterator[PartitionState]:
+    topics = list(plan.carried)
+    for topic in plan.topics:
         few = FEW if topic.name in compacted else 1
-        for p in topic.partitions:
-            tp = TopicPartition(topic.name, p.partition)
-            state = _partition(p, added[tp], lasts.get(tp, ()), few)
-            before = p.before if topic.name not in forgetting else None
-            yield msgspec.structs.replace(state, earlier=_earlier(state, before, added[tp], earlier.get(tp, ())))
-        yield from topic.offline
-
-    captured = [
-        TopicState(
+        partitions = list(topic.offline)
+        for partition in topic.partitions:
+            tp = TopicPartition(topic.name, partition.partition)
+            state = _next_partition(partition, added[tp], lasts.get(tp, ()), few)
+            before = None if topic.name in forgetting else partition.before
+            remembered = _earlier_records(state, before, added[tp], earlier.get(tp, ()))
+            partitions.append(msgspec.structs.replace(state, earlier=remembered))
+        partitions.sort(key=attrgetter("partition"))
+        captured = TopicState(
             name=topic.name,
             id=topic.id,
             incarnation=topic.incarnation,
             captured=number,
             state="present",
-            partitions=tuple(sorted(states(topic), key=lambda p: p.partition)),
-            schemas=_schemas(topic, used[topic.name]),
+            partitions=tuple(partitions),
+            schemas=_next_schemas(topic, used[topic.name]),
             counted=topic.counted + counted[topic.name],
         )
-        for topic in plan.topics
-    ]
-    return tuple(sorted([*captured, *plan.carried], key=lambda t: t.name))
+        topics.append(captured)
+    return tuple(sorted(topics, key=attrgetter("name")))
 
 
-def _schemas(topic: TopicPlan, uses: Iterable[SchemaUse]) -> tuple[UsedSchemas, ...]:
-    """Return what all records of a topic name. Keys and values without a frame have no entry; once there is one, the
-    earlier records count as fields, null or not."""
-    if topic.name in INTERNAL_TOPICS:  # what looks like frames there are versions and lengths of Kafka's own
+def _next_schemas(topic: TopicPlan, uses: Iterable[SchemaUse]) -> tuple[UsedSchemas, ...]:
+    """Return the schemas that all archived records of a topic name. Keys, or values, that never had a frame have no
+    entry. With the first frame, all earlier records count as fields, whether their key or value was null or not."""
+    if topic.name in INTERNAL_TOPICS:
+        # What looks like a frame there is a version or a length in a format of Kafka's own.
         return ()
     known = {used.part for used in topic.schemas}
-    added = [
-        UsedSchemas(
+    added: list[UsedSchemas] = []
+    for use in uses:
+        if not (use.framed or use.apicurio or use.part in known):
+            continue
+        earlier_fields = 0 if use.part in known else topic.counted
+        odd = use.odd if use.unlisted else 0
+        record_counts = {str(schema_id): count for schema_id, count in use.ids.items()}
+        entry = UsedSchemas(
             part=use.part,
-            fields=use.fields + (0 if use.part in known else topic.counted),
+            fields=earlier_fields + use.fields,
             framed=use.framed,
             sure=use.sure,
-            ids={str(each): count for each, count in use.ids.items()},
+            ids=record_counts,
             unlisted=use.unlisted,
-            odd=use.odd if use.unlisted else 0,
+            odd=odd,
             apicurio=use.apicurio,
         )
-        for use in uses
-        if use.framed or use.apicurio or use.part in known
-    ]
+        added.append(entry)
     return merged(topic.schemas, added)
 
 
-def _partition(plan: PartitionPlan, added: Sequence[Segment], read: Sequence[LastRecord], few: int) -> PartitionState:
+def _next_partition(
+    plan: PartitionPlan, added: Sequence[Segment], read: Sequence[LastRecord], few: int
+) -> PartitionState:
+    """Return a partition as it is archived after this run, which `added` segments and `read` the last records. The
+    state remembers `few` last records."""
     before = plan.before
-    known: tuple[LastRecord, ...] = ()
-    if before is not None and before.last is not None:  # without a gap between them, where the log had more records
-        behind = plan.owed[-1][1] if plan.owed else 0
-        known = (*(record for record in before.tail if record.offset >= behind), before.last)
-    epochs = before.epochs if before is not None else ()
-    above = known[-1].offset + 1 if known else plan.start  # what was owed may lie below
-    new = [s for s in added if s.last >= above]
-    read = [record for record in read if record.offset >= above]
-    if not new and (known or not added):
-        records = known
-    elif not read or read[-1].offset != max(s.last for s in new):
-        records = ()  # the last segment was taken over, not read
-    else:
-        records = (*known, *read) if sum(s.count for s in new) == len(read) else tuple(read)
+    known = _known_last_records(plan)
+    records = _last_records(plan, known, added, read)
     last = records[-1] if records else None
+    epochs = before.epochs if before is not None else ()
     epoch = known[-1].leader_epoch if known else None
     if epoch is not None and (last is None or last.leader_epoch != epoch):
-        epochs = (*epochs, EpochEnd(leader_epoch=epoch, offset=known[-1].offset))[-_EPOCHS:]
+        epoch_end = EpochEnd(leader_epoch=epoch, offset=known[-1].offset)
+        epochs = (*epochs, epoch_end)[-_EPOCHS:]
+    new_records = sum(segment.count for segment in added)
+    new_size = sum(segment.bytes for segment in added)
     return PartitionState(
         partition=plan.partition,
         start=before.start if before is not None else plan.start,
         end=plan.end,
         log_start=plan.live.start,
         log_end=plan.live.high,
-        records=sum(s.count for s in added) + (before.records if before is not None else 0),
-        bytes=sum(s.bytes for s in added) + (before.bytes if before is not None else 0),
+        records=new_records + (before.records if before is not None else 0),
+        bytes=new_size + (before.bytes if before is not None else 0),
         last=last,
         tail=records[-few:-1],
         epochs=epochs,
@@ -436,11 +521,43 @@ def _partition(plan: PartitionPlan, added: Sequence[Segment], read: Sequence[Las
     )
 
 
-def _earlier(
+def _known_last_records(plan: PartitionPlan) -> tuple[LastRecord, ...]:
+    """Return the last records that the newest restore point remembers of a partition, without those before the end of
+    what it held.
+
+    The log has records in the held ranges that the archive gets only now. With remembered records on both sides of
+    such a range, the next backup would find records between them and take the log for another one.
+    """
+    before = plan.before
+    if before is None or before.last is None:
+        return ()
+    held_end = plan.owed[-1][1] if plan.owed else 0
+    tail = [record for record in before.tail if record.offset >= held_end]
+    return (*tail, before.last)
+
+
+def _last_records(
+    plan: PartitionPlan, known: tuple[LastRecord, ...], added: Sequence[Segment], read: Sequence[LastRecord]
+) -> tuple[LastRecord, ...]:
+    """Return the last records of a partition after this run; empty if this run did not read the very last one."""
+    # Segments of what was owed may lie below the last record that is known: they say nothing of the end.
+    above = known[-1].offset + 1 if known else plan.start
+    new = [segment for segment in added if segment.last >= above]
+    read = [record for record in read if record.offset >= above]
+    if not new and (known or not added):
+        return known
+    if not read or read[-1].offset != max(segment.last for segment in new):
+        return ()  # the last segment was taken over, not read
+    if sum(segment.count for segment in new) == len(read):
+        return (*known, *read)  # nothing lies between the known records and those that were read
+    return tuple(read)
+
+
+def _earlier_records(
     state: PartitionState, before: PartitionState | None, added: Sequence[Segment], read: Sequence[OffsetDigest]
 ) -> dict[int, str]:
-    """Return the records before the last one that the partition `state` remembers: of the restore point `before`, and
-    those that were `read`."""
+    """Return the records before the last one that the partition `state` is to remember. They are chosen among those
+    that the restore point `before` remembers and those that were `read`."""
     known = list(read)
     if before is not None:
         known += before.earlier.items()
@@ -451,9 +568,11 @@ def _earlier(
         ends.append(state.last.offset)
     elif before is not None and before.last is not None:
         ends.append(before.last.offset)
+    if not ends:
+        return {}
     # The last record of a segment that was taken over is read from the archive by the next run, which needs no
     # earlier one for it.
-    return spread(known, max(ends)) if ends else {}
+    return spread(known, max(ends))
 
 
 def says_more(plan: Plan, parent: Manifest | None) -> bool:
@@ -461,26 +580,31 @@ def says_more(plan: Plan, parent: Manifest | None) -> bool:
     if parent is None or plan.losses:
         return True
 
-    def vector(topics: Sequence[TopicState]) -> list[tuple[object, ...]]:
-        return [
-            (t.name, t.id, t.incarnation, t.state, [(p.partition, p.start, p.end, p.held) for p in t.partitions])
-            for t in topics
-        ]
+    next_topics = next_states(parent.number, plan, ())
+    return _archived_ranges(next_topics) != _archived_ranges(parent.topics)
 
-    return vector(next_states(parent.number, plan, ())) != vector(parent.topics)
+
+def _archived_ranges(topics: Sequence[TopicState]) -> list[tuple[object, ...]]:
+    """Return what topics have of records, without counts and without anything of the cluster's logs."""
+    rows: list[tuple[object, ...]] = []
+    for topic in topics:
+        partitions = [(p.partition, p.start, p.end, p.held) for p in topic.partitions]
+        rows.append((topic.name, topic.id, topic.incarnation, topic.state, partitions))
+    return rows
 
 
 def same_groups(one: Groups, other: Groups) -> bool:
     """Return whether both captures have the same groups with the same committed offsets, whatever their time."""
 
-    def stand(groups: Groups) -> tuple[object, ...]:
-        return {g.group: (g.type, g.offsets) for g in groups.groups}, set(groups.not_carried)
+    def offsets_by_group(groups: Groups) -> dict[str, tuple[object, ...]]:
+        return {group.group: (group.type, group.offsets) for group in groups.groups}
 
-    return stand(one) == stand(other)
+    same_names_left_out = set(one.not_carried) == set(other.not_carried)
+    return same_names_left_out and offsets_by_group(one) == offsets_by_group(other)
 
 
 def same_settings(one: Metadata, other: Metadata) -> bool:
-    """Return whether both captures are equal but for their time and the next producer id, which each new producer
+    """Return whether both captures are equal apart from their time and the next producer id, which every new producer
     raises."""
 
     def timeless(metadata: Metadata) -> Metadata:
