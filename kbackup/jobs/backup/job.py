@@ -1,6 +1,7 @@
 """The backup job: take the lease, capture the cluster, archive its records, commit one restore point.
 
-Readers see nothing of it before the new catalog version, which is the commit. `follow` runs the same phases repeatedly.
+Readers see nothing of a restore point before the catalog version that adds it, which is the commit. `follow` runs the
+same phases repeatedly.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ from kbackup.types import OffsetRange, TopicPartition
 from kbackup.util.text import join_names
 from kbackup.util.times import now
 
-_SMALL_BYTES = 16 << 20  # of a follower's round that is done in this process: Spark would take longer to begin
+_SMALL_BYTES = 16 << 20
+"""A follower's round of fewer bytes is read in this process: Spark would take longer to begin."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,11 @@ class BackupReport:
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """What the cluster showed: where its logs end, names of all topics, and settings. `damage` names the corrupt
-    sources of metadata. The ends were found by what was `begun` before, and by groups as `asked` for before."""
+    """What the cluster showed: where its logs end, the names of all topics, and the settings.
+
+    `damage` names the corrupt sources of metadata. `begun` and `asked` are transactions and groups as they were before
+    the ends of the logs: a later capture of the ends starts from them again.
+    """
 
     started_at: str
     ends: WholeEnds
@@ -131,7 +136,7 @@ def backup(
     Raises a `KbackupError` if no restore point was taken."""
     backup_begins()
     if label:
-        check_label(label)  # the commit checks it as well; hours of reading would be lost then
+        check_label(label)  # The commit checks the label as well, but then hours of reading would be lost.
     schemas = BackupSchemas(registry or RegistryOptions(), options.schemas)
     schemas.check()
     phases = Phases(listener)
@@ -139,7 +144,8 @@ def backup(
     with phases.step("connect"):
         source = connect(properties, options)
         open_or_create(store)
-    with HeldLease(store, "kbackup backup", options.lease_seconds, time.sleep if options.wait else None) as lease:
+    wait = time.sleep if options.wait else None
+    with HeldLease(store, "kbackup backup", options.lease_seconds, wait) as lease:
         with phases.step("connect"):
             session = begin(store, lease, source, options.adopt_cluster)
         snapshot = capture_cluster(source, session, selections_of(options), phases, started_at)
@@ -160,21 +166,25 @@ def backup(
 
 def selections_of(options: Backup) -> Selections:
     """Return the topics and groups that `options` select. `UsageError` for an invalid regular expression."""
-    return Selections(
-        Selection.of(options.topics, options.exclude_topics), Selection.of(options.groups, options.exclude_groups)
-    )
+    topics = Selection.of(options.topics, options.exclude_topics)
+    groups = Selection.of(options.groups, options.exclude_groups)
+    return Selections(topics, groups)
 
 
 def begin(store: Store, lease: HeldLease, source: SourceCluster, adopt_cluster: bool) -> BackupSession:
     """Fence off every other run, and read the newest restore point."""
     run = begin_point(store, lease, source.id, adopt_cluster, source.isolation_level)
-    head = run.archive.head
+    archive = run.archive
+    head = archive.head
     if head is None:
         return BackupSession(run)
-    archive = run.archive
-    deletions = archive.deletions(head)
     return BackupSession(
-        run, head, archive.groups(head), archive.metadata(head), archive.schemas(head), deletions=deletions
+        run=run,
+        head=head,
+        groups=archive.groups(head),
+        settings=archive.metadata(head),
+        schemas=archive.schemas(head),
+        deletions=archive.deletions(head),
     )
 
 
@@ -201,8 +211,11 @@ def capture_cluster(
     later: bool = False,
     offline: Collection[TopicPartition] = (),
 ) -> ClusterSnapshot:
-    """Capture topics, groups and settings of the cluster. `later`: selected groups, and topics that regular expressions
-    select, may be created later. `offline`: partitions that need no time for an election."""
+    """Capture topics, groups and settings of the cluster.
+
+    With `later`, selected groups, and topics that regular expressions select, may be created later. Partitions in
+    `offline` had no leader before: they get no time for an election.
+    """
     cluster = source.cluster
     with phases.step("discover"):
         topics, existing = capture.discover(cluster, selections.topics, session.head, later, offline)
@@ -210,7 +223,7 @@ def capture_cluster(
     def begin_with_groups(offsets_topic_exists: bool) -> tuple[Begun, Groups]:
         with phases.step("capture groups"):
             begun = transactions.begin(source, offsets_topic_exists=offsets_topic_exists)
-            # before the end offsets, so that no group points past what is archived
+            # Groups come before the end offsets, so that no group points past what is archived.
             asked = capture.groups(cluster, selections.groups, set(topics), session.groups, later)
         return begun, asked
 
@@ -225,8 +238,18 @@ def capture_cluster(
     with phases.step("resolve ranges"):
         reading = capture.read_brokers(cluster, topics, source.id, [group.group for group in asked.groups])
         merged = with_sources(reading, source.brokers, source.sources)
-    settings = as_archived(merged.metadata, session.archive.info)  # which is what the next run compares with
-    return ClusterSnapshot(started_at, ends, existing, settings, begun, asked, merged.warnings, merged.damage)
+    # The next run compares its settings with these as the archive has them.
+    settings = as_archived(merged.metadata, session.archive.info)
+    return ClusterSnapshot(
+        started_at=started_at,
+        ends=ends,
+        existing=existing,
+        settings=settings,
+        begun=begun,
+        asked=asked,
+        warnings=merged.warnings,
+        damage=merged.damage,
+    )
 
 
 def capture_logs(
@@ -238,25 +261,34 @@ def capture_logs(
     selections: Selections,
     phases: Phases,
 ) -> WholeEnds:
-    """Capture where the logs end, and the groups as of there: `asked` and the transactions since.
-    `OffsetsTopicCreatedError` as in `CutBegun.close`."""
+    """Capture where the logs end, and the groups as of those ends: `asked`, moved on by the transactions since then.
+    Raises `OffsetsTopicCreatedError` as `CutBegun.close` does."""
     with phases.step("resolve ranges"):
         live = capture.live_topics(source.cluster, topics, source.isolation_level)
     with phases.step("end transactions"):
-        snapshot = partial(capture.is_captured, selections.groups)
-        return transactions.whole_ends(source, begun, live, asked, snapshot, session.given_up)
+        is_captured = partial(capture.is_captured, selections.groups)
+        return transactions.whole_ends(source, begun, live, asked, is_captured, session.given_up)
 
 
 def capture_ends(
     source: SourceCluster, session: BackupSession, selections: Selections, phases: Phases, snapshot: ClusterSnapshot
 ) -> ClusterSnapshot | None:
-    """Capture the ends of the logs anew, with the groups and settings of an earlier capture. None if topics or
-    partitions have come or gone since, `__consumer_offsets` included: then all is captured anew."""
-    started_at, offline = now(), {TopicPartition(t.name, p) for t in snapshot.topics for p in t.offline}
+    """Capture the ends of the logs anew, with the groups and settings of an earlier capture.
+
+    Return None if topics or partitions have come or gone since then, `__consumer_offsets` included: the caller then
+    captures everything anew.
+    """
+    started_at = now()
+    offline = {TopicPartition(topic.name, p) for topic in snapshot.topics for p in topic.offline}
     with phases.step("discover"):
         topics, existing = capture.discover(source.cluster, selections.topics, session.head, True, offline)
-    before = {t.name: (t.id, {*t.partitions, *t.offline}) for t in snapshot.topics}
-    if {t.name: (t.id, {*t.partitions}) for t in topics.values()} != before:
+    before: dict[str, tuple[str, set[int]]] = {}
+    for captured in snapshot.topics:
+        partitions = set(captured.partitions)
+        partitions.update(captured.offline)
+        before[captured.name] = (captured.id, partitions)
+    present = {topic.name: (topic.id, set(topic.partitions)) for topic in topics.values()}
+    if present != before:
         return None
     try:
         ends = capture_logs(source, session, topics, snapshot.begun, snapshot.asked, selections, phases)
@@ -268,14 +300,15 @@ def capture_ends(
 def plan_records(
     source: SourceCluster, session: BackupSession, snapshot: ClusterSnapshot, phases: Phases, adopt_topics: bool
 ) -> Plan:
-    """Plan what to archive. Topics whose log was cut begin anew."""
+    """Plan what to archive. A topic whose log was cut begins a new incarnation."""
     with phases.step("compare logs"):
         check_identity(session.head, snapshot.topics, adopt_topics)
-        diverged, warnings = compare_logs(source, session, snapshot.topics)
+        diverged, log_warnings = compare_logs(source, session, snapshot.topics)
     with phases.step("plan"):
         numbers = partial(operations.next_incarnation, session.archive.state)
         plan = planning.make_plan(session.head, snapshot.topics, snapshot.existing, numbers, diverged)
-    return replace(plan, warnings=(*plan.warnings, *warnings, *snapshot.ends.warnings, *snapshot.warnings))
+    warnings = [*plan.warnings, *log_warnings, *snapshot.ends.warnings, *snapshot.warnings]
+    return replace(plan, warnings=tuple(warnings))
 
 
 def archive_records(
@@ -287,8 +320,8 @@ def archive_records(
     phases: Phases,
     here: bool = False,
 ) -> Read:
-    """Write the segments of the plan, by tasks on Spark, and look at each of them. `here`: a small round is done in
-    this process."""
+    """Write the segments of the plan, by tasks on Spark, and check that each of them is in the store. With `here`, a
+    small round is read in this process instead."""
     run = session.run
     with phases.step("plan"):
         reserve(run, plan)
@@ -296,30 +329,58 @@ def archive_records(
         read = salvaged = recover(run, plan, spark, partial(truncated_partitions, source, session))
         taken = [OffsetRange(s.topic, s.partition, s.first, s.last + 1) for s in salvaged.segments]
         ranges = without(plan.ranges, taken)
-        if tasks := make_tasks(ranges, options.split_records, options.pack_records):
-            topics = {r.topic for r in ranges}  # of many, a round may read a few: all tasks get them
-            work = BackupWork(
-                source=source.properties,
-                store=run.plain.for_writing(),
-                isolation=source.isolation_level,
-                group=session.group,
-                segment_bytes=options.segment_bytes,
-                compression=options.compression,
-                poll_timeout=source.poll_timeout,
-                incarnations={t.name: t.incarnation for t in plan.topics if t.name in topics},
-                since=run.since,
-                salvage=operations.may_salvage(run.archive.state),
-                skips=plan.skips,
-            )
-            expected = [p for p in planning.waiting(plan).values() if p.end > p.start]
-            size = sum(planning.new_bytes(p.end - p.start, p.before) for p in expected)
-            here = here and size <= _SMALL_BYTES and sum(p.end - p.start for p in expected) <= options.pack_records
-            far = 1 if here else fetch_size_factor(source.cluster.round_trip(ranges[0].topic))
-            read = read_records(replace(work, far=far), tasks, None if here else spark, phases.listener)
+        tasks = make_tasks(ranges, options.split_records, options.pack_records)
+        if tasks:
+            work = _work_of(source, session, plan, options, ranges)
+            reader: Spark | None = spark
+            if here and _is_small(plan, options.pack_records):
+                reader = None
+            else:
+                # The farther away the cluster is, the more the tasks ask for at once.
+                round_trip = source.cluster.round_trip(ranges[0].topic)
+                work = replace(work, far=fetch_size_factor(round_trip))
+            read = read_records(work, tasks, reader, phases.listener)
+            segments = [*salvaged.segments, *read.segments]
             schemas = merge([*salvaged.schemas, *read.schemas])
-            read = replace(read, segments=[*salvaged.segments, *read.segments], schemas=schemas)
+            read = replace(read, segments=segments, schemas=schemas)
         check_written(run.store, read.segments)
     return read
+
+
+def _work_of(
+    source: SourceCluster, session: BackupSession, plan: Plan, options: Backup, ranges: Iterable[OffsetRange]
+) -> BackupWork:
+    """Return the function of the tasks that read `ranges`."""
+    run = session.run
+    # Each task gets all of this. A round may read a few topics out of many, so the others are left out.
+    topics = {offsets.topic for offsets in ranges}
+    incarnations = {topic.name: topic.incarnation for topic in plan.topics if topic.name in topics}
+    may_salvage = operations.may_salvage(run.archive.state)
+    return BackupWork(
+        source=source.properties,
+        store=run.plain.for_writing(),
+        isolation=source.isolation_level,
+        group=session.group,
+        segment_bytes=options.segment_bytes,
+        compression=options.compression,
+        poll_timeout=source.poll_timeout,
+        incarnations=incarnations,
+        since=run.since,
+        salvage=may_salvage,
+        skips=plan.skips,
+    )
+
+
+def _is_small(plan: Plan, pack_records: int) -> bool:
+    """Return whether a plan has few new bytes, and no more than `pack_records` new offsets."""
+    size = 0.0
+    offsets = 0
+    for partition in planning.waiting(plan).values():
+        new = partition.end - partition.start
+        if new > 0:
+            size += planning.new_bytes(new, partition.before)
+            offsets += new
+    return size <= _SMALL_BYTES and offsets <= pack_records
 
 
 def reserve(run: WritingRun, plan: Plan) -> None:
@@ -335,20 +396,34 @@ def has_news(session: BackupSession, snapshot: ClusterSnapshot, plan: Plan) -> b
     """Return whether a restore point of this capture would differ from the newest one."""
     if planning.says_more(plan, session.head) or session.groups is None or session.settings is None:
         return True
-    # a group that moves on in what is held back is none the better for a restore point
-    groups = planning.clamp(snapshot.groups, plan), planning.clamp(session.groups, plan)
-    return not (planning.same_groups(*groups) and planning.same_settings(snapshot.settings, session.settings))
+    # A group that has only moved on among records that are held back is none the better for a restore point.
+    groups = planning.clamp(snapshot.groups, plan)
+    former_groups = planning.clamp(session.groups, plan)
+    if not planning.same_groups(groups, former_groups):
+        return True
+    return not planning.same_settings(snapshot.settings, session.settings)
 
 
 def next_topics(session: BackupSession, snapshot: ClusterSnapshot, plan: Plan, read: Read) -> tuple[TopicState, ...]:
     """Return the topics of the restore point that is about to be committed."""
-    compacted = {t.name for t in snapshot.settings.topics if is_compacted(t.configs.get("cleanup.policy"))}
-    before = session.settings.topics if session.settings is not None else ()
-    # Compaction may have taken records of these before it was switched off: one that is missing is no sign of a cut.
-    was_compacted = {t.name for t in before if is_compacted(t.configs.get("cleanup.policy"))} - compacted
+    compacted = _compacted_topics(snapshot.settings)
+    # Compaction may have taken records of a topic before it was switched off: a missing record is no sign of a cut.
+    before = _compacted_topics(session.settings) if session.settings is not None else set[str]()
+    no_longer_compacted = before - compacted
     return planning.next_states(
-        session.run.next_point, plan, read.segments, read.lasts, compacted, read.schemas, read.earlier, was_compacted
+        session.run.next_point,
+        plan,
+        read.segments,
+        lasts=read.lasts,
+        compacted=compacted,
+        schemas=read.schemas,
+        earlier=read.earlier,
+        forgetting=no_longer_compacted,
     )
+
+
+def _compacted_topics(settings: Metadata) -> set[str]:
+    return {topic.name for topic in settings.topics if is_compacted(topic.configs.get("cleanup.policy"))}
 
 
 def check_deletions(check: CompactionCheck, snapshot: ClusterSnapshot, plan: Plan, read: Read) -> CheckedDeletions:
@@ -369,21 +444,30 @@ def commit(
     label: str = "",
     last: bool = True,
 ) -> Manifest:
-    """Commit the restore point, and move `session` on to it. The run ends with its `last` restore point. `ClusterError`
-    for a topic that was created anew meanwhile."""
+    """Commit the restore point, and move `session` on to it. The run ends with its `last` restore point.
+
+    Raises `ClusterError` if a topic was created anew while its records were read.
+    """
     check_same_topics(source.cluster, plan)
-    run, number, groups, settings = session.run, session.run.next_point, snapshot.groups, snapshot.settings
-    not_carried = [f"group {group} is not in this restore point: {why}" for group, why in groups.not_carried.items()]
-    older = {t.captured for t in checked.topics} - {number}
-    earlier = session.head.captures if session.head is not None else ()
-    warnings = (*plan.warnings, *not_carried, *settings_warnings(settings), *taken.warnings, *checked.warnings)
-    needed = tuple(capture for capture in earlier if capture.number in older)
+    run = session.run
+    number = run.next_point
+    losses = [*plan.losses, *planning.vanished_losses(plan, read.vanished)]
+    warnings = [*plan.warnings]
+    for group, why in snapshot.groups.not_carried.items():
+        warnings.append(f"group {group} is not in this restore point: {why}")
+    warnings += settings_warnings(snapshot.settings)
+    warnings += taken.warnings
+    warnings += checked.warnings
+    number_of_partitions = sum(len(topic.partitions) for topic in plan.topics)
     totals = totals_of(
-        read.segments,
-        topics=len(plan.topics),
-        partitions=sum(len(topic.partitions) for topic in plan.topics),
-        groups=len(groups.groups),
+        read.segments, topics=len(plan.topics), partitions=number_of_partitions, groups=len(snapshot.groups.groups)
     )
+    committed_at = now()
+    # Documents are written before the manifest that refers to them.
+    captures = _older_captures(session.head, checked.topics, number)
+    captures.append(put_documents(session, snapshot))
+    schemas = put_schemas(session, taken.schemas)
+    deletions = put_deletions(session, checked.deletions)
     manifest = Manifest(
         archive_id=run.archive_id,
         number=number,
@@ -391,37 +475,52 @@ def commit(
         previous=run.previous,
         tool=TOOL,
         started_at=snapshot.started_at,
-        committed_at=now(),
+        committed_at=committed_at,
         cluster_id=source.id,
         isolation_level=source.isolation_level,
-        losses=(*plan.losses, *planning.vanished_losses(plan, read.vanished)),
-        warnings=warnings,
+        losses=tuple(losses),
+        warnings=tuple(warnings),
         totals=totals,
-        captures=(*needed, put_documents(session, snapshot)),
-        schemas=put_schemas(session, taken.schemas),
+        captures=tuple(captures),
+        schemas=schemas,
         transactions=snapshot.ends.transactions,
-        deletions=put_deletions(session, checked.deletions),
+        deletions=deletions,
         topics=tuple(checked.topics),
     )
     manifest = put_manifest(run, manifest)
     segments = in_table(read.segments)
 
     def operation(state: State) -> State:
-        added = operations.add_point(state, manifest, segments)
-        added = operations.label_point(added, label, number) if label else added
-        return operations.end_run(added, run.run) if last else added
+        state = operations.add_point(state, manifest, segments)
+        if label:
+            state = operations.label_point(state, label, number)
+        if last:
+            state = operations.end_run(state, run.run)
+        return state
 
     run.commit(operation, "backup", f"restore point {number}: {manifest.totals.records} records added")
-    session.head, session.groups, session.settings, session.schemas = manifest, groups, settings, taken.schemas
+    session.head = manifest
+    session.groups = snapshot.groups
+    session.settings = snapshot.settings
+    session.schemas = taken.schemas
     session.deletions = checked.deletions
     run.interrupted = False
     return manifest
 
 
+def _older_captures(head: Manifest | None, topics: Iterable[TopicState], number: int) -> list[Capture]:
+    """Return the earlier captures that restore point `number` still needs: those of topics that it carries over."""
+    if head is None:
+        return []
+    needed = {topic.captured for topic in topics if topic.captured != number}
+    return [capture for capture in head.captures if capture.number in needed]
+
+
 def put_documents(session: BackupSession, snapshot: ClusterSnapshot) -> Capture:
-    """Write the documents of the capture. A document that equals the newest restore point's is not written again."""
-    run, number, head = session.run, session.run.next_point, session.head
-    old = next((c for c in head.captures if c.number == head.number), None) if head is not None else None
+    """Write the groups and the settings. A document that equals the newest restore point's is not written again."""
+    run = session.run
+    number = run.next_point
+    old = _own_capture(session.head)
     if old is not None and session.groups is not None and planning.same_groups(session.groups, snapshot.groups):
         groups = old.groups
     else:
@@ -433,10 +532,23 @@ def put_documents(session: BackupSession, snapshot: ClusterSnapshot) -> Capture:
     return Capture(number=number, started_at=snapshot.started_at, groups=groups, metadata=metadata)
 
 
+def _own_capture(head: Manifest | None) -> Capture | None:
+    """Return the capture that a restore point made itself; its other captures are of earlier restore points."""
+    if head is None:
+        return None
+    for candidate in head.captures:
+        if candidate.number == head.number:
+            return candidate
+    return None
+
+
 def put_schemas(session: BackupSession, schemas: Schemas | None) -> DocumentRef | None:
-    """Write what a restore point has of a registry, if it differs from the newest restore point's."""
-    if schemas is None or (session.head is not None and schemas is session.schemas):
-        return session.head.schemas if session.head is not None else None
+    """Write the schemas of a registry, if they differ from those of the newest restore point. Without `schemas` the
+    restore point keeps those of the newest one."""
+    if session.head is not None and (schemas is None or schemas is session.schemas):
+        return session.head.schemas
+    if schemas is None:
+        return None
     return session.run.put_document(session.run.next_point, layout.SCHEMAS, schemas)
 
 
@@ -450,7 +562,7 @@ def put_deletions(session: BackupSession, deletions: Deletions | None) -> Docume
 
 
 def refresh(run: WritingRun, spark: Spark, phases: Phases) -> None:
-    """Write what follows from the restore point just taken."""
+    """Write the derived files of the restore point just taken. An error says that the restore point is committed."""
     try:
         with phases.step("refresh derived files"):
             run.refresh_derived(partial(write_by_tasks, run, spark))
@@ -472,6 +584,7 @@ def report_of(
     archive: str,
     phases: Phases,
 ) -> BackupReport:
+    """Return the report of the restore point that `manifest` describes."""
     new_records = Counter[str]()
     for segment in read.segments:
         new_records[segment.topic] += segment.count
@@ -480,6 +593,8 @@ def report_of(
         damage.append("schema registry")
     if taken.unlisted:
         damage.append("schema ids")
+    held_back = planning.held_back(plan)
+    notes = [text for text in (taken.note, checked.note) if text]
     return BackupReport(
         restore_point=manifest.number,
         parent=manifest.previous,
@@ -489,9 +604,9 @@ def report_of(
         topics=manifest.topics,
         losses=manifest.losses,
         warnings=manifest.warnings,
-        held_back=len(planning.held_back(plan)),
+        held_back=len(held_back),
         damage=tuple(damage),
-        note=". ".join(text for text in (taken.note, checked.note) if text),
+        note=". ".join(notes),
         unseen_deletions=checked.unseen,
         deleted_records=checked.records,
         offline=capture.offline_partitions(snapshot.topics),
@@ -501,7 +616,7 @@ def report_of(
     )
 
 
-# Check that an archive belongs to the cluster and the topics that a backup would go on with.
+# Check that an archive belongs to the cluster and the topics that a backup is about to add.
 
 
 def check_cluster(head: Manifest | None, cluster_id: str, archive: str, adopt: bool) -> None:
@@ -517,12 +632,16 @@ def check_cluster(head: Manifest | None, cluster_id: str, archive: str, adopt: b
 
 
 def check_identity(head: Manifest | None, selected: Sequence[LiveTopic], adopt: bool) -> None:
-    """Raise `RefusedError` if the archive has a topic without an id (after an adoption, or a repair without it) and
-    the cluster has the topic with an id: records of another topic of that name would follow."""
+    """Raise `RefusedError` if the archive has a topic without an id and the cluster has a topic of that name with one.
+
+    The archive lacks ids after an adoption, or after a repair without the cluster. The topic of the cluster may be
+    another one: its records would then follow those of the archived topic.
+    """
     if head is None or adopt:
         return
-    unknown = {t.name for t in head.topics if not t.id}
-    if unidentified := [t.name for t in selected if t.id and t.name in unknown]:
+    without_id = {topic.name for topic in head.topics if not topic.id}
+    unidentified = [topic.name for topic in selected if topic.id and topic.name in without_id]
+    if unidentified:
         raise RefusedError(
             f"nothing in the archive tells whether topic {join_names(unidentified, 5)} of the source is "
             "the one that it has records of",
@@ -566,6 +685,7 @@ def backup_begins() -> None:
 
 
 def backed_up(report: BackupReport) -> None:
+    """Count a restore point that was committed."""
     totals = report.totals
     counted.add("kbackup_restore_points_total")
     counted.add("kbackup_records_total", totals.records)
@@ -588,16 +708,22 @@ def backed_up(report: BackupReport) -> None:
 
 
 def lag_of(topics: Iterable[TopicState]) -> dict[str, list[int]]:
-    """Return, by topic, the records that each of its partitions lacked at its last capture; only topics that are
-    captured."""
-    return {t.name: [max(0, p.log_end - p.end) for p in t.partitions] for t in topics if t.state == "present"}
+    """Return the offsets that each partition's log had beyond the archive at the last capture, by topic. Topics that
+    are no longer captured are left out."""
+    lags: dict[str, list[int]] = {}
+    for topic in topics:
+        if topic.state == "present":
+            lags[topic.name] = [max(0, p.log_end - p.end) for p in topic.partitions]
+    return lags
 
 
 def lag(by_topic: Mapping[str, Iterable[int]]) -> None:
-    every = [n for partitions in by_topic.values() for n in partitions]
+    """Set the lag of the whole archive, and that of the partition with the largest lag."""
+    every = [offsets for partitions in by_topic.values() for offsets in partitions]
     counted.put("kbackup_lag_offsets", sum(every))
     counted.put("kbackup_lag_max_offsets", max(every, default=0))
 
 
 def topic_lag(by_topic: Mapping[str, Iterable[int]]) -> None:
+    """Set the lag of each topic; topics that are not in `by_topic` any more lose theirs."""
     counted.replace("kbackup_topic_lag_offsets", {name: sum(lags) for name, lags in by_topic.items()})
