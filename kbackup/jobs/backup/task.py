@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from kbackup.archive import layout
@@ -37,16 +38,19 @@ from kbackup.util.system import in_threads
 
 
 class LastRead(NamedTuple):
-    """The last records of a range, as they were read from the source; the last one with its leader epoch. `earlier`
-    are some before the end of the range, at growing distance."""
+    """The last records of a range, as a task read them from the source. The very last one has its leader epoch.
+    `earlier` are some records before the end of the range, at growing distance."""
 
     tp: TopicPartition
     records: tuple[LastRecord, ...]
     earlier: tuple[OffsetDigest, ...] = ()
 
 
+TaskResult = Segment | LastRead | Vanished | Kernel | SchemaUse
+
+
 class TaskReader(NamedTuple):
-    """Reads the records of a task without `skips`, and counts them and the schemas that they name."""
+    """Reads the records of a task without the offsets in `skips`, and counts the records and the schemas they name."""
 
     reader: RangeReader
     progress: ProgressSender
@@ -61,30 +65,39 @@ class TaskReader(NamedTuple):
                 yield tp, piece
 
     def gap(self, tp: TopicPartition, at: int, first: int) -> bool:
-        """Whether offsets between two records are none of this run's: they vanished, or are skipped."""
-        ends = [v.end for v in self.reader.vanished if v.tp == tp] + [end for _, end in self.skips.get(tp, ())]
-        return any(at < end <= first for end in ends)
+        """Return whether records between the offsets `at` and `first` vanished, or were skipped by this run."""
+        for vanished in self.reader.vanished:
+            if vanished.tp == tp and at < vanished.end <= first:
+                return True
+        return any(at < end <= first for _, end in self.skips.get(tp, ()))
 
 
 def overlap(segment: Segment, skips: Mapping[TopicPartition, Offsets]) -> bool:
+    """Return whether a segment reaches into offsets that a run skips."""
     ranges = skips.get(TopicPartition(segment.topic, segment.partition), ())
     return any(start <= segment.last and segment.first < end for start, end in ranges)
 
 
-_HELD_BYTES = 64 << 20  # blocks of small partitions that are read together, before they are written one by one
+_HELD_BYTES = 64 << 20
+"""Bytes that small partitions of one task may have in memory together. With more, they are written one by one."""
 
-FETCH_BYTES = 1 << 20  # of a partition, compressed: librdkafka's default
+FETCH_BYTES = 1 << 20
+"""Compressed bytes of a partition that one fetch asks for: librdkafka's default."""
 
 _WRITERS = 8
+"""Threads of a task that write small partitions; they mostly wait for the store."""
 _MAX_EXTRA_ZEROS = 100
-"""A file name has at most 255 bytes."""
+"""Zeros that the name of a segment gets at most, to differ from other names: a file name has at most 255 bytes."""
 
 
 @dataclass(frozen=True)
 class BackupWork:
-    """Function of all tasks of a run. `incarnations` are the topics' folders; `since` is the start of this run, in
-    seconds by the store's clock. `salvage`: all runs of the archive read records with the same isolation level.
-    `far` times as much as usual is asked for at once. `skips` are not read; no segment reaches over one."""
+    """The function of all tasks of a run: it reads ranges of offsets and writes their segments.
+
+    `incarnations` are the numbers in the names of the topics' folders. `since` is the start of this run, in seconds by
+    the store's clock. With `salvage`, all runs of the archive read records with the same isolation level. `far` is how
+    many times more than usual a fetch asks for. `skips` are offsets that are not read; no segment reaches over them.
+    """
 
     source: Properties = field(repr=False)
     store: Store
@@ -100,29 +113,31 @@ class BackupWork:
     skips: Mapping[TopicPartition, Offsets] = field(default_factory=dict)
 
     def target(self, tp: TopicPartition, extra_zeros: int = 0) -> SegmentTarget:
-        return SegmentTarget(
-            tp.topic, self.incarnations[tp.topic], tp.partition, self.segment_bytes, self.compression, extra_zeros
-        )
+        incarnation = self.incarnations[tp.topic]
+        return SegmentTarget(tp.topic, incarnation, tp.partition, self.segment_bytes, self.compression, extra_zeros)
 
-    def __call__(
-        self, task: Sequence[OffsetRange], progress: ProgressSender
-    ) -> Iterator[Segment | LastRead | Vanished | Kernel | SchemaUse]:
-        """`task` has one range, or several small ones of different partitions."""
+    def __call__(self, task: Sequence[OffsetRange], progress: ProgressSender) -> Iterator[TaskResult]:
+        """Archive the ranges of a task: one range, or several small ones of different partitions."""
         yield selected_kernel()
-        tuning = {"fetch.message.max.bytes": max(FETCH_BYTES, self.far * FETCH_BYTES // len(task))}
+        fetch_bytes = max(FETCH_BYTES, self.far * FETCH_BYTES // len(task))
+        tuning = {"fetch.message.max.bytes": fetch_bytes}
         reader = RangeReader(self.source, self.isolation, self.group, self.poll_timeout, len(task), tuning=tuning)
-        source = TaskReader(reader, progress, SchemaCounter(), self.skips)
+        schemas = SchemaCounter()
+        source = TaskReader(reader, progress, schemas, self.skips)
         with closing(reader):
             if len(task) == 1:
                 yield from self._write(source, task[0], [])
             else:
                 yield from self._together(source, task)
-            yield from dict.fromkeys(reader.vanished)
-        yield from source.schemas.result()
+            yield from dict.fromkeys(reader.vanished)  # without duplicates: a range may be read twice
+        yield from schemas.result()
 
     def _together(self, source: TaskReader, task: Sequence[OffsetRange]) -> Iterator[Segment | LastRead]:
-        """Read small ranges together into memory, and write them by a few threads that wait for the store. Where the
-        ranges are larger than expected, they are written one after the other."""
+        """Read small ranges together into memory, and write them by a few threads, which mostly wait for the store.
+
+        The size of a range is unknown before it is read. If the ranges turn out to be too large for memory, they are
+        written one after the other.
+        """
         blocks: dict[TopicPartition, list[RecordBlock]] = {r.tp: [] for r in task}
         size, whole = 0, True
         for tp, block in source.read(task):
@@ -135,8 +150,12 @@ class BackupWork:
             for offsets in task:
                 yield from self._write(source, offsets, blocks.pop(offsets.tp))
             return
+
+        def try_range(offsets: OffsetRange) -> tuple[list[Segment | LastRead], SegmentTakenError | None]:
+            return self._try(source, offsets, blocks.pop(offsets.tp))
+
         with ThreadPoolExecutor(_WRITERS, "kbackup-write") as pool:
-            tries = pool.map(lambda offsets: self._try(source, offsets, blocks.pop(offsets.tp)), task)
+            tries = pool.map(try_range, task)
             for offsets, (segments, taken) in zip(task, tries, strict=True):
                 yield from segments
                 if taken is not None:
@@ -147,7 +166,8 @@ class BackupWork:
     def _write(
         self, source: TaskReader, offsets: OffsetRange, held: list[RecordBlock], extra_zeros: int = 0
     ) -> Iterator[Segment | LastRead]:
-        """Write a range, of which the first blocks may be `held` already."""
+        """Write a range, of which the first blocks may be `held` in memory already. A range whose segment's name is
+        taken continues behind what is salvaged, or with other names."""
 
         def blocks() -> Iterator[RecordBlock]:
             yield from held
@@ -178,40 +198,47 @@ class BackupWork:
     def _segments(
         self, source: TaskReader, offsets: OffsetRange, blocks: Iterable[RecordBlock], extra_zeros: int = 0
     ) -> Iterator[Segment | LastRead]:
-        with PartitionWriter(self.store, self.target(offsets.tp, extra_zeros)) as writer:
+        """Write the blocks of a range as segments, and yield them and then the last records of the range."""
+        target = self.target(offsets.tp, extra_zeros)
+        with PartitionWriter(self.store, target) as writer:
             at: int = offsets.start - 1
             last: tuple[LastRecord, ...] = ()
-            # Chosen by the end that is planned, not by the last record, which is known too late: then the buffers of
-            # the blocks are used again.
+            # The offsets to remember are chosen by the planned end. The last record is known too late for that: the
+            # buffers of earlier blocks are in use again by then.
             remembered = earlier_offsets(offsets.end)
             earlier: list[OffsetDigest] = []
             for block in blocks:
                 first = int(block.offsets[0])
                 if source.gap(offsets.tp, at, first):
-                    # a later run that salvages the segment must report the loss as well, or have what was skipped
+                    # No segment reaches over a gap: a later run that salvages the segment must report the loss as
+                    # well, or have what this run skipped.
                     yield from writer.finish()
-                last = last_of(block, last)  # before its buffer is used again
+                # Digests are taken now: the buffer of the block is used again later.
+                last = last_of(block, last)
                 earlier += records_at(block, remembered)
                 yield from writer.append(block)
                 at = last[-1].offset
             yield from writer.finish()
         if last:
             epoch = source.reader.epochs.get(offsets.tp, -1)
-            yield LastRead(offsets.tp, (*last[:-1], with_epoch(last[-1], epoch)), tuple(earlier))
+            last_with_epoch = with_epoch(last[-1], epoch)
+            yield LastRead(offsets.tp, (*last[:-1], last_with_epoch), tuple(earlier))
 
     def _pass_taken(
         self, schemas: SchemaCounter, offsets: OffsetRange, taken: SegmentTakenError, extra_zeros: int
     ) -> tuple[list[Segment], OffsetRange, int]:
-        """Return how to continue where a segment's name is taken.
+        """Return how to continue where a segment's name is taken: the salvaged segment, if there is one, the rest of
+        the range, and the extra zeros of the next names.
 
-        Returns the segment if another attempt of this run wrote it, the rest of the range, and the extra zeros of the
-        next names. An orphan of an earlier run stays: no run deletes or replaces objects beyond an end, so a run that
-        slept can't damage a segment of a later run. The new segment gets another name.
+        A segment is salvaged if another attempt of this run wrote it. An orphan of an earlier run stays: no run deletes
+        or replaces objects beyond an end, so a run that slept can't damage a segment of a later run. The new segment
+        gets another name.
         """
         if self.salvage and self.store.stat(taken.key).modified >= self.since:
+            target = self.target(offsets.tp, extra_zeros)
+            count_schemas = partial(schemas.add, offsets.tp, end=offsets.end)
             with suppress(CorruptError):
-                see = partial(schemas.add, offsets.tp, end=offsets.end)
-                segment = salvage_segment(self.store, self.target(offsets.tp, extra_zeros), taken.key, see)
+                segment = salvage_segment(self.store, target, taken.key, count_schemas)
                 if segment.last < offsets.end and not overlap(segment, self.skips):
                     return [segment], offsets._replace(start=segment.last + 1), extra_zeros
         if extra_zeros == _MAX_EXTRA_ZEROS:
@@ -224,8 +251,8 @@ class BackupWork:
 
 @dataclass(frozen=True)
 class Read:
-    """Archived data of a run: segments, records that retention deleted meanwhile, last and some earlier records by
-    partition, and the schemas that records of the segments name."""
+    """What a run has archived. `vanished` are ranges that retention deleted before they were read, `lasts` and
+    `earlier` the records to remember of each partition, `schemas` the schemas that records of the segments name."""
 
     segments: Sequence[Segment]
     vanished: Sequence[Vanished] = ()
@@ -237,54 +264,65 @@ class Read:
 def read_records(
     work: BackupWork, tasks: Sequence[Sequence[OffsetRange]], spark: Spark | None, listener: ProgressListener
 ) -> Read:
-    """Run the tasks, which write the segments, on Spark; without `spark` here, one after the other."""
+    """Run the tasks, which write the segments, on Spark. Without `spark` they run in this process, one by one."""
     if spark is None:
-        results = [result for task in tasks for result in work(task, ProgressSender(None, 0))]
+        results: list[TaskResult] = []
+        for task in tasks:
+            results += work(task, ProgressSender(None, 0))
     else:
-        results = run_counted(spark, tasks, work, listener, sum(r.end - r.start for task in tasks for r in task))
+        total = sum(map(_size_of, tasks))
+        results = run_counted(spark, tasks, work, listener, total)
     kernel.say(r for r in results if isinstance(r, Kernel))
-    lasts = sorted((r for r in results if isinstance(r, LastRead)), key=lambda r: r.records[-1].offset)
+    segments = [r for r in results if isinstance(r, Segment)]
+    vanished = [r for r in results if isinstance(r, Vanished)]
+    schemas = merge(r for r in results if isinstance(r, SchemaUse))
+    # A large partition is read as several ranges: its last records are those of its last range.
+    ranges = [r for r in results if isinstance(r, LastRead)]
+    ranges.sort(key=_last_offset)
+    lasts: dict[TopicPartition, tuple[LastRecord, ...]] = {}
     earlier: dict[TopicPartition, list[OffsetDigest]] = defaultdict(list)
-    for each in lasts:  # a large partition is read as several ranges
-        earlier[each.tp] += each.earlier
-    return Read(
-        [r for r in results if isinstance(r, Segment)],
-        [r for r in results if isinstance(r, Vanished)],
-        {r.tp: r.records for r in lasts},
-        merge(r for r in results if isinstance(r, SchemaUse)),
-        earlier,
-    )
+    for read in ranges:
+        lasts[read.tp] = read.records
+        earlier[read.tp] += read.earlier
+    return Read(segments, vanished, lasts, schemas, earlier)
+
+
+def _last_offset(read: LastRead) -> int:
+    return read.records[-1].offset
 
 
 # Distribute the offsets that a backup reads over Spark tasks. Pure.
 
 
-PACK_PARTITIONS = 256  # partitions that share a task and its consumer, at most
+PACK_PARTITIONS = 256
+"""Partitions that share a task and its consumer, at most."""
 
 
 def without(ranges: Iterable[OffsetRange], taken: Iterable[OffsetRange]) -> list[OffsetRange]:
     """Return `ranges` without the offsets that are `taken`, in ranges that don't overlap."""
     by_partition: dict[TopicPartition, list[OffsetRange]] = defaultdict(list)
-    for each in taken:
-        by_partition[each.tp].append(each)
+    for hole in taken:
+        by_partition[hole.tp].append(hole)
     remaining: list[OffsetRange] = []
     for offsets in ranges:
         at = offsets.start
-        for each in sorted(by_partition[offsets.tp]):
-            if each.start > at:
-                remaining.append(offsets._replace(start=at, end=min(each.start, offsets.end)))
-            at = max(at, each.end)
-        remaining.append(offsets._replace(start=min(at, offsets.end)))
+        for hole in sorted(by_partition[offsets.tp]):
+            if hole.start > at:
+                end = min(hole.start, offsets.end)
+                remaining.append(offsets._replace(start=at, end=end))
+            at = max(at, hole.end)
+        start = min(at, offsets.end)
+        remaining.append(offsets._replace(start=start))
     return [r for r in remaining if r.start < r.end]
 
 
 def make_tasks(ranges: Iterable[OffsetRange], split_records: int, pack_records: int) -> list[list[OffsetRange]]:
     """Distribute ranges over tasks.
 
-    A range of more than `split_records` offsets is cut; ranges of fewer than `pack_records` share a task. `ranges` of
-    one partition are neighbours; no task has two of them, since its consumer reads one range of a partition.
-    Sizes are in offsets, since the records of a range are unknown before it is read. Big tasks come first, so that no
-    long task runs alone at the end.
+    A range of more than `split_records` offsets is cut; ranges of fewer than `pack_records` share a task. Ranges of
+    one partition stand beside each other in `ranges`; no task gets two of them, since its consumer reads one range of
+    a partition. Sizes are in offsets, since the records of a range are unknown before it is read. Big tasks come
+    first, so that no long task runs alone at the end.
     """
     alone: list[list[OffsetRange]] = []
     packs: list[list[OffsetRange]] = []
@@ -292,28 +330,38 @@ def make_tasks(ranges: Iterable[OffsetRange], split_records: int, pack_records: 
     for offsets in ranges:
         size = offsets.end - offsets.start
         if size >= pack_records:
-            count = -(-size // split_records)
+            count = -(-size // split_records)  # rounded up
             marks = [offsets.start + size * i // count for i in range(count + 1)]
-            alone += [[offsets._replace(start=a, end=b)] for a, b in pairwise(marks)]
+            for start, end in pairwise(marks):
+                alone.append([offsets._replace(start=start, end=end)])
         elif size > 0:
             if not packs or size > room or len(packs[-1]) == PACK_PARTITIONS or packs[-1][-1].tp == offsets.tp:
                 packs.append([])
                 room = pack_records
             packs[-1].append(offsets)
             room -= size
-    return sorted(alone + packs, key=lambda task: -sum(r.end - r.start for r in task))
+    return sorted(alone + packs, key=_size_of, reverse=True)
 
 
-# Write derived files. One to S3 takes 1.4 ms of CPU, which the driver's threads take in turns; tasks have their own.
+def _size_of(task: Sequence[OffsetRange]) -> int:
+    """Return the number of offsets that a task reads."""
+    return sum(r.end - r.start for r in task)
+
+
+# Write derived files. Each file that goes to S3 takes 1.4 ms of CPU. The threads of the driver take turns at the CPU;
+# tasks have one each.
 
 MANY_FILES = 2000
+"""With more derived files than these, tasks write them."""
 _TASK_FILES = 500
-_AT_ONCE = 100  # between two looks at the clock
+_AT_ONCE = 100
+"""Files that a task writes before it checks the clock again."""
 
 
 @dataclass(frozen=True)
 class FileWork:
-    """Writes files until the lease of the driver may have ended, and yields those that are left."""
+    """The function of tasks that write derived files. A task stops when the lease of the driver may have ended, and
+    yields the files that it has not written."""
 
     store: Store
     until: datetime
@@ -328,19 +376,24 @@ class FileWork:
 
 
 def write_by_tasks(run: WritingRun, spark: Spark, files: Files) -> Files:
-    """Write derived files by tasks if they are many; return those that are left for the driver, which then renews its
-    lease."""
-    waiting, before = list(files.items()), 0
-    while MANY_FILES < len(waiting) != before:
+    """Write derived files by tasks if they are many. Return the files that are left for the driver, which renews its
+    lease while it writes them."""
+    waiting = list(files.items())
+    before = 0
+    # A task can't renew the lease: files that it has not written when the lease may have ended come again in the next
+    # round. A round that wrote nothing is the last one.
+    while len(waiting) > MANY_FILES and len(waiting) != before:
         before = len(waiting)
         run.lease.check()
         tasks = [waiting[at : at + _TASK_FILES] for at in range(0, before, _TASK_FILES)]
         work = FileWork(run.plain.for_writing(), run.lease.until)
-        waiting = [entry for left in run_tasks(spark(), tasks, work) for entry in left]
+        waiting = []
+        for left in run_tasks(spark(), tasks, work):
+            waiting += left
     return dict(waiting)
 
 
-# Salvage of the segments of an interrupted run: whole segments are taken over, others stay where they are.
+# Salvage the segments of an interrupted run: whole segments are taken over, other objects stay where they are.
 #
 # Runs under the lease, after the fence. Each incarnation has one topic id, so segments in its folder are of that
 # topic. Where runs read with different isolation levels nothing is taken over (`operations.may_salvage`).
@@ -351,15 +404,20 @@ _PER_TASK = 16
 
 @dataclass(frozen=True)
 class SalvageWork:
+    """The function of tasks that read segments of an interrupted run."""
+
     store: Store
 
     def __call__(
         self, task: Sequence[RecordsObject], progress: ProgressSender
     ) -> Iterator[tuple[Segment, list[SchemaUse]]]:
         for orphan in task:
-            schemas, tp = SchemaCounter(), TopicPartition(orphan.target.topic, orphan.target.partition)
-            with suppress(CorruptError):  # the tasks of the backup write it again
-                segment = salvage_segment(self.store, orphan.target, orphan.key, partial(schemas.add, tp))
+            schemas = SchemaCounter()
+            tp = TopicPartition(orphan.target.topic, orphan.target.partition)
+            count_schemas = partial(schemas.add, tp)
+            # Records of a corrupt segment are read from the source again by the tasks of the backup.
+            with suppress(CorruptError):
+                segment = salvage_segment(self.store, orphan.target, orphan.key, count_schemas)
                 progress.add(segment.count, segment.bytes)
                 yield segment, schemas.result()
 
@@ -367,33 +425,54 @@ class SalvageWork:
 def recover(
     run: WritingRun, plan: Plan, spark: Spark, truncated: Callable[[Sequence[Segment]], Collection[TopicPartition]]
 ) -> Read:
-    """Return the segments of an interrupted run that `plan` can use. The other segments stay: the tasks use other
-    names, and a sweep deletes them once they lie below the end. `truncated` returns the partitions whose log was cut
-    since; their segments are not used."""
+    """Return the segments of an interrupted run that `plan` can use.
+
+    The other segments stay: the tasks use other names, and a sweep deletes the segments once they lie below the end.
+    `truncated` returns the partitions whose log was cut since the segments were written: their segments are not used.
+    """
     if not run.interrupted or not may_salvage(run.archive.state):
         return Read([])
-    known = run.archive.keys()
-    skips = plan.skips
-    orphans: list[RecordsObject] = []  # at or beyond the archived end of their partition
-    folders = (layout.topic_dir(topic.name, topic.incarnation) for topic in plan.topics)
-    listings = in_threads(lambda folder: [entry.key for entry in run.archive.store.list(folder)], folders)
-    for topic, keys in zip(plan.topics, listings, strict=True):
-        ends = {p.partition: p.before.end for p in topic.partitions if p.before is not None}
-        objects = filter(None, map(parse_records_object, keys))
-        orphans += [o for o in objects if o.key not in known and o.start >= ends.get(o.target.partition, 0)]
+    orphans = _orphans(run, plan)
     if not orphans:
         return Read([])
     tasks = [orphans[i : i + _PER_TASK] for i in range(0, len(orphans), _PER_TASK)]
     ranges = {r.tp: r for r in plan.ranges}
-    fitting = [
-        (s, schemas)
-        for s, schemas in run_tasks(spark(), tasks, SalvageWork(run.plain))
-        if (planned := ranges.get(TopicPartition(s.topic, s.partition))) is not None
-        and planned.start <= s.first
-        and s.last < planned.end
-        and not overlap(s, skips)
-    ]
-    kept = drop_overlaps(fitting, lambda each: each[0])[0]
-    cut = truncated([s for s, _ in kept])
-    kept = [(s, schemas) for s, schemas in kept if TopicPartition(s.topic, s.partition) not in cut]
-    return Read([s for s, _ in kept], schemas=merge(use for _, schemas in kept for use in schemas))
+    skips = plan.skips
+    fitting: list[tuple[Segment, list[SchemaUse]]] = []
+    for segment, schemas in run_tasks(spark(), tasks, SalvageWork(run.plain)):
+        planned = ranges.get(TopicPartition(segment.topic, segment.partition))
+        if planned is None or overlap(segment, skips):
+            continue
+        if planned.start <= segment.first and segment.last < planned.end:
+            fitting.append((segment, schemas))
+    kept, _ = drop_overlaps(fitting, itemgetter(0))
+    cut = truncated([segment for segment, _ in kept])
+    segments: list[Segment] = []
+    uses: list[SchemaUse] = []
+    for segment, schemas in kept:
+        if TopicPartition(segment.topic, segment.partition) not in cut:
+            segments.append(segment)
+            uses += schemas
+    return Read(segments, schemas=merge(uses))
+
+
+def _orphans(run: WritingRun, plan: Plan) -> list[RecordsObject]:
+    """Return the objects of segments that no restore point has, at or beyond the archived end of their partition."""
+    store = run.archive.store
+    known = run.archive.keys()
+
+    def keys_in(folder: str) -> list[str]:
+        return [entry.key for entry in store.list(folder)]
+
+    folders = [layout.topic_dir(topic.name, topic.incarnation) for topic in plan.topics]
+    listings = in_threads(keys_in, folders)
+    orphans: list[RecordsObject] = []
+    for topic, keys in zip(plan.topics, listings, strict=True):
+        ends = {p.partition: p.before.end for p in topic.partitions if p.before is not None}
+        for key in keys:
+            found = parse_records_object(key)
+            if found is None or found.key in known:
+                continue
+            if found.start >= ends.get(found.target.partition, 0):
+                orphans.append(found)
+    return orphans
