@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ from kbackup.archive.catalog.state import PointRow
 from kbackup.archive.catalog.tables import fetch
 from kbackup.archive.deletions import unseen_warnings
 from kbackup.archive.lease import is_held, read_lease
-from kbackup.archive.models import abort_command, load
+from kbackup.archive.models import HangingTransaction, Manifest, Schemas, abort_command, load
 from kbackup.archive.reader import Archive
 from kbackup.archive.schemas import NOT_READ, SchemaIndex, unknown_ids
 from kbackup.archive.uncovered_schemas import uncovered
@@ -37,7 +37,7 @@ LEVELS: tuple[Level, ...] = ("ok", "warning", "critical")
 
 @dataclass(frozen=True, slots=True)
 class StatusFinding:
-    """A reason why an archive is not well. `command` shows the cause or mends it."""
+    """A reason why an archive needs attention. `command` shows the cause or removes it."""
 
     level: Literal["warning", "critical"]
     subject: Subject
@@ -58,8 +58,8 @@ class NewestPoint:
 
 @dataclass(frozen=True, slots=True)
 class LastVerification:
-    """A recorded verification. `findings` is their number. Of them, `need_read` are of segments whose damage only
-    reading shows, and `unmendable` of files that a repair can't make anew."""
+    """A recorded verification, with the number of its `findings`. `need_read` of them are of segments whose damage only
+    reading shows; `unmendable` of them are of files that a repair can't write anew."""
 
     id: str
     scope: Scope
@@ -95,7 +95,7 @@ class LeaseStatus:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Sums of what the restore points of the last `days` added; restore point 1 added the whole cluster."""
+    """What the restore points of the last `days` added together. Restore point 1 added the whole cluster."""
 
     days: int
     restore_points: int
@@ -134,10 +134,14 @@ RECENT_DAYS = 7
 """Losses and growth count the last seven days."""
 _THREADS = 4
 _BY_SIZE = re.compile(r"is missing|has [0-9]+ bytes, not ")
+"""The messages of findings that need no reading: a missing file, or a file of another size."""
 _FOLLOWERS = ("kbackup backup --follow", "kbackup mirror")
 _SKEW = timedelta(minutes=5)
+"""Clocks may differ by this much before a restore point counts as one of the future."""
 _NAMED = 5
-_LONG = 3600.0  # s
+"""Things that a message names at most."""
+_LONG = 3600.0
+"""Seconds after which an open transaction is a finding."""
 
 
 def archive_status(
@@ -153,50 +157,67 @@ def archive_status(
     at = moment if moment is not None else datetime.now(UTC)
     since = rfc3339(at - timedelta(days=RECENT_DAYS))
     state = archive.state
+    drill_store = reports if reports is not None else archive.store
+    # Requests to the store wait beside each other.
     with ThreadPoolExecutor() as pool:
         verifying = pool.submit(_newest_verifications, archive.store, at)
-        drilling = pool.submit(_newest_drill, reports if reports is not None else archive.store, at)
+        drilling = pool.submit(_newest_drill, drill_store, at)
         leasing = pool.submit(_lease_status, archive.store)
         fetch(state.points, state.incarnations, state.losses)
     last = state.newest
     newest = _newest_point(last, at) if last is not None else None
     losses = _recent_losses(archive, since)
     damaged = sorted(damaged_segments(state))
-    (verifications, damaged_reports), drilled, lease = verifying.result(), drilling.result(), leasing.result()
+    verifications, damaged_reports = verifying.result()
+    drilled = drilling.result()
+    lease = leasing.result()
     if isinstance(drilled, CorruptError):
         damaged_reports.append(drilled)
         drilled = None
-    findings = [
-        *_age_findings(newest, rules.max_age, at, lease),
-        *_loss_findings(0 if rules.allow_loss else losses),
-        *_damage_findings(verifications, damaged, damaged_reports),
-        *_interrupted_findings(drilled, lease, rules.max_drill_age),
-        *(_point_findings(archive, last, rules.allow_loss) if last is not None and last.warnings else ()),
-    ]
-    added = [p for p in archive.restore_points if p.committed_at >= since]
+    # Findings of one level are listed in the order in which they are looked for.
+    findings: list[StatusFinding] = []
+    findings += _age_findings(newest, rules.max_age, at, lease)
+    if not rules.allow_loss:
+        findings += _loss_findings(losses)
+    findings += _damage_findings(verifications, damaged, damaged_reports)
+    findings += _interrupted_findings(drilled, lease, rules.max_drill_age)
+    if last is not None and last.warnings:
+        # The manifest is read only if the restore point has warnings: they are what could be found in it.
+        findings += _point_findings(archive, last, rules.allow_loss)
+    findings.sort(key=_severity, reverse=True)
+    level: Level = findings[0].level if findings else "ok"
+    full_verifications = [verification for verification in verifications if verification.scope == "full"]
+    growth = _growth_since(archive, since)
     return ArchiveStatus(
         archive=archive.store.url,
         archive_id=archive.info.id,
         at=rfc3339(at),
-        level=max((f.level for f in findings), key=LEVELS.index, default="ok"),
-        findings=tuple(sorted(findings, key=lambda f: -LEVELS.index(f.level))),
+        level=level,
+        findings=tuple(findings),
         newest=newest,
         max_age_seconds=rules.max_age,
         restore_points=len(archive.restore_points),
         losses=losses,
         damaged_points=len(damaged),
         verified=verifications[0] if verifications else None,
-        fully_verified=next((v for v in verifications if v.scope == "full"), None),
+        fully_verified=full_verifications[0] if full_verifications else None,
         drilled=drilled,
         lease=lease,
-        growth=Growth(
-            days=RECENT_DAYS,
-            restore_points=len(added),
-            records=sum(p.records for p in added),
-            bytes=sum(p.bytes for p in added),
-            stored_bytes=sum(p.stored_bytes for p in added),
-        ),
+        growth=growth,
     )
+
+
+def _severity(finding: StatusFinding) -> int:
+    return LEVELS.index(finding.level)
+
+
+def _growth_since(archive: Archive, since: str) -> Growth:
+    """Return what the restore points that were committed at `since` or later added."""
+    added = [point for point in archive.restore_points if point.committed_at >= since]
+    records = sum(point.records for point in added)
+    size = sum(point.bytes for point in added)
+    stored_size = sum(point.stored_bytes for point in added)
+    return Growth(RECENT_DAYS, len(added), records, size, stored_size)
 
 
 def _newest_point(point: PointRow, at: datetime) -> NewestPoint:
@@ -210,13 +231,20 @@ def _age_at(moment: datetime, time: str) -> float:
 
 
 def _recent_losses(archive: Archive, since: str) -> int:
-    """Count the losses that runs have found since. An expired restore point's losses count as the next one's."""
-    points = archive.restore_points
-    first = next((n for n, p in enumerate(points) if p.committed_at >= since), None)
-    if first is None:
+    """Count the losses that runs have found since then. The losses of an expired restore point count as losses of the
+    next one."""
+    last_old = 0
+    for point in archive.restore_points:
+        if point.committed_at >= since:
+            break
+        last_old = point.number
+    else:
         return 0
-    last_old = points[first - 1].number if first else 0
-    return sum(row["kind"] != "damaged" and row["point"] > last_old for row in archive.state.losses.dicts())
+    losses = 0
+    for row in archive.state.losses.dicts():
+        if row["kind"] != "damaged" and row["point"] > last_old:
+            losses += 1
+    return losses
 
 
 def _newest_verifications(store: Store, moment: datetime) -> tuple[list[LastVerification], list[CorruptError]]:
@@ -232,24 +260,30 @@ def _newest_verifications(store: Store, moment: datetime) -> tuple[list[LastVeri
             record = load(Verification, store.get(key), key)
         except CorruptError as error:
             return error
+        # A record names some of its findings and counts all. Those without a name may need reading.
         unnamed = max(0, record.finding_count - len(record.findings))
+        known_to_need_read = sum(_needs_read(finding) for finding in record.findings)
+        unmendable = sum(finding.file.startswith(layout.BESIDE) for finding in record.findings)
+        age = _age_at(moment, record.ended_at)
         return LastVerification(
             id=record.verification_id,
             scope=record.scope,
             ended_at=record.ended_at,
-            age_seconds=_age_at(moment, record.ended_at),
+            age_seconds=age,
             findings=record.finding_count,
-            need_read=sum(_needs_read(finding) for finding in record.findings) + unnamed,
-            unmendable=sum(finding.file.startswith(layout.BESIDE) for finding in record.findings),
+            need_read=known_to_need_read + unnamed,
+            unmendable=unmendable,
         )
 
-    read_now = in_threads(read, sorted(newest.values(), reverse=True), _THREADS)
-    whole = [each for each in read_now if isinstance(each, LastVerification)]
-    return whole, [each for each in read_now if isinstance(each, CorruptError)]
+    newest_keys = sorted(newest.values(), reverse=True)
+    results = in_threads(read, newest_keys, _THREADS)
+    whole = [result for result in results if isinstance(result, LastVerification)]
+    damaged = [result for result in results if isinstance(result, CorruptError)]
+    return whole, damaged
 
 
 def _needs_read(finding: VerificationFinding) -> bool:
-    """Return whether a finding is of a segment whose files are there in their sizes."""
+    """Return whether a finding is of a segment whose files exist and have the right sizes."""
     place = layout.parse_topic_key(finding.file)
     is_segment = place is not None and layout.parse_segment(place[1]) is not None
     return is_segment and not _BY_SIZE.match(finding.message)
@@ -269,14 +303,16 @@ def _newest_drill(state: Store, moment: datetime) -> LastDrill | CorruptError | 
 
 
 def _lease_status(store: Store) -> LeaseStatus | None:
+    """Return the lease of the writer that holds the archive, or that ended without a release; None without one."""
     try:
         lease, _ = read_lease(store)
     except NotFoundError:
         return None
     if lease.released:
         return None
+    state: Literal["alive", "dead"] = "alive" if is_held(lease) else "dead"
     return LeaseStatus(
-        state="alive" if is_held(lease) else "dead",
+        state=state,
         command=lease.command,
         host=lease.host,
         pid=lease.pid,
@@ -291,7 +327,8 @@ def _lease_status(store: Store) -> LeaseStatus | None:
 def _age_findings(
     newest: NewestPoint | None, max_age: float, at: datetime, lease: LeaseStatus | None
 ) -> Iterator[StatusFinding]:
-    """A follower that holds the lease makes no restore point while nothing is new: then the age is a warning."""
+    """Yield findings if the newest restore point is too old, of the future, or missing. While a follower holds the
+    lease, the age is a warning: it makes no restore point as long as nothing is new."""
     if newest is None:
         yield StatusFinding("critical", "age", "the archive has no restore point", "kbackup backup")
         return
@@ -322,8 +359,11 @@ def _losses(count: int) -> str:
 def _damage_findings(
     verifications: Sequence[LastVerification], damaged: Sequence[int], reports: Sequence[CorruptError]
 ) -> Iterator[StatusFinding]:
-    """`verifications` are the newest of each scope, the newest first. A full one answers for all earlier ones.
-    `reports` are the errors of damaged reports of verifications and drills."""
+    """Yield findings of damage that verifications found or that restore points list as `damaged`.
+
+    `verifications` has the newest verification of each scope, the newest first. A full verification makes all earlier
+    ones obsolete. `reports` are the errors of damaged reports of verifications and drills.
+    """
     for error in reports:
         yield StatusFinding("critical", "damage", error.message, "kbackup verify")
     for verification in verifications:
@@ -334,8 +374,9 @@ def _damage_findings(
             command = "kbackup repair --read-data" if verification.need_read else "kbackup repair"
             yield StatusFinding("critical", "damage", message, command)
         if verification.unmendable:
+            count = plural(verification.unmendable, "finding")
             message = (
-                f"{of} {plural(verification.unmendable, 'finding')} that no repair can mend, of restores, drills, "
+                f"{of} {count} that no repair can mend, of restores, drills, "
                 "verifications or mirrors; verify names the files: take each from another copy or delete it"
             )
             yield StatusFinding("critical", "damage", message, "kbackup verify")
@@ -343,7 +384,8 @@ def _damage_findings(
             break
     if damaged:
         noun = "restore point lacks" if len(damaged) == 1 else "restore points lack"
-        named = join_names([str(number) for number in damaged], _NAMED)
+        numbers = [str(number) for number in damaged]
+        named = join_names(numbers, _NAMED)
         message = f"{len(damaged):,} {noun} damaged segments: {named}"
         yield StatusFinding("warning", "damage", message, "kbackup list")
 
@@ -351,12 +393,14 @@ def _damage_findings(
 def _interrupted_findings(
     drilled: LastDrill | None, lease: LeaseStatus | None, max_drill_age: float
 ) -> Iterator[StatusFinding]:
-    """A drill that failed or is old, and a writer that ended without a release. No drill at all is no finding."""
+    """Yield findings of a drill that failed or is old, and of a writer that ended without releasing its lease. An
+    archive that never had a drill is no finding."""
     if drilled is not None and drilled.result == "failed":
         message = f"drill {drilled.id} failed: restore point {drilled.restore_point} may not be restorable"
         yield StatusFinding("critical", "drill", message, "kbackup drill")
     elif drilled is not None and drilled.age_seconds > max_drill_age:
-        age, limit = duration_text(drilled.age_seconds), duration_text(max_drill_age)
+        age = duration_text(drilled.age_seconds)
+        limit = duration_text(max_drill_age)
         message = f"the newest drill, {drilled.id}, is {age} old; backup.max_drill_age is {limit}"
         yield StatusFinding("warning", "drill", message, "kbackup drill")
     if lease is not None and lease.state == "dead":
@@ -368,38 +412,49 @@ def _interrupted_findings(
 
 
 def _point_findings(archive: Archive, last: PointRow, allow_loss: bool) -> Iterator[StatusFinding]:
-    """Schemas that the newest restore point could not get, records whose schema nobody has, deletions that compaction
-    may have removed unseen, and transactions that are open for long. That its documents are damaged is a finding
-    too."""
+    """Yield findings of the newest restore point: schemas that it could not get, records whose schema nobody has,
+    deletions that compaction may have removed unseen, transactions that are open for long, and damaged documents."""
     try:
         newest = archive.manifest(last)
         schemas = archive.schemas(newest)
     except CorruptError as error:
         yield StatusFinding("critical", "damage", error.message, "kbackup verify")
         return
-    yield from (
-        StatusFinding("warning", "schemas", warning, "kbackup check")
-        for warning in newest.warnings
-        if warning.startswith(NOT_READ)
-    )
-    if schemas is not None and (unknown := unknown_ids(newest.topics, SchemaIndex(schemas))):
-        named = join_names([f"{u.id} in {u.part}s of {u.topic}" for u in unknown], _NAMED)
-        message = f"records carry schemas that the registry does not have: {named}"
+    for warning in newest.warnings:
+        if warning.startswith(NOT_READ):
+            yield StatusFinding("warning", "schemas", warning, "kbackup check")
+    if schemas is not None:  # without a registry in the configuration nobody asked for schemas
+        yield from _schema_findings(newest, schemas)
+    if not allow_loss:
+        for warning in unseen_warnings(newest.topics):
+            yield StatusFinding("warning", "deletions", warning, "kbackup backup --recheck-compacted")
+    if newest.transactions is not None:
+        yield from _transaction_findings(newest.committed_at, newest.transactions.open)
+
+
+def _schema_findings(newest: Manifest, schemas: Schemas) -> Iterator[StatusFinding]:
+    """Yield findings of records whose schemas the registry does not have, or does not cover."""
+    unknown = unknown_ids(newest.topics, SchemaIndex(schemas))
+    if unknown:
+        names = [f"{each.id} in {each.part}s of {each.topic}" for each in unknown]
+        message = f"records carry schemas that the registry does not have: {join_names(names, _NAMED)}"
         yield StatusFinding("warning", "schemas", message, "kbackup schemas show")
-    # without a registry in the configuration nobody asked for schemas
-    for words in uncovered(newest.topics, schemas) if schemas is not None else ():
-        yield StatusFinding("warning", "schemas", words, "kbackup schemas show")
-    for warning in () if allow_loss else unseen_warnings(newest.topics):
-        yield StatusFinding("warning", "deletions", warning, "kbackup backup --recheck-compacted")
-    for each in newest.transactions.open if newest.transactions is not None else ():
-        seconds = (ms_of(newest.committed_at) - each.timestamp) / 1000
-        if seconds >= _LONG and each.producer_id >= 0:
-            where = f"{each.topic}-{each.partition}"
-            message = (
-                f"producer {each.producer_id} had a transaction open in {where} for {duration_text(seconds)} when the "
-                "newest restore point was taken; if its application is gone, abort it"
-            )
-            yield StatusFinding("warning", "transactions", message, abort_command(each))
+    for message in uncovered(newest.topics, schemas):
+        yield StatusFinding("warning", "schemas", message, "kbackup schemas show")
+
+
+def _transaction_findings(committed_at: str, transactions: Iterable[HangingTransaction]) -> Iterator[StatusFinding]:
+    """Yield a finding for each transaction that was open for long when the restore point was committed."""
+    for transaction in transactions:
+        seconds = (ms_of(committed_at) - transaction.timestamp) / 1000
+        if seconds < _LONG or transaction.producer_id < 0:
+            continue
+        where = f"{transaction.topic}-{transaction.partition}"
+        message = (
+            f"producer {transaction.producer_id} had a transaction open in {where} for {duration_text(seconds)} when "
+            "the newest restore point was taken; if its application is gone, abort it"
+        )
+        yield StatusFinding("warning", "transactions", message, abort_command(transaction))
 
 
 # The figures of a status, in one line and as metrics.
@@ -407,21 +462,22 @@ def _point_findings(archive: Archive, last: PointRow, allow_loss: bool) -> Itera
 
 def summary(status: ArchiveStatus) -> str:
     """Return the figures in one line, whether or not they are findings."""
-    newest, verified, drill, growth = status.newest, status.verified, status.drilled, status.growth
-    found = plural(verified.findings, "finding") if verified and verified.findings else "no findings"
     point = "no restore point"
+    newest = status.newest
     if newest is not None:
         with_schemas = " with schemas" if newest.schemas else ""
         point = f"restore point {newest.number}{with_schemas} is {duration_text(newest.age_seconds)} old"
-    parts = [
-        point,
-        _losses(status.losses),
-        f"verified ({verified.scope}) {duration_text(verified.age_seconds)} ago, {found}"
-        if verified
-        else "never verified",
-        f"drill {drill.result} {duration_text(drill.age_seconds)} ago" if drill else "no drill",
-        f"{human_size(growth.stored_bytes)} added in {growth.days} days",
-    ]
+    verification = "never verified"
+    verified = status.verified
+    if verified is not None:
+        found = plural(verified.findings, "finding") if verified.findings else "no findings"
+        verification = f"verified ({verified.scope}) {duration_text(verified.age_seconds)} ago, {found}"
+    drill = "no drill"
+    drilled = status.drilled
+    if drilled is not None:
+        drill = f"drill {drilled.result} {duration_text(drilled.age_seconds)} ago"
+    growth = f"{human_size(status.growth.stored_bytes)} added in {status.growth.days} days"
+    parts = [point, _losses(status.losses), verification, drill, growth]
     if status.lease is not None and status.lease.state == "alive":
         parts.append(f"{status.lease.command} runs on {status.lease.host}")
     return "; ".join(parts)
