@@ -1,9 +1,11 @@
-"""The expire job: restore points go by a policy with restic's rules, records by age, and orphans are deleted after the
-grace time; and the job that takes an expiration back."""
+"""The expire job, and the job that undoes an expiration.
+
+Restore points expire by a policy with restic's rules, records by their age. Orphans are deleted after the grace time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -21,7 +23,7 @@ from kbackup.archive.catalog.sweep import (
     last_expiration,
 )
 from kbackup.archive.derived import refresh_under_lease
-from kbackup.archive.models import TopicState
+from kbackup.archive.models import Manifest, Metadata, TopicState
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.table import integers
 from kbackup.errors import RefusedError
@@ -35,11 +37,11 @@ from kbackup.util.times import rfc3339, time_text
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Numbers of restore points to keep.
+    """How many restore points to keep.
 
     `last` counts the newest ones; `daily` to `yearly` count the newest one of each day, week (ISO), month and year in
-    UTC. `within` keeps all that are at most so much older than the newest; a time in the future counts as now. A
-    policy without numbers keeps all.
+    UTC. `within` keeps all restore points that are older than the newest by this much at most; a newest time in the
+    future counts as now. A policy without numbers keeps all restore points.
     """
 
     last: int = 0
@@ -51,21 +53,47 @@ class Policy:
 
 
 class DatedPoint(NamedTuple):
+    """A restore point and the time of its commit in UTC."""
+
     number: int
     at: datetime
 
 
+def _number(point: DatedPoint) -> object:
+    return point.number
+
+
+def _day(point: DatedPoint) -> object:
+    return point.at.date()
+
+
+def _week(point: DatedPoint) -> object:
+    # The ISO year comes with the week: it differs from the year around New Year.
+    return point.at.isocalendar()[:2]
+
+
+def _month(point: DatedPoint) -> object:
+    return point.at.year, point.at.month
+
+
+def _year(point: DatedPoint) -> object:
+    return point.at.year
+
+
 _BUCKETS: dict[str, Callable[[DatedPoint], object]] = {
-    "last": lambda m: m.number,
-    "daily": lambda m: m.at.date(),
-    "weekly": lambda m: m.at.isocalendar()[:2],
-    "monthly": lambda m: (m.at.year, m.at.month),
-    "yearly": lambda m: m.at.year,
+    "last": _number,
+    "daily": _day,
+    "weekly": _week,
+    "monthly": _month,
+    "yearly": _year,
 }
+"""For each number of a policy, what restore points of one bucket have in common. One point of each bucket is kept."""
 
 
 def moment(number: int, committed_at: str) -> DatedPoint:
-    return DatedPoint(number, datetime.fromisoformat(committed_at).astimezone(UTC))
+    """Return a restore point with the time at which it was committed."""
+    at = datetime.fromisoformat(committed_at)
+    return DatedPoint(number, at.astimezone(UTC))
 
 
 def reasons(policy: Policy, moments: Sequence[DatedPoint], now: datetime) -> dict[int, list[str]]:
@@ -79,18 +107,28 @@ def reasons(policy: Policy, moments: Sequence[DatedPoint], now: datetime) -> dic
         return kept
     if policy == Policy():
         return {m.number: ["no policy"] for m in moments}
-    newest, oldest = moments[-1], moments[0]
-    for m in reversed(moments):
-        if policy.within is not None and m.at >= min(newest.at, now) - policy.within:
-            kept.setdefault(m.number, []).append("within")
+    oldest, newest = moments[0], moments[-1]
+    if policy.within is not None:
+        since = min(newest.at, now) - policy.within
+        for point in reversed(moments):
+            if point.at >= since:
+                kept.setdefault(point.number, []).append("within")
     for name, bucket_of in _BUCKETS.items():
         remaining: int = getattr(policy, name)
-        before: object = None
-        for m in reversed(moments):
-            bucket = bucket_of(m)
-            if remaining and (bucket != before or m == oldest):
-                kept.setdefault(m.number, []).append(name if bucket != before else f"oldest {name}")
-                before, remaining = bucket, remaining - 1
+        last_bucket: object = None
+        for point in reversed(moments):
+            if remaining == 0:
+                break
+            bucket = bucket_of(point)
+            if bucket != last_bucket:
+                reason = name
+            elif point == oldest:
+                reason = f"oldest {name}"
+            else:
+                continue
+            kept.setdefault(point.number, []).append(reason)
+            last_bucket = bucket
+            remaining -= 1
     kept.setdefault(newest.number, ["newest"])
     return kept
 
@@ -112,9 +150,9 @@ class Expiry:
 
 @dataclass(frozen=True)
 class PointFate:
-    """Retained or expired restore point: `reasons` to retain it; none: it expires.
+    """What an expiration does with a restore point. Without `reasons` to retain it, it expires.
 
-    `records` are retained, `records_gone` expire; None if the restore point itself expires.
+    Of its records, `records` are retained and `records_gone` expire. Both are None if the restore point itself expires.
     """
 
     number: int
@@ -180,107 +218,155 @@ class ExpirationPlan:
 
 
 def plan_expiration(archive: Archive, expiry: Expiry, holds: Sequence[RetentionHold]) -> ExpirationPlan:
+    """Plan which restore points and records expire. `holds` are what the flows of mirrors have not applied yet. Raises
+    `RefusedError` if the newest restore point would lose all its records."""
     newest = archive.restore_point("latest")
     state = archive.state
     points = archive.restore_points
-    why = reasons(expiry.policy, [moment(p.number, p.committed_at) for p in points], datetime.now(UTC))
+    moments = [moment(point.number, point.committed_at) for point in points]
+    reasons_to_keep = reasons(expiry.policy, moments, datetime.now(UTC))
     for number in state.pins:
-        why[number] = ["pinned", *why.get(number, [])]
+        reasons_to_keep[number] = ["pinned", *reasons_to_keep.get(number, [])]
+    # Mirrors come last: a restore point that stays anyway is not reported as held by a mirror.
     mirrors = set[str]()
     for number, names in held_points(state, holds).items():
-        if number not in why:
-            mirrors |= {*names}
-            why[number] = [f"mirror {name}" for name in names]
-    expired_points = frozenset(p.number for p in points if p.number not in why)
+        if number not in reasons_to_keep:
+            mirrors.update(names)
+            reasons_to_keep[number] = [f"mirror {name}" for name in names]
+    expired_points = frozenset(point.number for point in points if point.number not in reasons_to_keep)
     after = expire_points(state, expired_points)
-    cutoff, spared, starts = None, frozenset[Incarnation](), dict[IncarnationPartition, int]()
+    cutoff: int | None = None
+    spared = frozenset[Incarnation]()
+    starts: dict[IncarnationPartition, int] = {}
     if expiry.older_than is not None:
-        # back from the newest capture of a topic: an archive whose backups have stopped keeps its records. A time in
-        # the future counts as now
-        captured = {topic.captured for topic in newest.topics}
-        started = [c.started_at for c in newest.captures if c.number in captured]
-        at = min(datetime.fromisoformat(max(started, default=newest.started_at)), datetime.now(UTC))
-        cutoff = int((at - expiry.older_than).timestamp() * 1000)
+        cutoff = _cutoff(newest, expiry.older_than)
         spared = frozenset(_spared(archive, after))
         starts = old_starts(after, cutoff, spared, holds)
-        without = old_starts(after, cutoff, spared) if holds else {}
-        mirrors |= {hold.name for hold in holds if old_starts(after, cutoff, spared, [hold]) != without}
+        mirrors |= _holding_mirrors(after, cutoff, spared, holds)
         after = expire_records(after, starts)
-    before_records, after_records = records_by_point(state), records_by_point(after)
+    before_records = records_by_point(state)
+    after_records = records_by_point(after)
     if before_records[newest.number] and not after_records[newest.number]:
         raise RefusedError(
             f"this would expire every record of the newest restore point, {newest.number}",
             "choose an older --older-than",
         )
-    fates = tuple(
-        PointFate(
-            p.number,
-            p.committed_at,
-            tuple(why.get(p.number, ())),
-            after_records.get(p.number),
-            before_records[p.number] - after_records[p.number] if p.number in after_records else None,
-        )
-        for p in points
+    fates: list[PointFate] = []
+    for point in points:
+        why = tuple(reasons_to_keep.get(point.number, ()))
+        left = after_records.get(point.number)
+        gone = before_records[point.number] - left if left is not None else None
+        fates.append(PointFate(point.number, point.committed_at, why, left, gone))
+    spared_names: list[str] = []
+    for name, number in sorted(spared):
+        is_newest = after.highest[name] == number
+        spared_names.append(name if is_newest else f"{name} (incarnation {number})")
+    return ExpirationPlan(
+        expired_points=expired_points,
+        starts=starts,
+        before=state,
+        after=after,
+        fates=tuple(fates),
+        cutoff=cutoff,
+        spared=tuple(spared_names),
+        mirrors=tuple(sorted(mirrors)),
     )
-    spared_names = tuple(
-        name if after.highest[name] == number else f"{name} (incarnation {number})" for name, number in sorted(spared)
-    )
-    return ExpirationPlan(expired_points, starts, state, after, fates, cutoff, spared_names, tuple(sorted(mirrors)))
+
+
+def _cutoff(newest: Manifest, older_than: timedelta) -> int:
+    """Return the time, in ms since the epoch, before which records expire."""
+    # Counted back from the newest capture of a topic: an archive whose backups have stopped keeps its records.
+    captured = {topic.captured for topic in newest.topics}
+    started = [capture.started_at for capture in newest.captures if capture.number in captured]
+    last_start = datetime.fromisoformat(max(started, default=newest.started_at))
+    at = min(last_start, datetime.now(UTC))  # a time in the future counts as now
+    return int((at - older_than).timestamp() * 1000)
+
+
+def _holding_mirrors(
+    state: State, cutoff: int, spared: Collection[Incarnation], holds: Sequence[RetentionHold]
+) -> set[str]:
+    """Return the names of the holds that change, each by itself, which records expire."""
+    if not holds:
+        return set()
+    without_holds = old_starts(state, cutoff, spared)
+    return {hold.name for hold in holds if old_starts(state, cutoff, spared, [hold]) != without_holds}
 
 
 def _spared(archive: Archive, after: State) -> Iterator[Incarnation]:
-    """Incarnations that keep old records: a compacted topic keeps the newest record of each key, however old. Each goes
-    by its last settings; an incarnation whose settings are not known is spared."""
+    """Yield the incarnations that keep old records.
+
+    A compacted topic keeps the newest record of each key, however old. The last settings of an incarnation decide
+    whether it is compacted; an incarnation whose settings are not known is spared.
+    """
     states: dict[Incarnation, TopicState] = {}
-    last = after.last_points()
-    for number in sorted(set(last.values())):
+    last_points = after.last_points()
+    for number in sorted(set(last_points.values())):
         topics = archive.manifest(number).incarnations()
-        states |= {key: topics[key] for key, end in last.items() if end == number}
+        for incarnation, last in last_points.items():
+            if last == number:
+                states[incarnation] = topics[incarnation]
     for number in {topic.captured for topic in states.values()}:
-        metadata = archive.metadata(number)
-        of_brokers = [c.value for c in metadata.broker_configs or () if c.name == "log.cleanup.policy" and c.value]
-        default = next((value for value in of_brokers if "compact" in value), "delete")
-        policies = {t.name: t.configs.get("cleanup.policy") or default for t in metadata.topics}
-        for key, topic in states.items():
+        policies = _cleanup_policies(archive.metadata(number))
+        for incarnation, topic in states.items():
             policy = policies.get(topic.name, "compact")
             if topic.captured == number and "compact" in policy and "delete" not in policy:
-                yield key
+                yield incarnation
+
+
+def _cleanup_policies(metadata: Metadata) -> dict[str, str]:
+    """Return the clean-up policy of each topic. A topic without one has that of the brokers; if brokers differ, a
+    policy that compacts counts."""
+    default = "delete"
+    for config in metadata.broker_configs or ():
+        if config.name == "log.cleanup.policy" and config.value and "compact" in config.value:
+            default = config.value
+            break
+    return {topic.name: topic.configs.get("cleanup.policy") or default for topic in metadata.topics}
 
 
 def expire(
     store: Store, expiry: Expiry, lease_seconds: float, listener: ProgressListener, *, confirm: bool
 ) -> ExpireReport:
-    """Expire restore points and records; without `confirm`, report what would expire, by the catalog alone. No lease is
-    taken for the commit: a backup may run beside it. The derived files follow at once where no writer holds the lease;
-    else its holder writes them. `RefusedError` if the newest restore point would lose all its records."""
+    """Expire restore points and records. Without `confirm`, report what would expire, by the catalog alone.
+
+    The commit takes no lease: a backup may run beside it. The derived files are written at once if no writer holds the
+    lease; otherwise its holder writes them. Raises `RefusedError` if the newest restore point would lose all its
+    records.
+    """
     phases = Phases(listener)
     archive = open_archive(store)
     with phases.step("choose"):
-        live = [] if expiry.ignore_mirrors else flow_holds(store, archive.info.id, expiry.grace)
-        plan = plan_expiration(archive, expiry, live)
+        holds = [] if expiry.ignore_mirrors else flow_holds(store, archive.info.id, expiry.grace)
+        plan = plan_expiration(archive, expiry, holds)
     number = archive.state.number + 1 if plan.after is not plan.before else None
-    orphans, failed = Orphans(0, ()), dict[str, str]()
+    orphans = Orphans(0, ())
+    failed: dict[str, str] = {}
     if confirm:
         if number is not None:
             with phases.step("expire"):
                 number = _commit(archive, plan)
         orphans, failed = _sweep(archive, expiry.grace, lease_seconds, phases)
-    before, after = (_sums(state) for state in (plan.before, plan.after))
-    deleted = [each for each in orphans.objects if each.key not in failed]
+    segments_before, records_before, bytes_before = _sums(plan.before)
+    segments_after, records_after, bytes_after = _sums(plan.after)
+    cutoff = time_text(plan.cutoff) if plan.cutoff is not None else None
+    deleted_from = rfc3339(datetime.now(UTC) + expiry.grace) if number is not None else None
+    deleted = [orphan for orphan in orphans.objects if orphan.key not in failed]
+    deleted_bytes = sum(orphan.size for orphan in deleted)
     return ExpireReport(
         archive=archive.store.url,
         confirmed=confirm,
         expiration=number,
         restore_points=plan.fates,
-        segments=before[0] - after[0],
-        records=before[1] - after[1],
-        bytes=before[2] - after[2],
-        before=time_text(plan.cutoff) if plan.cutoff is not None else None,
+        segments=segments_before - segments_after,
+        records=records_before - records_after,
+        bytes=bytes_before - bytes_after,
+        before=cutoff,
         spared=plan.spared,
         mirrors=plan.mirrors,
-        deleted_from=rfc3339(datetime.now(UTC) + expiry.grace) if number is not None else None,
+        deleted_from=deleted_from,
         deleted=len(deleted),
-        deleted_bytes=sum(each.size for each in deleted),
+        deleted_bytes=deleted_bytes,
         unreadable=orphans.unreadable,
         failed=failed,
         seconds=phases.seconds,
@@ -288,7 +374,7 @@ def expire(
 
 
 def _sweep(archive: Archive, grace: timedelta, lease_seconds: float, phases: Phases) -> tuple[Orphans, dict[str, str]]:
-    """Delete orphans; return those that were to be deleted, and by key why one of them could not."""
+    """Delete orphans. Return all orphans that were to be deleted, and by key why an orphan could not be deleted."""
     store = archive.store
     with phases.step("find orphans"):
         cutoff = store_time(store, layout.SCRATCH.rstrip("/")) - grace.total_seconds()
@@ -296,7 +382,8 @@ def _sweep(archive: Archive, grace: timedelta, lease_seconds: float, phases: Pha
     with phases.step("sweep"):
         author = Author("sweep", "", f"{len(orphans.objects)} orphans deleted")
         archive.move(commit_sweep(store, archive.committed, orphans, author))
-    with phases.step("refresh derived files"):  # they name no segment that is deleted
+    # Before anything is deleted: derived files must not name segments that are gone.
+    with phases.step("refresh derived files"):
         refresh_under_lease(archive, "kbackup expire", lease_seconds)
     with phases.step("delete orphans"):
         failed = {each.key: each.error.message for each in delete_orphans(store, orphans)}
@@ -304,26 +391,33 @@ def _sweep(archive: Archive, grace: timedelta, lease_seconds: float, phases: Pha
 
 
 def _commit(archive: Archive, plan: ExpirationPlan) -> int:
+    """Commit an expiration; return the number of the catalog version."""
+
     def operation(state: State) -> State:
+        # Without a lease, others may have committed since the plan: a restore point may be gone, or pinned by now.
         expired = {n for n in plan.expired_points if state.point(n) is not None and n not in state.pins}
-        return expire_records(expire_points(state, expired), plan.starts)
+        without_points = expire_points(state, expired)
+        return expire_records(without_points, plan.starts)
 
     points = len(plan.expired_points)
     summary = f"{points} restore points and the records of {len(plan.starts)} partitions expired"
-    archive.move(commit(archive.store, archive.committed, operation, Author("expire", "", summary)))
+    author = Author("expire", "", summary)
+    archive.move(commit(archive.store, archive.committed, operation, author))
     return archive.state.number
 
 
 def _sums(state: State) -> tuple[int, int, int]:
     """Return the number of all segments, of their records, and of the bytes of records objects and indexes."""
     table = state.segments.read(["count", "stored"])
-    counts, stored = integers(table, "count"), integers(table, "stored")
-    return len(counts), int(counts.sum()), int((stored + 1 + ENTRY * counts).sum())
+    counts = integers(table, "count")
+    stored = integers(table, "stored")
+    sizes = stored + 1 + ENTRY * counts
+    return len(counts), int(counts.sum()), int(sizes.sum())
 
 
 def undo(store: Store, lease_seconds: float) -> ExpiryUndoReport:
-    """Take back the newest expiration, within its grace time. `RefusedError` if there is none, or where its objects
-    may be deleted already."""
+    """Undo the newest expiration within its grace time. Raises `RefusedError` if there is none, or if its objects may
+    be deleted already."""
     archive = open_archive(store)
     number = last_expiration(store, archive.committed)
     if number is None:
@@ -333,5 +427,5 @@ def undo(store: Store, lease_seconds: float) -> ExpiryUndoReport:
     known = {point.number for point in archive.restore_points}
     archive.move(commit_undo(store, archive.committed, number))
     refresh_under_lease(archive, "kbackup expire", lease_seconds)
-    back = tuple(p.number for p in archive.restore_points if p.number not in known)
-    return ExpiryUndoReport(store.url, archive.state.number, back)
+    listed_again = tuple(point.number for point in archive.restore_points if point.number not in known)
+    return ExpiryUndoReport(store.url, archive.state.number, listed_again)
