@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, takewhile
+from itertools import chain
 
 import msgspec
 
@@ -72,8 +72,12 @@ _TASK_SEGMENTS = 256
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """`restore_points` are the numbers that were looked at; none for a folder of the Java tool. `read_records`
-    and `read_bytes` are what was read back. `orphan_bytes` is the size of objects of no restore point."""
+    """The result of a verification.
+
+    `restore_points` are the numbers of the restore points that were verified; a folder of the Java tool has none.
+    `read_records` and `read_bytes` are what was read back. `orphan_bytes` is the size of the objects that belong to no
+    restore point.
+    """
 
     archive: str
     archive_id: str
@@ -90,16 +94,18 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyWork:
-    """Reads a task's segments, of which some objects are lacking; one result for all of them."""
+    """The function of tasks that read segments back. A task has segments, and the keys of their objects that are
+    lacking; it yields one result for all of its segments."""
 
     store: Store
 
     def __call__(
         self, task: tuple[Sequence[Segment], Collection[str]], progress: ProgressSender
     ) -> Iterator[SegmentResult]:
-        results = []
-        for segment in task[0]:
-            result = check_segment(self.store, segment, task[1])
+        segments, lacking = task
+        results: list[SegmentResult] = []
+        for segment in segments:
+            result = check_segment(self.store, segment, lacking)
             progress.add(result.records, result.bytes)
             results.append(result)
         yield _sum(results)
@@ -108,16 +114,17 @@ class VerifyWork:
 def verify(store: Store, point: str, quick: bool, spark: Spark, listener: ProgressListener) -> VerifyReport:
     """Verify all of an archive, or a restore point with all before it.
 
-    `point` is 'all', or a restore point (a number, a label, or 'latest'). Quick: the size of every object, and its
-    checksum where the store keeps one, without Spark. Else every segment is read back as well.
+    `point` is 'all', or a restore point (a number, a label, or 'latest'). A `quick` verification compares the size of
+    every object, and its checksum if the store keeps one, without Spark. Otherwise every segment is read back as well.
     """
-    phases, findings = Phases(listener), Findings()
+    phases = Phases(listener)
+    findings = Findings()
     with phases.step("list objects"):
-        before = takewhile(lambda entry: entry.key < layout.TOPICS, store.list())
-        sizes = {entry.key: entry.size for entry in chain(before, store.list(start_after=f"{layout.TOPICS}~"))}
+        sizes = _sizes_outside_topics(store)
     segments: Sequence[Segment]
     lacking: Collection[str]
-    if layout.ARCHIVE in sizes or any(key.startswith((layout.CATALOG, layout.POINTS)) for key in sizes):
+    is_archive = layout.ARCHIVE in sizes or any(key.startswith((layout.CATALOG, layout.POINTS)) for key in sizes)
+    if is_archive:
         archive_id, numbers, count, segments, lacking = _survey(store, sizes, point, quick, phases, findings)
     elif is_java_archive(store):
         with phases.step("files"):
@@ -129,11 +136,12 @@ def verify(store: Store, point: str, quick: bool, spark: Spark, listener: Progre
     read = SegmentResult(0, 0, ())
     if not quick:
         with phases.step("read segments"):
-            stored = (size for (size,) in rows_of(segments, "stored"))
-            parts = [segments[part] for part in cut(stored, _TASK_BYTES, _TASK_SEGMENTS)]
-            parts.sort(key=lambda part: -sum_of(part, "stored"))
-            tasks = [(part, _lacking_of(part, lacking)) for part in parts]
-            read = _sum(run_counted(spark, tasks, VerifyWork(store), listener, sum_of(segments, "count")))
+            tasks = _make_tasks(segments, lacking)
+            records = sum_of(segments, "count")
+            results = run_counted(spark, tasks, VerifyWork(store), listener, records)
+            read = _sum(results)
+    found = findings.entries.union(read.findings)
+    orphan_bytes = sum(note.bytes for note in findings.notes)
     return VerifyReport(
         archive=store.url,
         archive_id=archive_id,
@@ -142,18 +150,49 @@ def verify(store: Store, point: str, quick: bool, spark: Spark, listener: Progre
         segments=count,
         read_records=read.records,
         read_bytes=read.bytes,
-        findings=tuple(sorted(findings.entries | set(read.findings))),
+        findings=tuple(sorted(found)),
         notes=tuple(sorted(findings.notes)),
-        orphan_bytes=sum(note.bytes for note in findings.notes),
+        orphan_bytes=orphan_bytes,
         seconds=phases.seconds,
     )
+
+
+def _sizes_outside_topics(store: Store) -> dict[str, int]:
+    """Return the size of every object that is not under topics/, by key. The objects under topics/ are most of an
+    archive: they are listed later, beside the segments that they belong to."""
+    sizes: dict[str, int] = {}
+    for entry in store.list():
+        if entry.key >= layout.TOPICS:
+            break
+        sizes[entry.key] = entry.size
+    for entry in store.list(start_after=f"{layout.TOPICS}~"):
+        sizes[entry.key] = entry.size
+    return sizes
+
+
+def _make_tasks(
+    segments: Sequence[Segment], lacking: Collection[str]
+) -> list[tuple[Sequence[Segment], Collection[str]]]:
+    """Distribute segments over tasks, each with the keys of its objects that are lacking. Big tasks come first."""
+    stored_sizes = (size for (size,) in rows_of(segments, "stored"))
+    parts = [segments[part] for part in cut(stored_sizes, _TASK_BYTES, _TASK_SEGMENTS)]
+    parts.sort(key=_stored_size, reverse=True)
+    return [(part, _lacking_of(part, lacking)) for part in parts]
+
+
+def _stored_size(segments: Sequence[Segment]) -> int:
+    return sum_of(segments, "stored")
 
 
 def _survey(
     store: Store, sizes: dict[str, int], name: str, quick: bool, phases: Phases, findings: Findings
 ) -> tuple[str, tuple[int, ...], int, Segments, Collection[str]]:
-    """Return the archive's id, the restore points and the number of segments that are verified, which of them to read,
-    and their objects that are lacking. `sizes` gets the objects under topics/ that are no whole ones of segments."""
+    """Verify everything but the content of segments.
+
+    Return the archive's id, the numbers of the verified restore points, the number of their segments, the segments to
+    read, and the keys of their objects that are lacking. `sizes` gets the objects under topics/ that are not the
+    expected objects of a segment.
+    """
     with phases.step("restore points"):
         surveyed = catalog.survey(store, sizes, findings)
         archive = surveyed.archive
@@ -163,9 +202,11 @@ def _survey(
             numbers = tuple(number for number in numbers if number <= last)
         state = archive.state if archive is not None else State("")
         added = ordered([state.segments.read()], checked=True)
-        findings.entries |= {of_error(key, error) for key, error in added.segments.wrong_keys()}
+        for key, error in added.segments.wrong_keys():
+            findings.entries.add(of_error(key, error))
         catalog.check_vectors(state, surveyed.manifests, added, findings)
-        check_restores(store, sizes, archive.info.id if archive is not None else surveyed.archive_id, findings)
+        archive_id = archive.info.id if archive is not None else surveyed.archive_id
+        check_restores(store, sizes, archive_id, findings)
         check_mirrors(store, sizes, findings)
         check_drills(store, sizes, findings)
         check_verifications(store, sizes, findings)
@@ -183,7 +224,8 @@ def _survey(
         if archive is not None and surveyed.points and surveyed.whole and surveyed.documents_whole:
             derived = derived_files(archive)
         if name == "all" and archive is not None:
-            catalog.note_orphans(sizes, referred | (derived.keys() or _derived_names(sizes)), surveyed.whole, findings)
+            derived_keys = derived.keys() or _derived_names(sizes)
+            catalog.note_orphans(sizes, referred | derived_keys, surveyed.whole, findings)
         if derived and catalog.can_judge(store, surveyed):
             catalog.check_derived(store, derived, sizes, not quick, findings)
         elif surveyed.points:
@@ -192,20 +234,33 @@ def _survey(
 
 
 def _lacking_of(segments: Sequence[Segment], lacking: Collection[str]) -> Collection[str]:
-    return lacking and {each.key for pair in objects_of(segments) for each in pair if each.key in lacking}
+    """Return the keys in `lacking` that are of objects of these segments."""
+    if not lacking:  # the usual case: no key of an object is built then
+        return ()
+    keys: set[str] = set()
+    for pair in objects_of(segments):
+        keys.update(expected.key for expected in pair if expected.key in lacking)
+    return keys
 
 
 def _derived_names(sizes: Mapping[str, int]) -> set[str]:
-    """Return the objects with names of derived files, for archives whose damage hides which ones are due."""
-    names = {key: key.rpartition("/")[2] for key in sizes if layout.parse_topic_key(key) is not None}
-    parsers = (layout.parse_partition_index, layout.parse_group_offsets)
-    return {key for key, name in names.items() if any(parse(name) is not None for parse in parsers)}
+    """Return the objects that have names of derived files, for archives whose damage hides which files are expected."""
+    keys: set[str] = set()
+    for key in sizes:
+        if layout.parse_topic_key(key) is None:
+            continue
+        name = key.rpartition("/")[2]
+        if layout.parse_partition_index(name) is not None or layout.parse_group_offsets(name) is not None:
+            keys.add(key)
+    return keys
 
 
 def _sum(results: Sequence[SegmentResult]) -> SegmentResult:
-    return SegmentResult(
-        sum(r.records for r in results), sum(r.bytes for r in results), tuple(f for r in results for f in r.findings)
-    )
+    """Return one result for all of `results`."""
+    records = sum(result.records for result in results)
+    size = sum(result.bytes for result in results)
+    findings = chain.from_iterable(result.findings for result in results)
+    return SegmentResult(records, size, tuple(findings))
 
 
 def count_verification(report: VerifyReport) -> None:
@@ -216,7 +271,7 @@ def count_verification(report: VerifyReport) -> None:
     counted.put("kbackup_findings", len(report.findings))
 
 
-# Files that no restore point needs: of drills, restores, mirrors, and earlier verifications.
+# Verify files that no restore point needs: those of drills, restores, mirrors and earlier verifications.
 
 
 _KEY = re.compile(r"restores/([^/]+)/(.+)")
@@ -227,6 +282,7 @@ _BESIDE = {
     layout.OFFSETS: (layout.PLAN,),
     layout.SCHEMAS: (layout.SCHEMAS_BEFORE,),
 }
+"""Files of a restore, each with the files that must exist beside it."""
 _DOCUMENTS: dict[str, type[Document]] = {
     r"plan\.json": RestorePlan,
     r"report\.json": RestoreReport,
@@ -238,8 +294,8 @@ _DOCUMENTS: dict[str, type[Document]] = {
 
 
 def check_drills(store: Store, keys: Collection[str], findings: Findings) -> None:
-    """Each report by its own sum and its page by the report's. A page alone is of a drill that was cut off just
-    then, and is nothing wrong."""
+    """Check each report of a drill by its own sum, and its page by the sum in the report. A page without a report is
+    of a drill that was killed between writing the two, and no finding."""
     for key in keys:
         if not key.startswith(layout.DRILLS):
             continue
@@ -259,7 +315,8 @@ def check_drills(store: Store, keys: Collection[str], findings: Findings) -> Non
 
 
 def check_restores(store: Store, keys: Collection[str], archive_id: str, findings: Findings) -> None:
-    """Every file by its own sum, and that it is in the folder of its restore; what must be there beside others."""
+    """Check every file of a restore by its own sum, that it is in the folder of its restore, and that the files exist
+    which it needs beside it."""
     own = [key for key in keys if _KEY.fullmatch(key)]
     for key in own:
         folder, _, name = key.rpartition("/")
@@ -274,7 +331,7 @@ def _check_restore(store: Store, key: str, keys: Collection[str], archive_id: st
     if found is None:
         return
     restore_id, name = found.groups()
-    kind = next((kind for pattern, kind in _DOCUMENTS.items() if re.fullmatch(pattern, name)), None)
+    kind = _kind_of(name)
     with findings.catching(key):
         if kind is not None:
             document = load(kind, store.get(key), key)
@@ -285,9 +342,11 @@ def _check_restore(store: Store, key: str, keys: Collection[str], archive_id: st
         elif name == layout.OFFSETS:
             decode(store.get(key), key)
         elif _PART.fullmatch(name):
-            # the part before it must be there, and the one where its attempt began
+            # The part before this one must exist. The first part of an attempt names the part of an earlier attempt
+            # after which it began.
             folder, _, file = key.rpartition("/")
-            part, before = MapPartName.parse(file.removesuffix(".parquet")), previous_of(decode(store.get(key), key))
+            before = previous_of(decode(store.get(key), key))
+            part = MapPartName.parse(file.removesuffix(".parquet"))
             if part is not None and part.number > 0:
                 before = MapPartName(part.attempt, part.number - 1)
             if before is not None and f"{folder}/{before}.parquet" not in keys:
@@ -296,7 +355,16 @@ def _check_restore(store: Store, key: str, keys: Collection[str], archive_id: st
             findings.note(key, "is no file of a restore")
 
 
+def _kind_of(name: str) -> type[Document] | None:
+    """Return the model of a document of a restore, by the name of its file; None for other files."""
+    for pattern, kind in _DOCUMENTS.items():
+        if re.fullmatch(pattern, name):
+            return kind
+    return None
+
+
 def _check_document(document: Document, key: str, restore_id: str, archive_id: str, findings: Findings) -> None:
+    """Check that a document is of the restore, the number and the archive that its key says."""
     owner = getattr(document, "restore_id", None)
     if owner != restore_id:
         findings.add(key, f"is of restore {owner}, not of the folder it is in", CHANGED)
@@ -346,14 +414,20 @@ def check_verifications(store: Store, keys: Collection[str], findings: Findings)
 
 
 def record_verification(store: Store, report: VerifyReport, started_at: str, *, partial: bool) -> None:
-    """Store the record of a verification that has just ended; `partial`: it was of one restore point and those before.
-    A folder of the Java tool, and an archive whose id can't be read, take none."""
+    """Store the record of a verification that has just ended. A `partial` verification was of one restore point and
+    those before it. A folder of the Java tool, and an archive whose id can't be read, get no record."""
     if report.archive_id in ("", JAVA):
         return
-    scope: Scope = "partial" if partial else "full" if report.deep else "quick"
+    scope: Scope = "full" if report.deep else "quick"
+    if partial:
+        scope = "partial"
     time = started_at.replace(":", "-").replace(".", "-")
+    suffix = uuid.uuid4().hex[:8]
+    findings: list[VerificationFinding] = []
+    for finding in report.findings[:STORED_FINDINGS]:
+        findings.append(VerificationFinding(file=finding.file, message=finding.what, hint=finding.hint))
     record = Verification(
-        verification_id=f"{time}-{scope}-{uuid.uuid4().hex[:8]}",
+        verification_id=f"{time}-{scope}-{suffix}",
         archive_id=report.archive_id,
         tool=f"kbackup {__version__}",
         scope=scope,
@@ -365,9 +439,7 @@ def record_verification(store: Store, report: VerifyReport, started_at: str, *, 
         read_records=report.read_records,
         read_bytes=report.read_bytes,
         finding_count=len(report.findings),
-        findings=tuple(
-            VerificationFinding(file=f.file, message=f.what, hint=f.hint) for f in report.findings[:STORED_FINDINGS]
-        ),
+        findings=tuple(findings),
         note_count=len(report.notes),
         orphan_bytes=report.orphan_bytes,
         seconds=report.seconds,
