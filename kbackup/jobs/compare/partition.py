@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import zip_longest
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -20,14 +21,21 @@ from kbackup.formats.block import heads, windows
 from kbackup.jobs.compare.report import Comparison, Difference, DifferenceKind
 from kbackup.types import Bytes, Int64Array, RecordBlock
 
-_RUN = 8  # records in a row that are equal: from there on both sides agree
-_LEAST, _MOST = 64, 1 << 20  # records that are compared at a time
-# records ahead; equal records that are required
+_RUN = 8
+"""Both sides agree again where this many records in a row are equal."""
+_LEAST = 64
+_MOST = 1 << 20
+"""Records that are compared at a time: `_LEAST` after a difference, growing to `_MOST`."""
 _SEARCHES = ((32, _RUN), (256, _RUN), (256, 3), (4096, _RUN), (32768, _RUN))
-_WINDOW = 32 << 20  # bytes of a side in memory while the next agreement is searched
-_MOST_FAR_SEARCHES = 4  # of a partition; each reads to the next agreement, or to the end
-_PAIRED = 256  # records that are paired in their order where nothing agrees
-_MOST_DIFFERENCES = 10_000  # more: it is a topic of other records
+"""Searches for the next agreement: the records that are looked at on each side, and the equal records required."""
+_WINDOW = 32 << 20
+"""Bytes of a side in memory while the next agreement is searched."""
+_MOST_FAR_SEARCHES = 4
+"""Searches beyond the window in one partition. Each reads to the next agreement, or to the end."""
+_PAIRED = 256
+"""Records that are paired in their order where nothing agrees."""
+_MOST_DIFFERENCES = 10_000
+"""With more differences than these, the topic has other records; the comparison stops."""
 
 Unpaired = Literal["missing", "extra"]
 Open = Callable[[int], Iterator[RecordBlock]]  # the records of a partition from an offset on
@@ -69,7 +77,8 @@ class ComparedRecord(NamedTuple):
 
 
 class RecordView(NamedTuple):
-    """Records in a row; int64[n] each but `data`: where they start in it, where the body starts, where they end."""
+    """Records in a row. `data` are their bytes; `starts`, `bodies` and `ends` say where in `data` each record starts,
+    where its body starts and where it ends. All columns are int64[n]."""
 
     data: Bytes
     offsets: Int64Array
@@ -87,17 +96,34 @@ class RecordView(NamedTuple):
 
     def part(self, first: int, stop: int) -> RecordView:
         """Return the records from `first` to `stop` (exclusive; at least one), whose data begin with the first."""
-        start, end, rows = int(self.starts[first]), int(self.ends[stop - 1]), slice(first, stop)
-        starts, bodies, ends = (c[rows] - start if start else c[rows] for c in (self.starts, self.bodies, self.ends))
-        others = self.kinds[rows], self.stamps[rows]
-        return RecordView(self.data[start:end], self.offsets[rows], starts, bodies, ends, *others)
+        rows = slice(first, stop)
+        start = int(self.starts[first])
+        end = int(self.ends[stop - 1])
+        starts, bodies, ends = self.starts[rows], self.bodies[rows], self.ends[rows]
+        if start:
+            starts, bodies, ends = starts - start, bodies - start, ends - start
+        return RecordView(
+            data=self.data[start:end],
+            offsets=self.offsets[rows],
+            starts=starts,
+            bodies=bodies,
+            ends=ends,
+            kinds=self.kinds[rows],
+            stamps=self.stamps[rows],
+        )
 
     def with_more(self, more: RecordView) -> RecordView:
         """Append records. The data end with the last record of this view."""
         size = len(self.data)
-        shifts = (0, size, size, size, 0, 0)
-        columns = (np.concatenate((a, b + n)) for a, b, n in zip(self[1:], more[1:], shifts, strict=True))
-        return RecordView(np.concatenate((self.data, more.data)), *columns)
+        return RecordView(
+            data=np.concatenate((self.data, more.data)),
+            offsets=np.concatenate((self.offsets, more.offsets)),
+            starts=np.concatenate((self.starts, more.starts + size)),
+            bodies=np.concatenate((self.bodies, more.bodies + size)),
+            ends=np.concatenate((self.ends, more.ends + size)),
+            kinds=np.concatenate((self.kinds, more.kinds)),
+            stamps=np.concatenate((self.stamps, more.stamps)),
+        )
 
 
 def _field(body: bytes, at: int) -> tuple[bytes | None, int]:
@@ -107,9 +133,12 @@ def _field(body: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 class Side:
-    """Reads on as far as it is asked to. `at` is the first record of `seen` that is still to be looked at. `stamps`
-    False: timestamps are not compared (the broker sets its own). `restored`: timestamps are changed as a restore
-    changes them: 0 becomes 1, and every time is a create time."""
+    """The records of one side, read as far as they are asked for.
+
+    `seen` are the records in memory; `at` is the index of the first one that is still to be compared. Without `stamps`,
+    timestamps are not compared (the broker sets its own). With `restored`, timestamps are changed as a restore changes
+    them: 0 becomes 1, and every time is a create time.
+    """
 
     def __init__(self, opened: Open, start: int, *, stamps: bool = True, restored: bool = False) -> None:
         self._open, self._stamps, self._restored = opened, stamps, restored
@@ -244,8 +273,8 @@ class Pair(NamedTuple):
 
 
 def find_sync(one: Sequence[int], other: Sequence[int], run: int, final: bool) -> tuple[int, int] | None:
-    """Return how many records to skip on each side until the next `run` records are equal, or None. `final`: both sides
-    end with these sequences. Then fewer records are enough where they reach both ends."""
+    """Return how many records to skip on each side until the next `run` records are equal, or None. With `final`, both
+    sides end with these sequences: then fewer equal records are enough if they reach both ends."""
     matches: dict[int, list[int]] = {}
     for at, digest in enumerate(other):
         matches_of_digest = matches.setdefault(digest, [])
@@ -280,15 +309,23 @@ def pair_records(one: Sequence[int], other: Sequence[int], cost: Cost) -> list[P
     if (len(one_rest) + 1) * (len(other_rest) + 1) > _CELLS:
         pairs = [Pair(i, j) for i, j in zip_longest(one_rest, other_rest)]
     else:
-        pairs = _pair_by_cost(one_rest, other_rest, lambda i, j: 0.0 if one[i] == other[j] else 1 + cost(i, j))
-    # by the records of `one`; a record of the other side alone stays after its predecessor
+
+        def cost_of_pair(i: int, j: int) -> float:
+            return 0.0 if one[i] == other[j] else 1 + cost(i, j)
+
+        pairs = _pair_by_cost(one_rest, other_rest, cost_of_pair)
+    # Pairs are sorted by the records of `one`. A record that only the other side has stays after its predecessor.
     placed: list[tuple[int, Pair]] = []
     last = -1
-    for each in pairs:
-        last = last if each.one is None else each.one
-        placed.append((last, each))
-    placed += [(p.one if p.one is not None else -1, p) for p in moved]
-    return [each for _, each in sorted(placed, key=lambda entry: entry[0])]
+    for pair in pairs:
+        if pair.one is not None:
+            last = pair.one
+        placed.append((last, pair))
+    for pair in moved:
+        place = pair.one if pair.one is not None else -1
+        placed.append((place, pair))
+    placed.sort(key=itemgetter(0))
+    return [pair for _, pair in placed]
 
 
 def _find_moved(one: Sequence[int], other: Sequence[int]) -> list[Pair]:
@@ -362,9 +399,12 @@ def _pair_by_cost(one_rest: Sequence[int], other_rest: Sequence[int], cost: Cost
 
 
 class PartitionComparer:
-    """Compares one partition. `target_offsets`: the due offsets of the archive's records in the topic; None: unknown.
-    All differences are counted, at most `show` are named. `seen(records, bytes)` is called with the compared records of
-    the archive."""
+    """Compares one partition.
+
+    `target_offsets` are the offsets that the archive's records should have in the topic, None if they are unknown. All
+    differences are counted, `show` of them at most are named. `seen(records, bytes)` is called with the numbers of
+    compared records and bytes of the archive.
+    """
 
     def __init__(
         self,
@@ -409,7 +449,8 @@ class PartitionComparer:
             ahead = min(one.remaining, other.remaining, step)
             alike = count_equal(one, other, ahead)
             if alike:
-                sources, targets = (s.seen.offsets[s.at : s.at + alike] for s in (one, other))
+                sources = one.seen.offsets[one.at : one.at + alike]
+                targets = other.seen.offsets[other.at : other.at + alike]
                 self._count_same(sources, targets)
                 self._count_archived(alike, one.bytes_of(alike))
                 one.skip(alike)
@@ -475,8 +516,13 @@ class PartitionComparer:
     def _report_stretch(self, archived: list[int], present: list[int], last: bool) -> None:
         """Report two stretches, after which both sides agree or (`last`) the archive ends."""
         one, other = self._archive, self._topic
-        ours, theirs = cache(one.record), cache(other.record)
-        pairs = pair_records(archived, present, lambda i, j: len(_differing_fields(ours(i), theirs(j))) / 5)
+        # A table of costs asks for each record many times.
+        record_of_one, record_of_other = cache(one.record), cache(other.record)
+
+        def cost(i: int, j: int) -> float:
+            return len(_differing_fields(record_of_one(i), record_of_other(j))) / 5
+
+        pairs = pair_records(archived, present, cost)
         taken = len(present)
         while last and pairs and pairs[-1] == Pair(None, taken - 1):  # after the archive's last record
             pairs.pop()
@@ -485,8 +531,14 @@ class PartitionComparer:
             if i is not None and j is not None and not moved:
                 self._report_change(i, j)
             else:
-                kind: DifferenceKind = "missing" if j is None else "extra" if i is None else "order"
-                self._report((kind,), None if i is None else one.offset(i), None if j is None else other.offset(j))
+                source = None if i is None else one.offset(i)
+                target = None if j is None else other.offset(j)
+                kind: DifferenceKind = "order"
+                if j is None:
+                    kind = "missing"
+                elif i is None:
+                    kind = "extra"
+                self._report((kind,), source, target)
         self._count_archived(len(archived), one.bytes_of(len(archived)))
         one.skip(len(archived))
         other.skip(taken)
