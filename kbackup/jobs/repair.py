@@ -1,7 +1,7 @@
-"""The repair job: an archive that has lost files, as whole as it can be made from what is there.
+"""The repair job: make an archive that has lost files as whole as the remaining files allow.
 
-The newest whole catalog is the base. Restore points that it lacks come back where their documents are whole, damaged
-segments become losses, and what follows from the catalog is written anew. Nothing that is whole is deleted.
+The newest whole catalog is the base. Restore points that it lacks are listed again if their documents are whole,
+damaged segments become losses, and derived files are written anew. Nothing that is whole is deleted.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE_BYTES = 64 << 20
-"""So many bytes are read without Spark, which takes longer to start."""
+"""Up to this many bytes are read without Spark, which takes longer to start."""
 _TASK_BYTES = 64 << 20
 _TASK_OBJECTS = 256
 _THREADS = 4
@@ -82,12 +82,13 @@ class Mended:
 
 @dataclass(frozen=True)
 class RepairReport:
-    """Report of the changes, or (not `confirmed`) of the planned changes.
+    """The changes of a repair; if it was not `confirmed`, the changes that it would make.
 
-    `read_data`: every segment was read and its checksum compared, else only its size. `restored` restore points are
-    listed again, `lost` ones no longer; `new_point` is the newest of new restore points, of the whole segments of lost
-    ones. `losses` are segments and documents that are lost now, in words. `catalog` is the base, None if there was
-    none. An adoption counts the `segments` and `records` of its restore point.
+    With `read_data`, every segment was read and its checksum compared, otherwise only its size. `restored` are restore
+    points that are listed again, `lost` are restore points that are no longer listed. The whole segments of lost
+    restore points get new ones, of which `new_point` is the newest. `losses` says in words which segments and documents
+    are lost. `catalog` is the base, None if there was none. An adoption counts the `segments` and `records` of its
+    restore point.
     """
 
     archive: str
@@ -145,20 +146,26 @@ def repair(
     spark: Callable[[], SparkSession],
     listener: ProgressListener,
 ) -> RepairReport:
-    """Repair an archive; without `confirm` nothing is written. With `read_data` every segment is read back and held
-    against its checksum; else against its size. `NoArchiveError` if there is nothing of an archive."""
+    """Repair an archive. Without `confirm` nothing is written.
+
+    With `read_data` every segment is read back and compared with its checksum, otherwise only its size is compared.
+    Raises `NoArchiveError` if no file of an archive is there.
+    """
     if not confirm:
         dry = DryStore(store)
-        lease = HeldLease(dry, "kbackup repair", lease_seconds)  # not taken
-        return _repair(RepairJob(store, dry, confirm, read_data, spark, listener), lease)
+        lease = HeldLease(dry, "kbackup repair", lease_seconds)  # never taken: nothing is written
+        job = RepairJob(store, dry, confirm, read_data, spark, listener)
+        return _repair(job, lease)
     _check_archive_there(store)
     mended = _replace_corrupt_lease(store)
     with HeldLease(store, "kbackup repair", lease_seconds) as lease:
         guarded = GuardedStore(store, lease.check)
-        return _repair(RepairJob(store, guarded, confirm, read_data, spark, listener, mended=mended), lease)
+        job = RepairJob(store, guarded, confirm, read_data, spark, listener, mended=mended)
+        return _repair(job, lease)
 
 
 def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
+    """Do the phases of a repair; in a dry run, all writes stay in memory."""
     phases = Phases(job.listener)
     with phases.step("list objects"):
         _check_archive_there(job.store)
@@ -190,29 +197,36 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
         job.losses += rebuilder.losses
         job.mended += [Mended(key, "made anew") for key in rebuilder.made]
         _commit(job, writing, base, after)
-        if job.without_index:  # their indexes are written: they are listed now
+        if job.without_index:
+            # The commit has listed these segments, so their indexes are written now.
             listed = ordered([after.segments.read()]).segments
-            _scan_segments(job, listed.where(np.array([key in job.without_index for (key,) in listed.rows("key")])))
+            is_without_index = [key in job.without_index for (key,) in listed.rows("key")]
+            _scan_segments(job, listed.where(np.array(is_without_index)))
         _refresh_derived_files(job, writing.archive)
+    new_totals = [manifest.totals for manifest in job.new_points.values()]
+    new_segments = sum(totals.segments for totals in new_totals)
+    new_records = sum(totals.records for totals in new_totals)
+    warnings = _warnings(base, after)
     return RepairReport(
-        job.store.url,
-        info.id,
-        job.confirm,
-        job.read_data,
+        archive=job.store.url,
+        archive_id=info.id,
+        confirmed=job.confirm,
+        read_data=job.read_data,
         catalog=catalog.number if catalog is not None else None,
         restored=tuple(sorted(job.restored)),
         lost=tuple(sorted(job.lost)),
         new_point=max(job.new_points, default=None),
         losses=tuple(job.losses),
-        warnings=_warnings(base, after),
+        warnings=warnings,
         mended=tuple(sorted(set(job.mended))),
-        segments=sum(manifest.totals.segments for manifest in job.new_points.values()),
-        records=sum(manifest.totals.records for manifest in job.new_points.values()),
+        segments=new_segments,
+        records=new_records,
         seconds=phases.seconds,
     )
 
 
 def _warnings(base: RepairBase, after: State) -> tuple[str, ...]:
+    """Return a warning if catalogs are lost, and with them what no other file has."""
     catalog = base.committed.catalog
     if catalog is not None and base.lost:
         return (
@@ -252,14 +266,15 @@ def _replace_corrupt_lease(store: Store) -> list[Mended]:
         expires_at=now(),
         released=True,
     )
-    with suppress(PreconditionError, NotFoundError):  # somebody else saw to it: who holds it shows in taking it
+    # Somebody else replaced or deleted the lease meanwhile. If it is held now, taking it tells so.
+    with suppress(PreconditionError, NotFoundError):
         store.replace(layout.LOCK, dump(free), etag)
     return [Mended(layout.LOCK, "replaced by a lease that nobody holds")]
 
 
 def _archive_info(job: RepairJob, documents: Documents) -> ArchiveInfo:
-    """archive.json; where it is missing, damaged or another archive's it is written anew, under the id that everything
-    else has."""
+    """Return archive.json. If it is missing, damaged or of another archive, it is written anew with the id that the
+    other files have."""
     info = load_whole(job.store, ArchiveInfo, layout.ARCHIVE)
     ids = _ids_of_archive(job, documents)
     if info is None:
@@ -298,8 +313,8 @@ def _ids_of_archive(job: RepairJob, documents: Documents) -> Iterator[str]:
 def _scan_each(
     store: Store, mend: bool, task: Sequence[ToScan | Segment], progress: ProgressSender
 ) -> Iterator[Whole | Damaged]:
-    """A task: some records objects, each read whole; with `mend` a damaged index is written anew. A listed segment that
-    is whole, with its index, is not in the results."""
+    """Do a task: read some records objects, each whole. With `mend`, a damaged index is written anew. The results leave
+    out listed segments that are whole and have a whole index."""
     for each in task:
         item = to_scan(each.key, each.stored, each) if isinstance(each, Segment) else each
         if item is None:
@@ -319,29 +334,40 @@ def read_back(
     listener: ProgressListener,
     expected: int = 0,
 ) -> list[Whole | Damaged]:
-    """Return the results of `work` for all items: in this process where they are small, else on Spark. `expected` are
-    their records, as far as they are known."""
+    """Return the results of `work` for all items. Small items are read in this process, others on Spark. `expected` is
+    the number of their records, as far as it is known."""
     if sum(sizes) <= HERE_BYTES:
-        results = in_threads(lambda item: list(work([item], ProgressSender(None, 0))), items, _THREADS)
-        return [result for of_item in results for result in of_item]
-    parts = [*cut(sizes, _TASK_BYTES, _TASK_OBJECTS)]
-    parts.sort(key=lambda part: -sum(sizes[part]))
+
+        def work_here(item: T) -> list[Whole | Damaged]:
+            return list(work([item], ProgressSender(None, 0)))
+
+        results = in_threads(work_here, items, _THREADS)
+        return list(chain.from_iterable(results))
+    parts = list(cut(sizes, _TASK_BYTES, _TASK_OBJECTS))
+    parts.sort(key=lambda part: sum(sizes[part]), reverse=True)
     tasks = [items[part] for part in parts]
-    return run_tasks(spark(), tasks, work, lambda records, size: listener.progress(records, size, expected))
+
+    def report(records: int, size: int) -> None:
+        listener.progress(records, size, expected)
+
+    return run_tasks(spark(), tasks, work, report)
 
 
 def _scan_segments(job: RepairJob, items: Segments | list[ToScan]) -> list[Whole | Damaged]:
     """Read unlisted records objects, or listed segments."""
     if isinstance(items, Segments):
-        sizes, expected = array("q", items.integers("stored").tobytes()), sum_of(items, "count")
+        stored_sizes = items.integers("stored")
+        sizes = array("q", stored_sizes.tobytes())
+        expected = sum_of(items, "count")
     else:
-        sizes, expected = array("q", (item.size for item in items)), 0
-    scanned = read_back(items, sizes, partial(_scan_each, job.plain, job.confirm), job.spark, job.listener, expected)
-    job.mended += [
-        Mended(layout.index_key_of(each.segment.key), "rebuilt")
-        for each in scanned
-        if isinstance(each, Whole) and each.index != "whole" and each.vouched
-    ]
+        sizes = array("q", (item.size for item in items))
+        expected = 0
+    work = partial(_scan_each, job.plain, job.confirm)
+    scanned = read_back(items, sizes, work, job.spark, job.listener, expected)
+    for result in scanned:
+        if isinstance(result, Whole) and result.index != "whole" and result.vouched:
+            index_key = layout.index_key_of(result.segment.key)
+            job.mended.append(Mended(index_key, "rebuilt"))
     return scanned
 
 
