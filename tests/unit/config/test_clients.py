@@ -93,11 +93,7 @@ def test_tokens_of_jaas() -> None:
 @pytest.mark.parametrize(
     ("config", "why", "remedy"),
     [
-        (
-            'com.sun.security.auth.module.Krb5LoginModule required keyTab="hush";',
-            "Krb5LoginModule",
-            "log in by SCRAM",
-        ),
+        ('com.sun.security.auth.module.Krb5LoginModule required keyTab="hush";', "Krb5LoginModule", "log in by SCRAM"),
         ('x.OAuthBearerLoginModule required clientSecret="hush";', "OAuthBearer", "sasl.oauthbearer.method=oidc"),
         ("software.amazon.msk.auth.iam.IAMLoginModule required;", "IAMLoginModule", "ScramLoginModule"),
         (f'{SCRAM} required username="hush" password="hush" tokenauth="true";', "delegation tokens", "SCRAM"),
