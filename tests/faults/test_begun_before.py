@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.jobs.groups.undo import GroupsUndo
 from kbackup.jobs.settings.undo import SettingsUndo
 from kbackup.kafka.control.cluster import Cluster
+from scripts.dev.kafka import Broker
 from tests.faults.conftest import Counting
 from tests.support.begun import KINDS, begun_archive
 from tests.support.restores import run_restore
@@ -22,7 +24,12 @@ from tests.support.truth import in_cluster
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from scripts.dev.kafka import Broker
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """A broker of its own: the restore sets the retention of all topics for a while, and others have old records."""
+    with Broker() as own:
+        yield own
 
 
 @pytest.mark.parametrize("kind", KINDS)
