@@ -143,7 +143,8 @@ def sync_topics(flow: Flow, topics: Sequence[RemoteTopic], cluster: Cluster, *, 
     partitions to those that have fewer. `dry_run`: the target only checks whether it would make the changes."""
     # a name that is too long for Kafka would fail the request as a whole
     remotes = {topic.remote for topic in topics}
-    existing = cluster.topics(remotes & {*cluster.topic_names()})
+    # a topic that is hidden from us since it was listed is treated as the ones that are not listed, below
+    existing, _ = cluster.described_topics(remotes & {*cluster.topic_names()})
     new: dict[str, int] = {}
     growing: dict[str, int] = {}
     to_create: list[TopicToCreate] = []
