@@ -302,7 +302,7 @@ class Recovery:
 
     def _is_committed(self, name: FlowMapPartName, runs: pa.Table) -> bool:
         """Return whether the target holds the records of an offset map part. A transaction is complete or absent."""
-        rows, starts = self._long_enough({key.remote: run for key, run in by_incarnation(runs)})
+        rows, starts = self._long_enough(self._visible({key.remote: run for key, run in by_incarnation(runs)}))
         if not rows:
             return False
         whole = {tp: run for tp, run in rows.items() if starts[tp] <= int(run[1][0])}
@@ -313,6 +313,11 @@ class Recovery:
                 "delete that remote topic: the next round applies it anew, from the archive's first record",
             )
         return first_committed(self.target, layout.mirror_group(*self.names), [runs_table(whole)]) is not None
+
+    def _visible(self, runs: Mapping[TopicPartition, Runs]) -> dict[TopicPartition, Runs]:
+        """Leave out topics that are hidden from our user. They are held back, and judged when they are seen again."""
+        _, hidden = self.cluster.described_topics({tp.topic for tp in runs})
+        return {tp: run for tp, run in runs.items() if tp.topic not in hidden}
 
     def _long_enough(
         self, runs: Mapping[TopicPartition, Runs]

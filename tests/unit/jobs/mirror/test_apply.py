@@ -28,7 +28,7 @@ from kbackup.archive.restores.offset_map import (
     write_flow_map_part,
 )
 from kbackup.archive.restores.plan import UnitRange
-from kbackup.errors import ClusterError, FencedError, KbackupError
+from kbackup.errors import ClusterError, FencedError, KbackupError, UnreachableError
 from kbackup.jobs.mirror.apply import applier as applier_module
 from kbackup.jobs.mirror.apply import pending
 from kbackup.jobs.mirror.apply import session as session_module
@@ -360,6 +360,13 @@ class Target:
 
     logs: dict[TopicPartition, tuple[int, int]]
     committed: dict[TopicPartition, Collection[int]] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)
+
+    def described_topics(self, names: Iterable[str]) -> tuple[dict[str, Topic], dict[str, KbackupError]]:
+        refused: dict[str, KbackupError] = {}
+        for name in self.hidden.intersection(names):
+            refused[name] = UnreachableError(f"{name} is hidden", "give a right")
+        return self.topics(names), refused
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         topics_by_name: dict[str, Topic] = {}
@@ -444,6 +451,19 @@ def test_the_newest_position_of_a_slot_alone_is_missing(recover: Recover) -> Non
     recover.slot.load(one)
     target = Target({QUIET: (0, 107), BUSY: (0, 11)}, {QUIET: range(106), BUSY: range(10)})
     assert recover(target, {BUSY: one}) == {QUIET: 105}
+    assert recover.slot.head == two
+
+
+def test_a_topic_that_is_hidden_is_judged_when_it_is_seen_again(recover: Recover) -> None:
+    """Others go on meanwhile: it would end the round for all to ask for it."""
+    one = recover.write(1, None, {QUIET: (0, 0, 100), BUSY: (0, 0, 10)})
+    two = recover.write(2, one, {QUIET: (100, 101, 5)})
+    recover.slot.load(one)
+    target = Target({QUIET: (0, 107), BUSY: (0, 11)}, {QUIET: range(106), BUSY: range(10)}, hidden={QUIET.topic})
+    recover(target, {BUSY: one})
+    assert recover.slot.head == one
+    target.hidden.clear()
+    recover(target, {BUSY: one})
     assert recover.slot.head == two
 
 
