@@ -36,7 +36,6 @@ from kbackup.kafka.control.sockets import open_stream
 
 _SOFTWARE = {"client_software_name": "kbackup", "client_software_version": "1"}
 _VERSIONS_WITH_FEATURES = 3  # brokers since 2.4; older ones answer by version 0
-_FIRST_WITH_LIFETIME = 1  # version of SaslAuthenticate
 _SPENT = 0.8
 """The part of a login's lifetime after which a connection is not used any more: the broker would end it."""
 

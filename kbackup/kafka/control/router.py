@@ -16,7 +16,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from confluent_kafka import KafkaError
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
@@ -64,13 +64,8 @@ _FIRST_TRY_SECONDS = 3.0
 """How long each of several brokers may take to let us in, before the others are tried: most do at once, and one that
 is gone may swallow what it is sent."""
 
-CoordinatorKind = Literal[0, 1]
-"""`key_type` of FindCoordinator."""
-
-GROUP: CoordinatorKind = 0
-"""The coordinator of a group of whatever kind; share groups have the same."""
-
-TRANSACTION: CoordinatorKind = 1
+_GROUP = 0
+"""`key_type` of FindCoordinator for groups of whatever kind; share groups have the same coordinator."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +149,7 @@ class Router:
         self._controller = ANY_BROKER
         self._open: dict[int, BrokerConnection] = {}
         self._leaders: dict[TopicPartition, int] = {}
-        self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
+        self._coordinators: dict[str, int] = {}
         weakref.finalize(self, _close_all, self._open)
 
     def close(self) -> None:
@@ -609,21 +604,20 @@ def _is_leaderless(where: int | KafkaError) -> bool:
 
 
 class Coordinators(Place[str]):
-    """The things are groups, or transactional ids: their coordinators are asked."""
+    """The things are groups: their coordinators are asked."""
 
-    def __init__(self, router: Router, kind: CoordinatorKind = GROUP) -> None:
+    def __init__(self, router: Router) -> None:
         self._router = router
-        self._kind = kind
 
     def locate(self, things: Sequence[str], deadline: Deadline) -> Mapping[str, int | KafkaError]:
         known = self._router._coordinators
-        unknown = [name for name in things if (self._kind, name) not in known]
+        unknown = [name for name in things if name not in known]
         places: dict[str, int | KafkaError] = {}
         if unknown:
             places.update(self._look_up(unknown, deadline))
         for name in things:
-            if (self._kind, name) in known:
-                places[name] = known[self._kind, name]
+            if name in known:
+                places[name] = known[name]
         return places
 
     def _look_up(self, names: list[str], deadline: Deadline) -> dict[str, KafkaError]:
@@ -638,8 +632,8 @@ class Coordinators(Place[str]):
 
     def _request(self, broker: BrokerConnection, names: list[str]) -> Any:
         if broker.version_of(FindCoordinatorRequest()) >= _FIRST_WITH_MANY_KEYS:
-            return FindCoordinatorRequest(key_type=self._kind, coordinator_keys=names)
-        return FindCoordinatorRequest(key_type=self._kind, key=names[0])
+            return FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=names)
+        return FindCoordinatorRequest(key_type=_GROUP, key=names[0])
 
     def _learn(self, response: Any, names: list[str]) -> Answers[str, None]:
         if not response.coordinators and response.host:
@@ -656,10 +650,10 @@ class Coordinators(Place[str]):
 
     def _learn_one(self, name: str, found: Any) -> None:
         self._router._learn_address(found.node_id, found.host, found.port)
-        self._router._coordinators[self._kind, name] = found.node_id
+        self._router._coordinators[name] = found.node_id
 
     def forget(self, thing: str) -> None:
-        self._router._coordinators.pop((self._kind, thing), None)
+        self._router._coordinators.pop(thing, None)
 
 
 def explained(connection: Connection, error: RequestError, doing: str) -> KbackupError:
