@@ -33,6 +33,7 @@ from kbackup.jobs.mirror.flow import AppliedPosition, Flow, FlowStatus, RemoteTo
 from kbackup.jobs.replay import committed_partitions, first_committed
 from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
+from kbackup.kafka.control.topics import Topic
 from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -285,7 +286,9 @@ class Recovery:
 
         A log of the same length may hold other records: of a transaction that was aborted after the topic was
         recreated. So the last records must be there, unless retention deleted them."""
-        whole, starts = self._long_enough(last)
+        # to take a hidden topic for one that is gone would apply its records a second time: it is an error here
+        topics = self.cluster.topics({tp.topic for tp in last}) if last else {}
+        whole, starts = self._long_enough(last, topics)
         expired = {tp for tp, run in whole.items() if starts[tp] >= _end(run)}
         remaining = runs_table({tp: run for tp, run in whole.items() if tp not in expired})
         return expired | committed_partitions(self.target, layout.mirror_group(*self.names), remaining)
@@ -302,7 +305,10 @@ class Recovery:
 
     def _is_committed(self, name: FlowMapPartName, runs: pa.Table) -> bool:
         """Return whether the target holds the records of an offset map part. A transaction is complete or absent."""
-        rows, starts = self._long_enough(self._visible({key.remote: run for key, run in by_incarnation(runs)}))
+        rows_of = {key.remote: run for key, run in by_incarnation(runs)}
+        # A topic that is hidden from our user is held back, and judged when it is seen again.
+        topics, _ = self.cluster.described_topics({tp.topic for tp in rows_of})
+        rows, starts = self._long_enough(rows_of, topics)
         if not rows:
             return False
         whole = {tp: run for tp, run in rows.items() if starts[tp] <= int(run[1][0])}
@@ -314,17 +320,11 @@ class Recovery:
             )
         return first_committed(self.target, layout.mirror_group(*self.names), [runs_table(whole)]) is not None
 
-    def _visible(self, runs: Mapping[TopicPartition, Runs]) -> dict[TopicPartition, Runs]:
-        """Leave out topics that are hidden from our user. They are held back, and judged when they are seen again."""
-        _, hidden = self.cluster.described_topics({tp.topic for tp in runs})
-        return {tp: run for tp, run in runs.items() if tp.topic not in hidden}
-
     def _long_enough(
-        self, runs: Mapping[TopicPartition, Runs]
+        self, runs: Mapping[TopicPartition, Runs], topics: Mapping[str, Topic]
     ) -> tuple[dict[TopicPartition, Runs], Mapping[TopicPartition, int]]:
-        """Return the runs of partitions whose log in the target reaches to their end, and where these logs start. A
-        recreated topic may have fewer partitions."""
-        topics = self.cluster.topics({tp.topic for tp in runs}) if runs else {}
+        """Return the runs of partitions whose log in the target reaches to their end, and where these logs start.
+        `topics` are those of the target; a recreated one may have fewer partitions."""
         present = [tp for tp in runs if tp.topic in topics and tp.partition in topics[tp.topic].partitions]
         ends = self.cluster.log_ends(present, "read_uncommitted") if present else {}
         whole = {tp: runs[tp] for tp in present if ends[tp] >= _end(runs[tp])}

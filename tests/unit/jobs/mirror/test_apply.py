@@ -366,7 +366,7 @@ class Target:
         refused: dict[str, KbackupError] = {}
         for name in self.hidden.intersection(names):
             refused[name] = UnreachableError(f"{name} is hidden", "give a right")
-        return self.topics(names), refused
+        return self.topics(name for name in names if name not in refused), refused
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         topics_by_name: dict[str, Topic] = {}
