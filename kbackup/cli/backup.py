@@ -20,7 +20,7 @@ from kbackup.cli.common.options import (
     rate_option,
     source_options,
 )
-from kbackup.cli.common.output import ColumnOf, Reporter, ShownProgress
+from kbackup.cli.common.output import ColumnOf, Reporter, ShownProgress, topic_name
 from kbackup.cli.common.session import spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.jobs.common import Stop
@@ -239,12 +239,6 @@ def _show_plan(plan: Plan, reporter: Reporter) -> None:
     )
 
 
-def _topic_name(topic: TopicState) -> str:
-    if topic.incarnation == 1:
-        return topic.name
-    return f"{topic.name} (incarnation {topic.incarnation})"
-
-
 def _topic_bytes(topic: TopicState) -> str:
     return human_size(sum(partition.bytes for partition in topic.partitions))
 
@@ -252,7 +246,7 @@ def _topic_bytes(topic: TopicState) -> str:
 def _show(report: BackupReport, reporter: Reporter) -> None:
     totals = report.totals
     topic_columns: Sequence[ColumnOf[TopicState]] = (
-        ColumnOf("topic", _topic_name),
+        ColumnOf("topic", topic_name),
         ColumnOf("state", lambda topic: topic.state, importance=2),
         ColumnOf("partitions", lambda topic: len(topic.partitions), importance=1),
         ColumnOf("new records", lambda topic: report.new_records.get(topic.name, 0)),

@@ -24,7 +24,7 @@ from kbackup.cli.common.options import (
     count_option,
     state_options,
 )
-from kbackup.cli.common.output import Cell, ColumnOf, Reporter, human_age, show_window
+from kbackup.cli.common.output import Cell, ColumnOf, Reporter, human_age, show_window, topic_name
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.cli.unlock import lease_fields
 from kbackup.config.windows import moment_of
@@ -188,7 +188,7 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = F
     reporter.fields(fields)
     reporter.line()
     topic_columns: list[ColumnOf[TopicOverview]] = [
-        ColumnOf("topic", _topic_name),
+        ColumnOf("topic", topic_name),
         ColumnOf("state", lambda topic: topic.state, importance=4),
         ColumnOf("as of", lambda topic: topic.as_of or None, importance=2),
         ColumnOf("partitions", lambda topic: len(topic.partitions), importance=3),
@@ -199,13 +199,6 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = F
     reporter.warning(*(f"loss: {loss}" for loss in archived.losses))
     reporter.warning(*(f"not known: {unknown}" for unknown in archived.not_known))
     reporter.warning(*archived.warnings)
-
-
-def _topic_name(topic: TopicOverview) -> str:
-    """Return the name of a topic; a topic that was created again after a deletion has an incarnation, too."""
-    if topic.incarnation == 1:
-        return topic.name
-    return f"{topic.name} (incarnation {topic.incarnation})"
 
 
 def _deleted_field(records: int) -> tuple[str, Cell]:

@@ -22,12 +22,21 @@ from kbackup.util.times import duration_text, ms_of, time_text
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
+    from kbackup.archive.models import TopicState
+    from kbackup.archive.query.overview import TopicOverview
     from kbackup.archive.segments.window import Choice
 
 
 def human_age(moment: str) -> str:
     """Return the age of a time in RFC 3339 in its largest unit: "3h ago"; "0s ago" for a time to come."""
     return f"{duration_text(time.time() - ms_of(moment) / 1000, units=1)} ago"
+
+
+def topic_name(topic: TopicState | TopicOverview) -> str:
+    """Return the name of a topic; a topic that was created again after a deletion has an incarnation, too."""
+    if topic.incarnation == 1:
+        return topic.name
+    return f"{topic.name} (incarnation {topic.incarnation})"
 
 
 # Tables on stdout: in pipes and files all columns; on a terminal those that fit its width, the important ones first.
