@@ -38,8 +38,8 @@ COMMANDS = {
     "ui": ("ui", "Show an archive in a browser."),
     "groups": ("groups", "Show, plan, set and undo offsets of consumer groups."),
     "schemas": ("schemas", "Show, compare, export and restore schemas of a registry."),
-    "mirror": ("mirror", "Mirror clusters by MirrorMaker 2's properties file."),
-    "migrate": ("migrate", "Check, watch and archive a migration from ZooKeeper to KRaft."),
+    "mirror": ("kbackup.mirror.cli", "Mirror clusters by MirrorMaker 2's properties file."),
+    "migrate": ("kbackup.migrate.cli", "Check, watch and archive a migration from ZooKeeper to KRaft."),
     "diff": ("diff", "Compare two restore points, or one with a cluster."),
     "verify": ("verify", "Verify an archive's bytes, or a cluster against an archive."),
     "drill": ("drill", "Restore for practice, compare with the archive, and report."),
@@ -115,7 +115,7 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
 
 @click.group(
     cls=CommandGroup,
-    subcommands={name: f"{__name__}.{module}" for name, (module, _) in COMMANDS.items()},
+    subcommands={name: module if "." in module else f"{__name__}.{module}" for name, (module, _) in COMMANDS.items()},
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(

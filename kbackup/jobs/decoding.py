@@ -65,7 +65,7 @@ class Decoding:
 
     def _decoder(self, topic: str, part: str) -> Decoder | None:
         if self.mm2:
-            from kbackup.kafka.mirror_records import decoder_of
+            from kbackup.mirror.records import decoder_of
 
             if decoder := decoder_of(topic, part):
                 return decoder

@@ -18,14 +18,14 @@ from kbackup.config import HIDDEN
 from kbackup.errors import CorruptError, KbackupError, MismatchError
 from kbackup.jobs import capture
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.kafka.metadata_log.image import read_metadata_log
 from kbackup.metadata import entities
 from kbackup.metadata.differences import changed_values
 from kbackup.metadata.entities import PARTS, MetadataPart, MetadataPartName, NotCarried, Reading
 from kbackup.metadata.sources import Sources
+from kbackup.migrate.metadata_log.image import read_metadata_log
+from kbackup.migrate.zookeeper.read import document, read_zookeeper
 from kbackup.util.text import join_names
 from kbackup.util.times import now
-from kbackup.zookeeper.read import document, read_zookeeper
 
 # Compare two sources of a cluster's metadata, entity by entity. Pure.
 

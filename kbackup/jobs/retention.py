@@ -28,8 +28,8 @@ from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.table import integers
 from kbackup.errors import RefusedError
 from kbackup.formats.index import ENTRY
-from kbackup.jobs.mirror.status import flow_holds
 from kbackup.metrics.registry import Phases, ProgressListener
+from kbackup.mirror.status import flow_holds
 from kbackup.store.base import Store, store_time
 from kbackup.types import Incarnation, IncarnationPartition
 from kbackup.util.times import rfc3339, time_text

@@ -54,11 +54,11 @@ from kbackup.errors import NoArchiveError, NotFoundError
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.groups.job import GroupsBefore
 from kbackup.jobs.keys import check_data_keys
-from kbackup.jobs.mirror.flow import FlowStatus
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.schemas.documents import SchemaMap, SchemasBefore
 from kbackup.jobs.settings.write import SettingsBefore
 from kbackup.metrics.registry import Phases, ProgressListener, counted
+from kbackup.mirror.flow import FlowStatus
 from kbackup.spark.tasks import ProgressSender, Spark, run_counted
 from kbackup.store.base import Store
 from kbackup.util.system import cut, in_threads

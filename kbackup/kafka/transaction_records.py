@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kbackup.kafka.metadata_log.codec import Cursor
+from kbackup.kafka.cursor import Cursor
 from kbackup.types import CommittedOffset, TopicPartition
 
 _INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")

@@ -45,7 +45,7 @@ NEEDED = (
     "kbackup.spark.tasks",
     "kbackup.jobs.backup.task",
     "kbackup.jobs.restore.task",
-    "kbackup.jobs.mirror.apply.slots",
+    "kbackup.mirror.apply.slots",
     "kbackup.jobs.verify",
     "kbackup.store.file",
     "kbackup.store.s3.store",

@@ -425,7 +425,7 @@ class ArchiveCache:
         return numbers - far_numbers(numbers, number) == expected
 
     def _find_sections(self) -> tuple[Section, ...]:
-        from kbackup.jobs.mirror.flow import has_flows
+        from kbackup.mirror.flow import has_flows
 
         if self._archive is None:
             return tuple(section for section in SECTIONS if section.java)

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from kbackup.kafka.metadata_log import codec
-from kbackup.kafka.metadata_log.codec import RecordSchema, SchemaField
+from kbackup.migrate.metadata_log import codec
+from kbackup.migrate.metadata_log.codec import RecordSchema, SchemaField
 from scripts.dev.jars import kafka_jars
 
 CONTROL_TYPES = {

@@ -33,16 +33,6 @@ from kbackup.jobs.export.job import ExportReport
 from kbackup.jobs.groups.job import GroupsBefore, GroupsPlanReport, GroupsReport
 from kbackup.jobs.groups.undo import GroupUndoReport as GroupsUndoReport
 from kbackup.jobs.keys import HeldKeys
-from kbackup.jobs.migrate.archive import ArchiveReport, BootstrapReport
-from kbackup.jobs.migrate.preflight import PreflightReport
-from kbackup.jobs.migrate.rollback import DeletionGuard, RollbackStep
-from kbackup.jobs.migrate.states import State, Witness
-from kbackup.jobs.migrate.verify import MigrationVerifyReport as MigrationReport
-from kbackup.jobs.migrate.znodes import Sign, ZnodeContent
-from kbackup.jobs.mirror.dry_run import DryRun
-from kbackup.jobs.mirror.flow import FlowStatus
-from kbackup.jobs.mirror.positions import Translation
-from kbackup.jobs.mirror.status import FlowOverview
 from kbackup.jobs.points import LabelReport, PinReport
 from kbackup.jobs.repair import RepairReport
 from kbackup.jobs.restore.report import RestoreReport
@@ -54,6 +44,16 @@ from kbackup.jobs.settings.undo import SettingsUndone
 from kbackup.jobs.settings.write import SettingsBefore
 from kbackup.jobs.status import ArchiveStatus
 from kbackup.jobs.verify import VerifyReport
+from kbackup.migrate.archive import ArchiveReport, BootstrapReport
+from kbackup.migrate.preflight import PreflightReport
+from kbackup.migrate.rollback import DeletionGuard, RollbackStep
+from kbackup.migrate.states import State, Witness
+from kbackup.migrate.verify import MigrationVerifyReport as MigrationReport
+from kbackup.migrate.znodes import Sign, ZnodeContent
+from kbackup.mirror.dry_run import DryRun
+from kbackup.mirror.flow import FlowStatus
+from kbackup.mirror.positions import Translation
+from kbackup.mirror.status import FlowOverview
 from kbackup.schemas.base import SchemaVersion, SubjectSettings
 
 _KINDS: tuple[type[Document], ...] = (

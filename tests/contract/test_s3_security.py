@@ -21,11 +21,11 @@ from botocore.exceptions import ClientError
 from kbackup.archive import layout
 from kbackup.errors import AlreadyExistsError, DeniedError, NotFoundError, StoreError, UsageError, WrongKeyError
 from kbackup.jobs.copy import copy_archive
-from kbackup.jobs.mirror.flow import write_status
-from kbackup.jobs.mirror.status import first_status
 from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
+from kbackup.mirror.flow import write_status
+from kbackup.mirror.status import first_status
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.base import Buffer, check_conditional_writes
 from kbackup.store.crypt import CryptStore

@@ -10,7 +10,7 @@ import time
 from pyspark.sql import SparkSession
 
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.mirror.apply import applier
+from kbackup.mirror.apply import applier
 from kbackup.spark.session import build_session
 from kbackup.store import open_store
 from tests.faults import dying

@@ -21,8 +21,8 @@ from kbackup.archive.restores.offset_map import read_flow
 from kbackup.errors import FencedError, MismatchError
 from kbackup.jobs.backup.job import backup
 from kbackup.jobs.common import RETRIED
-from kbackup.jobs.mirror.apply import applier as applier_module
 from kbackup.kafka.control.cluster import Cluster
+from kbackup.mirror.apply import applier as applier_module
 from kbackup.store import S3Options, open_store
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker

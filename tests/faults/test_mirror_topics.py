@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.mirror.apply.pending import Applied, read_positions
 from kbackup.kafka.control.cluster import Cluster
+from kbackup.mirror.apply.pending import Applied, read_positions
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.faults.conftest import Take

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.kafka.metadata_log.image import read_image, read_metadata_log
+from kbackup.migrate.metadata_log.image import read_image, read_metadata_log
 from tests.support.metadata_records import check_as_printed, check_encoding, check_snapshots, parse
 
 _FOLDER = Path(__file__).parent / "metadata_log"

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from kbackup.archive.restores.offset_map import OffsetMap
-from kbackup.jobs.mirror.flow import Flow
-from kbackup.jobs.mirror.properties import load_flows
+from kbackup.mirror.flow import Flow
+from kbackup.mirror.properties import load_flows
 
 Pairs = list[tuple[int, int]]
 """(source offset, target offset) of each record that was applied, in order."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kbackup.jobs.migrate.preflight import Line, judge
-from kbackup.jobs.migrate.states import NotRead
-from kbackup.jobs.migrate.znodes import (
+from kbackup.migrate.preflight import Line, judge
+from kbackup.migrate.states import NotRead
+from kbackup.migrate.znodes import (
     ArchiveFindings,
     BrokerFindings,
     ControllerFile,

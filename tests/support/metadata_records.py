@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, MetadataRecord, RecordSchema, SchemaField
-from kbackup.kafka.metadata_log.image import MetadataImage, read_image, reading_of
-from kbackup.kafka.metadata_log.log import LogRecord, encode_batch, read_segment, read_snapshot
+from kbackup.migrate.metadata_log.codec import CONTROL_RECORDS, RECORDS, MetadataRecord, RecordSchema, SchemaField
+from kbackup.migrate.metadata_log.image import MetadataImage, read_image, reading_of
+from kbackup.migrate.metadata_log.log import LogRecord, encode_batch, read_segment, read_snapshot
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _SIMPLE: dict[str, st.SearchStrategy[Any]] = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 
-from kbackup.jobs.migrate.lag import Lag, is_written_by_kraft
-from kbackup.jobs.migrate.rollback import BrokerModes, Situation, delete_znodes
-from kbackup.jobs.migrate.states import (
+from kbackup.metadata.sources import ZooKeeperOptions
+from kbackup.migrate.lag import Lag, is_written_by_kraft
+from kbackup.migrate.rollback import BrokerModes, Situation, delete_znodes
+from kbackup.migrate.states import (
     ControllerZnode,
     KafkaState,
     LogWitness,
@@ -17,9 +18,8 @@ from kbackup.jobs.migrate.states import (
     ZnodesWitness,
     judge,
 )
-from kbackup.jobs.migrate.znodes import Sign, ZnodeContent
-from kbackup.metadata.sources import ZooKeeperOptions
-from kbackup.zookeeper.session import Answers, ZnodeData, ZooKeeperSession
+from kbackup.migrate.znodes import Sign, ZnodeContent
+from kbackup.migrate.zookeeper.session import Answers, ZnodeData, ZooKeeperSession
 
 NONE, MIGRATION, PRE, POST, ZK = (
     KafkaState[name] for name in ("NONE", "MIGRATION", "PRE_MIGRATION", "POST_MIGRATION", "ZK")

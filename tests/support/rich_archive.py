@@ -14,7 +14,7 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
-from kbackup.jobs.mirror.flow import FlowStatus, Incident, Refusal, TopicStatus, write_status
+from kbackup.mirror.flow import FlowStatus, Incident, Refusal, TopicStatus, write_status
 from kbackup.store.base import Store
 from tests.support.archives import commit_point, group_at, topic_state
 from tests.support.plain_records import Plain, block_of

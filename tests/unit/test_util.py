@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from kbackup.archive.query.selection import Selection
 from kbackup.errors import UsageError
-from kbackup.jobs.mirror.filters import compile_patterns
 from kbackup.jobs.restore.request import TopicNames
+from kbackup.mirror.filters import compile_patterns
 from kbackup.types import Bytes
 from kbackup.util.linear_regex import LinearRegex
 from kbackup.util.system import BufferPool, attempts, folder_of_all_processes, make_own, read_own, write_own

@@ -751,6 +751,6 @@ class FlowMap:
 
 def open_map(store: Store, source: str, target: str, heads: Mapping[int, FlowMapPartName] | None = None) -> FlowMap:
     """Return the offset map of a flow from its files in `store`: the store of the state, usually the archive's. `heads`
-    (`jobs.mirror.apply.pending.heads_of`) let the map have the newest part of each slot as well."""
+    (`mirror.apply.pending.heads_of`) let the map have the newest part of each slot as well."""
     flow = read_flow(store, source, target)
     return FlowMap(store, source, target, flow.slots if flow is not None else 0, heads)

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 from kbackup.archive import layout
 from kbackup.archive.models import load
 from kbackup.errors import CorruptError, NotFoundError, UsageError
-from kbackup.jobs.migrate.readings import archived_state
+from kbackup.migrate.readings import archived_state
 from kbackup.util.system import in_threads
 from kbackup.web.archive_cache import MIGRATION_POINTS
 from kbackup.web.guard import STORED_POLICY
@@ -20,7 +20,7 @@ from kbackup.web.view import GET, Number, Requested, list_page
 if TYPE_CHECKING:
     from kbackup.archive.verify.findings import Verification
     from kbackup.jobs.drill.report import DrillReport
-    from kbackup.jobs.mirror.status import MirroredTopic
+    from kbackup.mirror.status import MirroredTopic
 
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -119,7 +119,7 @@ SILENT = 600.0
 @router.api_route("/mirrors", methods=GET)
 def mirrors(request: Requested) -> HTMLResponse:
     """Show the present state, whatever restore point the other pages show."""
-    from kbackup.jobs.mirror.status import flows_of
+    from kbackup.mirror.status import flows_of
 
     archive = request.cache.snapshot().archive
     if archive is None:

@@ -69,7 +69,7 @@ class Mirror:
         def given(config: Config, **_: object) -> Iterator[Callable[[], SparkSession]]:
             yield lambda: self.spark
 
-        with mock.patch("kbackup.cli.mirror.run.spark_session", given), redirect_stdout(out), redirect_stderr(err):
+        with mock.patch("kbackup.mirror.cli.run.spark_session", given), redirect_stdout(out), redirect_stderr(err):
             ended = main(["mirror", str(file), *arguments, "--json"])
         assert ended == code, err.getvalue()
         document: dict[str, Any] = json.loads(out.getvalue())

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.mirror.status import flows_of
+from kbackup.mirror.status import flows_of
 from kbackup.store import open_store
 from tests.integration.mirror.conftest import Mirror
 from tests.integration.mirror.test_topologies import topics_of, values

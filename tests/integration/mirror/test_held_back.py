@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 )
 
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.mirror.status import FlowOverview, flows_of
+from kbackup.mirror.status import FlowOverview, flows_of
 from kbackup.store import open_store
 from scripts.dev.kafka import Broker
 from tests.integration.mirror.conftest import Mirror

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kbackup.jobs.mirror.flow import Flow, RemoteTopic
-from kbackup.jobs.mirror.settings import sync_acls, sync_configs, sync_topics
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.metadata.entities import Acl
+from kbackup.mirror.flow import Flow, RemoteTopic
+from kbackup.mirror.settings import sync_acls, sync_configs, sync_topics
 from scripts.dev.kafka import Broker
 from tests.integration.topics import wait_until
 from tests.support.flow_maps import flow_of

@@ -12,14 +12,14 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.cli import main
-from kbackup.jobs.mirror.apply.applier import Applier
-from kbackup.jobs.mirror.apply.pending import Applied, read_positions
-from kbackup.jobs.mirror.flow import Flow, RemoteTopic
-from kbackup.jobs.mirror.internal import InternalTopics, emit_checkpoints, emit_offset_syncs
-from kbackup.jobs.mirror.positions import AppliedTopics
-from kbackup.jobs.mirror.properties import load_flows
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.metrics.registry import Silent
+from kbackup.mirror.apply.applier import Applier
+from kbackup.mirror.apply.pending import Applied, read_positions
+from kbackup.mirror.flow import Flow, RemoteTopic
+from kbackup.mirror.internal import InternalTopics, emit_checkpoints, emit_offset_syncs
+from kbackup.mirror.positions import AppliedTopics
+from kbackup.mirror.properties import load_flows
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from tests.support.archives import make_archive

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import SearchStrategy
 
-from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, MetadataRecord
-from kbackup.kafka.metadata_log.image import read_metadata_log
+from kbackup.migrate.metadata_log.codec import CONTROL_RECORDS, RECORDS, MetadataRecord
+from kbackup.migrate.metadata_log.image import read_metadata_log
 from scripts.dev import metadata_schemas
 from tests.interop.metadata_log.cluster import KAFKA_3, KAFKA_4, Release, dump, files_of
 from tests.interop.metadata_log.conftest import Changed

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.kafka.metadata_log.codec import MetadataRecord, record
-from kbackup.kafka.metadata_log.image import read_metadata_log
-from kbackup.kafka.metadata_log.log import encode_batch, read_segment
+from kbackup.migrate.metadata_log.codec import MetadataRecord, record
+from kbackup.migrate.metadata_log.image import read_metadata_log
+from kbackup.migrate.metadata_log.log import encode_batch, read_segment
 from scripts.dev.kafka import Broker
 from tests.interop.metadata_log.cluster import KAFKA_3, dump, files_of
 from tests.support.metadata_records import check_as_printed, check_encoding, write_segment

@@ -9,8 +9,8 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from kbackup.kafka.metadata_log.image import read_metadata_log
 from kbackup.metadata.entities import TopicMetadata
+from kbackup.migrate.metadata_log.image import read_metadata_log
 from tests.interop.migration import content
 from tests.interop.migration.clusters import DualWrite, words
 from tests.interop.migration.conftest import DOWN

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from kbackup.archive import layout
 from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
-from kbackup.kafka.metadata_log.image import read_metadata_log
 from kbackup.metadata.sources import ZooKeeperOptions
+from kbackup.migrate.metadata_log.image import read_metadata_log
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
 from scripts.dev.zookeeper import MigratingCluster

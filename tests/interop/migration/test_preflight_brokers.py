@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.jobs.migrate.preflight import Line, judge
-from kbackup.jobs.migrate.readings import read_preflight
 from kbackup.metadata.sources import Sources
+from kbackup.migrate.preflight import Line, judge
+from kbackup.migrate.readings import read_preflight
 from scripts.dev.zookeeper import MigratingCluster
 from tests.support.secrets import make
 

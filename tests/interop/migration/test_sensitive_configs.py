@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.cli import main
-from kbackup.kafka.metadata_log.image import read_image
 from kbackup.metadata.entities import BROKER_SECRETS
+from kbackup.migrate.metadata_log.image import read_image
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
 from scripts.dev.zookeeper import FIRST_CONTROLLER, MigratingCluster

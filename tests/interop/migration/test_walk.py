@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from kbackup.cli import main
 from kbackup.metadata.sources import ZooKeeperOptions
-from kbackup.zookeeper.session import open_session
+from kbackup.migrate.zookeeper.session import open_session
 from scripts.dev.zookeeper import FIRST_CONTROLLER, MigratingCluster
 
 OTHER_CLUSTER = "b3RoZXIgY2x1c3Rlcjox"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kbackup.jobs.metadata import MetadataSide, compare, in_words
-from kbackup.kafka.metadata_log.image import read_metadata_log
 from kbackup.metadata.sources import ZooKeeperOptions
-from kbackup.zookeeper.read import read_zookeeper
+from kbackup.migrate.metadata_log.image import read_metadata_log
+from kbackup.migrate.zookeeper.read import read_zookeeper
 from scripts.dev.zookeeper import MigratingCluster
 from tests.interop.metadata_log.cluster import KAFKA_4, dump, files_of
 from tests.interop.migration import content

@@ -11,8 +11,8 @@ import pytest
 
 from kbackup.errors import MismatchError, UnreachableError
 from kbackup.metadata.entities import Reading
-from kbackup.zookeeper.read import read_zookeeper
-from kbackup.zookeeper.session import open_session
+from kbackup.migrate.zookeeper.read import read_zookeeper
+from kbackup.migrate.zookeeper.session import open_session
 from tests.interop.migration import content
 from tests.interop.migration.clusters import Filled, words
 from tests.interop.migration.conftest import MANY

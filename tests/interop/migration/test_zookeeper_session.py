@@ -12,8 +12,8 @@ from kazoo.client import KazooClient
 
 from kbackup.errors import UnreachableError, UsageError
 from kbackup.metadata.sources import ZooKeeperOptions
-from kbackup.zookeeper.read import read_zookeeper
-from kbackup.zookeeper.session import open_session
+from kbackup.migrate.zookeeper.read import read_zookeeper
+from kbackup.migrate.zookeeper.session import open_session
 from scripts.dev.process import free_ports
 from scripts.dev.secured import Authority
 from scripts.dev.zookeeper import ZooKeeper

@@ -10,10 +10,10 @@ from confluent_kafka import KafkaError, Message, Producer
 from kbackup.archive.models import Group, GroupOffset
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.offset_map import OffsetMap
-from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
-from kbackup.jobs.mirror.internal import InternalTopics, emit_checkpoints, emit_offset_syncs
-from kbackup.jobs.mirror.positions import AppliedTopics
-from kbackup.kafka.mirror_records import Checkpoint
+from kbackup.mirror.flow import AppliedPosition, Flow, RemoteTopic
+from kbackup.mirror.internal import InternalTopics, emit_checkpoints, emit_offset_syncs
+from kbackup.mirror.positions import AppliedTopics
+from kbackup.mirror.records import Checkpoint
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.support.archives import commit_point, topic_state

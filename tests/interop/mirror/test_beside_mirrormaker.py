@@ -17,13 +17,13 @@ from confluent_kafka.admin import AclBinding, AdminClient
 from msgspec.structs import astuple
 
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.mirror.apply.applier import Applier
-from kbackup.jobs.mirror.apply.pending import Applied
-from kbackup.jobs.mirror.flow import Flow
-from kbackup.jobs.mirror.settings import sync_acls, sync_configs, sync_topics
-from kbackup.jobs.mirror.topics import plan_topics, topics_of_point
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.metrics.registry import Silent
+from kbackup.mirror.apply.applier import Applier
+from kbackup.mirror.apply.pending import Applied
+from kbackup.mirror.flow import Flow
+from kbackup.mirror.settings import sync_acls, sync_configs, sync_topics
+from kbackup.mirror.topics import plan_topics, topics_of_point
 from kbackup.store import open_store
 from scripts.dev.kafka import Broker, MirrorMaker
 from scripts.dev.process import StartError

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from kbackup.jobs.mirror.flow import Flow
-from kbackup.jobs.mirror.internal import InternalTopics
-from kbackup.jobs.mirror.positions import sync_group_offsets
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.kafka.mirror_records import Checkpoint
+from kbackup.mirror.flow import Flow
+from kbackup.mirror.internal import InternalTopics
+from kbackup.mirror.positions import sync_group_offsets
+from kbackup.mirror.records import Checkpoint
 from scripts.dev.kafka import Broker
 from scripts.dev.process import Process, free_ports
 from tests.interop.mirror.mirrored import Mirrored

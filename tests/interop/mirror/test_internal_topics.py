@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kbackup.jobs.mirror.flow import Flow
-from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
 from kbackup.kafka.control.cluster import Cluster
+from kbackup.mirror.flow import Flow
+from kbackup.mirror.internal import HeartbeatClock, InternalTopics
 from scripts.dev.kafka import Broker
 from tests.interop.mirror.mirrored import Mirrored
 from tests.support.flow_maps import flow_of

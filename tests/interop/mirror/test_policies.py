@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from kbackup.jobs.mirror.filters import java_pattern
-from kbackup.jobs.mirror.flow import DefaultPolicy, IdentityPolicy
+from kbackup.mirror.filters import java_pattern
+from kbackup.mirror.flow import DefaultPolicy, IdentityPolicy
 from tests.support.java import compiled
 
 NAMES = 24_000

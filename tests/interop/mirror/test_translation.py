@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from kbackup.jobs.mirror.positions import OffsetSyncStore
-from kbackup.kafka.mirror_records import OffsetSync
+from kbackup.mirror.positions import OffsetSyncStore
+from kbackup.mirror.records import OffsetSync
 from kbackup.types import TopicPartition
 from tests.support.java import compiled
 

@@ -62,8 +62,6 @@ from kbackup.jobs.drill.report import store_report
 from kbackup.jobs.export.destination import ExportedFile, ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.groups.job import Captures, GroupBefore
 from kbackup.jobs.groups.plan import map_groups
-from kbackup.jobs.mirror.flow import write_status
-from kbackup.jobs.mirror.status import first_status
 from kbackup.jobs.points import label, pin
 from kbackup.jobs.restore.plan import make_units, plan_topic
 from kbackup.jobs.restore.report import RestoredTopic, RestoreReport
@@ -73,6 +71,8 @@ from kbackup.jobs.settings.write import SettingsCaptures
 from kbackup.jobs.verify import record_verification, verify
 from kbackup.metadata.entities import BrokerConfig, GroupConfig, NotCarried, ScramUser, TopicMetadata
 from kbackup.metrics.registry import Silent
+from kbackup.mirror.flow import write_status
+from kbackup.mirror.status import first_status
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.store.crypt.keyring import KEYS, KeyFile

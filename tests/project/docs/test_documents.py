@@ -21,8 +21,8 @@ from kbackup.cli.common.notify import notifier_for
 from kbackup.config import KEYS, VARIABLES, ConfigFiles, load
 from kbackup.config.keys import show_value
 from kbackup.config.models import Follow
-from kbackup.jobs.mirror.properties import FLOW_KEYS, OWN_KEYS
-from kbackup.jobs.mirror.reader import INTERVAL_SECONDS, rhythm_of
+from kbackup.mirror.properties import FLOW_KEYS, OWN_KEYS
+from kbackup.mirror.reader import INTERVAL_SECONDS, rhythm_of
 from kbackup.store.file import FileStore
 from kbackup.store.registry import kind_of
 from tests.project.docs.documents import DOCUMENTS, ROOT, Code, blocks, inline, kbackup_lines

@@ -19,7 +19,7 @@ from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.config.models import Backup, Follow
 from kbackup.jobs.backup.follow import _CAPTURE_EVERY
 from kbackup.jobs.backup.task import PACK_PARTITIONS
-from kbackup.jobs.mirror.reader import INTERVAL_SECONDS
+from kbackup.mirror.reader import INTERVAL_SECONDS
 from scripts.bench.requests import table
 from scripts.bench.simulate import CORES, PREFIX_RATES, PRICES, RATE, RECORD, RUN, Cluster, simulate, worked_rows
 from tests.project.docs.documents import ROOT

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kbackup.cli import main
-from kbackup.jobs.migrate import readings as states_read
 from kbackup.metadata.entities import Znode
 from kbackup.metadata.sources import ZooKeeperOptions
+from kbackup.migrate import readings as states_read
 from kbackup.store import open_store
 from kbackup.store.file import FileStore
 from tests.support.archives import commit_point, make_archive
@@ -67,7 +67,7 @@ def zookeeper(monkeypatch: pytest.MonkeyPatch) -> FakeZooKeeper:
         yield fake
 
     monkeypatch.setattr(states_read, "open_session", access)
-    monkeypatch.setattr("kbackup.zookeeper.session.open_session", access)
+    monkeypatch.setattr("kbackup.migrate.zookeeper.session.open_session", access)
     return fake
 
 

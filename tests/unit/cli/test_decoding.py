@@ -12,7 +12,7 @@ from kbackup.archive.models import TopicState
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
-from kbackup.kafka.mirror_records import Checkpoint, Heartbeat, OffsetSync
+from kbackup.mirror.records import Checkpoint, Heartbeat, OffsetSync
 from kbackup.store import open_store
 from kbackup.types import TopicPartition
 from tests.support.archives import commit_point, topic_state

@@ -16,14 +16,14 @@ import pytest
 from rich.console import Console
 
 from kbackup.cli import main
-from kbackup.cli.migrate import status
-from kbackup.cli.migrate.status import _table
-from kbackup.jobs.migrate import readings as preflight_read
-from kbackup.jobs.migrate import readings as states_read
-from kbackup.jobs.migrate.states import KafkaState, MetricsWitness, NotRead, Witnesses, judge
-from kbackup.jobs.migrate.znodes import MigrationFindings
-from kbackup.kafka.metadata_log.codec import record
-from kbackup.kafka.metadata_log.log import read_batches
+from kbackup.migrate import readings as preflight_read
+from kbackup.migrate import readings as states_read
+from kbackup.migrate.cli import status
+from kbackup.migrate.cli.status import _table
+from kbackup.migrate.metadata_log.codec import record
+from kbackup.migrate.metadata_log.log import read_batches
+from kbackup.migrate.states import KafkaState, MetricsWitness, NotRead, Witnesses, judge
+from kbackup.migrate.znodes import MigrationFindings
 from tests.support import healthy_cluster as healthy
 from tests.support.healthy_cluster import COPIED, ZOOKEEPER
 from tests.support.metadata_records import write_segment, write_snapshot

@@ -9,9 +9,9 @@ import pytest
 
 from kbackup.cli import main
 from kbackup.jobs.metadata import Asked, merge
-from kbackup.jobs.migrate import archive as archive_job
-from kbackup.jobs.migrate import verify as verify_job
 from kbackup.metadata.entities import Reading
+from kbackup.migrate import archive as archive_job
+from kbackup.migrate import verify as verify_job
 from tests.support.metadata_entities import by_log, by_zookeeper
 
 Said = pytest.CaptureFixture[str]

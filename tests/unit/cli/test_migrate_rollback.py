@@ -11,8 +11,8 @@ import pytest
 
 from kbackup.cli import main
 from kbackup.config import ConfigFiles, load
-from kbackup.jobs.migrate import rollback as rollback_read
-from kbackup.kafka.metadata_log.codec import record
+from kbackup.migrate import rollback as rollback_read
+from kbackup.migrate.metadata_log.codec import record
 from tests.support.healthy_cluster import COPIED, OF_KRAFT, ZOOKEEPER
 from tests.support.metadata_records import write_segment
 from tests.support.migration_states import FakeZooKeeper

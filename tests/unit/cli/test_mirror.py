@@ -22,23 +22,23 @@ from kbackup.cli import main
 from kbackup.cli.backup import RoundReporter
 from kbackup.cli.common.command_context import CommandContext, FlagValues, load_config
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.mirror.reporter import ApplyRoundReporter
-from kbackup.cli.mirror.run import MirrorProcess, make_halves, show_reports, start_server
 from kbackup.config.load import Setting, SettingOrigin
 from kbackup.errors import UnreachableError
 from kbackup.jobs.backup.follow import FollowReport
 from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.common import Stop
-from kbackup.jobs.mirror import positions
-from kbackup.jobs.mirror.apply.pending import Applied, Noted, PositionNote, Recreated
-from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic, write_status
-from kbackup.jobs.mirror.properties import load_flows
-from kbackup.jobs.mirror.round import RoundReport
-from kbackup.jobs.mirror.status import after_error, after_round, first_status
 from kbackup.kafka.control import cluster as control
-from kbackup.kafka.mirror_records import Checkpoint
 from kbackup.metrics.registry import counted
 from kbackup.metrics.server import JointHealth, samples
+from kbackup.mirror import positions
+from kbackup.mirror.apply.pending import Applied, Noted, PositionNote, Recreated
+from kbackup.mirror.cli.reporter import ApplyRoundReporter
+from kbackup.mirror.cli.run import MirrorProcess, make_halves, show_reports, start_server
+from kbackup.mirror.flow import AppliedPosition, RemoteTopic, write_status
+from kbackup.mirror.properties import load_flows
+from kbackup.mirror.records import Checkpoint
+from kbackup.mirror.round import RoundReport
+from kbackup.mirror.status import after_error, after_round, first_status
 from kbackup.store import open_store
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive

@@ -22,18 +22,18 @@ from kbackup.archive.query.groups import GroupsOverview
 from kbackup.archive.query.overview import ArchiveOverview, TopicOverview
 from kbackup.cli import backup, cat, diff, expire, groups, info, restore, verify
 from kbackup.cli.common.output import Cell, Column, Reporter
-from kbackup.cli.mirror import show_dry_run, status, translate
 from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.compare.report import AgainstReport
 from kbackup.jobs.diff import Diff
 from kbackup.jobs.export.job import ExportReport
 from kbackup.jobs.groups.job import GroupsPlanReport, GroupsReport
 from kbackup.jobs.groups.undo import GroupUndoReport
-from kbackup.jobs.mirror.dry_run import DryRun
-from kbackup.jobs.mirror.positions import Translation
-from kbackup.jobs.mirror.status import FlowOverview
 from kbackup.jobs.retention import ExpireReport
 from kbackup.jobs.settings.plan import Changes
+from kbackup.mirror.cli import show_dry_run, status, translate
+from kbackup.mirror.dry_run import DryRun
+from kbackup.mirror.positions import Translation
+from kbackup.mirror.status import FlowOverview
 from tests.support.printed import Kbackup, Terminal
 
 NAME = "payments.transactions.settled.europe-west.v2-retries-1"

@@ -18,10 +18,10 @@ from kbackup.config import ConfigFiles, Setting, SettingOrigin, load
 from kbackup.config.models import Backup
 from kbackup.config.windows import parse_address, parse_range, parse_rule
 from kbackup.errors import UsageError
-from kbackup.jobs.migrate.archive import archive_metadata
 from kbackup.jobs.points import remove_label
 from kbackup.metadata.sources import Sources
 from kbackup.metrics.registry import Silent
+from kbackup.migrate.archive import archive_metadata
 from kbackup.store import open_store
 from kbackup.web.archive_cache import ArchiveCache
 from tests.support.printed import Kbackup

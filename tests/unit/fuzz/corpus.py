@@ -18,8 +18,8 @@ from kbackup.archive.restores import offset_map
 from kbackup.errors import KbackupError
 from kbackup.formats.index import encode_index
 from kbackup.formats.stream import scan
-from kbackup.kafka.metadata_log.codec import CONTROL_RECORDS, RECORDS, MetadataRecord
-from kbackup.kafka.metadata_log.log import encode_batch
+from kbackup.migrate.metadata_log.codec import CONTROL_RECORDS, RECORDS, MetadataRecord
+from kbackup.migrate.metadata_log.log import encode_batch
 from kbackup.store.crypt.frames import FRAME, Cipher, encrypt_frames, new_header
 from kbackup.store.crypt.kek import LocalKek
 from kbackup.store.crypt.keyring import new_file

@@ -22,9 +22,9 @@ from kbackup.formats.frames import decode_seek_table, decompress, seek_table_siz
 from kbackup.formats.index import decode_group_offsets, decode_index, decode_partition_index, encode_index
 from kbackup.formats.record import decode
 from kbackup.formats.stream import blocks
-from kbackup.kafka.metadata_log.codec import encode_record
-from kbackup.kafka.metadata_log.image import MetadataImage, reading_of
-from kbackup.kafka.metadata_log.log import TornError, decode_batch, read_batches
+from kbackup.migrate.metadata_log.codec import encode_record
+from kbackup.migrate.metadata_log.image import MetadataImage, reading_of
+from kbackup.migrate.metadata_log.log import TornError, decode_batch, read_batches
 from kbackup.store.crypt.frames import HEADER, Cipher, decode_header, decrypt_frames, plain_size
 from kbackup.store.crypt.kek import LocalKek
 from kbackup.store.crypt.keyring import decode_file

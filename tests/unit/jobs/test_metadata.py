@@ -24,7 +24,6 @@ from kbackup.jobs.metadata import (
     sources_beside,
     with_sources,
 )
-from kbackup.kafka.metadata_log.codec import record
 from kbackup.metadata.entities import (
     BROKER_SECRETS,
     LABELS,
@@ -40,6 +39,7 @@ from kbackup.metadata.entities import (
     not_carried_entry,
 )
 from kbackup.metadata.sources import Sources
+from kbackup.migrate.metadata_log.codec import record
 from tests.support.metadata_entities import (
     BROKER_SECRET,
     acl,

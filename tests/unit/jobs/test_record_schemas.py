@@ -15,8 +15,6 @@ from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.config.models import Restore
 from kbackup.errors import ClusterError, MismatchError, RefusedError, UsageError
-from kbackup.jobs.mirror.flow import RemoteTopic
-from kbackup.jobs.mirror.schemas import MirrorSchemas
 from kbackup.jobs.schemas.records import (
     RecordOptions,
     checked_schemas,
@@ -28,6 +26,8 @@ from kbackup.jobs.schemas.records import (
 )
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
 from kbackup.jobs.schemas.write import apply_schemas
+from kbackup.mirror.flow import RemoteTopic
+from kbackup.mirror.schemas import MirrorSchemas
 from kbackup.schemas.base import RegistryOptions, SchemaVersion
 from tests.support.archives import commit_point, make_archive
 from tests.support.confluent_registry import ConfluentRegistry

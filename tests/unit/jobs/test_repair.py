@@ -33,12 +33,12 @@ from kbackup.config.models import Backup
 from kbackup.errors import CorruptError, KbackupError, LockedError, NoArchiveError, WrongKeyError
 from kbackup.formats.index import decode_index
 from kbackup.jobs.copy import copy_archive
-from kbackup.jobs.mirror.flow import write_status
-from kbackup.jobs.mirror.status import first_status
 from kbackup.jobs.status import archive_status
 from kbackup.jobs.verify import VerifyReport, record_verification
 from kbackup.library.reading import ArchiveReader
 from kbackup.metrics.registry import Silent
+from kbackup.mirror.flow import write_status
+from kbackup.mirror.status import first_status
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from kbackup.util.times import now

@@ -11,9 +11,9 @@ import pytest
 from fastapi.routing import APIRoute
 
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.mirror.flow import write_status
-from kbackup.jobs.mirror.status import first_status
 from kbackup.metadata.entities import Znode
+from kbackup.mirror.flow import write_status
+from kbackup.mirror.status import first_status
 from kbackup.store.base import Store
 from kbackup.web.app import ROUTERS, make_pages
 from kbackup.web.archive_cache import ArchiveCache

@@ -18,8 +18,6 @@ from kbackup.cli import main
 from kbackup.config.models import Backup
 from kbackup.errors import DeniedError
 from kbackup.jobs.metadata import merge
-from kbackup.jobs.migrate import archive as job
-from kbackup.jobs.migrate.archive import archive_metadata
 from kbackup.jobs.points import history
 from kbackup.jobs.verify import record_verification
 from kbackup.metadata.entities import (
@@ -33,6 +31,8 @@ from kbackup.metadata.entities import (
 )
 from kbackup.metadata.sources import Sources
 from kbackup.metrics.registry import Silent
+from kbackup.migrate import archive as job
+from kbackup.migrate.archive import archive_metadata
 from kbackup.store import open_store
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.crypt.kek import generate_key

@@ -35,11 +35,11 @@ from kbackup.jobs.backup.plan import (
 from kbackup.jobs.backup.task import BackupWork, LastRead, make_tasks
 from kbackup.jobs.capture import Live, LiveTopic
 from kbackup.jobs.compare.job import ComparedPartition, topic_blocks
-from kbackup.jobs.mirror.apply.pending import find_pending
-from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.jobs.verify import verify
 from kbackup.kafka.consume import Vanished
 from kbackup.metrics.registry import Silent
+from kbackup.mirror.apply.pending import find_pending
+from kbackup.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, Offsets, RecordBlock, TopicPartition

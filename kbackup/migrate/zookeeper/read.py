@@ -1,0 +1,400 @@
+"""The metadata of a cluster from its znodes. `CorruptError` names a znode that can't be decoded."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, TypeVar
+from urllib.parse import unquote_plus
+
+from kbackup.errors import CorruptError, MismatchError
+from kbackup.metadata import entities
+from kbackup.metadata.entities import Acl, BrokerConfig, ClientQuota, DelegationToken, NotCarried, Reading, Registration
+from kbackup.metadata.sources import ZooKeeperOptions
+from kbackup.migrate.zookeeper.session import Tree, last, open_session, read_tree
+from kbackup.util.text import join_names
+
+T = TypeVar("T")
+_HINT = "repair it with ZooKeeper's own shell; if it isn't Kafka's, check the chroot in zookeeper.connect"
+_DEFAULT = "<default>"
+
+
+def strange(path: str, why: str) -> CorruptError:
+    return CorruptError(f"znode {path} {why}", _HINT)
+
+
+def content(data: bytes) -> str:
+    """Return a znode as text, to show or to archive; bytes that are not UTF-8 become escapes such as \\xff."""
+    return data.decode("utf-8", "backslashreplace")
+
+
+def document(path: str, data: bytes | str) -> dict[str, Any]:
+    """Return the JSON object in a znode."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise strange(path, "holds no JSON object")
+    return value
+
+
+def member(path: str, values: dict[str, Any], name: str, kind: type[T]) -> T:
+    """Return a member of a JSON object in a znode. Kafka writes some numbers as text."""
+    value = values.get(name)
+    if kind is int and isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value):
+        value = int(value)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise strange(path, f"has no {name}, or one of an unknown form")
+    return value
+
+
+def texts(path: str, values: Any, name: str) -> dict[str, str]:
+    if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+        raise strange(path, f"has a {name} that isn't text by name")
+    return dict(sorted(values.items()))
+
+
+def configs(path: str, data: bytes) -> dict[str, str]:
+    """Return what a znode below /config sets; nothing for an empty one, which only has children."""
+    return texts(path, document(path, data).get("config", {}), "config") if data else {}
+
+
+def name_of(path: str, encoded: str) -> str:
+    """Return a name that Kafka's `Sanitizer` has %-encoded."""
+    try:
+        if not re.search(r"%(?![0-9A-Fa-f]{2})", encoded):
+            return unquote_plus(encoded, errors="strict")
+    except UnicodeDecodeError:
+        pass
+    raise strange(path, f"has a name that is not %-encoded UTF-8: {encoded}")
+
+
+# Parse the znodes of a part one by one; those that can't be parsed or read are named.
+
+
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Collector:
+    """`failed` and `denied`: by part, what is not carried of it, each with the path of its znode."""
+
+    tree: Tree
+    failed: dict[entities.MetadataPartName, list[str]] = field(default_factory=lambda: defaultdict(list))
+    denied: dict[entities.MetadataPartName, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def each(
+        self, part: entities.MetadataPartName, paths: Iterable[str], parse: Callable[[str, bytes], Iterable[T]]
+    ) -> tuple[T, ...]:
+        """Return all that `parse` finds in the znodes at `paths`; those that don't exist have nothing."""
+        found: list[T] = []
+        for path in paths:
+            if path in self.tree.denied:
+                self.denied[part].append(path)
+            if path in self.tree.znodes:
+                try:
+                    found += tuple(parse(path, self.tree.znodes[path]))
+                except CorruptError as error:
+                    self.failed[part].append(error.message)
+        return tuple(found)
+
+    def below(
+        self, part: entities.MetadataPartName, root: str, parse: Callable[[str, bytes], Iterable[T]], levels: int = 1
+    ) -> tuple[T, ...] | None:
+        """Collect from the znodes `levels` below `root`; None if our user may not read `root` itself."""
+        if root in self.tree.denied:
+            self.denied[part].append(root)
+            return None
+        for level in range(1, levels):  # what is below a denied znode is not even listed
+            self.each(part, (p for p in self.tree.below(root, level) if p in self.tree.denied), parse)
+        return self.each(part, self.tree.below(root, levels), parse)
+
+    def not_carried(self) -> Iterator[NotCarried]:
+        """One entry for each part that is not whole."""
+        for part in sorted(self.failed.keys() | self.denied.keys()):
+            denied = sorted(set(self.denied[part]))
+            lines = [f"znode {path} may not be read" for path in denied] + self.failed[part]
+            yield entities.not_carried_entry(part, "denied" if denied else "failed", join_names(lines, _NAMED))
+
+
+# ACLs, as AclAuthorizer keeps them. Names of resources are not encoded.
+
+
+_WORDS = {
+    "resource": entities.ACL_RESOURCES,
+    "pattern": entities.ACL_PATTERNS,
+    "permission": entities.ACL_PERMISSIONS,
+    "operation": entities.ACL_OPERATIONS,
+}
+
+
+def parse_acls(path: str, data: bytes) -> Iterator[Acl]:
+    """/kafka-acl/Topic/orders, or /kafka-acl-extended/prefixed/Topic/orders. Kafka takes an empty one for no ACL."""
+    if not data:
+        return
+    *before, kind, name = path.split("/")
+    pattern = "literal" if before[-1] == "kafka-acl" else before[-1]
+    for acl in member(path, document(path, data), "acls", list):
+        if not isinstance(acl, dict):
+            raise strange(path, "has an ACL that is no JSON object")
+        yield Acl(
+            resource=_word(path, "resource", kind),
+            name=name,
+            pattern=_word(path, "pattern", pattern),
+            principal=member(path, acl, "principal", str),
+            host=member(path, acl, "host", str),
+            operation=_word(path, "operation", member(path, acl, "operation", str)),
+            permission=_word(path, "permission", member(path, acl, "permissionType", str)),
+        )
+
+
+def _word(path: str, field: str, kafkas: str) -> str:
+    """Return Kafka's name in snake case: TransactionalId becomes transactional_id."""
+    word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kafkas).lower()
+    if word not in _WORDS[field].values():
+        raise strange(path, f"has an unknown {field}: {kafkas}")
+    return word
+
+
+# Read a cluster's own znodes: its brokers, features, delegation tokens, producer ids.
+
+
+_ENDPOINT = re.compile(r"(\w[\w.-]*)://\[?([^\]]*?)\]?:(\d{1,5})")
+
+
+def parse_registration(path: str, data: bytes) -> Iterator[Registration]:
+    broker = document(path, data)
+    if not re.fullmatch(r"\d{1,10}", last(path)):
+        raise strange(path, "is not named by the id of a broker")
+    protocols = texts(path, broker.get("listener_security_protocol_map", {}), "map of listeners")
+    listeners = []
+    for endpoint in member(path, broker, "endpoints", list):
+        parts = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
+        if parts is None:
+            raise strange(path, f"has an endpoint of an unknown form: {endpoint}")
+        name, host, port = parts.groups()
+        protocol = protocols.get(name, name)
+        listeners.append(entities.Listener(name=name, host=host, port=int(port), security_protocol=protocol))
+    rack = broker.get("rack")
+    yield Registration(
+        id=int(last(path)),
+        role="broker",
+        listeners=tuple(listeners),
+        rack=rack if isinstance(rack, str) else None,
+        alive=True,
+    )
+
+
+def parse_features(path: str, data: bytes) -> Iterator[entities.Feature]:
+    features = member(path, document(path, data), "features", dict)
+    for name, level in sorted(features.items()):
+        number = level.get("max_version_level") if isinstance(level, dict) else level
+        if type(number) is not int:
+            raise strange(path, f"has no level for the feature {name}")
+        yield entities.Feature(name=name, level=number)
+
+
+def parse_token(path: str, data: bytes) -> Iterator[DelegationToken]:
+    """Its principals are encoded, unlike the principals of ACLs. Before Kafka 3.3 the owner was always the
+    requester."""
+    token = document(path, data)
+    owner = name_of(path, member(path, token, "owner", str))
+    renewers = member(path, token, "renewers", list)
+    if not all(isinstance(renewer, str) for renewer in renewers):
+        raise strange(path, "has a renewer that is no text")
+    requester = token.get("tokenRequester")
+    yield DelegationToken(
+        id=member(path, token, "tokenId", str),
+        owner=owner,
+        requester=name_of(path, requester) if isinstance(requester, str) else owner,
+        renewers=tuple(name_of(path, renewer) for renewer in renewers),
+        issued_at=member(path, token, "issueTimestamp", int),
+        expires_at=member(path, token, "expiryTimestamp", int),
+        max_at=member(path, token, "maxTimestamp", int),
+    )
+
+
+def parse_block_end(path: str, data: bytes) -> Iterator[int]:
+    if data:
+        yield member(path, document(path, data), "block_end", int) + 1
+
+
+# Read the settings below /config: quotas of clients, SCRAM credentials, configs of brokers.
+
+
+QUOTAS: tuple[tuple[str, int, tuple[Literal["user", "client-id", "ip"], ...]], ...] = (
+    ("/config/users", 1, ("user",)),
+    ("/config/users", 3, ("user", "client-id")),  # /config/users/U/clients/C
+    ("/config/clients", 1, ("client-id",)),
+    ("/config/ips", 1, ("ip",)),
+)
+"""Where quotas are, how many levels below, and what their names there are of."""
+_SCRAM = "SCRAM-SHA-"
+_CREDENTIAL = re.compile(
+    r"salt=([A-Za-z0-9+/=]+),stored_key=([A-Za-z0-9+/=]+),server_key=([A-Za-z0-9+/=]+),iterations=(\d{1,9})"
+)
+
+
+def parse_credentials(path: str, data: bytes) -> Iterator[entities.ScramUser]:
+    for mechanism, value in configs(path, data).items():
+        if not mechanism.startswith(_SCRAM):
+            continue
+        credential = _CREDENTIAL.fullmatch(value)
+        if credential is None:
+            raise strange(path, f"has a credential for {mechanism} of an unknown form")
+        salt, stored_key, server_key, iterations = credential.groups()
+        yield entities.ScramUser(
+            user=name_of(path, last(path)),
+            mechanism=mechanism,
+            iterations=int(iterations),
+            salt=salt,
+            stored_key=stored_key,
+            server_key=server_key,
+        )
+
+
+def parse_quotas(kinds: Iterable[Literal["user", "client-id", "ip"]], path: str, data: bytes) -> Iterator[ClientQuota]:
+    """Yield the quota of a znode; none if it holds credentials alone."""
+    names = path.split("/")[3::2]
+    entity = {kind: None if name == _DEFAULT else name_of(path, name) for kind, name in zip(kinds, names, strict=True)}
+    quotas: dict[str, float] = {}
+    for name, value in configs(path, data).items():
+        if name.startswith(_SCRAM):
+            continue
+        try:
+            quotas[name] = float(value)
+        except ValueError:
+            quotas[name] = math.nan
+        if not math.isfinite(quotas[name]):
+            raise strange(path, f"has a {name} that is no number")
+    if quotas:
+        yield ClientQuota(entity=entity, quotas=quotas)
+
+
+def parse_broker_configs(path: str, data: bytes) -> Iterator[BrokerConfig]:
+    owner = last(path)
+    if owner != _DEFAULT and not re.fullmatch(r"\d{1,10}", owner):
+        raise strange(path, "is not named by the id of a broker")
+    broker = None if owner == _DEFAULT else int(owner)
+    for name, value in configs(path, data).items():  # only the brokers have the key of encrypted values
+        yield BrokerConfig(broker=broker, name=name, value=None if entities.is_encrypted(value) else value)
+
+
+# Topics: their ids, partitions, replicas and configs. Those that wait for their deletion are not among them.
+
+
+_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+
+
+def _topics(collector: Collector) -> tuple[entities.TopicMetadata, ...] | None:
+    """KRaft's copy leaves out what waits for its deletion, too."""
+    leaving = {last(path) for path in collector.tree.below("/admin/delete_topics")}
+    bodies = collector.below("topics", "/brokers/topics", lambda path, data: [(path, data)])
+    own = collector.below("topics", "/config/topics", lambda path, data: [(last(path), configs(path, data))])
+    if bodies is None or own is None:
+        return None
+    set_configs = dict(own)
+    paths = [path for path, _ in bodies if last(path) not in leaving]
+
+    def with_configs(path: str, data: bytes) -> list[entities.TopicMetadata]:
+        return [parse_topic(path, data, set_configs.get(last(path), {}))]
+
+    return collector.each("topics", paths, with_configs)
+
+
+def parse_topic(path: str, data: bytes, own: dict[str, str]) -> entities.TopicMetadata:
+    topic, name = document(path, data), last(path)
+    if not _NAME.fullmatch(name):
+        raise strange(path, "is not named as a topic can be")
+    partitions = member(path, topic, "partitions", dict)
+    if partitions.keys() != set(map(str, range(len(partitions)))):
+        raise strange(path, "has partitions that are not numbered from 0 without gaps")
+    replicas: list[tuple[int, ...]] = []
+    for number in range(len(partitions)):
+        brokers = partitions[str(number)]
+        if not isinstance(brokers, list) or not all(type(broker) is int for broker in brokers):
+            raise strange(path, f"has replicas of partition {number} that are no ids of brokers")
+        replicas.append(tuple(brokers))
+    return entities.TopicMetadata(
+        name=name,
+        id=topic["topic_id"] if isinstance(topic.get("topic_id"), str) else "",  # none before Kafka 2.8
+        partitions=len(replicas),
+        replication_factor=max(map(len, replicas), default=0),
+        internal=name in entities.INTERNAL_TOPICS,
+        configs=own,
+        replicas=tuple(replicas),
+    )
+
+
+# Read the whole metadata that a cluster keeps in ZooKeeper.
+
+
+_CONTROL = ("/controller", "/controller_epoch", "/migration")
+"""The znodes with the controller of the cluster and the state of a migration."""
+
+
+def read_zookeeper(options: ZooKeeperOptions) -> Reading:
+    """Read ZooKeeper. Znodes that can't be parsed, or that our user may not read, are named in `not_carried`.
+
+    `UnreachableError` where ZooKeeper doesn't answer, `MismatchError` if it has no cluster below the chroot."""
+    with open_session(options) as session:
+        return parse(read_tree(session))
+
+
+def parse(tree: Tree) -> Reading:
+    """Return the contents of a cluster's znodes. ZooKeeper holds neither configs of groups nor subscriptions to
+    metrics. `MismatchError` without a cluster id: the address is not a Kafka cluster's."""
+    path = "/cluster/id"
+    if path not in tree.znodes:
+        raise MismatchError(
+            f"ZooKeeper has no znode {path} that can be read, so no Kafka cluster",
+            "check the chroot at the end of zookeeper.connect",
+        )
+    collector = Collector(tree)
+    tokens = collector.below("delegation_tokens", "/delegation_token/tokens", parse_token)
+    brokers = collector.below("broker_configs", "/config/brokers", parse_broker_configs)
+    block_ends = collector.each("next_producer_id", ["/latest_producer_id_block"], parse_block_end)
+    return Reading(
+        source="zookeeper",
+        cluster_id=member(path, document(path, tree.znodes[path]), "id", str),
+        topics=_topics(collector),
+        acls=_joined(
+            collector.below("acls", "/kafka-acl", parse_acls, levels=2),
+            collector.below("acls", "/kafka-acl-extended", parse_acls, levels=3),
+        ),
+        scram_users=collector.below("scram_users", "/config/users", parse_credentials),
+        broker_configs=brokers,
+        client_quotas=_joined(
+            *(collector.below("client_quotas", root, partial(parse_quotas, kinds), n) for root, n, kinds in QUOTAS)
+        ),
+        delegation_tokens=tokens,
+        features=collector.each("features", ["/feature"], parse_features),
+        # the brokers that are alive: their znodes go with their sessions
+        registrations=collector.below("registrations", "/brokers/ids", parse_registration),
+        deletions=collector.below("deletions", "/admin/delete_topics", lambda path, _: [last(path)]),
+        next_producer_id=next(iter(block_ends), None),
+        znodes=collector.each(
+            "znodes", _CONTROL, lambda path, data: [entities.Znode(path=path, content=content(data))]
+        ),
+        not_carried=(*collector.not_carried(), *_secrets(tokens or (), brokers or ())),
+    )
+
+
+def _joined(*parts: tuple[T, ...] | None) -> tuple[T, ...] | None:
+    return None if None in parts else tuple(entity for part in parts for entity in part or ())
+
+
+def _secrets(tokens: tuple[DelegationToken, ...], brokers: tuple[BrokerConfig, ...]) -> Iterator[NotCarried]:
+    reason: entities.Reason = "not supported"
+    if tokens:
+        why = "ZooKeeper doesn't hold the HMACs"
+        yield NotCarried(part="delegation_tokens", what=entities.TOKEN_SECRETS, reason=reason, why=why)
+    if any(config.value is None for config in brokers):
+        why = "they are encrypted in ZooKeeper with the brokers' own key"
+        yield NotCarried(part="broker_configs", what=entities.BROKER_SECRETS, reason=reason, why=why)

@@ -1,0 +1,98 @@
+"""`kbackup mirror status`: show the progress of an archive's flows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kbackup.archive import layout
+from kbackup.archive.reader import open_archive
+from kbackup.cli.common.command_context import CommandContext, pass_command_context
+from kbackup.cli.common.options import archive_argument, bucket_options, key_option
+from kbackup.cli.common.output import Reporter, columns
+from kbackup.cli.common.session import archive_store
+from kbackup.errors import UsageError, suggest_name
+from kbackup.store import open_store
+from kbackup.util.text import human_duration, human_size, plural
+
+if TYPE_CHECKING:
+    from kbackup.mirror.status import FlowOverview, MirroredTopic
+
+_INCIDENTS = 5  # number of the newest to show
+
+
+@click.command("status", epilog="Example: kbackup mirror status s3://my-backups/us-west")
+@archive_argument
+@click.option("--flow", "names", multiple=True, metavar="A->B", help="Use only this flow. [repeatable]")
+@click.option("--partitions", is_flag=True, help="Show the applied position of each partition.")
+@key_option("restore.state", "--state")
+@bucket_options
+@pass_command_context
+def command(context: CommandContext, names: tuple[str, ...], partitions: bool) -> None:
+    """Show each flow of an archive: applied restore point, records and seconds behind, topics held back.
+
+    "-" is an unknown value. The command reads the archive alone.
+    """
+    from kbackup.mirror.status import flows_of
+
+    config, reporter = context.config, context.reporter
+    store = archive_store(context)
+    address = config.restore.state
+    state = (
+        open_store(address, config.stores, config.encryption.key or "", key_class=layout.key_class)
+        if address
+        else store
+    )
+    flows = flows_of(open_archive(store), state)
+    known = [flow.flow for flow in flows]
+    for name in names:
+        if name not in known:
+            hint = f"use one of {', '.join(known)}" if known else "run 'kbackup mirror' first"
+            raise UsageError(f"the archive has no status of flow {name}", suggest_name(name, known, hint))
+    flows = [flow for flow in flows if not names or flow.flow in names]
+    for at, flow in enumerate(flows):
+        if at:
+            reporter.line()
+        _show(flow, reporter)
+        if partitions:  # the next source offset to apply of each; "-" before the first record
+            rows = [
+                (topic.topic, partition, position if topic.incarnation > 0 else None)
+                for topic in flow.topics
+                for partition, position in enumerate(topic.applied)
+            ]
+            reporter.table(("topic", "partition", "applied position"), rows)
+    if not flows:
+        reporter.line("no flow of this archive has begun")
+    reporter.document({"archive": store.url, "flows": flows})
+
+
+def _held_back(topic: MirroredTopic) -> str | None:
+    """Return why a topic is held back, and since when; None if it is not."""
+    if not topic.held_back:
+        return None
+    return f"since {topic.held_since}: {topic.held_back}" if topic.held_since else topic.held_back
+
+
+def _show(flow: FlowOverview, reporter: Reporter) -> None:
+    records = "-" if flow.records_behind is None else plural(flow.records_behind, "record")
+    rate = f"{plural(flow.round_records, 'record')} ({human_size(flow.round_bytes)})"
+    last = f"{flow.round_at}: {rate} in {flow.round_seconds:.1f}s"
+    reporter.fields(
+        [
+            ("flow", flow.flow),
+            ("applied", f"restore point {flow.restore_point or '-'} of {flow.newest_restore_point or '-'}"),
+            ("behind", f"{records}, {human_duration(flow.seconds_behind)}"),
+            ("last round", last if flow.round_at else "-"),
+            ("last sign", f"{flow.written_at}, {human_duration(flow.silent_seconds)} ago"),
+        ]
+    )
+    reporter.table(
+        columns("topic, remote topic 3, partitions 2, records behind, held back 4 alarming prose"),
+        [(t.topic, t.remote, len(t.applied), t.records_behind, _held_back(t)) for t in flow.topics],
+    )
+    reporter.warning(*(f"{incident.at}: {incident.message}" for incident in flow.incidents[-_INCIDENTS:]))
+    reporter.warning(*(f"{refusal.subject}: {refusal.reason}" for refusal in flow.refusals))
+    reporter.warning(*(unmapped.words for unmapped in flow.unmapped))
+    if flow.error:
+        reporter.warning(f"the last round failed: {flow.error}")
