@@ -23,6 +23,7 @@ from kbackup.cli.common.options import common_options
 from kbackup.cli.common.output import Reporter
 from kbackup.errors import KbackupError, UsageError, without_credentials
 from kbackup.metrics.registry import counted, failed
+from kbackup.systems import systems
 from kbackup.util.text import printable_lines
 
 COMMANDS = {
@@ -38,8 +39,7 @@ COMMANDS = {
     "ui": ("ui", "Show an archive in a browser."),
     "groups": ("groups", "Show, plan, set and undo offsets of consumer groups."),
     "schemas": ("schemas", "Show, compare, export and restore schemas of a registry."),
-    "mirror": ("kbackup.mirror.cli", "Mirror clusters by MirrorMaker 2's properties file."),
-    "migrate": ("kbackup.migrate.cli", "Check, watch and archive a migration from ZooKeeper to KRaft."),
+    **{system.command: (f"{system.package}.cli", system.summary) for system in systems()},
     "diff": ("diff", "Compare two restore points, or one with a cluster."),
     "verify": ("verify", "Verify an archive's bytes, or a cluster against an archive."),
     "drill": ("drill", "Restore for practice, compare with the archive, and report."),
@@ -60,14 +60,15 @@ COMMANDS = {
     "completion": ("help_cmd:completion_command", "Print the completion script of a shell."),
     "help": ("help_cmd:help_command", "Show the help of a command."),
 }
-"""Command: (module, short help). A module with several commands is named with the object: `module:object`."""
+"""Command: (module, short help). A module with several commands is named with the object: `module:object`. Modules of
+this package are named without it."""
 
 GROUPS = {
     "Every day": ("backup", "status", "list", "check"),
     "When it burns": ("restore", "groups", "schemas", "repair", "unlock"),
     "Look into an archive": ("info", "ls", "cat", "find", "diff", "log", "ui", "export"),
     "Keep an archive": ("verify", "drill", "expire", "keep", "release", "label", "copy", "promote", "key"),
-    "Clusters": ("mirror", "migrate"),
+    "Clusters": tuple(system.command for system in systems()),
     "Set up": ("init", "config", "adopt", "completion", "help"),
 }
 """The commands by task, as help shows them."""

@@ -24,7 +24,6 @@ from kbackup.errors import EXIT_OK, KbackupError, LockedError, NoArchiveError, S
 from kbackup.jobs import capture
 from kbackup.jobs.backup.job import check_cluster
 from kbackup.jobs.capture import LiveTopic, capture_settings, offline_partitions
-from kbackup.jobs.metadata import sources_beside
 from kbackup.jobs.schemas.plan import open_registry
 from kbackup.kafka.client import Properties, librdkafka_version
 from kbackup.kafka.consume import RangeReader
@@ -40,6 +39,7 @@ from kbackup.spark.tasks import ProgressSender, Spark, run_tasks
 from kbackup.spark.workers import check_protection, is_local
 from kbackup.store import open_store
 from kbackup.store.base import Store, check_conditional_writes, encryption_of
+from kbackup.systems import metadata_sources
 from kbackup.types import OffsetRange, TopicPartition
 from kbackup.util.text import join_names, plural, words_of
 
@@ -432,7 +432,7 @@ def check(
         step.detail = "loaded"
     archive = check_archive(steps, store)
     check_source(steps, config, archive)
-    for asked in sources_beside(config.sources):  # the additional sources of metadata, as a backup reads them
+    for asked in metadata_sources(config.sources):  # the additional sources of metadata, as a backup reads them
         with steps.trying(f"source: {source_name(asked.source)}") as step:
             reading = asked.read()
             step.detail = f"{asked.name}, cluster {reading.cluster_id or 'unknown'}"

@@ -19,6 +19,7 @@ from kbackup.formats.block import select_records
 from kbackup.formats.record import Row, rows
 from kbackup.schemas.base import EXTRA, Json
 from kbackup.schemas.decoder import ByFile, Decoded, DecodedRecord, Decoder, Made, Undecoded, file_codec
+from kbackup.systems import record_decoder
 from kbackup.types import RecordBlock, TopicPartition
 
 PARTS = ("key", "value")
@@ -65,9 +66,8 @@ class Decoding:
 
     def _decoder(self, topic: str, part: str) -> Decoder | None:
         if self.mm2:
-            from kbackup.mirror.records import decoder_of
-
-            if decoder := decoder_of(topic, part):
+            decoder = record_decoder(topic, part)
+            if decoder is not None:
                 return decoder
         return self.decoders.get(part)
 

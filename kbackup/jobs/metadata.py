@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -22,8 +21,7 @@ from kbackup.metadata import entities
 from kbackup.metadata.differences import changed_values
 from kbackup.metadata.entities import PARTS, MetadataPart, MetadataPartName, NotCarried, Reading
 from kbackup.metadata.sources import Sources
-from kbackup.migrate.metadata_log.image import read_metadata_log
-from kbackup.migrate.zookeeper.read import document, read_zookeeper
+from kbackup.systems import metadata_sources
 from kbackup.util.text import join_names
 from kbackup.util.times import now
 
@@ -197,12 +195,7 @@ def mark_outdated(readings: Sequence[Reading]) -> list[Reading]:
     is, if a broker is the controller in ZooKeeper, as after a rollback."""
     if any(reading.migration == "POST_MIGRATION" for reading in readings):
         source, why = "zookeeper", "the migration has ended, and no controller writes to it"
-    elif any(
-        int(document("/controller", znode.content).get("kraftControllerEpoch", -1)) < 0
-        for reading in readings
-        for znode in reading.znodes or ()
-        if znode.path == "/controller"
-    ):
+    elif any(reading.is_led_by_broker for reading in readings):
         source, why = "controller log", "a broker is the controller, and no KRaft controller writes to it"
     else:
         return list(readings)
@@ -311,22 +304,6 @@ def _disagreements(readings: Sequence[Reading], topics_of: Reading | None) -> li
 # Read a cluster's metadata from every source that [source] names.
 
 
-class Asked(NamedTuple):
-    """A source beside the brokers: `name` for messages, and the function that reads it."""
-
-    source: entities.Source
-    name: str
-    read: Callable[[], Reading]
-
-
-def sources_beside(sources: Sources) -> Iterator[Asked]:
-    """Yield the sources that are set, beside the brokers."""
-    if zookeeper := sources.zookeeper:
-        yield Asked("zookeeper", f"ZooKeeper at {zookeeper.connect}", lambda: read_zookeeper(zookeeper))
-    if folder := sources.metadata_log:
-        yield Asked("controller log", f"the metadata log in {folder}", lambda: read_metadata_log(Path(folder)))
-
-
 def read_brokers(sources: Sources) -> tuple[Reading, int]:
     """Read every topic and the cluster from the brokers; also return the number of brokers."""
     cluster = Cluster(sources.kafka, "source")
@@ -340,7 +317,7 @@ def read_all(sources: Sources) -> Merged:
     """Read the whole metadata of a cluster. A source that can't be read is an error."""
     brokers = read_brokers(sources) if sources.kafka.get("bootstrap.servers") else None
     readings = [brokers[0]] if brokers is not None else []
-    readings += [asked.read() for asked in sources_beside(sources)]
+    readings += [asked.read() for asked in metadata_sources(sources)]
     return merge(readings, now(), brokers[1] if brokers is not None else 0)
 
 
@@ -348,7 +325,7 @@ def with_sources(of_brokers: Reading, brokers: int, sources: Sources) -> Merged:
     """Complete the brokers' metadata by the other sources. A source that can't be read is a warning, and damage where
     it is corrupt: the records of a backup are worth more."""
     captured_at, readings, warnings, damage = now(), [of_brokers], [], []
-    for asked in sources_beside(sources):
+    for asked in metadata_sources(sources):
         try:
             readings.append(asked.read())
         except MismatchError:

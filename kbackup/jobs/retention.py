@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from kbackup import systems
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.retention import expire_points, expire_records, old_starts, records_by_point
@@ -29,7 +30,6 @@ from kbackup.archive.segments.table import integers
 from kbackup.errors import RefusedError
 from kbackup.formats.index import ENTRY
 from kbackup.metrics.registry import Phases, ProgressListener
-from kbackup.mirror.status import flow_holds
 from kbackup.store.base import Store, store_time
 from kbackup.types import Incarnation, IncarnationPartition
 from kbackup.util.times import rfc3339, time_text
@@ -337,7 +337,7 @@ def expire(
     phases = Phases(listener)
     archive = open_archive(store)
     with phases.step("choose"):
-        holds = [] if expiry.ignore_mirrors else flow_holds(store, archive.info.id, expiry.grace)
+        holds = [] if expiry.ignore_mirrors else systems.retention_holds(store, archive.info.id, expiry.grace)
         plan = plan_expiration(archive, expiry, holds)
     number = archive.state.number + 1 if plan.after is not plan.before else None
     orphans = Orphans(0, ())

@@ -9,22 +9,20 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 
 import msgspec
 
-from kbackup import __version__
+from kbackup import __version__, systems
 from kbackup.archive import layout
 from kbackup.archive.catalog.state import State
 from kbackup.archive.derived import derived_files
 from kbackup.archive.identity import ANOTHER_COPY
 from kbackup.archive.java import JavaFolder
-from kbackup.archive.lease import read_lease
 from kbackup.archive.models import Document, dump, file_sum, load
 from kbackup.archive.query.java import JAVA, is_java_archive, java_topics
-from kbackup.archive.restores.offset_map import DOCUMENT, MAP_SCHEMA, FlowState, MapPartName, decode, previous_of
+from kbackup.archive.restores.offset_map import MapPartName, decode, previous_of
 from kbackup.archive.restores.plan import RestorePlan, with_segments
 from kbackup.archive.segments.table import (
     Segment,
@@ -50,7 +48,7 @@ from kbackup.archive.verify.findings import (
     of_error,
 )
 from kbackup.archive.verify.java import survey_folder
-from kbackup.errors import NoArchiveError, NotFoundError
+from kbackup.errors import NoArchiveError
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.groups.job import GroupsBefore
 from kbackup.jobs.keys import check_data_keys
@@ -58,7 +56,6 @@ from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.schemas.documents import SchemaMap, SchemasBefore
 from kbackup.jobs.settings.write import SettingsBefore
 from kbackup.metrics.registry import Phases, ProgressListener, counted
-from kbackup.mirror.flow import FlowStatus
 from kbackup.spark.tasks import ProgressSender, Spark, run_counted
 from kbackup.store.base import Store
 from kbackup.util.system import cut, in_threads
@@ -207,7 +204,7 @@ def _survey(
         catalog.check_vectors(state, surveyed.manifests, added, findings)
         archive_id = archive.info.id if archive is not None else surveyed.archive_id
         check_restores(store, sizes, archive_id, findings)
-        check_mirrors(store, sizes, findings)
+        systems.check_files(store, sizes, findings)
         check_drills(store, sizes, findings)
         check_verifications(store, sizes, findings)
         check_data_keys(store, findings)
@@ -373,26 +370,6 @@ def _check_document(document: Document, key: str, restore_id: str, archive_id: s
     named = document.archive_id if isinstance(document, RestorePlan | RestoreReport) else ""
     if named and archive_id and named != archive_id:
         findings.add(key, f"is of a restore from archive {named}, this is {archive_id}", CHANGED)
-
-
-def check_mirrors(store: Store, keys: Collection[str], findings: Findings) -> None:
-    """Check every file of a flow by its own sum. A running mirror deletes the offset-map parts that it has folded."""
-
-    def check(key: str) -> None:
-        name = key.rpartition("/")[2]
-        with findings.catching(key), suppress(NotFoundError):
-            if name == layout.STATUS:
-                load(FlowStatus, store.get(key), key)
-            elif name == DOCUMENT:
-                load(FlowState, store.get(key), key)
-            elif name == layout.LOCK:
-                read_lease(store, key)
-            elif name.endswith(".parquet"):
-                decode(store.get(key), key, MAP_SCHEMA)
-            else:
-                findings.note(key, "is no file of a mirror")
-
-    in_threads(check, (key for key in keys if key.startswith(layout.MIRRORS)))
 
 
 def check_verifications(store: Store, keys: Collection[str], findings: Findings) -> None:

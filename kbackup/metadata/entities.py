@@ -289,7 +289,8 @@ class Reading:
 
     `not_carried` has the reasons, unless the source never has the part. `outdated`: why the source is no longer the
     truth of the cluster, such as ZooKeeper after a migration; "" where it is. `migration`: Kafka's word for the state
-    of the migration, from a metadata log that has it."""
+    of the migration, from a metadata log that has it. `is_led_by_broker`: by ZooKeeper, a broker is the controller, not
+    a KRaft controller."""
 
     source: Source
     cluster_id: str
@@ -309,6 +310,7 @@ class Reading:
     not_carried: tuple[NotCarried, ...] = ()
     outdated: str = ""
     migration: str = ""
+    is_led_by_broker: bool = False
 
     def source_of(self, part: MetadataPartName) -> Source:
         """Return the source of each part."""

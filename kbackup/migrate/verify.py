@@ -22,10 +22,10 @@ from kbackup.jobs.metadata import (
     merge,
     not_compared,
     read_brokers,
-    sources_beside,
 )
 from kbackup.metadata.entities import BROKER_SECRETS, Reading, source_name
 from kbackup.metadata.sources import Sources
+from kbackup.systems import metadata_sources
 
 _LEADERS = "leaders and in-sync replicas"
 _PAUSE = 1.0  # s between two looks
@@ -116,7 +116,7 @@ def _read_sides(sources: Sources) -> list[Reading]:
     readings: list[Reading] = []
     if sources.kafka.get("bootstrap.servers"):
         readings.append(read_brokers(sources)[0])
-    readings += [asked.read() for asked in sources_beside(sources)]
+    readings += [asked.read() for asked in metadata_sources(sources)]
     check_one_cluster(readings)
     return mark_outdated(readings)
 

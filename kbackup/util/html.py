@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
 
 from kbackup.util.text import printable
 
 
-def templates(package: str) -> Environment:
-    """Return the templates of `package`. Everything is escaped, and a name that is missing is an error."""
+def templates(package: str, others: Sequence[Path] = ()) -> Environment:
+    """Return the templates of `package`, and those in `others`: folders of templates that extend them.
+
+    Everything is escaped, and a name that is missing is an error.
+    """
+    own = PackageLoader(package)
     return Environment(
-        loader=PackageLoader(package),
+        loader=ChoiceLoader([own, FileSystemLoader(others)]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -11,13 +11,14 @@ from typing import Any
 from urllib.parse import quote
 
 from anyio.to_thread import current_default_thread_limiter
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from kbackup import systems
 from kbackup.archive.models import Schemas
 from kbackup.errors import KbackupError, NoArchiveError, StoreError, UnreachableError, UsageError
 from kbackup.jobs.decoding import Decoding
@@ -30,7 +31,6 @@ from kbackup.web.view import BadInputError, RestoreCommand, page_request
 
 log = logging.getLogger(__name__)
 
-ROUTERS = tuple(each.router for each in (points, topics, records, schemas, search, status, restore))
 THREADS = 8
 """Number of pages rendered at the same time: each may hold a few pages of records in memory."""
 
@@ -56,6 +56,15 @@ _TITLES = {
 }
 
 
+def routers() -> list[APIRouter]:
+    """Return the routers of all pages: the core's, and those of systems."""
+    core = (points, topics, records, schemas, search, status, restore)
+    found = [each.router for each in core]
+    for page_of_system in systems.pages():
+        found.append(page_of_system.router)
+    return found
+
+
 def make_app(
     cache: ArchiveCache, access: Access, restore_command: RestoreCommand, decoder: FieldDecoder | None = None
 ) -> Guard:
@@ -69,7 +78,7 @@ def make_pages(cache: ArchiveCache, restore_command: RestoreCommand, decoder: Fi
     app.state.cache = cache
     app.state.restore_command = restore_command
     app.state.decoder = decoder if decoder is not None else FieldDecoder(_without_schemas)
-    for router in ROUTERS:
+    for router in routers():
         app.include_router(router)
     files = Path(str(resources.files("kbackup.web").joinpath("static")))
     app.mount("/static", _Static(directory=files), name="static")

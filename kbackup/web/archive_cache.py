@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from kbackup import systems
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import far_numbers
 from kbackup.archive.catalog.labels import is_label
@@ -227,9 +228,6 @@ class ArchiveSnapshot:
 
 log = logging.getLogger(__name__)
 
-MIGRATION_POINTS = 20
-"""Number of restore points, the newest, whose metadata is searched for znodes."""
-
 
 class Section(NamedTuple):
     """A section of the navigation: `key` opens it. `java`: a folder of the Java tool has it, too."""
@@ -257,10 +255,8 @@ SECTIONS = (
     Section("diff", "Differences", "d"),
     Section("history", "History", "h"),
     Section("drills", "Drills", "i"),
-    Section("mirrors", "Mirrors", "m"),
-    Section("migration", "Migration", "z"),
 )
-"""Schemas, mirrors and migrations have one only in archives that hold any."""
+"""The sections of the core. Schemas have one only in archives that hold any; pages of systems follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +307,7 @@ class ArchiveCache:
         self._points: list[PointOverview] = []
         self._expired: list[int] = []
         self._snapshots: OrderedDict[int, ArchiveSnapshot] = OrderedDict()
-        self._znodes: dict[int, bool] = {}  # by restore point: its metadata is read once
+        self._system_pages = systems.pages()
         self._status_at = -FRESH_STATUS
         self.verdict: Verdict | None = None
         """The verdict of the last check; None for a folder of the Java tool."""
@@ -425,36 +421,17 @@ class ArchiveCache:
         return numbers - far_numbers(numbers, number) == expected
 
     def _find_sections(self) -> tuple[Section, ...]:
-        from kbackup.mirror.flow import has_flows
-
-        if self._archive is None:
+        archive = self._archive
+        if archive is None:
             return tuple(section for section in SECTIONS if section.java)
-        head = self._archive.head
-        # Most archives have none of these: an empty page would only make the navigation longer.
-        rare = {
-            "schemas": head is not None and head.schemas is not None,
-            "mirrors": has_flows(self.store),
-            "migration": self._has_migration(self._archive),
-        }
-        return tuple(section for section in SECTIONS if rare.get(section.name, True))
-
-    def _has_migration(self, archive: Archive) -> bool:
-        """Return whether a restore point holds znodes: the newest, or one of metadata alone among the last ones.
-
-        'kbackup migrate archive' makes restore points of metadata alone."""
-        points = archive.restore_points[-MIGRATION_POINTS:]
-        candidates = set()
-        for point in points:
-            holds_metadata_alone = not point.topics and not point.segments
-            if point is points[-1] or holds_metadata_alone:
-                candidates.add(point.number)
-        self._znodes = {number: held for number, held in self._znodes.items() if number in candidates}
-        for number in candidates - self._znodes.keys():
-            try:
-                self._znodes[number] = archive.metadata(number).znodes is not None
-            except KbackupError as error:  # its own page shows the error; the others stay readable
-                log.warning("restore point %s: %s", number, error)
-        return any(self._znodes.values())
+        # Most archives have no schemas, mirrors or migration: an empty page would only make the navigation longer.
+        head = archive.head
+        has_schemas = head is not None and head.schemas is not None
+        sections = [section for section in SECTIONS if section.name != "schemas" or has_schemas]
+        for page in self._system_pages:
+            if page.has_content(archive):
+                sections.append(Section(page.name, page.title, page.key))
+        return tuple(sections)
 
     def _judge(self, archive: Archive) -> Verdict:
         """Return the verdict now; an error is one, too, as the other pages must stay readable."""

@@ -19,7 +19,7 @@ from jinja2 import Environment
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
-from kbackup import __version__
+from kbackup import __version__, systems
 from kbackup.archive.query.selection import exact_entry
 from kbackup.util.html import templates
 from kbackup.util.text import ends, human_count, human_size, json_sign, plural, printable, printable_lines
@@ -424,7 +424,7 @@ def _hex(data: bytes, most: int, note: str = "") -> Shown:
 @cache
 def environment() -> Environment:
     """Return the templates of pages, with the filters and functions that they use."""
-    jinja = templates("kbackup.web")
+    jinja = templates("kbackup.web", [page.templates for page in systems.pages()])
     for filter_ in (count, size, when, ago, short, name, key):
         jinja.filters[filter_.__name__] = filter_
     jinja.filters |= {"duration": duration_text, "plain_size": human_size, "entry": exact_entry}

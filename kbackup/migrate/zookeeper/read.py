@@ -360,6 +360,7 @@ def parse(tree: Tree) -> Reading:
     tokens = collector.below("delegation_tokens", "/delegation_token/tokens", parse_token)
     brokers = collector.below("broker_configs", "/config/brokers", parse_broker_configs)
     block_ends = collector.each("next_producer_id", ["/latest_producer_id_block"], parse_block_end)
+    znodes = collector.each("znodes", _CONTROL, lambda path, data: [entities.Znode(path=path, content=content(data))])
     return Reading(
         source="zookeeper",
         cluster_id=member(path, document(path, tree.znodes[path]), "id", str),
@@ -379,11 +380,19 @@ def parse(tree: Tree) -> Reading:
         registrations=collector.below("registrations", "/brokers/ids", parse_registration),
         deletions=collector.below("deletions", "/admin/delete_topics", lambda path, _: [last(path)]),
         next_producer_id=next(iter(block_ends), None),
-        znodes=collector.each(
-            "znodes", _CONTROL, lambda path, data: [entities.Znode(path=path, content=content(data))]
-        ),
+        znodes=znodes,
         not_carried=(*collector.not_carried(), *_secrets(tokens or (), brokers or ())),
+        is_led_by_broker=_is_led_by_broker(znodes or ()),
     )
+
+
+def _is_led_by_broker(znodes: Iterable[entities.Znode]) -> bool:
+    """Return whether the controller of /controller is a broker: a KRaft controller writes its epoch there."""
+    for znode in znodes:
+        if znode.path == "/controller":
+            controller = document(znode.path, znode.content)
+            return int(controller.get("kraftControllerEpoch", -1)) < 0
+    return False
 
 
 def _joined(*parts: tuple[T, ...] | None) -> tuple[T, ...] | None:

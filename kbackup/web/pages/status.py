@@ -1,4 +1,4 @@
-"""The pages of status, drills, mirrors and migrations."""
+"""The pages of status and drills."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ from starlette.responses import HTMLResponse, Response
 from kbackup.archive import layout
 from kbackup.archive.models import load
 from kbackup.errors import CorruptError, NotFoundError, UsageError
-from kbackup.migrate.readings import archived_state
 from kbackup.util.system import in_threads
-from kbackup.web.archive_cache import MIGRATION_POINTS
 from kbackup.web.guard import STORED_POLICY
 from kbackup.web.view import GET, Number, Requested, list_page
 
 if TYPE_CHECKING:
     from kbackup.archive.verify.findings import Verification
     from kbackup.jobs.drill.report import DrillReport
-    from kbackup.mirror.status import MirroredTopic
 
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -105,48 +102,3 @@ def _read_all(
             return error
 
     return in_threads(try_read, entries, _THREADS)
-
-
-# The page of flows that mirror the archive: their progress and incidents.
-
-
-MOST_FLOWS = 200
-"""Number of topics and incidents of each flow."""
-SILENT = 600.0
-"""Seconds without a sign of life after which a flow counts as stopped: ten times the longest pause."""
-
-
-@router.api_route("/mirrors", methods=GET)
-def mirrors(request: Requested) -> HTMLResponse:
-    """Show the present state, whatever restore point the other pages show."""
-    from kbackup.mirror.status import flows_of
-
-    archive = request.cache.snapshot().archive
-    if archive is None:
-        raise UsageError("a folder of the Java tool has no mirrors", "make an archive of it: 'kbackup adopt'")
-    flows = []
-    for flow in flows_of(archive, request.cache.store):
-        flows.append((flow, sorted(flow.topics, key=_urgency)))
-    return request.page("mirrors.html", "mirrors", flows=flows, most=MOST_FLOWS, silent=SILENT)
-
-
-def _urgency(topic: MirroredTopic) -> tuple[bool, int, str]:
-    """Order topics that are held back first, then those that are farthest behind."""
-    return not topic.held_back, -topic.records_behind, topic.topic
-
-
-# The page of a migration from ZooKeeper to KRaft: its state at the newest restore points with znodes.
-
-
-@router.api_route("/migration", methods=GET)
-def migration(request: Requested) -> HTMLResponse:
-    """Show the newest restore points, whatever restore point the other pages show."""
-    archive = request.cache.snapshot().archive
-    if archive is None:
-        raise UsageError("a folder of the Java tool has no metadata", "make an archive of it: 'kbackup adopt'")
-    rows = []
-    for row in reversed(archive.restore_points[-MIGRATION_POINTS:]):
-        metadata = archive.metadata(row.number)
-        if (report := archived_state(metadata)) is not None:
-            rows.append((row, metadata, report))
-    return request.page("migration.html", "migration", rows=rows, most=MIGRATION_POINTS)

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from kbackup.cli import main
-from kbackup.jobs.metadata import Asked, merge
+from kbackup.jobs.metadata import merge
 from kbackup.metadata.entities import Reading
 from kbackup.migrate import archive as archive_job
 from kbackup.migrate import verify as verify_job
+from kbackup.systems import MetadataSource
 from tests.support.metadata_entities import by_log, by_zookeeper
 
 Said = pytest.CaptureFixture[str]
@@ -25,8 +26,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cluster(monkeypatch: pytest.MonkeyPatch, *readings: Reading) -> None:
     """Whatever is asked, these answer."""
-    asked = [Asked(r.source, r.source, lambda r=r: r) for r in readings]  # type: ignore[misc]  # bound now
-    monkeypatch.setattr(verify_job, "sources_beside", lambda sources: asked)
+    asked = [MetadataSource(r.source, r.source, lambda r=r: r) for r in readings]  # type: ignore[misc]  # bound now
+    monkeypatch.setattr(verify_job, "metadata_sources", lambda sources: asked)
     merged = merge(readings, "2026-01-05T00:00:00.000Z", 1)
     monkeypatch.setattr(archive_job, "read_all", lambda sources: merged)
     monkeypatch.setattr(archive_job, "lag_warnings", lambda sources: [])

@@ -19,13 +19,13 @@ from kbackup.archive.lease import HeldLease
 from kbackup.config.models import Config
 from kbackup.errors import DeniedError, StoreError, UnreachableError, UsageError
 from kbackup.jobs.check import CheckStep, Steps, Visit, check, check_registry, speaks_tls
-from kbackup.jobs.metadata import Asked
 from kbackup.metadata.entities import not_carried_entry, source_name
 from kbackup.schemas.base import RegistryOptions
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store import Store, open_store
 from kbackup.store.base import Buffer, Failed, ObjectInfo
 from kbackup.store.file import FileStore
+from kbackup.systems import MetadataSource
 from scripts.dev.secured import Authority
 from tests.support.archives import make_archive
 from tests.support.confluent_registry import ConfluentRegistry
@@ -110,8 +110,8 @@ def test_an_address_that_is_none() -> None:
 def test_sources_of_metadata(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     denied = not_carried_entry("scram_users", "denied", "znode /config/users may not be read")
     readings = [by_zookeeper(not_carried=(denied,)), by_log(outdated="not copied yet")]
-    asked = [Asked(r.source, f"the {source_name(r.source)}", lambda r=r: r) for r in readings]  # type: ignore[misc]  # bound now
-    monkeypatch.setattr("kbackup.jobs.check.sources_beside", lambda sources: asked)
+    asked = [MetadataSource(r.source, f"the {source_name(r.source)}", lambda r=r: r) for r in readings]  # type: ignore[misc]  # bound now
+    monkeypatch.setattr("kbackup.jobs.check.metadata_sources", lambda sources: asked)
     steps, _ = steps_of(lambda: open_store(str(tmp_path / "new")))
     assert steps["source: zookeeper"].status == "warning"
     assert "SCRAM users: znode /config/users may not be read" in steps["source: zookeeper"].detail

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -12,18 +11,7 @@ import pytest
 from kbackup.archive.models import Metadata
 from kbackup.errors import CorruptError, MismatchError, UnreachableError
 from kbackup.jobs import metadata
-from kbackup.jobs.metadata import (
-    Asked,
-    Merged,
-    MetadataSide,
-    compare,
-    in_words,
-    merge,
-    not_compared,
-    read_all,
-    sources_beside,
-    with_sources,
-)
+from kbackup.jobs.metadata import Merged, MetadataSide, compare, in_words, merge, not_compared, read_all, with_sources
 from kbackup.metadata.entities import (
     BROKER_SECRETS,
     LABELS,
@@ -35,11 +23,11 @@ from kbackup.metadata.entities import (
     NotCarried,
     Reading,
     Registration,
-    Znode,
     not_carried_entry,
 )
 from kbackup.metadata.sources import Sources
 from kbackup.migrate.metadata_log.codec import record
+from kbackup.systems import MetadataSource, metadata_sources
 from tests.support.metadata_entities import (
     BROKER_SECRET,
     acl,
@@ -61,14 +49,14 @@ def down() -> NoReturn:
 
 
 def beside(monkeypatch: pytest.MonkeyPatch, *readings: Reading) -> None:
-    asked = [Asked(r.source, r.source, lambda r=r: r) for r in readings]  # type: ignore[misc]  # bound now
-    monkeypatch.setattr(metadata, "sources_beside", lambda sources: asked)
+    asked = [MetadataSource(r.source, r.source, lambda r=r: r) for r in readings]  # type: ignore[misc]  # bound now
+    monkeypatch.setattr(metadata, "metadata_sources", lambda sources: asked)
 
 
 def test_sources_that_are_asked() -> None:
-    assert list(sources_beside(NONE)) == []
+    assert list(metadata_sources(NONE)) == []
     properties = {"bootstrap.servers": "b:1", "zookeeper.connect": "zk:1/kafka", "metadata.log.dir": "/kraft"}
-    assert [(asked.source, asked.name) for asked in sources_beside(Sources.of(properties))] == [
+    assert [(asked.source, asked.name) for asked in metadata_sources(Sources.of(properties))] == [
         ("zookeeper", "ZooKeeper at zk:1/kafka"),
         ("controller log", "the metadata log in /kraft"),
     ]
@@ -83,7 +71,9 @@ def test_a_backup_takes_what_other_sources_tell(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_backup_goes_on_without_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "sources_beside", lambda sources: [Asked("zookeeper", "ZooKeeper at zk:2181", down)])
+    monkeypatch.setattr(
+        metadata, "metadata_sources", lambda sources: [MetadataSource("zookeeper", "ZooKeeper at zk:2181", down)]
+    )
     merged = with_sources(by_brokers(), 3, NONE)
     assert merged.metadata == merge([by_brokers()], merged.metadata.captured_at, 3).metadata
     assert merged.warnings == ("ZooKeeper at zk:2181 is not read: ZooKeeper at zk:2181 did not answer; is it running?",)
@@ -108,7 +98,7 @@ def test_a_source_of_another_cluster_ends_a_backup(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_archive_needs_every_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "sources_beside", lambda sources: [Asked("zookeeper", "", down)])
+    monkeypatch.setattr(metadata, "metadata_sources", lambda sources: [MetadataSource("zookeeper", "", down)])
     with pytest.raises(UnreachableError):
         read_all(NONE)
 
@@ -253,14 +243,13 @@ def test_zookeeper_is_outdated_once_the_migration_has_ended() -> None:
     assert both.warnings == ()
 
 
-@pytest.mark.parametrize(("epoch", "source"), [(-1, "zookeeper"), (5, "controller log")])
-def test_a_log_is_outdated_once_a_broker_is_the_controller_again(epoch: int, source: str) -> None:
+@pytest.mark.parametrize(("is_led_by_broker", "source"), [(True, "zookeeper"), (False, "controller log")])
+def test_a_log_is_outdated_once_a_broker_is_the_controller_again(is_led_by_broker: bool, source: str) -> None:
     """After a rollback the controllers' storage stays until it is deleted."""
-    controller = Znode(path="/controller", content=json.dumps({"brokerid": 1, "kraftControllerEpoch": epoch}))
-    newer = by_zookeeper(scram_users=(user(key="bmV3ZXI="),), znodes=(controller,))
+    newer = by_zookeeper(scram_users=(user(key="bmV3ZXI="),), is_led_by_broker=is_led_by_broker)
     found = merged(newer, by_log(migration="MIGRATION"))
     assert found.metadata.sources["scram_users"] == source
-    assert any("a broker is the controller" in warning for warning in found.warnings) is (epoch < 0)
+    assert any("a broker is the controller" in warning for warning in found.warnings) is is_led_by_broker
 
 
 def test_sources_of_two_clusters() -> None:
@@ -279,7 +268,7 @@ def test_an_entry_goes_by_its_part_not_by_its_words() -> None:
 
 
 def test_every_part_of_a_reading_is_known() -> None:
-    about = {"source", "cluster_id", "not_carried", "outdated", "migration"}
+    about = {"source", "cluster_id", "not_carried", "outdated", "migration", "is_led_by_broker"}
     assert {part.name for part in PARTS} == set(Reading.__slots__) - about == {*get_args(MetadataPartName)}
     assert {part.name for part in PARTS} <= set(Metadata.__struct_fields__)
 

@@ -23,7 +23,7 @@ from kbackup.config.models import Backup, Restore
 from kbackup.errors import LockedError, MismatchError, RefusedError, UsageError
 from kbackup.jobs.backup.plan import make_plan
 from kbackup.jobs.capture import Live, LiveTopic
-from kbackup.jobs.metadata import Asked, Merged, merge
+from kbackup.jobs.metadata import Merged, merge
 from kbackup.jobs.points import history
 from kbackup.jobs.restore.plan import select_content
 from kbackup.jobs.restore.request import RestoreRequest
@@ -42,6 +42,7 @@ from kbackup.migrate.verify import MigrationVerifyReport, verify_migration
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.store.crypt.kek import generate_key
+from kbackup.systems import MetadataSource
 from tests.support.archives import make_archive
 from tests.support.metadata_entities import acl, by_brokers, by_log, by_zookeeper, quota, token, topic, user
 from tests.support.metadata_records import write_snapshot
@@ -314,15 +315,15 @@ class Looks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *looks: tuple[Reading, ...]) -> None:
         self.looks, self.at, self.now = looks, -1, 0.0
         monkeypatch.setattr(verify_job, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep))
-        monkeypatch.setattr(verify_job, "sources_beside", self._beside)
+        monkeypatch.setattr(verify_job, "metadata_sources", self._beside)
         monkeypatch.setattr(verify_job, "read_brokers", lambda sources: (by_brokers(topics=BOTH), 1))
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def _beside(self, sources: Sources) -> list[Asked]:
+    def _beside(self, sources: Sources) -> list[MetadataSource]:
         self.at = min(self.at + 1, len(self.looks) - 1)
-        return [Asked(r.source, r.source, lambda r=r: r) for r in self.looks[self.at]]  # type: ignore[misc]  # bound now
+        return [MetadataSource(r.source, r.source, lambda r=r: r) for r in self.looks[self.at]]  # type: ignore[misc]  # bound now
 
 
 def texts(report: MigrationVerifyReport) -> list[str]:

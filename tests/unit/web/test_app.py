@@ -15,7 +15,7 @@ from kbackup.metadata.entities import Znode
 from kbackup.mirror.flow import write_status
 from kbackup.mirror.status import first_status
 from kbackup.store.base import Store
-from kbackup.web.app import ROUTERS, make_pages
+from kbackup.web.app import make_pages, routers
 from kbackup.web.archive_cache import ArchiveCache
 from kbackup.web.guard import POLICY, Access
 from kbackup.web.pages.search import SearchForm
@@ -253,7 +253,7 @@ ODDITIES = [
 @pytest.mark.exhaustive
 def test_no_address_is_an_internal_error(rich: Store) -> None:
     chance = random.Random(1)
-    routes = [route.path for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    routes = [route.path for router in routers() for route in router.routes if isinstance(route, APIRoute)]
     names = [
         *("point", "page", "q", "sort", "offset", "before", "time", "start", "last", "n", "view", "to_time", "range"),
         *("topic", "map_regex", "map_from", "map_to", "group", "no_groups", "go", "name", "a", "in", "upto"),
@@ -273,11 +273,11 @@ def test_no_address_is_an_internal_error(rich: Store) -> None:
 
 def test_there_are_only_reads(rich: Store) -> None:
     """Of all routes; what is sent otherwise is refused before any of them."""
-    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
-    assert len(make_pages(ArchiveCache(rich), lambda settings, *flags: "").routes) == len(ROUTERS) + 1, (
+    routes = [route for router in routers() for route in router.routes if isinstance(route, APIRoute)]
+    assert len(make_pages(ArchiveCache(rich), lambda settings, *flags: "").routes) == len(routers()) + 1, (
         "and the static files"
     )
-    assert len(routes) == sum(len(router.routes) for router in ROUTERS) == 26
+    assert len(routes) == sum(len(router.routes) for router in routers()) == 26
     assert all(route.methods == {"GET", "HEAD"} for route in routes)
     client = visit(rich)
     for route in routes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
@@ -243,3 +244,9 @@ def test_a_missing_package_is_named_with_what_brings_it(
     assert str(missing.value) == (
         f"ZooKeeper can't be read without the package {package}; install it: pip install 'kafka-kbackup[zookeeper]'"
     )
+
+
+@pytest.mark.parametrize(("epoch", "is_led_by_broker"), [(-1, True), (5, False)])
+def test_the_controller_is_a_broker_where_it_has_no_epoch_of_kraft(epoch: int, is_led_by_broker: bool) -> None:
+    controller = json.dumps({"version": 2, "brokerid": 1, "timestamp": "1", "kraftControllerEpoch": epoch})
+    assert parse(with_znodes({"/controller": controller})).is_led_by_broker is is_led_by_broker

@@ -1,0 +1,19 @@
+"""The sources of a cluster's metadata that a migration brings: ZooKeeper, and the metadata log of a controller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from kbackup.metadata.sources import Sources
+from kbackup.migrate.metadata_log.image import read_metadata_log
+from kbackup.migrate.zookeeper.read import read_zookeeper
+from kbackup.systems import MetadataSource
+
+
+def metadata_sources(sources: Sources) -> Iterator[MetadataSource]:
+    """Yield the sources that `[source]` names."""
+    if zookeeper := sources.zookeeper:
+        yield MetadataSource("zookeeper", f"ZooKeeper at {zookeeper.connect}", lambda: read_zookeeper(zookeeper))
+    if folder := sources.metadata_log:
+        yield MetadataSource("controller log", f"the metadata log in {folder}", lambda: read_metadata_log(Path(folder)))
