@@ -20,8 +20,8 @@ from kbackup.config.models import Config
 from kbackup.config.secrets import is_secret
 from kbackup.config.values import convert, entries, flatten, property_text, resolve
 from kbackup.errors import UsageError
-from kbackup.kafka.native.property_check import COMMON, refusal
 from kbackup.metadata.sources import check_source_property, is_source_property
+from kbackup.native.property_check import COMMON, refusal
 
 
 def check_client_property(path: str, value: str, *, verbatim: bool, where: str) -> None:

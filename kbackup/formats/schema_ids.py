@@ -151,7 +151,7 @@ class _Tables:
     """What was counted of a topic: `sums` and `table` of `schema_kernel.visit`."""
 
     def __init__(self) -> None:
-        from kbackup.formats import schema_kernel as kernel  # numba loads in workers alone
+        from kbackup.native import schema_kernel as kernel  # numba loads in workers alone
 
         self._kernel = kernel
         self.sums: Int64Array = np.zeros((2, kernel.SUMS), np.int64)
@@ -242,7 +242,7 @@ def rewrite(
     Every byte stays where it is. `CorruptError`, naming `name`, for a damaged block."""
     if not (block.data.flags.writeable and block.data.flags.c_contiguous):
         block = replace(block, data=np.array(block.data))
-    from kbackup.formats import schema_kernel as kernel
+    from kbackup.native import schema_kernel as kernel
 
     sums, table = np.zeros((2, kernel.SUMS), np.int64), np.zeros((2, 0, 4), np.int64)
     left = _visit(block, name, parts, sums, table, block.data, schemas)
@@ -260,7 +260,7 @@ def put_schema(block: RecordBlock, frames: LeftFrames, schema: int | str) -> Non
 def _by_schema(left: Int64Array) -> Iterator[LeftFrames]:
     if not len(left):
         return
-    from kbackup.formats import schema_kernel as kernel
+    from kbackup.native import schema_kernel as kernel
 
     kinds, numbers = np.unique(left[:, kernel.PART : kernel.LOW + 1], axis=0, return_inverse=True)
     for number, (part, *frame) in enumerate(kinds.tolist()):
@@ -283,7 +283,7 @@ def _visit(
     schemas: Int64Array,
 ) -> Int64Array:
     """Count or map the block's frames, as `schema_kernel.visit` does. Return the rows of those without a mapping."""
-    from kbackup.formats import schema_kernel as kernel  # numba loads in workers alone
+    from kbackup.native import schema_kernel as kernel  # numba loads in workers alone
 
     index = (block.offsets, block.positions, block.lengths)
     if len({len(each) for each in index}) > 1:

@@ -30,8 +30,8 @@ from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.topics import Topic, TopicToCreate
 from kbackup.kafka.control.unavailable import Unavailable
-from kbackup.kafka.kernel import message_sink
 from kbackup.kafka.produce import BlockProducer
+from kbackup.kafka.record_clients import open_message_sink
 from kbackup.kafka.transactions import begin_cut
 from kbackup.metadata.entities import Reading, source_name
 from kbackup.schemas.base import RegistryOptions
@@ -320,7 +320,7 @@ def check_target(steps: Steps, target: Mapping[str, str], transactions: bool) ->
         steps.skip(_TARGET[1:], "restore.transactions is off")
         return
     with steps.trying(_TARGET[1]) as step:
-        producer = BlockProducer(target, name, layout.progress_group(name), sink=message_sink)
+        producer = BlockProducer(target, name, layout.progress_group(name), sink=open_message_sink)
         try:
             producer.start([TopicPartition(name, 0)])
         finally:

@@ -24,8 +24,8 @@ from kbackup.jobs.schemas.rewrite import SchemaRewrite
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.kafka.produce import BlockProducer
+from kbackup.native.contract import CommittedProgress, Runs
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.store.wrappers import limit_beside

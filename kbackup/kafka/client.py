@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, libversion
 
 from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageError
-from kbackup.kafka.oauth import CALLBACK, Tokens
+from kbackup.kafka.oauth import Tokens
 from kbackup.metadata.sources import is_source_property
+from kbackup.native.property_check import CALLBACK
 from kbackup.util.plain_http import warn_of_plain_http
 
 _PREFIX = "kbackup.admin."

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError
 
 from kbackup.errors import ClusterError
-from kbackup.kafka import kernel
 from kbackup.kafka.client import READS_ALONE, Connection, Properties
-from kbackup.kafka.kernel_protocol import Report, Source
+from kbackup.kafka.record_clients import open_source
+from kbackup.native.contract import Report, Source
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 
 _QUEUE_KBYTES = 32 << 10  # prefetched bytes of all partitions of a client, in KiB
@@ -76,7 +76,7 @@ class RangeReader:
             "isolation.level": isolation,
             "queued.max.messages.kbytes": max(1024, _QUEUE_KBYTES // max(1, partitions)),
         }
-        self._source: Source = kernel.source(self._connection, every | dict(tuning))
+        self._source: Source = open_source(self._connection, every | dict(tuning))
 
     def close(self) -> None:
         self._source.close()

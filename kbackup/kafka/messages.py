@@ -20,10 +20,10 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, M
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.formats.record import decode, encode
-from kbackup.kafka import kernel_protocol
 from kbackup.kafka.client import Connection
-from kbackup.kafka.kernel_protocol import CommittedProgress, FetchResult, RefusedRecordError, Runs, Undelivered
-from kbackup.kafka.native.library import await_connection, client_of, lib
+from kbackup.native import contract
+from kbackup.native.contract import CommittedProgress, FetchResult, RefusedRecordError, Runs, Undelivered
+from kbackup.native.library import await_connection, client_of, lib
 from kbackup.types import RECORDS, Int64Array, OffsetRange, RecordBlock, TopicPartition
 
 _BATCH_BYTES = 8 << 20
@@ -32,7 +32,7 @@ _WAIT = 0.1  # s; a batch that does not fill waits this long, so it bounds the d
 
 
 class MessageSource:
-    """See `kernel_protocol.Source`."""
+    """See `contract.Source`."""
 
     def __init__(self, connection: Connection, tuning: Mapping[str, Any]) -> None:
         self._connection = connection
@@ -94,7 +94,7 @@ class MessageSource:
         for message in messages:
             error, offset = message.error(), message.offset()
             if error is not None:
-                yield FetchResult(tp, None, False, kernel_protocol.Report(error, -1 if offset is None else offset))
+                yield FetchResult(tp, None, False, contract.Report(error, -1 if offset is None else offset))
 
 
 def _batch(messages: list[Message], offsets: Int64Array) -> pa.RecordBatch:
@@ -154,7 +154,7 @@ class _Deliveries:
         offset = message.offset()
         if error is not None:
             self.errors.setdefault(error.code(), (error, len(self.targets)))
-        self.targets.append(kernel_protocol.UNKNOWN if error is not None or offset is None else offset)
+        self.targets.append(contract.UNKNOWN if error is not None or offset is None else offset)
 
     def lost(self, tp: TopicPartition) -> list[Undelivered]:
         if not self.errors:
@@ -163,18 +163,18 @@ class _Deliveries:
         return [Undelivered(error, tp, int(sources[at])) for error, at in self.errors.values()]
 
     def runs(self) -> Runs:
-        return kernel_protocol.runs_of(np.concatenate(self.sources), np.array(self.targets, np.int64))
+        return contract.runs_of(np.concatenate(self.sources), np.array(self.targets, np.int64))
 
 
 class MessageSink:
-    """See `kernel_protocol.RecordSink`."""
+    """See `contract.RecordSink`."""
 
     def __init__(self, connection: Connection, tuning: Mapping[str, Any], group: str) -> None:
         self._connection = connection
         self._group = group
         self._producer = connection.producer(tuning)
         add = partial(lib.rd_kafka_brokers_add, client_of(self._producer))
-        self._bootstrap = kernel_protocol.Bootstrap(connection.properties["bootstrap.servers"], add)
+        self._bootstrap = contract.Bootstrap(connection.properties["bootstrap.servers"], add)
         self._deliveries: dict[TopicPartition, _Deliveries] = {}
         self.moved = 0
 
@@ -235,9 +235,7 @@ class MessageSink:
         self._bootstrap.watch(len(self._producer))
 
     def lost(self) -> Undelivered | None:
-        return kernel_protocol.cause(
-            [lost for tp, deliveries in self._deliveries.items() for lost in deliveries.lost(tp)]
-        )
+        return contract.cause([lost for tp, deliveries in self._deliveries.items() for lost in deliveries.lost(tp)])
 
     def flush(self, timeout: float) -> int:
         until = time.monotonic() + timeout

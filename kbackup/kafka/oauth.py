@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kbackup.errors import UsageError
-
-CALLBACK = "kbackup.oauth.callback"
-"""The property that names it, `module:function`; librdkafka never sees it."""
+from kbackup.native.property_check import CALLBACK
 
 _SHAPE = "(token, expiry in seconds since the epoch[, principal[, extensions]])"
 

@@ -13,11 +13,11 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.errors import ClusterError, FencedError, KbackupError
-from kbackup.kafka import kernel
 from kbackup.kafka.client import READS_ALONE, Connection, Properties
 from kbackup.kafka.control.groups import stable_offsets
 from kbackup.kafka.control.router import Router
-from kbackup.kafka.kernel_protocol import (
+from kbackup.kafka.record_clients import open_sink
+from kbackup.native.contract import (
     CAUSED_BY_ANOTHER,
     CommittedProgress,
     NotProvenError,
@@ -27,7 +27,7 @@ from kbackup.kafka.kernel_protocol import (
     Undelivered,
     resolve,
 )
-from kbackup.kafka.waiting import Waiting
+from kbackup.native.waiting import Waiting
 from kbackup.types import CommittedOffset, Int64Array, RecordBlock, TopicPartition
 
 OFFSETS_SECONDS = 60.0  # s, for progress to be added to a transaction
@@ -171,7 +171,7 @@ class BlockProducer:
 
     `largest` is the size of the largest record to come, in bytes: the queue has room for two of them. `fenced` is the
     message and the hint for the case that another producer with the same id has taken over. `sink` is
-    `kernel.message_sink` for a producer that only starts. `message_limit` is the least max.message.bytes of the
+    `open_message_sink` for a producer that only starts. `message_limit` is the least max.message.bytes of the
     topics to come, None where none is smaller than a batch. `compression` is the codec, unless the properties name
     one.
 
@@ -188,7 +188,7 @@ class BlockProducer:
         progress_group: str,
         largest: int = 0,
         fenced: tuple[str, str] = FENCED_RESTORE,
-        sink: Callable[[Connection, Mapping[str, Any], str], RecordSink] = kernel.sink,
+        sink: Callable[[Connection, Mapping[str, Any], str], RecordSink] = open_sink,
         message_limit: int | None = None,
         compression: str | None = None,
     ) -> None:

@@ -13,10 +13,10 @@ from kbackup.config.clients import parse_properties, translate
 from kbackup.errors import UsageError, suggest_name
 from kbackup.jobs.schemas.judgement import SchemaTopics
 from kbackup.kafka.client import with_admin
-from kbackup.kafka.native.property_check import refusal
 from kbackup.mirror.filters import PatternFilter, compile_patterns
 from kbackup.mirror.flow import Clock, DefaultPolicy, Flow, IdentityPolicy
 from kbackup.mirror.topics import without_cycles
+from kbackup.native.property_check import refusal
 from kbackup.schemas.base import RegistryOptions
 from kbackup.util.linear_regex import LinearRegex
 

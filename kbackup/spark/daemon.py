@@ -66,9 +66,9 @@ def preload(modules: Iterable[str] = NEEDED) -> None:
                     f"install kafka-kbackup for {sys.executable}, with the extras that the driver has",
                 )
                 raise RuntimeError(failed.marker()) from error
-        from kbackup.kafka import kernel
+        from kbackup.native.kernel import load_kernel
 
-        kernel.load()
+        load_kernel()
     gc.enable()
     gc.collect()
     gc.freeze()  # a collection in a worker would copy the pages that it shares with us

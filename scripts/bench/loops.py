@@ -260,7 +260,7 @@ def _warm(session: SparkSession, tasks: int, change: str) -> None:
 
     def prepare(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         from kbackup.jobs.restore import task as restore_task  # noqa: F401
-        from kbackup.kafka import kernel
+        from kbackup.native import kernel
         from kbackup.store import s3  # noqa: F401
 
         kernel.selected_kernel()

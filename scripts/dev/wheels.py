@@ -73,7 +73,7 @@ def _uv(*arguments: str, **environ: str) -> None:
 
 _ARCHIVE = str(ROOT / "tests" / "golden" / "java" / "archive")
 _IMPORTS = (
-    "import kbackup.kafka.native.compiled, kbackup.web.app, kbackup.migrate.zookeeper, delta, moto;"
+    "import kbackup.native.compiled, kbackup.web.app, kbackup.migrate.zookeeper, delta, moto;"
     "import kbackup.store.azure.store, kbackup.store.gcs.store, kbackup.schemas.avro, kbackup.schemas.protobuf, jq"
 )
 

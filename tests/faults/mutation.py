@@ -50,8 +50,8 @@ from kbackup.jobs.restore.report import make_report, planned
 from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.jobs.restore.resume import finished_report
 from kbackup.jobs.retention import Expiry, Policy, expire
-from kbackup.kafka.kernel_protocol import runs_of
 from kbackup.metrics.registry import Silent
+from kbackup.native.contract import runs_of
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import Int64Array

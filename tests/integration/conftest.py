@@ -16,7 +16,7 @@ import pytest
 
 from kbackup.cli import main
 from kbackup.config import Config
-from kbackup.kafka import kernel
+from kbackup.native import kernel
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from tests.conftest import options_of

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kbackup.errors import ClusterError, UnreachableError, UsageError
-from kbackup.kafka import kernel
 from kbackup.kafka.consume import RangeReader
+from kbackup.native import kernel
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration import topics
@@ -189,9 +189,9 @@ def test_a_property_that_does_not_exist(each_kernel: None) -> None:
 
 
 def test_requested_kernel_is_logged_without_warning(choose: Choose, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "kbackup.kafka.kernel"):
+    with caplog.at_level(logging.INFO, "kbackup.native.kernel"):
         choose("python")
-        kernel.say([kernel.selected_kernel(), kernel.selected_kernel()])
+        kernel.log_kernels([kernel.selected_kernel(), kernel.selected_kernel()])
     assert [(r.levelname, r.message) for r in caplog.records] == [
         ("INFO", "records passed through the python kernel: KBACKUP_KERNEL says so")
     ]

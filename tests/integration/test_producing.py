@@ -15,8 +15,8 @@ import pytest
 from kbackup.errors import ClusterError, FencedError, UnreachableError
 from kbackup.kafka import produce
 from kbackup.kafka.consume import RangeReader
-from kbackup.kafka.kernel_protocol import UNKNOWN, CommittedProgress, Runs
 from kbackup.kafka.produce import TUNING, BlockProducer, RefusedTopicError
+from kbackup.native.contract import UNKNOWN, CommittedProgress, Runs
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Choose

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.kafka.produce import BlockProducer
+from kbackup.native.contract import CommittedProgress
 from kbackup.spark.jvm import REDACTION
 from kbackup.types import OffsetRange, TopicPartition
 from scripts.dev.secured import Authority, SecuredBroker

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, cimpl
 
-from kbackup.kafka.native.library import client_of
+from kbackup.native.library import client_of
 
 OFFSET_COMMIT, OFFSET_FETCH = 8, 9
 """Keys of requests in Kafka's protocol."""

@@ -26,11 +26,10 @@ from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError, 
 from kbackup.errors import CorruptError, StoreError
 from kbackup.formats.schema_ids import SchemaCounter, SchemaUse, merge
 from kbackup.jobs.backup.plan import Plan
-from kbackup.kafka import kernel
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader, Vanished
-from kbackup.kafka.kernel import Kernel, selected_kernel
 from kbackup.metrics.registry import ProgressListener
+from kbackup.native.kernel import Kernel, log_kernels, selected_kernel
 from kbackup.spark.tasks import ProgressSender, Spark, run_counted, run_tasks
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, Offsets, RecordBlock, TopicPartition
@@ -272,7 +271,7 @@ def read_records(
     else:
         total = sum(map(_size_of, tasks))
         results = run_counted(spark, tasks, work, listener, total)
-    kernel.say(r for r in results if isinstance(r, Kernel))
+    log_kernels(r for r in results if isinstance(r, Kernel))
     segments = [r for r in results if isinstance(r, Segment)]
     vanished = [r for r in results if isinstance(r, Vanished)]
     schemas = merge(r for r in results if isinstance(r, SchemaUse))

@@ -54,12 +54,12 @@ from kbackup.jobs.schemas.records import RecordSchemas, plan_record_schemas, res
 from kbackup.jobs.schemas.write import apply_schemas
 from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
-from kbackup.kafka import kernel
 from kbackup.kafka.client import Properties, fetch_size_factor
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.kafka.kernel import message_sink
 from kbackup.kafka.produce import BlockProducer
+from kbackup.kafka.record_clients import open_message_sink
 from kbackup.metrics.registry import Phases, ProgressListener
+from kbackup.native.kernel import log_kernels
 from kbackup.schemas.base import RegistryOptions
 from kbackup.spark.tasks import Spark, run_counted
 from kbackup.store.base import Store
@@ -380,7 +380,7 @@ def try_transactions(plan: RestorePlan, target: Properties) -> None:
     """Check that the target allows transactions, before anything is written."""
     if plan.transactions and plan.units:
         txid, group = f"kbackup-{plan.restore_id}-preflight", plan.progress_group_names[-1]
-        with closing(BlockProducer(target, txid, group, sink=message_sink)) as producer:
+        with closing(BlockProducer(target, txid, group, sink=open_message_sink)) as producer:
             producer.start([plan.units[0][0].tp])
 
 
@@ -504,7 +504,7 @@ def replay(session: RestoreSession, prepared: PreparedRestore) -> ReplayedRestor
     cores = resources.spark().sparkContext.defaultParallelism if far > 1 else 1
     tasks = side_by_side(units, far, cores)
     results = run_counted(resources.spark, tasks, work, resources.listener, checked.restorable.records)
-    kernel.say(result.kernel for result in results)
+    log_kernels(result.kernel for result in results)
     refused = {failure.target: failure for result in results for failure in result.failed}
     not_restored = [*prepared.not_restored, *not_restored_topics(plan, refused.values())]
     check_any_restored(plan, checked.excluded, not_restored)

@@ -20,9 +20,9 @@ from kbackup.jobs.restore.preflight import missing_rights_problem, rights_to_wri
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
 from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.kafka.kernel import Kernel, selected_kernel
-from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.kafka.produce import BlockProducer, RefusedTopicError
+from kbackup.native.contract import CommittedProgress, Runs
+from kbackup.native.kernel import Kernel, selected_kernel
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

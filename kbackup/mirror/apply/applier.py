@@ -13,7 +13,6 @@ from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.offset_map import MAP_SCHEMA, FlowMap
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
-from kbackup.kafka import kernel
 from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.metrics.registry import Phases, ProgressListener
@@ -33,6 +32,7 @@ from kbackup.mirror.apply.session import ApplySession, open_session
 from kbackup.mirror.apply.slots import OpenSlots, SlotResult, SlotTask, SlotWork
 from kbackup.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.mirror.settings import TopicsReport, sync_topics
+from kbackup.native.kernel import log_kernels
 from kbackup.spark.tasks import Spark, run_counted
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -303,7 +303,7 @@ class Applier:
         else:
             self._slots.close()  # the tasks fence their producers
             results = run_counted(self.spark, tasks, work, self.listener, records)
-            kernel.say(result.kernel for result in results)
+            log_kernels(result.kernel for result in results)
         return results
 
 

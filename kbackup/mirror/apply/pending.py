@@ -33,8 +33,8 @@ from kbackup.jobs.replay import committed_partitions, first_committed
 from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.topics import Topic
-from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.mirror.flow import AppliedPosition, Flow, FlowStatus, RemoteTopic
+from kbackup.native.contract import CommittedProgress
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from kbackup.util.system import in_threads

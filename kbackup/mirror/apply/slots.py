@@ -30,12 +30,12 @@ from kbackup.errors import ClusterError, CorruptError, FencedError, KbackupError
 from kbackup.jobs.replay import ReachedOffset, UnitRun
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
 from kbackup.kafka.client import Properties
-from kbackup.kafka.kernel import Kernel, selected_kernel
-from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.kafka.produce import TUNING, BlockProducer, RefusedTopicError
 from kbackup.mirror.apply.held import RefusedTopic, reason_of
 from kbackup.mirror.apply.pending import Noted, PositionNote
 from kbackup.mirror.flow import AppliedPosition
+from kbackup.native.contract import CommittedProgress, Runs
+from kbackup.native.kernel import Kernel, selected_kernel
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import Int64Array, TopicPartition

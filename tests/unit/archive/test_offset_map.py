@@ -34,7 +34,7 @@ from kbackup.archive.restores.offset_map import (
     write_map_part,
 )
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError
-from kbackup.kafka.kernel_protocol import runs_of
+from kbackup.native.contract import runs_of
 from kbackup.types import TopicPartition
 from tests.support.faulty_store import FaultyStore
 

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import kbackup.formats
+import kbackup.native
 from kbackup.errors import CorruptError, UndecodableError
-from kbackup.formats import record, schema_kernel
+from kbackup.formats import record
 from kbackup.formats.schema_ids import (
     MOST_IDS,
     MOST_ODD,
@@ -33,6 +33,7 @@ from kbackup.formats.schema_ids import (
     put_schema,
     rewrite,
 )
+from kbackup.native import schema_kernel
 from kbackup.schemas.decoder import HEADERS, SchemaFrame, frame_of
 from kbackup.types import Int64Array, RecordBlock, TopicPartition
 from tests.support.record_blocks import encoded, plain
@@ -44,7 +45,7 @@ IDS = [0, 1, 4660, 2**24, 2**31 - 1, 2**31, 2**32 - 1]
 
 
 def _plain_kernel() -> ModuleType:
-    spec = importlib.util.find_spec("kbackup.formats.schema_kernel")
+    spec = importlib.util.find_spec("kbackup.native.schema_kernel")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -61,7 +62,7 @@ KERNELS = {"compiled": schema_kernel, "plain": _plain_kernel()}
 @contextmanager
 def using(kernel: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kbackup.formats, "schema_kernel", KERNELS[kernel])
+        patch.setattr(kbackup.native, "schema_kernel", KERNELS[kernel])
         yield
 
 

@@ -29,8 +29,8 @@ from kbackup.jobs.replay import ahead, read_range, together, within
 from kbackup.jobs.restore import task as restore_task
 from kbackup.jobs.restore.task import RestoreWork, UnitResult, side_by_side
 from kbackup.kafka.client import fetch_size_factor
-from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.kafka.produce import RefusedTopicError
+from kbackup.native.contract import CommittedProgress, Runs
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition

@@ -18,10 +18,11 @@ from kbackup.kafka.client import Connection, with_admin
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.errors import LoginError
 from kbackup.kafka.control.tokens import user_tokens
-from kbackup.kafka.kernel_protocol import CommittedProgress
-from kbackup.kafka.oauth import CALLBACK, OAuthToken, Tokens
+from kbackup.kafka.oauth import OAuthToken, Tokens
 from kbackup.kafka.produce import BlockProducer
-from kbackup.kafka.waiting import Waiting
+from kbackup.native.contract import CommittedProgress
+from kbackup.native.property_check import CALLBACK
+from kbackup.native.waiting import Waiting
 from kbackup.types import TopicPartition
 
 SOURCE = {"bootstrap.servers": "b:1"}
@@ -130,7 +131,7 @@ def test_a_token_is_renewed_while_nobody_polls(ours: ModuleType) -> None:
     vars(ours)["give"] = give
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
     connection = Connection({"bootstrap.servers": "127.0.0.1:9", **login, CALLBACK: "ours:give"}, "source")
-    from kbackup.kafka.native.librdkafka import Handle
+    from kbackup.native.librdkafka import Handle
 
     handle = Handle(connection, 1, {})
     assert renewed.wait(60)

@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.errors import ClusterError, FencedError, KbackupError
-from kbackup.kafka import kernel, kernel_protocol, produce
-from kbackup.kafka.kernel_protocol import CommittedProgress, NotProvenError, Runs, Undelivered, join, resolve, runs_of
+from kbackup.kafka import produce
 from kbackup.kafka.produce import TUNING, BlockProducer, RefusedTopicError, batch_size_for, queue_kbytes
+from kbackup.native import contract, kernel
+from kbackup.native.contract import CommittedProgress, NotProvenError, Runs, Undelivered, join, resolve, runs_of
 from kbackup.types import Int64Array, TopicPartition
 from tests.support.mock_cluster import mock_cluster
 from tests.support.plain_records import Plain, block_of
-from tests.unit.kafka.conftest import rows
+from tests.support.runs import rows
 
 TP = TopicPartition("orders", 0)
 
@@ -28,7 +29,7 @@ TP = TopicPartition("orders", 0)
 def test_a_producer_without_brokers_finds_them_again(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(kernel.VARIABLE, way)
     kernel.selected_kernel.cache_clear()
-    monkeypatch.setattr(kernel_protocol, "_SILENCE", 0.5)
+    monkeypatch.setattr(contract, "_SILENCE", 0.5)
     # librdkafka's broker of tests answers ApiVersions to its own clients alone
     monkeypatch.setattr(produce, "stable_offsets", lambda router, group, partitions: [])
     with mock_cluster() as cluster:

@@ -31,7 +31,6 @@ from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError, UnreachableError
 from kbackup.jobs.replay import read_range
 from kbackup.kafka.control.topics import Topic
-from kbackup.kafka.kernel import selected_kernel
 from kbackup.metrics.registry import Silent
 from kbackup.mirror.apply import applier as applier_module
 from kbackup.mirror.apply import pending
@@ -55,6 +54,7 @@ from kbackup.mirror.flow import AppliedPosition, FlowStatus, RemoteTopic, write_
 from kbackup.mirror.reader import MirrorSource
 from kbackup.mirror.settings import TopicsReport
 from kbackup.mirror.status import after_round, first_status
+from kbackup.native.kernel import selected_kernel
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from tests.support.archives import commit_point, deletions_of

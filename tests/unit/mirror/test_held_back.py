@@ -12,7 +12,6 @@ import pytest
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import ClusterError, UnreachableError
-from kbackup.kafka.kernel_protocol import CommittedProgress, Runs
 from kbackup.kafka.produce import RefusedTopicError
 from kbackup.mirror.apply import slots
 from kbackup.mirror.apply.held import HeldTopics, RefusedTopic, RoundRefusals, reason_of
@@ -20,6 +19,7 @@ from kbackup.mirror.apply.pending import Pending
 from kbackup.mirror.apply.slots import OpenSlot, OpenSlots, SlotResult, SlotTask, SlotWork
 from kbackup.mirror.flow import RemoteTopic
 from kbackup.mirror.schemas import AwaitedSchemasError, TopicSchemas
+from kbackup.native.contract import CommittedProgress, Runs
 from kbackup.spark.tasks import ProgressSender
 from kbackup.types import RecordBlock, TopicPartition
 from tests.support.made_segments import write

@@ -17,7 +17,7 @@ from pathlib import Path
 from kbackup.spark.daemon import NEEDED, preload
 preload()
 assert not [name for name in NEEDED if name not in sys.modules]
-assert "kbackup.kafka.native.fill" in sys.modules
+assert "kbackup.native.fill" in sys.modules
 assert not [name for name in sys.modules if name.startswith("kbackup.cli")]
 print(*(thread.joinpath("comm").read_text().strip() for thread in Path("/proc/self/task").iterdir()))
 """

@@ -22,7 +22,7 @@ from kbackup.jobs.backup import task as backup_task
 from kbackup.jobs.backup.task import BackupWork, FileWork, LastRead, write_by_tasks
 from kbackup.jobs.common import RETRIED
 from kbackup.kafka.consume import Vanished
-from kbackup.kafka.kernel import Kernel
+from kbackup.native.kernel import Kernel
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition

@@ -61,8 +61,8 @@ from kbackup.jobs.restore.resume import check_same_options
 from kbackup.jobs.restore.task import FailedTopic, _last_part
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.topics import Topic, TopicToCreate
-from kbackup.kafka.kernel_protocol import CommittedProgress
 from kbackup.metrics.registry import Silent
+from kbackup.native.contract import CommittedProgress
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition

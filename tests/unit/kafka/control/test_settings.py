@@ -18,7 +18,7 @@ from kbackup.kafka.client import Connection
 from kbackup.kafka.control.errors import UnsupportedSettingError
 from kbackup.kafka.control.router import Router
 from kbackup.kafka.control.settings import FOLLOWED, MEANS_NOTHING, REFUSED, ConnectionSettings, settings_of
-from kbackup.kafka.native.property_check import _library
+from kbackup.native.property_check import _library
 
 HIDDEN = "not-to-be-seen"
 OIDC = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_method": "oidc"}

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from numba import int32, njit, types
 
-from kbackup.kafka.native.librdkafka import EVENT_DELIVERY
-from kbackup.kafka.native.machine import (
+from kbackup.native.librdkafka import EVENT_DELIVERY
+from kbackup.native.machine import (
     compare_text,
     copy_text,
     error_code,

@@ -1,16 +1,58 @@
-"""What readers and producers ask of a kernel, compiled or in Python."""
+"""What readers and producers ask of a kernel, compiled or in Python, and what a kernel asks of its connection."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from confluent_kafka import KafkaError
 
+from kbackup.errors import CorruptError, KbackupError
 from kbackup.types import Int64Array, OffsetRange, RecordBlock, TopicPartition
+
+
+class LoginToken(Protocol):
+    """A token for OAUTHBEARER: `expires` in seconds since the epoch."""
+
+    @property
+    def value(self) -> str: ...
+
+    @property
+    def expires(self) -> float: ...
+
+    @property
+    def principal(self) -> str: ...
+
+    @property
+    def extensions(self) -> Mapping[str, str]: ...
+
+
+class ClusterConnection(Protocol):
+    """The cluster that a client is for: what it is configured with, and who hears of its errors."""
+
+    role: str
+    """`source` or `target`, for messages."""
+    properties: dict[str, str]
+
+    @property
+    def tokens(self) -> Callable[[str], LoginToken] | None:
+        """The user's function that gives tokens to log in with, None without one."""
+
+    def settings(self, extra: Mapping[str, Any]) -> dict[str, str]:
+        """Return librdkafka's settings of a client, by name; `extra` are the client's own."""
+
+    def heard(self, error: KafkaError) -> None:
+        """Remember an error that librdkafka reports without a call that it belongs to."""
+
+    def error(self, error: KafkaError, doing: str) -> KbackupError:
+        """Return the error to raise for what failed while `doing` something."""
+
+
+DamageOf = Callable[[RecordBlock, int], CorruptError]
+"""The error that names the damage of a block in which a kernel refused a record, given by its number."""
 
 
 class Report(NamedTuple):

@@ -15,10 +15,10 @@ from confluent_kafka import Consumer, Producer
 
 from kbackup.errors import UsageError
 from kbackup.kafka.client import Connection
-from kbackup.kafka.kernel_protocol import CommittedProgress
-from kbackup.kafka.native import library, librdkafka
-from kbackup.kafka.native.library import client_of
-from kbackup.kafka.native.librdkafka import CONSUMER, EVENT_DELIVERY, PRODUCER, Handle, lib
+from kbackup.native import library, librdkafka
+from kbackup.native.contract import CommittedProgress
+from kbackup.native.library import client_of
+from kbackup.native.librdkafka import CONSUMER, EVENT_DELIVERY, PRODUCER, Handle, lib
 from kbackup.types import TopicPartition
 
 _NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
@@ -126,7 +126,7 @@ def _python(code: str, **env: str) -> str:
 
 _CHOOSE = (
     "import logging; logging.basicConfig(level='INFO')\n"
-    "from kbackup.kafka import kernel; kernel.say([kernel.selected_kernel(), kernel.selected_kernel()])"
+    "from kbackup.native import kernel; kernel.log_kernels([kernel.selected_kernel(), kernel.selected_kernel()])"
 )
 
 
@@ -142,7 +142,7 @@ def test_an_unavailable_kernel_is_an_error() -> None:
     code = (
         "import sys; sys.modules['numba'] = None\n"
         "from kbackup.errors import UsageError\n"
-        "from kbackup.kafka import kernel\n"
+        "from kbackup.native import kernel\n"
         "try: kernel.selected_kernel()\n"
         "except UsageError as error: print(error, error.hint)"
     )
@@ -151,7 +151,7 @@ def test_an_unavailable_kernel_is_an_error() -> None:
 
 @pytest.mark.exhaustive
 def test_kernels_are_kept_from_one_process_to_the_next(tmp_path: Path) -> None:
-    code = "from kbackup.kafka.native import fill; print(sum(fill.fill.stats.cache_hits.values()))"
+    code = "from kbackup.native import fill; print(sum(fill.fill.stats.cache_hits.values()))"
     env = {"NUMBA_CACHE_DIR": str(tmp_path)}
     assert [_python(code, **env).strip() for _ in range(2)] == ["0", "1"]
 
@@ -161,7 +161,7 @@ def test_kernels_load_where_nothing_can_be_kept() -> None:
     code = (
         "from numba.core import caching\n"
         "caching.CacheImpl._locator_classes = [caching.UserProvidedCacheLocator]\n"
-        "from kbackup.kafka.native.compiled import fill\n"
+        "from kbackup.native.compiled import fill\n"
         "print('loaded')"
     )
     assert "loaded" in _python(code, NUMBA_CACHE_DIR="")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbackup.kafka.kernel_protocol import Runs
+from kbackup.native.contract import Runs
 
 
 def rows(runs: Runs) -> list[tuple[int, int, int]]:

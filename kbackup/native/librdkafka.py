@@ -18,6 +18,7 @@ Rules of life-time:
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
@@ -26,11 +27,12 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from kbackup.errors import UsageError
-from kbackup.kafka.client import Connection, log
-from kbackup.kafka.kernel_protocol import CommittedProgress
-from kbackup.kafka.native.library import TEXT, Signature, bind, text
-from kbackup.kafka.native.library import lib as library
+from kbackup.native.contract import ClusterConnection, CommittedProgress
+from kbackup.native.library import TEXT, Signature, bind, text
+from kbackup.native.library import lib as library
 from kbackup.types import TopicPartition
+
+log = logging.getLogger("kbackup.librdkafka")
 
 PRODUCER, CONSUMER = 0, 1
 
@@ -176,7 +178,7 @@ class Handle:
     Close it after use; destroy topics and queues made from it before.
     """
 
-    def __init__(self, connection: Connection, kind: int, extra: Mapping[str, Any], events: int = 0) -> None:
+    def __init__(self, connection: ClusterConnection, kind: int, extra: Mapping[str, Any], events: int = 0) -> None:
         """`UsageError` for a property that can't be used. Its value is never shown."""
         self.connection = connection
         settings = connection.settings(extra) | {"log.queue": "true"}

@@ -11,15 +11,18 @@ from tempfile import TemporaryDirectory
 
 from numba.core import config
 
-from kbackup.kafka.native.librdkafka import version
+from kbackup.native.librdkafka import version
 
 __all__ = ["fill", "produce", "version"]
 
 try:
-    from kbackup.formats import schema_kernel  # noqa: F401 (another kernel of tasks)
-    from kbackup.kafka.native import fill, produce
+    from kbackup.native import (
+        fill,
+        produce,
+        schema_kernel,  # noqa: F401 (another kernel of tasks)
+    )
 except RuntimeError:  # numba finds no place to keep compiled code
     with TemporaryDirectory(prefix="kbackup-kernels-") as _folder:
         os.environ["NUMBA_CACHE_DIR"] = _folder
         config.reload_config()  # type: ignore[no-untyped-call]
-        from kbackup.kafka.native import fill, produce
+        from kbackup.native import fill, produce

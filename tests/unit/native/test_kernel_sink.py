@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 from kbackup.errors import CorruptError
 from kbackup.formats.fields import locate_fields
 from kbackup.kafka.client import Connection
-from kbackup.kafka.kernel_protocol import CommittedProgress, RefusedRecordError
-from kbackup.kafka.native.librdkafka import lib
-from kbackup.kafka.native.sink import KernelSink, words_of
+from kbackup.kafka.record_clients import open_kernel_sink
+from kbackup.native.contract import CommittedProgress, RefusedRecordError
+from kbackup.native.librdkafka import lib
+from kbackup.native.sink import words_of
 from kbackup.types import RecordBlock, TopicPartition
 from tests.support.plain_records import Plain, block_of
-from tests.unit.kafka.conftest import rows
+from tests.support.runs import rows
 
 Make = Callable[..., Any]
 TP = TopicPartition("t", 0)
@@ -38,7 +39,7 @@ def make() -> Iterator[Make]:
     def sink(**settings: Any) -> Any:
         connection = Connection({"bootstrap.servers": "mock:1"}, "target")
         tuning = SETTINGS | {name.replace("_", "."): value for name, value in settings.items()}
-        made.append(KernelSink(connection, tuning, "group"))
+        made.append(open_kernel_sink(connection, tuning, "group"))
         return made[-1]
 
     yield sink
@@ -186,7 +187,7 @@ def test_transactions(make: Make) -> None:
 def test_closing_gives_up_what_is_queued() -> None:
     """Nothing can be delivered, and nothing is waited for."""
     connection = Connection({"bootstrap.servers": "127.0.0.1:1", "log_level": "0"}, "target")
-    sink = KernelSink(connection, {"enable.idempotence": True}, "group")
+    sink = open_kernel_sink(connection, {"enable.idempotence": True}, "group")
     block = block_of_size(1000)
     seen = weakref.ref(block.data)
     sink.send(TP, block)
@@ -238,7 +239,7 @@ def complaint(call: Callable[[], object]) -> str | None:
 @pytest.fixture(scope="module")
 def sink() -> Iterator[Any]:
     connection = Connection({"bootstrap.servers": "mock:1"}, "target")
-    made = KernelSink(connection, SETTINGS, "group")
+    made = open_kernel_sink(connection, SETTINGS, "group")
     yield made
     made.close()
 

@@ -16,7 +16,7 @@ from typing import Any
 from kbackup.types import Bytes, Int64Array
 
 numba: Any = None
-if os.environ.get("KBACKUP_KERNEL") != "python":  # as `kafka.kernel` reads it
+if os.environ.get("KBACKUP_KERNEL") != "python":  # as `native.kernel` reads it
     with suppress(ImportError):
         numba = import_module("numba")
 COMPILED = numba is not None

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kbackup.kafka.native.librdkafka import HEADER_NAME_LENGTH, address
+from kbackup.native.librdkafka import HEADER_NAME_LENGTH, address
 
 _POINTER, _SIZE, _INT, _INT64, _VOID = types.intp, types.intp, types.int32, types.int64, types.void
 

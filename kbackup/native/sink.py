@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from kbackup.formats import fields
-from kbackup.kafka.client import Connection
-from kbackup.kafka.kernel_protocol import (
+from kbackup.native.compiled import produce as kernel
+from kbackup.native.contract import (
     UNKNOWN,
     Bootstrap,
+    ClusterConnection,
     CommittedProgress,
+    DamageOf,
     RefusedRecordError,
     Runs,
     Undelivered,
@@ -24,10 +25,9 @@ from kbackup.kafka.kernel_protocol import (
     join,
     runs_of,
 )
-from kbackup.kafka.native.compiled import produce as kernel
-from kbackup.kafka.native.library import await_connection, text
-from kbackup.kafka.native.librdkafka import EVENT_DELIVERY, PRODUCER, Handle, check, error_of, lib, ms, send_progress
-from kbackup.kafka.waiting import Waiting
+from kbackup.native.library import await_connection, text
+from kbackup.native.librdkafka import EVENT_DELIVERY, PRODUCER, Handle, check, error_of, lib, ms, send_progress
+from kbackup.native.waiting import Waiting
 from kbackup.types import Bytes, Int64Array, RecordBlock, TopicPartition
 
 _MESSAGES = 4096  # reports that are taken from an event at a time
@@ -49,9 +49,12 @@ class _Sent:
 
 
 class KernelSink:
-    """See `kernel_protocol.RecordSink`."""
+    """See `contract.RecordSink`."""
 
-    def __init__(self, connection: Connection, tuning: Mapping[str, Any], group: str) -> None:
+    def __init__(
+        self, connection: ClusterConnection, tuning: Mapping[str, Any], group: str, damage_of: DamageOf
+    ) -> None:
+        self._damage_of = damage_of
         self._group = group
         self._handle = Handle(connection, PRODUCER, tuning, EVENT_DELIVERY)
         add = partial(lib.rd_kafka_brokers_add, self._handle.client)
@@ -83,7 +86,7 @@ class KernelSink:
 
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
         if not len(block.offsets) == len(block.positions) == len(block.lengths):
-            _raise_damage(block, 0)
+            raise self._damage_of(block, 0)
         if not len(block):
             return
         sent = self._register(tp, block)
@@ -96,7 +99,7 @@ class KernelSink:
                 source = int(sent.offsets[self._state[kernel.NEXT]])
                 raise RefusedRecordError(Undelivered(error_of(int(self._state[kernel.CODE])), tp, source))
             elif why == kernel.DAMAGED:
-                _raise_damage(block, int(self._state[kernel.NEXT]))
+                raise self._damage_of(block, int(self._state[kernel.NEXT]))
             else:
                 break
         self.serve(0)
@@ -203,8 +206,3 @@ def words_of(reason: bytes) -> str:
     queued the report, so other bytes may be in its place by now: what is no sentence is none of the broker's."""
     found = text(reason.split(b"\0", 1)[0])
     return found if found.isascii() and found.isprintable() and " " in found else ""
-
-
-def _raise_damage(block: RecordBlock, record: int) -> None:
-    fields.check(block, "record block", 0)
-    raise fields.corrupt("record block", int(block.positions[record]), "a record that is not what its index says")

@@ -9,7 +9,8 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 
-from kbackup.kafka.oauth import CALLBACK
+CALLBACK = "kbackup.oauth.callback"
+"""The property that names a function for tokens, `module:function`; librdkafka never sees it."""
 
 COMMON = (
     *("bootstrap.servers", "client.id", "client.rack", "security.protocol", "fetch.message.max.bytes"),

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from kbackup.kafka.client import Connection
-from kbackup.kafka.kernel_protocol import FetchResult, Report
-from kbackup.kafka.native.compiled import fill as kernel
-from kbackup.kafka.native.librdkafka import CONSUMER, Handle, error_of, lib, ms
+from kbackup.native.compiled import fill as kernel
+from kbackup.native.contract import ClusterConnection, FetchResult, Report
+from kbackup.native.librdkafka import CONSUMER, Handle, error_of, lib, ms
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from kbackup.util.system import BufferPool
 
@@ -29,9 +28,9 @@ _BUFFERS, _INDEXES = BufferPool(_BUFFER, keep=2), BufferPool(3 * 8 * _RECORDS, k
 
 
 class KernelSource:
-    """See `kernel_protocol.Source`. Blocks are views of pooled buffers, free once no view of them is left."""
+    """See `contract.Source`. Blocks are views of pooled buffers, free once no view of them is left."""
 
-    def __init__(self, connection: Connection, tuning: Mapping[str, Any]) -> None:
+    def __init__(self, connection: ClusterConnection, tuning: Mapping[str, Any]) -> None:
         self._connection = connection
         self._handle = Handle(connection, CONSUMER, tuning)
         self._queue = lib.rd_kafka_queue_new(self._handle.client)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from numba import int32, njit
 
-from kbackup.kafka.native.machine import (
+from kbackup.native.machine import (
     consume_batch,
     copy,
     header_get,
