@@ -12,8 +12,8 @@ from kbackup.errors import KbackupError, MismatchError, UsageError
 from kbackup.kafka.control.cluster import BrokerAdmin
 from kbackup.metadata.sources import Sources
 from kbackup.migrate import readings, states
+from kbackup.migrate.checks.base import MIGRATION_FLAG, is_true
 from kbackup.migrate.lag import CATCH_UP, Lag, in_types, is_written_by_kraft, read_lag
-from kbackup.migrate.preflight import FLAG, is_true
 from kbackup.migrate.states import NotRead, ProblemError
 from kbackup.migrate.znodes import Sign, ZnodeContent, read_witness
 from kbackup.migrate.zookeeper.session import ZooKeeperSession
@@ -91,7 +91,7 @@ def read_situation(
     else:
         kraft = frozenset(broker for broker, config in configs.items() if config.get("process.roles"))
         with_zookeeper = frozenset(configs) - kraft
-        enabled = frozenset(broker for broker in with_zookeeper if is_true(configs[broker], FLAG))
+        enabled = frozenset(broker for broker in with_zookeeper if is_true(configs[broker], MIGRATION_FLAG))
         brokers = BrokerModes(kraft, with_zookeeper, enabled)
     folders = [*filter(None, [sources.metadata_log]), *map(str, options.metadata_logs)]
     return Situation(

@@ -18,7 +18,7 @@ from msgspec import structs
 from kbackup.archive.models import Metadata
 from kbackup.errors import UsageError
 from kbackup.metadata.entities import SCRAM_SECRETS, NotCarried, ScramUser, not_carried_entry
-from kbackup.migrate import preflight
+from kbackup.migrate.checks import access, cluster, controllers
 from kbackup.migrate.preflight import judge
 from kbackup.migrate.readings import (
     logged_addresses,
@@ -247,10 +247,10 @@ def test_variants_of_a_healthy_cluster_are_ready(healthy: MigrationFindings) -> 
 def test_kraft_controller_needs_no_map() -> None:
     """Kafka takes a controller's listener as PLAINTEXT where nothing says otherwise."""
     plain = {"process.roles": "controller", "controller.listener.names": "CONTROLLER", "listeners": "CONTROLLER://:1"}
-    assert preflight.protocols_of(plain)["CONTROLLER"] == "PLAINTEXT"
+    assert controllers.protocols_of(plain)["CONTROLLER"] == "PLAINTEXT"
     secured = {**plain, "listeners": "CONTROLLER://:1,SSL://:2"}
-    assert "CONTROLLER" not in preflight.protocols_of(secured)
-    assert "CONTROLLER" not in preflight.protocols_of({**plain, "process.roles": ""})
+    assert "CONTROLLER" not in controllers.protocols_of(secured)
+    assert "CONTROLLER" not in controllers.protocols_of({**plain, "process.roles": ""})
 
 
 # Versions, principals and logins, as the preflight reads them from properties.
@@ -259,9 +259,9 @@ def test_kraft_controller_needs_no_map() -> None:
 def test_names_of_metadata_versions_are_kafkas() -> None:
     names = {8: "3.4-IV0", 14: "3.6-IV2", 15: "3.7-IV0", 19: "3.7-IV4", 20: "3.8-IV0", 21: "3.9-IV0"}
     for level, name in names.items():
-        assert (preflight.level_of(name), preflight.level_name(level)) == (level, name)
-    assert [preflight.level_of(short) for short in ("3.3", "3.5", "3.7", "3.9")] == [7, 11, 19, 21]
-    assert [preflight.level_of(other) for other in ("2.8", "4.0", "newest")] == [None, None, None]
+        assert (cluster.level_of(name), cluster.level_name(level)) == (level, name)
+    assert [cluster.level_of(short) for short in ("3.3", "3.5", "3.7", "3.9")] == [7, 11, 19, 21]
+    assert [cluster.level_of(other) for other in ("2.8", "4.0", "newest")] == [None, None, None]
 
 
 def test_principal_of_a_certificate(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_principal_of_a_certificate(tmp_path: Path) -> None:
     principals = {}
     for file, data in files.items():
         (tmp_path / file).write_bytes(data)
-        principals[file] = preflight.principal_of(
+        principals[file] = access.principal_of(
             {
                 "controller.listener.names": "CONTROLLER",
                 SHARED_MAP: "CONTROLLER:SSL",
