@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from kbackup.errors import CorruptError, KbackupError
 from kbackup.jobs.metadata import COMPARED, MetadataSide, check_one_cluster, compare, in_words
+from kbackup.metadata.entities import Reading
 from kbackup.metadata.sources import Sources
 from kbackup.migrate.states import KafkaState, NotRead, ZnodesWitness
 from kbackup.migrate.znodes import read_witness
@@ -68,9 +69,15 @@ def read_lag(zookeeper: ZooKeeperSession, folders: Sequence[str], witness: Znode
         logs = [find_log(Path(folder)) for folder in folders]
         images = {log: read_image(log) for log in logs}
         identities = [read_identity(log) for log in logs]
-        newest = max(images, key=lambda log: (images[log].epoch, images[log].offset))
+
+        def progress(log: Path) -> tuple[int, int]:
+            return images[log].epoch, images[log].offset
+
+        newest = max(images, key=progress)
         image = images[newest]
-        if minority := _minority(image, {each.get("node.id", "") for each in identities}):
+        nodes = {identity.get("node.id", "") for identity in identities}
+        minority = _minority(image, nodes)
+        if minority is not None:
             return minority
         offset = witness.migration
         if offset is not None and image.offset <= offset:
@@ -87,19 +94,32 @@ def read_lag(zookeeper: ZooKeeperSession, folders: Sequence[str], witness: Znode
         raise
     except KbackupError as error:
         return NotRead(error.message, error.hint)
-    parts = {part.name for part in COMPARED}
-    unread = [each for each in in_zookeeper.not_carried if each.part in parts and each.reason in ("denied", "failed")]
+    unread = _unread_parts(in_zookeeper)
     if unread:
         return NotRead(
-            f"not all of ZooKeeper: {join_names([each.why for each in unread], 3, '; ')}",
+            f"not all of ZooKeeper: {join_names(unread, 3, '; ')}",
             "set the brokers' login, zookeeper.sasl.username, in [source]",
         )
-    cluster_id = next((each["cluster.id"] for each in identities if "cluster.id" in each), "")
-    in_log = reading_of(image, cluster_id)
+    cluster_ids = [identity["cluster.id"] for identity in identities if "cluster.id" in identity]
+    in_log = reading_of(image, cluster_ids[0] if cluster_ids else "")
     check_one_cluster([in_zookeeper, in_log])
-    sides = MetadataSide("ZooKeeper", in_zookeeper), MetadataSide("the metadata log", in_log)
-    differences = tuple(in_words(each, sides[0].name, sides[1].name) for each in compare(*sides))
-    return Lag(image.offset, Counter(each.record.name for each in records), differences)
+    zookeeper_side = MetadataSide("ZooKeeper", in_zookeeper)
+    log_side = MetadataSide("the metadata log", in_log)
+    differences: list[str] = []
+    for difference in compare(zookeeper_side, log_side):
+        differences.append(in_words(difference, zookeeper_side.name, log_side.name))
+    counts = Counter(record.record.name for record in records)
+    return Lag(image.offset, counts, tuple(differences))
+
+
+def _unread_parts(reading: Reading) -> list[str]:
+    """Return why parts that both sides must agree on could not be read."""
+    compared = {part.name for part in COMPARED}
+    reasons: list[str] = []
+    for entry in reading.not_carried:
+        if entry.part in compared and entry.reason in ("denied", "failed"):
+            reasons.append(entry.why)
+    return reasons
 
 
 def _minority(image: MetadataImage, nodes: Iterable[str]) -> NotRead | None:
@@ -109,9 +129,10 @@ def _minority(image: MetadataImage, nodes: Iterable[str]) -> NotRead | None:
     missing = len(voters) // 2 + 1 - len(known)
     if len(voters) <= 1 or missing <= 0:
         return None
+    known_names = ", ".join(map(str, known)) or "unknown"
+    voter_names = ", ".join(map(str, voters))
     return NotRead(
-        f"the logs of a minority are read: controllers {', '.join(map(str, known)) or 'unknown'} of "
-        f"{', '.join(map(str, voters))}",
+        f"the logs of a minority are read: controllers {known_names} of {voter_names}",
         f"name the folders of {missing} more, each with its meta.properties: --metadata-log DIR",
     )
 
@@ -124,8 +145,9 @@ def lag_warnings(sources: Sources) -> list[str]:
     if sources.zookeeper is None:
         return []
     with open_session(sources.zookeeper) as zookeeper:
-        witness = read_witness(zookeeper)[0]
-        if witness.migration is None or witness.migration < 0 or not is_written_by_kraft(witness):
+        witness, _ = read_witness(zookeeper)
+        is_dual_write = witness.migration is not None and witness.migration >= 0
+        if witness.migration is None or not is_dual_write or not is_written_by_kraft(witness):
             return []
         if not sources.metadata_log:
             return ["nothing shows whether ZooKeeper has every record: set metadata.log.dir in [source]"]
@@ -136,9 +158,10 @@ def lag_warnings(sources: Sources) -> list[str]:
         until = time.monotonic() + _PATIENCE
         while records and time.monotonic() < until:
             time.sleep(_PAUSE)
-            migration = read_witness(zookeeper)[0].migration
-            offset = migration if migration is not None else -1
-            records = [each for each in records if each.offset > offset]
+            newer, _ = read_witness(zookeeper)
+            # The controllers write their offset after the records; without the znode nothing is known to be written.
+            offset = newer.migration if newer.migration is not None else -1
+            records = [record for record in records if record.offset > offset]
     if not records:
         return []
     counts = Counter(each.record.name for each in records)

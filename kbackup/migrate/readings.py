@@ -1,27 +1,14 @@
-"""Read the witnesses of a migration: metrics, znodes, metadata logs, addresses, and what an archive holds of them."""
+"""Read the witnesses of a migration, and the findings of its preflight: brokers, znodes, logs, controllers, archive."""
 
 from __future__ import annotations
 
-import base64
-import errno
-import math
-import re
-import socket
-import ssl
 import time
-import urllib.request
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from http.client import HTTPException
 from pathlib import Path
-from typing import TypeVar
-from urllib.error import HTTPError
-from urllib.parse import urlsplit
-
-from prometheus_client.parser import text_string_to_metric_families
 
 from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
@@ -29,15 +16,16 @@ from kbackup.config.clients import parse_properties
 from kbackup.errors import CorruptError, KbackupError, NoArchiveError, UnreachableError, UsageError
 from kbackup.kafka.control.cluster import BrokerAdmin
 from kbackup.metadata.entities import LABELS, SCRAM_SECRETS, MetadataPartName
-from kbackup.metadata.sources import MetricsAccess, Sources
+from kbackup.metadata.sources import Sources
 from kbackup.migrate import states, znodes
+from kbackup.migrate.addresses import probe_valid, quorum_addresses
+from kbackup.migrate.exporters import read_metrics
 from kbackup.migrate.metadata_log.image import NAME, MetadataImage, read_image
 from kbackup.migrate.metadata_log.log import find_log, read_snapshot
-from kbackup.migrate.states import NotRead
+from kbackup.migrate.states import NotRead, tried
 from kbackup.migrate.znodes import ControllerFile, MigrationFindings, Sign
 from kbackup.migrate.zookeeper.session import open_session
 from kbackup.store import Store
-from kbackup.util.system import in_threads
 from kbackup.util.text import words_of
 
 
@@ -49,103 +37,11 @@ def archived_state(metadata: Metadata) -> states.StateReport | None:
     registered = metadata.registrations if metadata.sources.get("registrations") == "zookeeper" else None
     brokers = frozenset(each.id for each in registered or () if each.role == "broker")
     contents: dict[str, bytes | str] = {znode.path: znode.content for znode in metadata.znodes}
-    metrics, log = (
-        NotRead(f"a restore point holds no {what}", "run 'kbackup migrate status'")
-        for what in ("metrics", "state of a metadata log")
-    )
-    return states.judge(states.Witnesses((metrics,), znodes.witness_of(contents, brokers), log))
-
-
-# The witness metrics: a node's state by its Prometheus exporter.
-#
-# Exporters make different names of `kafka.controller:type=KafkaController,name=ZkMigrationState`, such as
-# `kafka_controller_KafkaController_Value{name="ZkMigrationState"}`,
-# `kafka_controller_kafkacontroller_zkmigrationstate` and `kafka_controller_KafkaController_ZkMigrationState_Value`.
-
-
-_TIMEOUT = 5.0  # s
-_LARGEST = 64 << 20  # bytes of one answer
-_HINT = "give the URL of a Prometheus exporter in a controller, such as http://controller-1:9404/metrics"
-_HINT_LOGIN = "set controller.metrics.username and controller.metrics.password in [source]"
-_HINT_DOWN = "is the controller running, and the exporter in it?"
-_BEAN = "kafkacontroller"
-
-
-def read_metrics(url: str, access: MetricsAccess) -> states.MetricsWitness | NotRead:
-    """Ask an exporter. `UsageError` if `url` is none of http or https, or a file of `access` can't be used."""
-    shown = shown_url(url)
-    tls = None
-    if url.lower().startswith("https:"):
-        try:
-            tls = ssl.create_default_context(cafile=access.certificates or None)
-        except OSError as error:
-            raise UsageError(
-                f"controller.metrics.ssl.truststore.location: can't use {access.certificates}: "
-                f"{error.strerror or error}",
-                "name a readable PEM file of certificates",
-            ) from None
-    request = urllib.request.Request(url)  # noqa: S310 (shown_url refuses other schemes)
-    if access.user:
-        login = base64.b64encode(f"{access.user}:{access.password}".encode()).decode()
-        request.add_unredirected_header("Authorization", f"Basic {login}")  # no other server gets it
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT, context=tls) as answer:  # noqa: S310 (the same)
-            text = answer.read(_LARGEST).decode("utf-8", "replace")
-    except (OSError, ValueError, HTTPException) as error:
-        why = getattr(error, "reason", error)
-        refused = isinstance(error, HTTPError) and error.code in (401, 403)
-        if isinstance(error, HTTPError):
-            error.close()
-        return NotRead(f"{shown} gave no metrics: {why}", _HINT_LOGIN if refused else _HINT_DOWN)
-    return tried(lambda: parse_metrics(text, shown))
-
-
-def shown_url(url: str) -> str:
-    """Return `url` without its query. `UsageError` if its scheme is neither http nor https, or where it has a
-    password."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError("--metrics-url is no http or https URL", _HINT)
-    if "@" in parts.netloc:
-        raise UsageError("--metrics-url has a user or a password", _HINT_LOGIN)
-    return f"{parts.scheme}://{parts.netloc}{parts.path}"
-
-
-def parse_metrics(text: str, url: str) -> states.MetricsWitness:
-    """Return the witness in an answer in Prometheus' text format. `CorruptError` for another format, and for metrics
-    that are not of a Kafka controller."""
-    values: dict[str, int] = {}
-    try:
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                if (name := _gauge(sample.name, sample.labels)) and math.isfinite(sample.value):
-                    values.setdefault(name, int(sample.value))
-    except (ValueError, KeyError, IndexError) as error:
-        raise CorruptError(f"{url} gave no Prometheus metrics: {error}", _HINT) from None
-    number = values.get("zkmigrationstate")
-    if number is None or number not in {_NO_LEADER, *states.KafkaState}:
-        raise CorruptError(f"{url} has no ZkMigrationState", f"{_HINT}, and let it export kafka.controller")
-    active = values.get("activecontrollercount")
-    return states.MetricsWitness(
-        url=url,
-        state=None if number == _NO_LEADER else states.KafkaState(number),
-        is_active=None if active is None else active == 1,
-        zk_brokers=values.get("migratingzkbrokercount"),
-        lag=values.get("zkwritebehindlag"),
-    )
-
-
-_NO_LEADER = -1  # of a controller that has seen no metadata since it started
-_GAUGES = ("zkmigrationstate", "migratingzkbrokercount", "zkwritebehindlag", "activecontrollercount")
-
-
-def _gauge(name: str, labels: dict[str, str]) -> str:
-    """Return the lower-case name of the gauge of the KafkaController bean that a sample has; '' for other samples."""
-    plain = name.replace("_", "").lower().removesuffix("value")
-    if _BEAN not in plain and labels.get("type", "").lower() != _BEAN:
-        return ""
-    attribute = labels.get("name", "").lower()
-    return next((gauge for gauge in _GAUGES if attribute == gauge or plain.endswith(gauge)), "")
+    hint = "run 'kbackup migrate status'"
+    metrics = NotRead("a restore point holds no metrics", hint)
+    log = NotRead("a restore point holds no state of a metadata log", hint)
+    witness = znodes.witness_of(contents, brokers)
+    return states.judge(states.Witnesses((metrics,), witness, log))
 
 
 # Read the three witnesses of a migration.
@@ -158,12 +54,14 @@ _NO_LOG = NotRead("metadata log: none is named", "set metadata.log.dir in [sourc
 
 def read_witnesses(sources: Sources, metrics_urls: Iterable[str]) -> states.Witnesses:
     """Read every witness; one that can't be read is `NotRead`, with the reason."""
-    return states.Witnesses(read_metrics_of(metrics_urls, sources), read_znodes(sources), read_log(sources))
+    metrics = read_metrics_of(metrics_urls, sources)
+    return states.Witnesses(metrics, read_znodes(sources), read_log(sources))
 
 
 def read_metrics_of(urls: Iterable[str], sources: Sources) -> tuple[states.MetricsWitness | NotRead, ...]:
     """Read the metrics at each URL."""
-    return tuple(read_metrics(url, sources.metrics) for url in urls) or (_NO_METRICS,)
+    found = tuple(read_metrics(url, sources.metrics) for url in urls)
+    return found or (_NO_METRICS,)
 
 
 def read_znodes(sources: Sources) -> states.ZnodesWitness | NotRead:
@@ -172,9 +70,11 @@ def read_znodes(sources: Sources) -> states.ZnodesWitness | NotRead:
         return _NO_ZNODES
     try:
         with open_session(sources.zookeeper) as zookeeper:
-            witness = znodes.read_witness(zookeeper)[0]
-            if witness.migration is None or witness.migration >= 0:
+            witness, _ = znodes.read_witness(zookeeper)
+            is_before_copy = witness.migration is not None and witness.migration < 0
+            if not is_before_copy:
                 return witness
+            # The copy waits for each broker that holds replicas.
             return replace(witness, assigned=znodes.read_assigned(zookeeper))
     except KbackupError as error:
         return NotRead(f"znodes: {error.message}", error.hint)
@@ -185,9 +85,10 @@ def read_log(sources: Sources) -> states.LogWitness | NotRead:
     image = read_image_of(sources)
     if isinstance(image, NotRead):
         return image
-    zk_brokers = frozenset(b for b, data in image.brokers.items() if data.get("isMigratingZkBroker"))
+    state = states.KafkaState(image.migration_state or 0)
+    zk_brokers = frozenset(broker for broker, data in image.brokers.items() if data.get("isMigratingZkBroker"))
     kraft_brokers = frozenset(image.brokers) - zk_brokers
-    return states.LogWitness(states.KafkaState(image.migration_state or 0), zk_brokers, kraft_brokers, image.offset)
+    return states.LogWitness(state, zk_brokers, kraft_brokers, image.offset)
 
 
 def read_image_of(sources: Sources) -> MetadataImage | NotRead:
@@ -196,84 +97,30 @@ def read_image_of(sources: Sources) -> MetadataImage | NotRead:
     if not sources.metadata_log:
         return _NO_LOG
     try:
-        return read_image(find_log(Path(sources.metadata_log)))
+        log = find_log(Path(sources.metadata_log))
+        return read_image(log)
     except CorruptError:
         raise
     except KbackupError as error:
         return NotRead(f"metadata log: {error.message}", error.hint)
 
 
-# The addresses of controllers, and whether anybody lives there.
-
-
-_PROBE_SECONDS = 3.0  # s
-_NOBODY_LISTENS = {errno.ECONNREFUSED}
-
-
-def quorum_addresses(properties: Mapping[str, str]) -> set[str]:
-    """Return the controllers' addresses in the properties of a broker or a controller."""
-    servers = words_of(properties.get("controller.quorum.bootstrap.servers", ""))
-    voters = (voter.partition("@")[2] for voter in words_of(properties.get("controller.quorum.voters", "")))
-    return {*servers, *(voter for voter in voters if voter)}
-
-
-def own_addresses(properties: Mapping[str, str]) -> set[str]:
-    """Return the advertised addresses of a controller's own listeners, without listeners on every interface."""
-    names = {name.upper() for name in words_of(properties.get("controller.listener.names", ""))}
-    text = properties.get("advertised.listeners") or properties.get("listeners", "")
-    pairs = (listener.partition("://") for listener in words_of(text))
-    return {
-        address
-        for name, _, address in pairs
-        if name.upper() in names and address.rpartition(":")[0] not in ("", "0.0.0.0", "[::]")  # noqa: S104 (compared)
-    }
-
-
-def logged_addresses(controllers: Iterable[Mapping[str, object]]) -> Iterator[str]:
-    """Yield the addresses that controllers registered with, by a metadata log's RegisterControllerRecord."""
-    for controller in controllers:
-        endpoints = controller.get("endPoints")
-        for endpoint in endpoints if isinstance(endpoints, list | tuple) else ():
-            yield f"{endpoint['host']}:{endpoint['port']}"
-
-
-def probe(addresses: Collection[str], stopped: Collection[str]) -> dict[str, Sign]:
-    """Try to connect to each address. `stopped` are the addresses that the user declares stopped. That counts only if
-    nothing answers."""
-    signs = dict(zip(addresses, in_threads(_sign, addresses), strict=True))
-    return {address: "stopped" if sign == "silent" and address in stopped else sign for address, sign in signs.items()}
-
-
-def _sign(address: str) -> Sign:
-    host, port = split_address(address)
-    try:
-        with socket.create_connection((host, port), timeout=_PROBE_SECONDS):
-            return "answers"
-    except OSError as error:
-        return "stopped" if error.errno in _NOBODY_LISTENS else "silent"
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port; `UsageError` if it is no host:port."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"{address} is no address of a controller", "write host:port")
-    return host.strip("[]"), int(port)
-
-
 # Read the findings of the preflight. A source that can't be read becomes `NotRead`; checks of other sources still
 # run.
 
 
-T = TypeVar("T")
-
-_ADDRESS = re.compile(r".+:(\d{1,4}|[1-5]\d{4}|6[0-4]\d{3})")
 NO_BROKERS = NotRead("no brokers are named", "set bootstrap.servers in [source], or give --bootstrap-server")
 _NO_ZOOKEEPER = NotRead("no ZooKeeper is named", "set zookeeper.connect in [source]")
 _NO_CONTROLLERS = NotRead("no controller is named", "give --controller-config FILE for each controller")
 NO_ARCHIVE = NotRead("no archive is named", "give --archive")
+META = "meta.properties"
+"""The file in a formatted folder with the cluster's id."""
 _ESSENTIAL: tuple[MetadataPartName, ...] = (
-    *("acls", "scram_users", "broker_configs", "client_quotas", "delegation_tokens"),
+    "acls",
+    "scram_users",
+    "broker_configs",
+    "client_quotas",
+    "delegation_tokens",
 )
 
 
@@ -281,47 +128,57 @@ def read_preflight(
     sources: Sources, controllers: Sequence[Path], store: Callable[[], Store] | None
 ) -> MigrationFindings:
     """`controllers` are properties files; `UsageError` if one can't be read. `store` opens the archive's store."""
-    brokers = tried(lambda: read_brokers(sources)) if sources.kafka.get("bootstrap.servers") else NO_BROKERS
-    files = tuple(map(read_controller, controllers))
-    named = [controller.properties for controller in files]
-    if files and not isinstance(brokers, NotRead):
-        named += [broker.configs for broker in brokers.brokers if not isinstance(broker.configs, NotRead)]
-    addresses = sorted({address for properties in named for address in quorum_addresses(properties)})
-    valid = [address for address in addresses if _ADDRESS.fullmatch(address)]
+    brokers: znodes.BrokerFindings | NotRead = NO_BROKERS
+    if sources.kafka.get("bootstrap.servers"):
+        brokers = tried(lambda: read_brokers(sources))
+    files = tuple(read_controller(file) for file in controllers)
+    archive: znodes.ArchiveFindings | NotRead | None = NO_ARCHIVE
+    if store is not None:
+        archive = tried(lambda: read_archive(store()))
     return MigrationFindings(
-        brokers,
-        tried(lambda: _read_zookeeper(sources)),
-        files or _NO_CONTROLLERS,
-        NO_ARCHIVE if store is None else tried(lambda: read_archive(store())),
-        time.time(),
-        # nobody can live at a malformed address
-        {**dict.fromkeys(addresses, "silent"), **probe(valid, ())} if files else _NO_CONTROLLERS,
+        brokers=brokers,
+        zookeeper=tried(lambda: _read_zookeeper(sources)),
+        controllers=files or _NO_CONTROLLERS,
+        archive=archive,
+        now=time.time(),
+        quorum=_probe_quorum(files, brokers) if files else _NO_CONTROLLERS,
     )
 
 
-def tried(read: Callable[[], T | NotRead]) -> T | NotRead:
-    """Return what `read` does; for an error of kbackup's tree, why it was not read."""
-    try:
-        return read()
-    except KbackupError as error:
-        return NotRead(error.message, error.hint)
+def _probe_quorum(files: Iterable[ControllerFile], brokers: znodes.BrokerFindings | NotRead) -> dict[str, Sign]:
+    """Return the sign of life at each address of a controller that controllers or brokers name."""
+    named = [controller.properties for controller in files]
+    if not isinstance(brokers, NotRead):
+        for broker in brokers.brokers:
+            if not isinstance(broker.configs, NotRead):
+                named.append(broker.configs)
+    addresses = set[str]()
+    for properties in named:
+        addresses |= quorum_addresses(properties)
+    return probe_valid(sorted(addresses))
 
 
 def read_brokers(sources: Sources) -> znodes.BrokerFindings:
     """Read the state of the brokers and of partitions from the brokers."""
     admin = BrokerAdmin(sources.kafka, "source")
-    brokers, moving = admin.brokers(), admin.reassignments()
-    live = []
+    brokers = admin.brokers()
+    moving = admin.reassignments()
+    live: list[znodes.LiveBroker] = []
     for broker in sorted(brokers.addresses):
         version = admin.fetch_version(broker)
-        fetch = version if isinstance(version, int) else NotRead(version.why, "is the broker reachable from here?")
-        live.append(znodes.LiveBroker(broker, fetch, tried(partial(admin.configs, broker))))
+        fetch_version = (
+            version if isinstance(version, int) else NotRead(version.why, "is the broker reachable from here?")
+        )
+        configs = tried(partial(admin.configs, broker))
+        live.append(znodes.LiveBroker(broker, fetch_version, configs))
+    # A broker that denies its reassignments leaves them to ZooKeeper.
+    reassigning = tuple(moving) if isinstance(moving, list) else NotRead(moving.why, _NO_ZOOKEEPER.hint)
     return znodes.BrokerFindings(
-        brokers.cluster_id,
-        tuple(live),
-        brokers.assigned,
-        brokers.offline,
-        tuple(moving) if isinstance(moving, list) else NotRead(moving.why, _NO_ZOOKEEPER.hint),
+        cluster_id=brokers.cluster_id,
+        brokers=tuple(live),
+        assigned=brokers.assigned,
+        offline=brokers.offline,
+        reassigning=reassigning,
     )
 
 
@@ -335,11 +192,14 @@ def _read_zookeeper(sources: Sources) -> znodes.ZooKeeperFindings | NotRead:
 def read_controller(file: Path) -> ControllerFile:
     """Return a controller's properties and, if its storage is on this machine, what it holds."""
     properties = read_properties(file)
-    names = ("metadata.log.dir", "log.dirs", "log.dir")
-    folders = [Path(folder) for name in names for folder in words_of(properties.get(name, ""))]
+    folders: list[Path] = []
+    for name in ("metadata.log.dir", "log.dirs", "log.dir"):
+        folders += [Path(folder) for folder in words_of(properties.get(name, ""))]
     version = tried(lambda: _metadata_version(folders) or _no_storage(file, folders, NAME))
-    cluster_id: str | NotRead = _no_storage(file, folders, "meta.properties")
-    for meta in (folder / "meta.properties" for folder in folders):
+    cluster_id: str | NotRead = _no_storage(file, folders, META)
+    for folder in folders:
+        meta = folder / META
+        # A folder of another machine is not there: then the next one counts.
         with suppress(OSError):
             cluster_id = parse_properties(meta.read_bytes(), str(meta)).get("cluster.id", "")
             break
@@ -351,9 +211,8 @@ def read_properties(file: Path) -> dict[str, str]:
     try:
         return parse_properties(file.read_bytes(), str(file))
     except OSError as error:
-        raise UsageError(
-            f"can't read {file}: {(error.strerror or '').lower()}", "name a controller's properties file"
-        ) from None
+        why = (error.strerror or "").lower()
+        raise UsageError(f"can't read {file}: {why}", "name a controller's properties file") from None
 
 
 def _metadata_version(folders: Sequence[Path]) -> int | None:
@@ -366,13 +225,15 @@ def _metadata_version(folders: Sequence[Path]) -> int | None:
             with suppress(UnreachableError):
                 for record in read_snapshot(folder / NAME):
                     image.replay(record.record)
-        if level := image.features.get("metadata.version"):
+        level = image.features.get("metadata.version")
+        if level:
             return level
     return None
 
 
 def _no_storage(file: Path, folders: Sequence[Path], name: str) -> NotRead:
-    listed = " or ".join(str(folder / name) for folder in folders) or "its storage"
+    paths = [str(folder / name) for folder in folders]
+    listed = " or ".join(paths) or "its storage"
     return NotRead(
         f"{file}: {listed} can't be read here", "run it where the controller's storage is formatted and readable"
     )
@@ -384,11 +245,13 @@ def read_archive(store: Store) -> znodes.ArchiveFindings | None:
         archive = open_archive(store)
     except NoArchiveError:
         return None
-    if (head := archive.head) is None:
+    head = archive.head
+    if head is None:
         return None
     metadata = archive.metadata(head)
     captured_at = datetime.fromisoformat(metadata.captured_at).timestamp()
-    return znodes.ArchiveFindings(head.number, captured_at, metadata.cluster_id, missing_metadata(metadata))
+    missing = missing_metadata(metadata)
+    return znodes.ArchiveFindings(head.number, captured_at, metadata.cluster_id, missing)
 
 
 def missing_metadata(metadata: Metadata) -> tuple[str, ...]:
@@ -396,6 +259,9 @@ def missing_metadata(metadata: Metadata) -> tuple[str, ...]:
     missing = {entry.what for entry in metadata.not_carried if entry.reason in ("denied", "failed", "secret")}
     if any(user.stored_key is None for user in metadata.scram_users or ()):
         missing.add(SCRAM_SECRETS)
+    # What brokers don't use at all is not missing: without an authorizer there are no ACLs.
     absent = {entry.part for entry in metadata.not_carried if entry.reason == "not there"}
-    missing |= {LABELS[part] for part in _ESSENTIAL if getattr(metadata, part) is None and part not in absent}
+    for part in _ESSENTIAL:
+        if getattr(metadata, part) is None and part not in absent:
+            missing.add(LABELS[part])
     return tuple(sorted(missing))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.errors import KbackupError, MismatchError, UsageError
 from kbackup.kafka.control.cluster import BrokerAdmin
 from kbackup.metadata.sources import Sources
-from kbackup.migrate import readings, states
+from kbackup.migrate import addresses, readings, states
 from kbackup.migrate.checks.base import MIGRATION_FLAG, is_true
 from kbackup.migrate.lag import CATCH_UP, Lag, in_types, is_written_by_kraft, read_lag
 from kbackup.migrate.states import NotRead, ProblemError
@@ -55,10 +55,15 @@ class Situation:
     def due(self) -> tuple[ZnodeContent, ...]:
         """The znodes to delete, in this order: /controller where a KRaft controller wrote it, and /migration. The
         /controller of a broker is in use."""
-        there, owner = {znode.path: znode for znode in self.znodes}, self.witness.controller
-        due = [there[path] for path in (CONTROLLER, MIGRATION) if path in there]
-        of_kraft = owner is not None and owner.is_kraft
-        return tuple(znode for znode in due if znode.path == MIGRATION or (of_kraft and not znode.ephemeral))
+        by_path = {znode.path: znode for znode in self.znodes}
+        due: list[ZnodeContent] = []
+        controller, owner = by_path.get(CONTROLLER), self.witness.controller
+        is_of_kraft = owner is not None and owner.is_kraft
+        if controller is not None and is_of_kraft and not controller.ephemeral:
+            due.append(controller)
+        if MIGRATION in by_path:
+            due.append(by_path[MIGRATION])
+        return tuple(due)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +86,39 @@ def read_situation(
     metrics = readings.read_metrics_of(options.metrics_urls, sources)
     report = states.judge(states.Witnesses(metrics, witness, readings.read_log(sources)))
     configs = read_configs(sources)
-    signs = readings.probe(sorted(_addresses(sources, options, configs)), options.stopped)
+    known = _addresses(sources, options, configs)
+    signs = addresses.probe(sorted(known), options.stopped)
     for each in metrics:  # an exporter lives in its controller
         if not isinstance(each, NotRead) and each.state is not states.KafkaState.ZK:
             signs[each.url] = "answers"
-    brokers: BrokerModes | NotRead
-    if isinstance(configs, NotRead):
-        brokers = configs
-    else:
-        kraft = frozenset(broker for broker, config in configs.items() if config.get("process.roles"))
-        with_zookeeper = frozenset(configs) - kraft
-        enabled = frozenset(broker for broker in with_zookeeper if is_true(configs[broker], MIGRATION_FLAG))
-        brokers = BrokerModes(kraft, with_zookeeper, enabled)
-    folders = [*filter(None, [sources.metadata_log]), *map(str, options.metadata_logs)]
+    archived: Mapping[str, str] | NotRead = readings.NO_ARCHIVE
+    if store is not None:
+        archived = states.tried(lambda: _archived(store))
+    lag: Lag | NotRead | None = None
+    if is_written_by_kraft(witness):
+        folders = [str(folder) for folder in options.metadata_logs]
+        if sources.metadata_log:
+            folders.insert(0, sources.metadata_log)
+        lag = read_lag(zookeeper, folders, witness)
     return Situation(
         report=report,
         witness=witness,
         znodes=znodes,
         signs=signs,
-        brokers=brokers,
-        archived=readings.NO_ARCHIVE if store is None else readings.tried(lambda: _archived(store)),
-        lag=read_lag(zookeeper, folders, witness) if is_written_by_kraft(witness) else None,
+        brokers=_modes_of(configs),
+        archived=archived,
+        lag=lag,
     )
+
+
+def _modes_of(configs: Mapping[int, Mapping[str, str]] | NotRead) -> BrokerModes | NotRead:
+    """Return which brokers run with KRaft and which with ZooKeeper, by their configs."""
+    if isinstance(configs, NotRead):
+        return configs
+    kraft = frozenset(broker for broker, own in configs.items() if own.get("process.roles"))
+    with_zookeeper = frozenset(configs) - kraft
+    enabled = frozenset(broker for broker in with_zookeeper if is_true(configs[broker], MIGRATION_FLAG))
+    return BrokerModes(kraft, with_zookeeper, enabled)
 
 
 def read_configs(sources: Sources) -> dict[int, Mapping[str, str]] | NotRead:
@@ -110,7 +126,8 @@ def read_configs(sources: Sources) -> dict[int, Mapping[str, str]] | NotRead:
         return readings.NO_BROKERS
     try:
         admin = BrokerAdmin(sources.kafka, "source")
-        return {broker: admin.configs(broker) for broker in admin.brokers().addresses}
+        brokers = admin.brokers()
+        return {broker: admin.configs(broker) for broker in brokers.addresses}
     except UsageError:
         raise
     except KbackupError as error:
@@ -119,25 +136,31 @@ def read_configs(sources: Sources) -> dict[int, Mapping[str, str]] | NotRead:
 
 def _addresses(
     sources: Sources, options: RollbackOptions, configs: Mapping[int, Mapping[str, str]] | NotRead
-) -> Iterable[str]:
-    """Every address of a controller that anything names."""
-    addresses = {*options.controllers, *options.stopped}
-    for config in () if isinstance(configs, NotRead) else configs.values():
-        addresses |= readings.quorum_addresses(config)
+) -> Collection[str]:
+    """Return every address of a controller that anything names."""
+    known = {*options.controllers, *options.stopped}
+    if not isinstance(configs, NotRead):
+        for config in configs.values():
+            known |= addresses.quorum_addresses(config)
     for file in options.controller_files:
         properties = readings.read_properties(file)
-        addresses |= readings.quorum_addresses(properties) | readings.own_addresses(properties)
+        known |= addresses.quorum_addresses(properties)
+        known |= addresses.own_addresses(properties)
     image = readings.read_image_of(sources)
     if not isinstance(image, NotRead):
-        addresses |= {*readings.logged_addresses(image.controllers.values())}
-    return addresses
+        known.update(addresses.logged_addresses(image.controllers.values()))
+    return known
 
 
 def _archived(store: Callable[[], Store]) -> Mapping[str, str] | NotRead:
     """Return the znodes of the newest restore point, by path."""
     archive = open_archive(store())
-    znodes = archive.metadata(archive.head).znodes if archive.head is not None else None
-    return _NO_ZNODES if znodes is None else {znode.path: znode.content for znode in znodes}
+    if archive.head is None:
+        return _NO_ZNODES
+    znodes = archive.metadata(archive.head).znodes
+    if znodes is None:
+        return _NO_ZNODES
+    return {znode.path: znode.content for znode in znodes}
 
 
 # The guards of the deletion of znodes: each must hold. They return what they saw; `ProblemError` for one that doesn't
@@ -165,8 +188,9 @@ def _way_back(situation: Situation) -> str:
         return state
     if report.state in ("finished", "kraft"):
         raise ProblemError(state, "stay with KRaft: there is no way back")
+    possible = " or ".join(report.possible) or "any"
     raise ProblemError(
-        f"{state}: it can be {' or '.join(report.possible) or 'any'}",
+        f"{state}: it can be {possible}",
         "name more witnesses: zookeeper.connect and metadata.log.dir in [source], and --metrics-url",
     )
 
@@ -178,9 +202,11 @@ def _stopped(situation: Situation) -> str:
         raise ProblemError(
             "no controller's address is known", "name each: --controller HOST:PORT, or --controller-config"
         )
-    if alive := sorted(address for address, sign in signs.items() if sign == "answers"):
+    alive = sorted(address for address, sign in signs.items() if sign == "answers")
+    if alive:
         raise ProblemError(f"alive: {join_names(alive, _SOME)}", "stop these controllers, by SIGTERM")
-    if silent := sorted(address for address, sign in signs.items() if sign == "silent"):
+    silent = sorted(address for address, sign in signs.items() if sign == "silent")
+    if silent:
         raise ProblemError(
             f"no answer, which proves nothing: {join_names(silent, _SOME)}",
             "make sure that these controllers are stopped, then give --stopped HOST:PORT for each",
@@ -192,8 +218,9 @@ def _with_zookeeper(situation: Situation) -> str:
     """No broker runs as a KRaft broker: it would not know a new controller in ZooKeeper."""
     brokers = states.need(situation.brokers)
     if brokers.kraft:
+        names = [str(broker) for broker in sorted(brokers.kraft)]
         raise ProblemError(
-            f"KRaft brokers: {join_names([str(broker) for broker in sorted(brokers.kraft)], _SOME)}",
+            f"KRaft brokers: {join_names(names, _SOME)}",
             "start the controllers, and restart these brokers with ZooKeeper and the migration enabled",
         )
     if not brokers.zookeeper:
@@ -216,12 +243,14 @@ def _complete(situation: Situation) -> str:
 def _is_archived(situation: Situation) -> str:
     """The newest restore point holds the znodes exactly as they are."""
     archived = states.need(situation.archived)
-    if missing := [znode.path for znode in situation.due if archived.get(znode.path) != znode.content]:
+    missing = [znode.path for znode in situation.due if archived.get(znode.path) != znode.content]
+    if missing:
         raise ProblemError(
             f"the newest restore point doesn't hold {' and '.join(missing)} as now",
             "run 'kbackup migrate archive' after the controllers are stopped",
         )
-    return " and ".join(znode.path for znode in situation.due) or "nothing to hold"
+    due = [znode.path for znode in situation.due]
+    return " and ".join(due) or "nothing to hold"
 
 
 _GUARDS: dict[str, Callable[[Situation], str]] = {
@@ -259,74 +288,113 @@ class RollbackStep:
 
 
 def runbook(situation: Situation) -> tuple[RollbackStep, ...]:
-    """Return the steps, in order; none if there is no way back, or nothing to roll back."""
-    if not situation.report.way_back:
+    """Return the steps, in order; none if there is no way back, or nothing to roll back.
+
+    The controllers go first and the brokers last: a broker that is rolled back while /controller names a KRaft
+    controller waits for that controller. KRaft brokers need the controllers until they run with ZooKeeper again.
+    """
+    report, brokers = situation.report, situation.brokers
+    if not report.way_back:
         return ()
-    *steps, storage = _steps(situation)
-    return () if storage.done is None and all(step.done for step in steps) else (*steps, storage)
-
-
-def _steps(situation: Situation) -> Iterator[RollbackStep]:
-    """The controllers go first and the brokers last: a broker that is rolled back while /controller names a KRaft
-    controller waits for that controller. KRaft brokers need the controllers until they run with ZooKeeper again."""
-    report, lag, due, brokers = situation.report, situation.lag, situation.due, situation.brokers
-    controller, migration = situation.witness.controller, situation.witness.migration
     modes = None if isinstance(brokers, NotRead) else brokers
-    is_stopped = _guard("controllers stopped", situation).holds if situation.signs or due else True
+    steps: list[RollbackStep] = []
     if report.state == "brokers moved" or (modes is not None and modes.kraft):
-        yield RollbackStep(
-            "restart the brokers one by one with ZooKeeper and the migration enabled: without process.roles, broker.id "
-            "for node.id, zookeeper.connect and the authorizer as before, zookeeper.metadata.migration.enable=true; "
-            "delete __cluster_metadata-0 from each one's log directory; leave the controllers running",
-            "'kbackup migrate status' says dual write, with every broker in ZooKeeper mode",
-            _guard("brokers with ZooKeeper", situation).holds,
-        )
-    if lag is not None and due:
-        # by the logs on disk, or else by the controllers' metrics
-        behind = len(lag.records) if isinstance(lag, Lag) else report.lag
-        yield RollbackStep(
-            f"{'start the controllers again, and ' if behind and is_stopped else ''}wait until ZooKeeper has every "
-            "record",
+        steps.append(_move_brokers_back(situation))
+    if situation.lag is not None and situation.due:
+        steps += _let_zookeeper_catch_up(situation, situation.lag)
+    steps.append(_stop_controllers(situation))
+    if situation.due:
+        steps.append(_archive_znodes(situation))
+    steps.append(_deletion_of_znodes(situation))
+    steps.append(_restart_brokers(modes))
+    storage = _deletion_of_storage(report)
+    is_all_done = storage.done is None and all(step.done for step in steps)
+    return () if is_all_done else (*steps, storage)
+
+
+def _move_brokers_back(situation: Situation) -> RollbackStep:
+    return RollbackStep(
+        "restart the brokers one by one with ZooKeeper and the migration enabled: without process.roles, broker.id "
+        "for node.id, zookeeper.connect and the authorizer as before, zookeeper.metadata.migration.enable=true; "
+        "delete __cluster_metadata-0 from each one's log directory; leave the controllers running",
+        "'kbackup migrate status' says dual write, with every broker in ZooKeeper mode",
+        _guard("brokers with ZooKeeper", situation).holds,
+    )
+
+
+def _are_controllers_stopped(situation: Situation) -> bool:
+    # Without an address and without a znode to delete, nothing shows that controllers were ever there.
+    if not situation.signs and not situation.due:
+        return True
+    return _guard("controllers stopped", situation).holds
+
+
+def _let_zookeeper_catch_up(situation: Situation, lag: Lag | NotRead) -> list[RollbackStep]:
+    # By the logs on disk, or else by the controllers' metrics.
+    behind = len(lag.records) if isinstance(lag, Lag) else situation.report.lag
+    are_equal = None if isinstance(lag, NotRead) else not lag.differences
+    wait = "wait until ZooKeeper has every record"
+    if behind and _are_controllers_stopped(situation):
+        wait = f"start the controllers again, and {wait}"
+    return [
+        RollbackStep(
+            wait,
             "'kbackup migrate status --metrics-url URL' says 0 records behind",
             None if behind is None else not behind,
-        )
-        yield RollbackStep(
-            "kbackup migrate verify",
-            "exit code 0: ZooKeeper and the metadata log have the same entities",
-            None if isinstance(lag, NotRead) else not lag.differences,
-        )
-    yield RollbackStep(
+        ),
+        RollbackStep(
+            "kbackup migrate verify", "exit code 0: ZooKeeper and the metadata log have the same entities", are_equal
+        ),
+    ]
+
+
+def _stop_controllers(situation: Situation) -> RollbackStep:
+    return RollbackStep(
         "stop every controller by SIGTERM, and see that none is started again",
         "no controller's address answers",
-        is_stopped,
+        _are_controllers_stopped(situation),
     )
-    if due:
-        yield RollbackStep(
-            "kbackup migrate archive",
-            f"the newest restore point holds {' and '.join(each.path for each in due)} as now",
-            _guard("znodes archived", situation).holds,
-        )
-    yield RollbackStep(
-        "kbackup migrate rollback --confirm",
-        "/migration is gone, and /controller names a broker",
-        # right after the deletion both are gone: a broker takes /controller within seconds
-        None
-        if controller is None and migration is None
-        else bool(controller and not controller.is_kraft and migration is None),
+
+
+def _archive_znodes(situation: Situation) -> RollbackStep:
+    paths = [znode.path for znode in situation.due]
+    return RollbackStep(
+        "kbackup migrate archive",
+        f"the newest restore point holds {' and '.join(paths)} as now",
+        _guard("znodes archived", situation).holds,
     )
-    yield RollbackStep(
+
+
+def _deletion_of_znodes(situation: Situation) -> RollbackStep:
+    controller, migration = situation.witness.controller, situation.witness.migration
+    is_done: bool | None
+    if controller is None and migration is None:
+        is_done = None  # right after the deletion both are gone: a broker takes /controller within seconds
+    else:
+        is_done = controller is not None and not controller.is_kraft and migration is None
+    return RollbackStep(
+        "kbackup migrate rollback --confirm", "/migration is gone, and /controller names a broker", is_done
+    )
+
+
+def _restart_brokers(modes: BrokerModes | None) -> RollbackStep:
+    return RollbackStep(
         "restart the brokers one by one without zookeeper.metadata.migration.enable, controller.listener.names and "
         "controller.quorum.*; one that does not end by SIGTERM waits for the controllers: kill it, and start it when "
         "its znode /brokers/ids/ID is gone",
         "no broker has the migration enabled",
         None if modes is None else not modes.kraft and not modes.enabled,
     )
+
+
+def _deletion_of_storage(report: states.StateReport) -> RollbackStep:
+    # kbackup sees that the storage is there where it read a metadata log with a migration; it never sees that it isn't.
     logs = [claim for claim in report.claims if claim.witness == "metadata log"]
-    yield RollbackStep(
+    is_there = any("zookeeper" not in log.states for log in logs)
+    return RollbackStep(
         "delete the controllers' storage: a second migration formats it anew",
         "the log directories of the controllers are empty",
-        # kbackup sees that it is there where a metadata log with a migration was read
-        False if any("zookeeper" not in log.states for log in logs) else None,
+        False if is_there else None,
     )
 
 
@@ -346,7 +414,8 @@ def delete_znodes(situation: Situation, zookeeper: ZooKeeperSession) -> tuple[Zn
         if znode.path not in (CONTROLLER, MIGRATION):
             raise AssertionError(znode.path)
         if not zookeeper.delete(znode.path, znode.version):
-            gone = " and ".join(z.path for z in situation.due[:number]) or "nothing"
+            deleted = [each.path for each in situation.due[:number]]
+            gone = " and ".join(deleted) or "nothing"
             raise MismatchError(
                 f"{znode.path} was written since it was read; {gone} was deleted",
                 "stop the controller that is alive, archive, and run the rollback again",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, TypeVar, get_args
 
+from kbackup.errors import KbackupError
 from kbackup.util.text import plural
 
 T = TypeVar("T")
@@ -47,6 +48,14 @@ def need_all(*values: object) -> None:
     """Raise `UnreadError` for the first of `values` that was not read."""
     for value in values:
         need(value)
+
+
+def tried(read: Callable[[], T | NotRead]) -> T | NotRead:
+    """Return what `read` does; for an error of kbackup's tree, why it was not read."""
+    try:
+        return read()
+    except KbackupError as error:
+        return NotRead(error.message, error.hint)
 
 
 # The statements of three witnesses about a migration: metrics of controllers, znodes, a controller's metadata log.
@@ -151,12 +160,15 @@ class Claim:
 def claims_of(witnesses: Witnesses) -> tuple[Claim, ...]:
     """Return a claim of each witness that was read, the weightiest first."""
     znodes, log = witnesses.znodes, witnesses.log
+    are_znodes_read = not isinstance(znodes, NotRead)
     claims = [_of_metrics(metrics) for metrics in witnesses.metrics if not isinstance(metrics, NotRead)]
     if not isinstance(znodes, NotRead):
         claims.append(_of_znodes(znodes))
     if not isinstance(log, NotRead):
-        claims.append(_of_log(log, are_znodes_read=not isinstance(znodes, NotRead)))
-    return tuple(sorted(claims, key=lambda claim: -claim.weight))
+        claims.append(_of_log(log, are_znodes_read=are_znodes_read))
+    # The sort is stable: of claims with one weight, the first one counts.
+    claims.sort(key=lambda claim: claim.weight, reverse=True)
+    return tuple(claims)
 
 
 def _of_metrics(metrics: MetricsWitness) -> Claim:
@@ -170,16 +182,24 @@ def _of_metrics(metrics: MetricsWitness) -> Claim:
     else:
         role = "a node" if metrics.is_active is None else "a standby controller"
     brokers = "" if count is None else f", {plural(count, 'broker')} in ZooKeeper mode"
-    weight = 1 if state is KafkaState.ZK else 4 if metrics.is_active else 3
-    return Claim("metrics", f"{role} at {metrics.url}: {state.name}{brokers}", _of_state(state, count), weight)
+    # The active controller decides; a broker knows only that it still runs with ZooKeeper.
+    if state is KafkaState.ZK:
+        weight = 1
+    elif metrics.is_active:
+        weight = 4
+    else:
+        weight = 3
+    says = f"{role} at {metrics.url}: {state.name}{brokers}"
+    return Claim("metrics", says, _of_state(state, count), weight)
 
 
 def _of_state(state: KafkaState, zk_brokers: int | None) -> frozenset[State]:
     """Return the states of the runbook that a state of the controllers allows. `zk_brokers` is None if no witness knows
     their number. A quorum without a state may run beside ZooKeeper."""
     if state is KafkaState.MIGRATION:
-        both: tuple[State, ...] = ("dual write", "brokers moved")
-        return frozenset(both if zk_brokers is None else both[:1] if zk_brokers else both[1:])
+        if zk_brokers is None:
+            return frozenset({"dual write", "brokers moved"})
+        return frozenset({"dual write"}) if zk_brokers else frozenset({"brokers moved"})
     allowed: dict[KafkaState, frozenset[State]] = {
         KafkaState.NONE: frozenset({"kraft", "zookeeper"}),
         KafkaState.PRE_MIGRATION: frozenset({"pre-migration"}),
@@ -195,7 +215,8 @@ def _of_znodes(znodes: ZnodesWitness) -> Claim:
     is_kraft = controller is not None and controller.is_kraft
     owner = "no /controller"
     if controller is not None:
-        owner = f"/controller is {'KRaft controller' if is_kraft else 'broker'} {controller.id}"
+        role = "KRaft controller" if is_kraft else "broker"
+        owner = f"/controller is {role} {controller.id}"
     offset = "no /migration" if migration is None else f"/migration at offset {migration}"
     if znodes.is_migration_empty:
         offset = "an empty /migration"
@@ -215,9 +236,10 @@ def _of_znodes(znodes: ZnodesWitness) -> Claim:
 def _of_log(log: LogWitness, *, are_znodes_read: bool) -> Claim:
     """Return the claim of a metadata log. It never shows that /controller or /migration is deleted; the znodes do, if
     they are read."""
+    with_zookeeper = plural(len(log.zk_brokers), "broker")
+    with_kraft = plural(len(log.kraft_brokers), "broker")
     says = (
-        f"{log.state.name} at offset {log.end_offset}, {plural(len(log.zk_brokers), 'broker')} in ZooKeeper mode, "
-        f"{plural(len(log.kraft_brokers), 'broker')} in KRaft mode"
+        f"{log.state.name} at offset {log.end_offset}, {with_zookeeper} in ZooKeeper mode, {with_kraft} in KRaft mode"
     )
     states = _of_state(log.state, len(log.zk_brokers))
     if are_znodes_read and log.state is KafkaState.MIGRATION:
@@ -297,21 +319,28 @@ def judge(witnesses: Witnesses, earlier: Witnesses | None = None) -> StateReport
     else:
         next_step = _NEXT[state]
     sources = (*witnesses.metrics, witnesses.znodes, witnesses.log)
+    not_looked_at = tuple(source for source in sources if isinstance(source, NotRead))
     return StateReport(
         state=state,
         is_certain=state != "unknown" and not disagreements,
         possible=possible,
-        way_back=bool(claims)
-        and REVERSIBLE.issuperset(possible)
-        and all(claim.states & REVERSIBLE for claim in claims),
+        way_back=_has_way_back(claims, possible),
         claims=claims,
         disagreements=disagreements,
-        not_looked_at=tuple(source for source in sources if isinstance(source, NotRead)),
+        not_looked_at=not_looked_at,
         zk_brokers=_zk_brokers(witnesses),
         lag=_lag(witnesses),
         waits_for=tuple(_waits(state, witnesses, is_stalled)),
         next_step=next_step,
     )
+
+
+def _has_way_back(claims: Sequence[Claim], possible: Sequence[State]) -> bool:
+    """Return whether it is certain that the cluster can go back to ZooKeeper: every possible state allows it, and no
+    witness speaks of a state that doesn't, be it outvoted."""
+    if not claims or not REVERSIBLE.issuperset(possible):
+        return False
+    return all(claim.states & REVERSIBLE for claim in claims)
 
 
 def _waits(state: State, witnesses: Witnesses, is_stalled: bool) -> Iterator[str]:
@@ -345,11 +374,11 @@ def _blocking(witnesses: Witnesses) -> Iterator[str]:
     registered = frozenset[int]() if isinstance(log, NotRead) else log.zk_brokers
     missing = sorted(known - registered)
     if isinstance(log, NotRead) and count != 0:
-        which = f"some of the brokers {', '.join(map(str, missing))}"
         if count is None or count < len(known):
-            yield f"{which}; to see which, set metadata.log.dir in [source]"
+            names = ", ".join(map(str, missing))
+            yield f"some of the brokers {names}; to see which, set metadata.log.dir in [source]"
             return
-        missing = []
+        missing = []  # the controllers count as many as there are
     for broker in missing:
         down = "" if broker in znodes.brokers else " is down and"
         yield f"broker {broker}, which{down} has not registered with the controllers"
@@ -360,17 +389,25 @@ def _blocking(witnesses: Witnesses) -> Iterator[str]:
 def _is_stalled(witnesses: Witnesses, earlier: Witnesses) -> bool:
     """Return whether ZooKeeper is behind in two looks, and got nothing between them: controllers write a record there
     twice a second."""
-    lag, before = _lag(witnesses) or 0, _lag(earlier) or 0
-    offset, offset_before = (
-        None if isinstance(of.znodes, NotRead) else of.znodes.migration for of in (witnesses, earlier)
-    )
-    return lag >= before > 0 and offset in (None, offset_before)
+    lag = _lag(witnesses) or 0
+    lag_before = _lag(earlier) or 0
+    offset = _migration_offset(witnesses)
+    has_moved = offset is not None and offset != _migration_offset(earlier)
+    return lag >= lag_before > 0 and not has_moved
+
+
+def _migration_offset(witnesses: Witnesses) -> int | None:
+    znodes = witnesses.znodes
+    return None if isinstance(znodes, NotRead) else znodes.migration
 
 
 def _lag(witnesses: Witnesses) -> int | None:
     """Return the lag of the active controller: a controller that was never active reports 0, whatever
     ZooKeeper lacks."""
-    return next((metrics.lag for metrics in _kraft_metrics(witnesses) if metrics.is_active), None)
+    for metrics in _kraft_metrics(witnesses):
+        if metrics.is_active:
+            return metrics.lag
+    return None
 
 
 def _narrow(claims: Sequence[Claim]) -> tuple[tuple[State, ...], tuple[str, ...]]:
@@ -379,7 +416,8 @@ def _narrow(claims: Sequence[Claim]) -> tuple[tuple[State, ...], tuple[str, ...]
         return (), ()
     allowed, disagreements = claims[0].states, []
     for claim in claims:
-        if common := allowed & claim.states:
+        common = allowed & claim.states
+        if common:
             allowed = common
         else:
             fitting = " or ".join(_in_order(allowed))

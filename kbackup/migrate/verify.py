@@ -68,9 +68,11 @@ def verify_migration(sources: Sources, archive: Archive | None, backup: str, lag
     reported only if every reading within `lag` seconds has it. `UsageError` if there is nothing to compare.
     """
     point = archive.find_point(backup) if archive is not None else None
-    began, looks = time.monotonic(), 1
+    began = time.monotonic()
+    looks = 1
     readings = _read_sides(sources)
-    if len(readings) + (point is not None) < 2:
+    number_of_sides = len(readings) + (1 if point is not None else 0)
+    if number_of_sides < 2:
         raise UsageError(
             "there is one side alone, and nothing to compare it with",
             "set zookeeper.connect or metadata.log.dir in [source], or name an archive",
@@ -78,7 +80,8 @@ def verify_migration(sources: Sources, archive: Archive | None, backup: str, lag
     differing = _differences(readings)
     while differing and time.monotonic() - began < lag:
         time.sleep(_PAUSE)
-        readings, looks = _read_sides(sources), looks + 1
+        readings = _read_sides(sources)
+        looks += 1
         differing &= _differences(readings)
     differences = sorted(differing)
     pairs = list(combinations(_current(readings), 2))
@@ -87,46 +90,66 @@ def verify_migration(sources: Sources, archive: Archive | None, backup: str, lag
         cluster = MetadataSide("the cluster", merge(readings, "", 0).metadata)
         archived = MetadataSide(f"restore point {point.number}", archive.metadata(point.number))
         pairs.append((cluster, archived))
-        # a backup takes internal topics only where it is configured to
-        topics = {t.name for t in cluster.metadata.topics or () if not is_internal(t.name)}
-        topics |= {t.name for t in archived.metadata.topics or ()}
-        differences += _between(cluster, archived, topics)
+        differences += _between(cluster, archived, _topics_to_compare(cluster, archived))
         sides.append(_report(archived.name, archived.metadata))
+    not_compared_parts: dict[str, list[str]] = {}
+    for one, other in pairs:
+        not_compared_parts[f"{one.name} and {other.name}"] = _not_compared(one, other)
     return MigrationVerifyReport(
         restore_point=point.number if point is not None else None,
         sides=tuple(sides),
         differences=tuple(differences),
-        not_compared={f"{a.name} and {b.name}": parts for a, b in pairs if (parts := _not_compared(a, b))},
+        not_compared=not_compared_parts,
         looks=looks,
     )
+
+
+def _topics_to_compare(cluster: MetadataSide, archived: MetadataSide) -> set[str]:
+    """Return the topics to compare between a cluster and a restore point. Internal topics of the cluster are left out,
+    unless the restore point has them: a backup takes them only where it is configured to."""
+    names = {topic.name for topic in archived.metadata.topics or ()}
+    for topic in cluster.metadata.topics or ():
+        if not is_internal(topic.name):
+            names.add(topic.name)
+    return names
 
 
 def _not_compared(one: MetadataSide, other: MetadataSide) -> list[str]:
     """Return what is not compared: parts that one of the sides lacks, values that it has encrypted, and leaders, which
     no side keeps for long."""
     parts = not_compared(one, other)
-    configs = (config for side in (one, other) for config in side.metadata.broker_configs or ())
-    if any(config.value is None for config in configs):
+    if _has_encrypted_configs(one) or _has_encrypted_configs(other):
         parts.append(BROKER_SECRETS)
-    return [*parts, _LEADERS]
+    parts.append(_LEADERS)
+    return parts
+
+
+def _has_encrypted_configs(side: MetadataSide) -> bool:
+    return any(config.value is None for config in side.metadata.broker_configs or ())
 
 
 def _read_sides(sources: Sources) -> list[Reading]:
     """Read every source that is set."""
     readings: list[Reading] = []
     if sources.kafka.get("bootstrap.servers"):
-        readings.append(read_brokers(sources)[0])
-    readings += [asked.read() for asked in metadata_sources(sources)]
+        of_brokers, _ = read_brokers(sources)
+        readings.append(of_brokers)
+    for source in metadata_sources(sources):
+        readings.append(source.read())
     check_one_cluster(readings)
     return mark_outdated(readings)
 
 
 def _current(readings: Iterable[Reading]) -> list[MetadataSide]:
-    return [MetadataSide(source_name(reading.source), reading) for reading in readings if not reading.outdated]
+    current = [reading for reading in readings if not reading.outdated]
+    return [MetadataSide(source_name(reading.source), reading) for reading in current]
 
 
 def _differences(readings: Iterable[Reading]) -> set[SidesDifference]:
-    return {each for one, other in combinations(_current(readings), 2) for each in _between(one, other)}
+    found = set[SidesDifference]()
+    for one, other in combinations(_current(readings), 2):
+        found.update(_between(one, other))
+    return found
 
 
 def _between(
@@ -137,5 +160,9 @@ def _between(
 
 
 def _report(name: str, metadata: Reading | Metadata, outdated: str = "") -> SideReport:
-    entities = {part.label: len(value) for part in COMPARED if isinstance(value := getattr(metadata, part.name), tuple)}
+    entities: dict[str, int] = {}
+    for part in COMPARED:
+        value = getattr(metadata, part.name)
+        if isinstance(value, tuple):
+            entities[part.label] = len(value)
     return SideReport(name, entities, outdated)

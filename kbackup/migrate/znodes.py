@@ -108,7 +108,8 @@ class MigrationFindings:
     def configs(self) -> Mapping[int, Mapping[str, str]] | NotRead:
         """The configs of each broker; `NotRead` where one is missing."""
         try:
-            return {broker.id: need(broker.configs) for broker in need(self.brokers).brokers}
+            brokers = need(self.brokers).brokers
+            return {broker.id: need(broker.configs) for broker in brokers}
         except UnreadError as error:
             return error.unread
 
@@ -117,7 +118,11 @@ class MigrationFindings:
         """The controllers, and the configs of the brokers that run with ZooKeeper; `UnreadError` where one is
         missing."""
         controllers = need(self.controllers)
-        return controllers, {b: c for b, c in need(self.configs).items() if not c.get("process.roles")}
+        with_zookeeper: dict[int, Mapping[str, str]] = {}
+        for broker, configs_of_broker in need(self.configs).items():
+            if not configs_of_broker.get("process.roles"):
+                with_zookeeper[broker] = configs_of_broker
+        return controllers, with_zookeeper
 
 
 # Read Kafka's znodes for preflight, status and rollback.
@@ -131,12 +136,12 @@ _DELETIONS = "/admin/delete_topics"
 def read_witness(zookeeper: ZooKeeperSession) -> tuple[ZnodesWitness, tuple[ZnodeContent, ...]]:
     """Read which controller controls the cluster, and /controller and /migration as they are."""
     znodes = zookeeper.get([CONTROLLER, MIGRATION])
-    contents = tuple(
-        ZnodeContent(path, content(znode.data), znode.version, znode.ephemeral)
-        for path, znode in sorted(znodes.items())
-    )
+    contents: list[ZnodeContent] = []
+    for path, znode in sorted(znodes.items()):
+        contents.append(ZnodeContent(path, content(znode.data), znode.version, znode.ephemeral))
     brokers = _ids(zookeeper.children("/brokers/ids"))
-    return witness_of({path: znode.data for path, znode in znodes.items()}, brokers), contents
+    data = {path: znode.data for path, znode in znodes.items()}
+    return witness_of(data, brokers), tuple(contents)
 
 
 def witness_of(znodes: Mapping[str, bytes | str], brokers: frozenset[int]) -> ZnodesWitness:
@@ -145,11 +150,11 @@ def witness_of(znodes: Mapping[str, bytes | str], brokers: frozenset[int]) -> Zn
     An empty /migration is one of Kafka's tool that secures znodes: no migration has begun."""
     controller = migration = None
     if CONTROLLER in znodes:
-        data = document(CONTROLLER, znodes[CONTROLLER])
-        controller = ControllerZnode(
-            member(CONTROLLER, data, "brokerid", int),
-            member(CONTROLLER, {"kraftControllerEpoch": -1, **data}, "kraftControllerEpoch", int),
-        )
+        # Kafka before 3.4 wrote no epoch of KRaft.
+        data = {"kraftControllerEpoch": -1, **document(CONTROLLER, znodes[CONTROLLER])}
+        broker_id = member(CONTROLLER, data, "brokerid", int)
+        epoch = member(CONTROLLER, data, "kraftControllerEpoch", int)
+        controller = ControllerZnode(broker_id, epoch)
     is_empty = MIGRATION in znodes and not znodes[MIGRATION]
     if MIGRATION in znodes and not is_empty:
         data = document(MIGRATION, znodes[MIGRATION])
@@ -159,9 +164,13 @@ def witness_of(znodes: Mapping[str, bytes | str], brokers: frozenset[int]) -> Zn
 
 def read_assigned(zookeeper: ZooKeeperSession) -> frozenset[int]:
     """Read the ids of all brokers that hold replicas."""
-    znodes = zookeeper.get([f"{_TOPICS}/{topic}" for topic in zookeeper.children(_TOPICS)])
-    contents = [_members(path, znode.data) for path, znode in znodes.items()]
-    return frozenset(broker for topic in contents for replicas in _replicas(topic).values() for broker in replicas)
+    paths = [f"{_TOPICS}/{topic}" for topic in zookeeper.children(_TOPICS)]
+    brokers = set[int]()
+    for path, znode in zookeeper.get(paths).items():
+        topic = _members(path, znode.data)
+        for replicas in _replicas(topic).values():
+            brokers.update(replicas)
+    return frozenset(brokers)
 
 
 def _members(path: str, data: bytes) -> dict[str, Any]:
@@ -190,25 +199,32 @@ def read_findings(zookeeper: ZooKeeperSession) -> ZooKeeperFindings:
     for root in ("/cluster/id", "/brokers/ids", _TOPICS, _CONFIGS, _DELETIONS):
         denied = [path for path in tree.denied if path == root or path.startswith(f"{root}/")]
         zookeeper.get(denied)  # raises that they may not be read
-    known, moving = set[int](), []
+    known = set[int]()
+    moving: list[str] = []
     for path in tree.below(_TOPICS):
         topic = _members(path, tree.znodes[path])
-        adding, removing = (_replicas(topic, part) for part in ("adding_replicas", "removing_replicas"))
+        adding = _replicas(topic, "adding_replicas")
+        removing = _replicas(topic, "removing_replicas")
         for partition, replicas in _replicas(topic).items():
             known |= set(replicas)
             if adding.get(partition) or removing.get(partition):
                 moving.append(f"{last(path)}-{partition}")
-    owners = [last(path) for path in tree.below(_CONFIGS)]
     identity = _members("/cluster/id", tree.znodes.get("/cluster/id", b""))
+    owners_of_configs = _ids(_names_below(tree, _CONFIGS))
+    deletions = sorted(_names_below(tree, _DELETIONS))
     return ZooKeeperFindings(
         cluster_id=str(identity.get("id", "")),
-        alive=_ids([last(path) for path in tree.below("/brokers/ids")]),
-        known=frozenset(known) | _ids(owners),
-        deletions=tuple(sorted(last(path) for path in tree.below(_DELETIONS))),
+        alive=_ids(_names_below(tree, "/brokers/ids")),
+        known=frozenset(known) | owners_of_configs,
+        deletions=tuple(deletions),
         reassigning=tuple(sorted(moving)),
         encrypted=_encrypted(tree),
         unreadable=_unreadable(zookeeper, tree),
     )
+
+
+def _names_below(tree: Tree, root: str) -> list[str]:
+    return [last(path) for path in tree.below(root)]
 
 
 def _encrypted(tree: Tree) -> dict[str, str]:

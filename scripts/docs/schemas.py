@@ -44,7 +44,8 @@ from kbackup.jobs.settings.undo import SettingsUndone
 from kbackup.jobs.settings.write import SettingsBefore
 from kbackup.jobs.status import ArchiveStatus
 from kbackup.jobs.verify import VerifyReport
-from kbackup.migrate.archive import ArchiveReport, BootstrapReport
+from kbackup.migrate.archive import ArchiveReport
+from kbackup.migrate.bootstrap import BootstrapReport
 from kbackup.migrate.preflight import PreflightReport
 from kbackup.migrate.rollback import DeletionGuard, RollbackStep
 from kbackup.migrate.states import State, Witness

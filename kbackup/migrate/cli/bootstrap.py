@@ -38,7 +38,7 @@ def command(context: CommandContext, restore_point: str, base: Path, out: Path) 
     archive with the secrets.
     """
     from kbackup.archive.reader import open_archive
-    from kbackup.migrate.archive import make_bootstrap
+    from kbackup.migrate.bootstrap import make_bootstrap
 
     reporter = context.reporter
     report = make_bootstrap(open_archive(archive_store(context)), restore_point, base, out)

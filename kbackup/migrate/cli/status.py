@@ -169,7 +169,8 @@ def command(context: CommandContext, metrics_urls: tuple[str, ...], follow: bool
 
     --follow redraws a terminal; elsewhere it prints a line or a JSON document for each change.
     """
-    from kbackup.migrate.readings import read_witnesses, shown_url
+    from kbackup.migrate.exporters import shown_url
+    from kbackup.migrate.readings import read_witnesses
     from kbackup.migrate.states import judge
 
     for url in metrics_urls:

@@ -34,7 +34,8 @@ from kbackup.metadata.sources import Sources
 from kbackup.metrics.registry import Silent
 from kbackup.migrate import archive as job
 from kbackup.migrate import verify as verify_job
-from kbackup.migrate.archive import ArchiveReport, archive_metadata, make_bootstrap
+from kbackup.migrate.archive import ArchiveReport, archive_metadata
+from kbackup.migrate.bootstrap import make_bootstrap
 from kbackup.migrate.metadata_log.codec import record
 from kbackup.migrate.metadata_log.image import MetadataImage, reading_of
 from kbackup.migrate.metadata_log.log import read_snapshot

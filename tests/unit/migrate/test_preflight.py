@@ -18,16 +18,10 @@ from msgspec import structs
 from kbackup.archive.models import Metadata
 from kbackup.errors import UsageError
 from kbackup.metadata.entities import SCRAM_SECRETS, NotCarried, ScramUser, not_carried_entry
+from kbackup.migrate.addresses import logged_addresses, own_addresses, probe, quorum_addresses, split_address
 from kbackup.migrate.checks import access, cluster, controllers
 from kbackup.migrate.preflight import judge
-from kbackup.migrate.readings import (
-    logged_addresses,
-    missing_metadata,
-    own_addresses,
-    probe,
-    quorum_addresses,
-    split_address,
-)
+from kbackup.migrate.readings import missing_metadata
 from kbackup.migrate.states import NotRead
 from kbackup.migrate.znodes import ArchiveFindings, LiveBroker, MigrationFindings
 from tests.support.healthy_cluster import (

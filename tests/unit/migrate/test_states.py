@@ -17,9 +17,9 @@ import pytest
 from kbackup.errors import CorruptError, MismatchError, UsageError
 from kbackup.metadata.sources import MetricsAccess, Sources
 from kbackup.migrate import lag
+from kbackup.migrate.exporters import parse_metrics, read_metrics
 from kbackup.migrate.lag import Lag, is_written_by_kraft, lag_warnings, read_lag
 from kbackup.migrate.metadata_log.codec import MetadataRecord, record
-from kbackup.migrate.readings import parse_metrics, read_metrics
 from kbackup.migrate.states import (
     REVERSIBLE,
     ControllerZnode,
