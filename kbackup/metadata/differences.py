@@ -33,8 +33,7 @@ class ValueChange(Generic[K, V]):
 
 def pairs(before: Mapping[K, V], after: Mapping[K, V]) -> Iterator[tuple[K, V | None, V | None]]:
     """Yield each key of either side in order, with both values; None if a side has no such key."""
-    keys: list[Any] = [*{*before, *after}]
-    for key in sorted(keys):
+    for key in _sorted_keys(before, after):
         yield key, before.get(key), after.get(key)
 
 
@@ -42,11 +41,15 @@ def changed_values(
     before: Mapping[K, V], after: Mapping[K, V], order: Callable[[K], Any] | None = None
 ) -> Iterator[ValueChange[K, V]]:
     """Yield the values that differ, in order of their keys, or in that which `order` sorts the keys by."""
-    keys: list[Any] = [*{*before, *after}]
-    for key in sorted(keys, key=order):
+    for key in _sorted_keys(before, after, order):
         kind = change_kind(key, before, after)
         if kind != "changed" or before[key] != after[key]:
             yield ValueChange(key, kind, before.get(key), after.get(key))
+
+
+def _sorted_keys(before: Mapping[K, V], after: Mapping[K, V], order: Callable[[K], Any] | None = None) -> list[K]:
+    keys = {*before, *after}
+    return sorted(keys, key=order)  # type: ignore[type-var,arg-type]  # keys of one side can be compared
 
 
 def change_kind(key: K, before: Container[K], after: Container[K]) -> ChangeKind:
@@ -64,7 +67,12 @@ def entity_key(entity: QuotaEntity) -> QuotaKey:
 
 
 def quota_values(quotas: Iterable[ClientQuota]) -> dict[tuple[QuotaKey, str], float]:
-    return {(entity_key(quota.entity), name): value for quota in quotas for name, value in quota.quotas.items()}
+    values: dict[tuple[QuotaKey, str], float] = {}
+    for quota in quotas:
+        entity = entity_key(quota.entity)
+        for name, value in quota.quotas.items():
+            values[entity, name] = value
+    return values
 
 
 def broker_config_values(configs: Iterable[BrokerConfig]) -> dict[tuple[int | None, str], str | None]:
@@ -77,4 +85,8 @@ def group_config_values(configs: Iterable[GroupConfig]) -> dict[tuple[str, str],
 
 
 def client_metrics_values(subscriptions: Iterable[ClientMetrics]) -> dict[tuple[str, str], str]:
-    return {(each.name, name): value for each in subscriptions for name, value in each.configs.items()}
+    values: dict[tuple[str, str], str] = {}
+    for subscription in subscriptions:
+        for name, value in subscription.configs.items():
+            values[subscription.name, name] = value
+    return values

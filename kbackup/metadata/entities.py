@@ -234,9 +234,11 @@ def _acl(acl: Acl) -> str:
 
 def _quota(quota: ClientQuota) -> str:
     """The default entity has no quotes, so that no name reads like it."""
-    return ", ".join(
-        f"{kind} {_DEFAULT if name is None else repr(name)}" for kind, name in sorted(quota.entity.items())
-    )
+    parts: list[str] = []
+    for kind, name in sorted(quota.entity.items()):
+        shown = _DEFAULT if name is None else repr(name)
+        parts.append(f"{kind} {shown}")
+    return ", ".join(parts)
 
 
 def _broker_config(config: BrokerConfig) -> str:
@@ -277,7 +279,10 @@ def not_carried_entry(part: MetadataPartName, reason: Reason, why: str) -> NotCa
 
 def reason_for(part: MetadataPartName, not_carried: Iterable[NotCarried]) -> str | None:
     """Return why a part is not carried; None if no entry names it."""
-    return next((entry.why for entry in not_carried if entry.part == part), None)
+    for entry in not_carried:
+        if entry.part == part:
+            return entry.why
+    return None
 
 
 # The metadata of a cluster as read from one source.

@@ -16,8 +16,7 @@ from kbackup.archive.models import Metadata
 from kbackup.archive.reader import Archive
 from kbackup.errors import RefusedError, UsageError
 from kbackup.metadata.entities import DelegationToken
-from kbackup.migrate.metadata_log.codec import MetadataRecord
-from kbackup.migrate.metadata_log.image import (
+from kbackup.migrate.metadata_log.checkpoint import (
     NAME,
     producer_id_record,
     quota_records,
@@ -25,6 +24,7 @@ from kbackup.migrate.metadata_log.image import (
     token_record,
     write_bootstrap,
 )
+from kbackup.migrate.metadata_log.codec import MetadataRecord
 from kbackup.util.text import join_names
 
 _SOME = 5

@@ -20,7 +20,8 @@ from kbackup.metadata.sources import Sources
 from kbackup.migrate import states, znodes
 from kbackup.migrate.addresses import probe_valid, quorum_addresses
 from kbackup.migrate.exporters import read_metrics
-from kbackup.migrate.metadata_log.image import NAME, MetadataImage, read_image
+from kbackup.migrate.metadata_log.checkpoint import NAME
+from kbackup.migrate.metadata_log.image import MetadataImage, read_image
 from kbackup.migrate.metadata_log.log import find_log, read_snapshot
 from kbackup.migrate.states import NotRead, tried
 from kbackup.migrate.znodes import ControllerFile, MigrationFindings, Sign

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from kbackup.metadata.sources import Sources
@@ -13,7 +14,9 @@ from kbackup.systems import MetadataSource
 
 def metadata_sources(sources: Sources) -> Iterator[MetadataSource]:
     """Yield the sources that `[source]` names."""
-    if zookeeper := sources.zookeeper:
-        yield MetadataSource("zookeeper", f"ZooKeeper at {zookeeper.connect}", lambda: read_zookeeper(zookeeper))
-    if folder := sources.metadata_log:
-        yield MetadataSource("controller log", f"the metadata log in {folder}", lambda: read_metadata_log(Path(folder)))
+    zookeeper = sources.zookeeper
+    if zookeeper is not None:
+        yield MetadataSource("zookeeper", f"ZooKeeper at {zookeeper.connect}", partial(read_zookeeper, zookeeper))
+    if sources.metadata_log:
+        folder = Path(sources.metadata_log)
+        yield MetadataSource("controller log", f"the metadata log in {folder}", partial(read_metadata_log, folder))

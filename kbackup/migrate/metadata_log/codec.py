@@ -94,9 +94,12 @@ def record(name: str, data: dict[str, Any] | None = None, version: int = 0) -> M
 
 def decode_record(cursor: Cursor) -> MetadataRecord:
     """Decode the value of a metadata record: its frame and its fields, up to the cursor's end."""
-    if (frame := cursor.unsigned()) != FRAME_VERSION:
+    frame = cursor.unsigned()
+    if frame != FRAME_VERSION:
         cursor.fail(f"a metadata record has frame version {frame}; {FRAME_VERSION} is known")
-    return _decode(cursor, cursor.unsigned(), cursor.unsigned(), control=False)
+    number = cursor.unsigned()
+    version = cursor.unsigned()
+    return _decode(cursor, number, version, control=False)
 
 
 def decode_control(number: int, cursor: Cursor) -> MetadataRecord:
@@ -108,9 +111,11 @@ def decode_control(number: int, cursor: Cursor) -> MetadataRecord:
 
 
 def _decode(cursor: Cursor, number: int, version: int, control: bool) -> MetadataRecord:
-    schema = (CONTROL_RECORDS if control else RECORDS).get(number)
+    schemas = CONTROL_RECORDS if control else RECORDS
+    schema = schemas.get(number)
     if schema is None or not 0 <= version <= schema.newest:
-        name = schema.name if schema is not None else f"{'control' if control else 'metadata'} record {number}"
+        kind = "control" if control else "metadata"
+        name = schema.name if schema is not None else f"{kind} record {number}"
         return MetadataRecord(name, number, version, cursor.take(cursor.remaining), control)
     data = _codec_of(number, version, control).read(cursor)
     cursor.finish(f"the last field of a {schema.name}")
@@ -143,7 +148,8 @@ class _Codec(NamedTuple):
 
 @functools.cache
 def _codec_of(number: int, version: int, control: bool) -> _Codec:
-    schema = (CONTROL_RECORDS if control else RECORDS)[number]
+    schemas = CONTROL_RECORDS if control else RECORDS
+    schema = schemas[number]
     return _struct(schema.name, schema.fields, version)
 
 
@@ -151,7 +157,8 @@ def _struct(name: str, fields: tuple[SchemaField, ...], version: int) -> _Codec:
     present = [(field, _field(field, version)) for field in fields if field.since <= version]
     plain = [(field.name, codec, field) for field, codec in present if field.tag is None]
     tagged = {field.tag: (field, codec) for field, codec in present if field.tag is not None}
-    known = {UNKNOWN_TAGS, *(field.name for field, _ in present)}
+    known = {field.name for field, _ in present}
+    known.add(UNKNOWN_TAGS)
 
     def read(cursor: Cursor) -> dict[str, Any]:
         data: dict[str, Any] = {name: codec.read(cursor) for name, codec, _ in plain}
@@ -159,7 +166,8 @@ def _struct(name: str, fields: tuple[SchemaField, ...], version: int) -> _Codec:
             data[field.name] = field.default_value()
         for _ in range(cursor.unsigned()):
             tag = cursor.unsigned()
-            part = cursor.sub_cursor(cursor.unsigned())
+            size = cursor.unsigned()
+            part = cursor.sub_cursor(size)
             if tag in tagged:
                 field, codec = tagged[tag]
                 data[field.name] = codec.read(part)
@@ -169,13 +177,17 @@ def _struct(name: str, fields: tuple[SchemaField, ...], version: int) -> _Codec:
         return data
 
     def write(out: Output, value: dict[str, Any]) -> None:
-        if unknown := sorted(value.keys() - known):
+        unknown = sorted(value.keys() - known)
+        if unknown:
             raise ValueError(f"{name}, version {version}, has no field {unknown[0]}")
         for field_name, codec, field in plain:
-            codec.write(out, value[field_name] if field_name in value else field.default_value())
+            field_value = value[field_name] if field_name in value else field.default_value()
+            codec.write(out, field_value)
         contents: dict[int, bytes] = dict(value.get(UNKNOWN_TAGS, {}))
         for tag, (field, codec) in tagged.items():
-            if value.get(field.name, default := field.default_value()) != default:
+            # Kafka writes a tagged field only where it differs from its default.
+            default = field.default_value()
+            if value.get(field.name, default) != default:
                 part = Output()
                 codec.write(part, value[field.name])
                 contents[tag] = bytes(part)
@@ -205,9 +217,20 @@ def _field(field: SchemaField, version: int) -> _Codec:
 def _fixed(form: str) -> _Codec:
     """Numbers and booleans, by a format of `struct`."""
     packed = struct.Struct(">" + form)
-    return _Codec(
-        lambda cursor: cursor.unpack(packed)[0], lambda out, value: out.extend(packed.pack(value)), packed.size
-    )
+
+    def read(cursor: Cursor) -> Any:
+        (value,) = cursor.unpack(packed)
+        return value
+
+    def write(out: Output, value: Any) -> None:
+        out += packed.pack(value)
+
+    return _Codec(read, write, packed.size)
+
+
+def _read_uuid(cursor: Cursor) -> str:
+    text = base64.urlsafe_b64encode(cursor.take(16)).decode()
+    return text.rstrip("=")  # Kafka writes ids without padding
 
 
 def _write_uuid(out: Output, value: str) -> None:
@@ -223,7 +246,8 @@ def _sized(
     """A value after its length plus one; 0 is null."""
 
     def read_value(cursor: Cursor) -> Any:
-        if size := cursor.unsigned():
+        size = cursor.unsigned()
+        if size:
             return read(cursor, size - 1)
         if not nullable:
             cursor.fail(f"{name} is null, which it can't be")
@@ -271,6 +295,5 @@ def _array(name: str, nullable: bool, element: _Codec) -> _Codec:
 
 
 _FORMS = {"int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d", "bool": "?"}
-_SIMPLE = {kind: _fixed(form) for kind, form in _FORMS.items()} | {
-    "uuid": _Codec(lambda cursor: base64.urlsafe_b64encode(cursor.take(16)).decode().rstrip("="), _write_uuid, 16)
-}
+_SIMPLE = {kind: _fixed(form) for kind, form in _FORMS.items()}
+_SIMPLE["uuid"] = _Codec(_read_uuid, _write_uuid, 16)

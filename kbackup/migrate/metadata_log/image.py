@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import io
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -14,20 +13,11 @@ from typing import Any
 
 from msgspec.structs import astuple
 
-from kbackup.errors import CorruptError, RefusedError
+from kbackup.errors import CorruptError
 from kbackup.metadata import entities
 from kbackup.metadata.entities import Acl, ClientQuota, DelegationToken, NotCarried, ScramUser
-from kbackup.migrate.metadata_log.codec import MetadataRecord, record
-from kbackup.migrate.metadata_log.log import (
-    LogRecord,
-    MetadataLog,
-    check_snapshot,
-    encode_batch,
-    find_log,
-    open_log,
-    read_batches,
-    read_identity,
-)
+from kbackup.migrate.metadata_log.codec import MetadataRecord
+from kbackup.migrate.metadata_log.log import LogRecord, MetadataLog, find_log, open_log, read_identity
 from kbackup.util.text import join_names
 
 # types of resources in a ConfigRecord
@@ -281,7 +271,8 @@ def read_image(folder: Path) -> MetadataImage:
     controller may be writing a batch or a transaction: the folder is read again until the log is whole, or has grown.
     `CorruptError` if the log stays as it is."""
     until = time.monotonic() + _PATIENCE
-    first = image = replay_log(open_log(folder))
+    first = replay_log(open_log(folder))
+    image = first
     while image.unfinished and image.offset <= first.offset:
         if time.monotonic() > until:
             raise CorruptError(f"{folder}: {image.unfinished}", _UNFINISHED)
@@ -292,8 +283,12 @@ def read_image(folder: Path) -> MetadataImage:
 
 def records_for_zookeeper(folder: Path, start: int) -> list[LogRecord]:
     """Return the records from offset `start` on that a migration writes to ZooKeeper, and those that are unknown."""
-    later = open_log(folder).later_records(start)
-    return [each for each in later if each.record.name in _IN_ZOOKEEPER or not each.record.known]
+    found: list[LogRecord] = []
+    for later in open_log(folder).later_records(start):
+        # A record of a newer Kafka may be one of them: nobody can tell.
+        if later.record.name in _IN_ZOOKEEPER or not later.record.known:
+            found.append(later)
+    return found
 
 
 def replay_log(log: MetadataLog) -> MetadataImage:
@@ -328,6 +323,8 @@ def replay_log(log: MetadataLog) -> MetadataImage:
 _HINT = "read the metadata log of another controller"
 _NOT_COPIED = "the controllers have not copied ZooKeeper's metadata yet"
 _NAMED = 5
+_ALL_BROKERS = -1
+"""Stands for the owner of configs for all brokers; it sorts before every id."""
 
 
 def read_metadata_log(folder: Path) -> entities.Reading:
@@ -342,13 +339,20 @@ def read_metadata_log(folder: Path) -> entities.Reading:
 
 def reading_of(image: MetadataImage, cluster_id: str) -> entities.Reading:
     """Return all of an image, each list in the order of its names."""
-    topics = [_topic(image, id_) for id_ in sorted(image.topics, key=image.topics.__getitem__)]
+    ids_by_name = sorted(image.topics, key=lambda id_: image.topics[id_])
+    topics = [_topic(image, id_) for id_ in ids_by_name]
     acls = [_acl(data) for data in image.acls.values()]
     acls.sort(key=astuple)
     users = [_scram_user(image.scram[key]) for key in sorted(image.scram)]
     tokens = [_token(image.tokens[id_]) for id_ in sorted(image.tokens)]
-    metrics = [entities.ClientMetrics(name=name, configs=own) for name, own in _configs(image, CLIENT_METRICS)]
-    features = [entities.Feature(name=name, level=level) for name, level in sorted(image.features.items())]
+    metrics: list[entities.ClientMetrics] = []
+    for name, configs in _configs(image, CLIENT_METRICS):
+        metrics.append(entities.ClientMetrics(name=name, configs=configs))
+    features: list[entities.Feature] = []
+    for name, level in sorted(image.features.items()):
+        features.append(entities.Feature(name=name, level=level))
+    # Before the copy the log has only what the controllers know themselves.
+    outdated = _NOT_COPIED if image.migration_state == PRE_MIGRATION else ""
     return entities.Reading(
         source="controller log",
         cluster_id=cluster_id,
@@ -365,7 +369,7 @@ def reading_of(image: MetadataImage, cluster_id: str) -> entities.Reading:
         deletions=(),  # a KRaft controller deletes a topic at once
         next_producer_id=image.next_producer_id,
         not_carried=tuple(_not_carried(image)),
-        outdated=_NOT_COPIED if image.migration_state == PRE_MIGRATION else "",
+        outdated=outdated,
         migration=image.migration or "",
     )
 
@@ -389,9 +393,10 @@ def _by_names(entity: tuple[tuple[str, str | None], ...]) -> list[tuple[str, str
 
 def _configs(image: MetadataImage, kind: int) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the name and the configs of each resource of a type."""
-    for resource in sorted(image.configs):
-        if resource[0] == kind:
-            yield resource[1], dict(sorted(image.configs[resource].items()))
+    for resource_kind, name in sorted(image.configs):
+        if resource_kind == kind:
+            configs = image.configs[resource_kind, name]
+            yield name, dict(sorted(configs.items()))
 
 
 def _topic(image: MetadataImage, id_: str) -> entities.TopicMetadata:
@@ -405,7 +410,7 @@ def _topic(image: MetadataImage, id_: str) -> entities.TopicMetadata:
         name=name,
         id=id_,
         partitions=len(partitions),
-        replication_factor=max(map(len, replicas), default=0),
+        replication_factor=max((len(brokers) for brokers in replicas), default=0),
         internal=name in entities.INTERNAL_TOPICS,
         configs=dict(sorted(configs.items())),
         replicas=tuple(replicas),
@@ -438,14 +443,20 @@ def _scram_user(data: Fields) -> ScramUser:
 def _broker_configs(image: MetadataImage) -> Iterator[entities.BrokerConfig]:
     """Yield the configs for all brokers first, then the configs of each broker. A value that the migration left
     encrypted is as unknown as in ZooKeeper."""
-    try:
-        owners = sorted((int(owner) if owner else -1, configs) for owner, configs in _configs(image, BROKER))
-    except ValueError as error:
-        raise CorruptError(f"metadata log: configs of a broker whose id is no number: {error}", _HINT) from None
-    for owner, configs in owners:
-        for name, value in configs.items():
-            known = None if entities.is_encrypted(value) else value
-            yield entities.BrokerConfig(broker=None if owner < 0 else owner, name=name, value=known)
+    by_broker: dict[int, dict[str, str]] = {}
+    for owner, configs in _configs(image, BROKER):
+        try:
+            broker = int(owner) if owner else _ALL_BROKERS
+        except ValueError as error:
+            raise CorruptError(f"metadata log: configs of a broker whose id is no number: {error}", _HINT) from None
+        by_broker[broker] = configs
+    for broker in sorted(by_broker):
+        for name, value in by_broker[broker].items():
+            yield entities.BrokerConfig(
+                broker=None if broker == _ALL_BROKERS else broker,
+                name=name,
+                value=None if entities.is_encrypted(value) else value,
+            )
 
 
 def _token(data: Fields) -> DelegationToken:
@@ -497,83 +508,3 @@ def _not_carried(image: MetadataImage) -> Iterator[NotCarried]:
             "secret, then set these configs again"
         )
         yield NotCarried(part="broker_configs", what=entities.BROKER_SECRETS, reason="failed", why=why)
-
-
-# bootstrap.checkpoint, from which a new KRaft cluster starts, with metadata that only the log can carry.
-
-
-NAME = "bootstrap.checkpoint"
-_RECORDS_OF_A_BATCH = 1000
-_FORMAT_ANEW = "make a new one with 'kafka-storage format'"
-
-
-def write_bootstrap(base: bytes, records: Sequence[MetadataRecord]) -> bytes:
-    """Return the bootstrap.checkpoint `base`, which `kafka-storage format` wrote, with metadata records added.
-
-    They come after the records of `base` and before its footer: where both set the same thing, the added record counts.
-    `CorruptError` if `base` is not such a file."""
-    try:
-        batches = list(check_snapshot(read_batches(io.BytesIO(base), NAME, len(base)), NAME))
-    except CorruptError as error:
-        raise CorruptError(error.message, _FORMAT_ANEW) from None
-    footer = batches[-1]
-    if len(footer.records) != 1:
-        raise CorruptError(f"{NAME}: the footer has other records in its batch", _FORMAT_ANEW)
-    data = base[: footer.position]
-    offset = footer.base_offset
-    for start in range(0, len(records), _RECORDS_OF_A_BATCH):
-        batch = records[start : start + _RECORDS_OF_A_BATCH]
-        data += encode_batch(offset, footer.epoch, footer.timestamp, batch)
-        offset += len(batch)
-    last = [kept.record for kept in footer.records]
-    return data + encode_batch(offset, footer.epoch, footer.timestamp, last)
-
-
-def scram_record(user: ScramUser) -> MetadataRecord:
-    """Return the record of a SCRAM credential. `RefusedError` if its secrets are not known."""
-    mechanism = next((number for number, name in MECHANISMS.items() if name == user.mechanism), None)
-    if mechanism is None:
-        raise RefusedError(f"SCRAM user {user.user}: unknown mechanism {user.mechanism}", "use a newer kbackup")
-    if user.salt is None or user.stored_key is None or user.server_key is None:
-        raise RefusedError(
-            f"SCRAM user {user.user}: the secrets are not known", "take an encrypted backup that reads them"
-        )
-    return record(
-        "UserScramCredentialRecord",
-        {
-            "name": user.user,
-            "mechanism": mechanism,
-            "salt": base64.b64decode(user.salt),
-            "storedKey": base64.b64decode(user.stored_key),
-            "serverKey": base64.b64decode(user.server_key),
-            "iterations": user.iterations,
-        },
-    )
-
-
-def quota_records(quota: ClientQuota) -> Iterator[MetadataRecord]:
-    """Yield a record for each quota of an entity."""
-    entity = [{"entityType": kind, "entityName": name} for kind, name in quota.entity.items()]
-    for key, value in quota.quotas.items():
-        yield record("ClientQuotaRecord", {"entity": entity, "key": key, "value": value})
-
-
-def token_record(token: DelegationToken) -> MetadataRecord:
-    """Return the record of a delegation token. Its HMAC stays the same where delegation.token.secret.key does."""
-    return record(
-        "DelegationTokenRecord",
-        {
-            "owner": token.owner,
-            "requester": token.requester,
-            "renewers": list(token.renewers),
-            "issueTimestamp": token.issued_at,
-            "maxTimestamp": token.max_at,
-            "expirationTimestamp": token.expires_at,
-            "tokenId": token.id,
-        },
-    )
-
-
-def producer_id_record(next_producer_id: int) -> MetadataRecord:
-    """Return the record after which no producer gets an id that the old cluster had given."""
-    return record("ProducerIdsRecord", {"brokerId": -1, "nextProducerId": next_producer_id})

@@ -111,21 +111,23 @@ def decode_batch(data: bytes, name: str, position: int) -> Batch:
     if base_offset < 0 or last != count - 1 or not 0 < count <= cursor.remaining // _LEAST_RECORD:
         raise corrupt(name, position, f"a batch of {count} records, the last at {base_offset} + {last}")
     control = bool(attributes & _CONTROL)
-    records = tuple(
-        LogRecord(base_offset + number, epoch, *_decode(cursor, number, first_timestamp, control))
-        for number in range(count)
-    )
+    records: list[LogRecord] = []
+    for number in range(count):
+        record_timestamp, record = _decode(cursor, number, first_timestamp, control)
+        records.append(LogRecord(base_offset + number, epoch, record_timestamp, record))
     cursor.finish("the last record of a batch")
-    return Batch(position, base_offset, base_offset + last, epoch, timestamp, records)
+    return Batch(position, base_offset, base_offset + last, epoch, timestamp, tuple(records))
 
 
 def _decode(batch: Cursor, number: int, first_timestamp: int, control: bool) -> tuple[int, MetadataRecord]:
-    cursor = batch.sub_cursor(batch.signed())
+    size = batch.signed()
+    cursor = batch.sub_cursor(size)
     cursor.take(1)  # attributes, unused
     timestamp = first_timestamp + cursor.signed(64)
     if cursor.signed() != number:
         cursor.fail(f"record {number} of a batch has another number")
-    key, value = _sized(cursor), _sized(cursor)
+    key = _sized(cursor)
+    value = _sized(cursor)
     if value is None:
         cursor.fail("a record without a value")
     if cursor.signed() != 0 or cursor.remaining:
@@ -145,7 +147,8 @@ def _sized(cursor: Cursor) -> Cursor | None:
 
 def encode_batch(base_offset: int, epoch: int, timestamp: int, records: Sequence[MetadataRecord]) -> bytes:
     """Return a batch of at least one record, all of them control records or none, as controllers write it."""
-    attributes, count = _CONTROL if records[0].control else 0, len(records)
+    attributes = _CONTROL if records[0].control else 0
+    count = len(records)
     body = Output(_BODY.pack(attributes, count - 1, timestamp, timestamp, *_NO_PRODUCER, count))
     for number, record in enumerate(records):
         out = Output(b"\0")
@@ -195,30 +198,46 @@ class MetadataLog:
         """Yield the records of the segments from `start` on, by default the snapshot's end. `CorruptError` if one is
         missing."""
         snapshot_end = 0 if self.snapshot is None else self.snapshot.end_offset
-        start = snapshot_end if start is None else start
-        ends = [*(base_offset for base_offset, _ in self.segments[1:]), None]
-        due = [each for each, end in zip(self.segments, ends, strict=False) if end is None or end > start]
-        end, epoch = min(start, due[0][0]) if due else 0, 0
+        if start is None:
+            start = snapshot_end
+        due = self._segments_from(start)
+        end = min(start, due[0][0]) if due else 0
+        epoch = 0
         for base_offset, path in due:
             if base_offset > end:
                 raise CorruptError(f"{self.folder}: the records from offset {end} to {base_offset} are missing", _WHOLE)
             if base_offset < end:
                 raise corrupt(path.name, 0, f"the segment before it ends at {end}")
-            for batch in self._batches(path, newest=path == due[-1][1]):
+            _, newest_path = due[-1]
+            for batch in self._batches(path, newest=path == newest_path):
                 if batch.base_offset != end:
                     raise corrupt(path.name, batch.position, _gap(batch, end))
                 if batch.epoch < epoch:
                     problem = f"a batch of epoch {batch.epoch} after one of {epoch}, as of another log"
                     raise corrupt(path.name, batch.position, problem)
-                end, epoch = batch.last_offset + 1, batch.epoch
-                yield from (record for record in batch.records if record.offset >= start)
+                end = batch.last_offset + 1
+                epoch = batch.epoch
+                for record in batch.records:
+                    if record.offset >= start:
+                        yield record
         if self.snapshot is not None and end < snapshot_end:
             raise CorruptError(
                 f"{self.folder}: the log ends at offset {end}, before its snapshot {self.snapshot.path.name}: "
                 "later records are missing",
                 _WHOLE,
             )
-        self.end_offset, self.epoch = end, epoch if end > start else self.epoch
+        self.end_offset = end
+        if end > start:  # else the snapshot's epoch is the last one
+            self.epoch = epoch
+
+    def _segments_from(self, start: int) -> list[tuple[int, Path]]:
+        """Return the segments that have records from `start` on. Each one ends where the next begins."""
+        due: list[tuple[int, Path]] = []
+        for number, segment in enumerate(self.segments):
+            is_newest = number + 1 == len(self.segments)
+            if is_newest or self.segments[number + 1][0] > start:
+                due.append(segment)
+        return due
 
     def _batches(self, path: Path, newest: bool) -> Iterator[Batch]:
         indexed = _last_indexed(path)  # before the batches: a running controller adds to both
@@ -237,29 +256,39 @@ class MetadataLog:
 
 def find_log(folder: Path) -> Path:
     """Return the folder of the log in `metadata.log.dir`, which may also be `__cluster_metadata-0` itself."""
+    partition = folder / PARTITION
     with file_errors(folder):
-        return folder / PARTITION if (folder / PARTITION).is_dir() else folder
+        return partition if partition.is_dir() else folder
 
 
 def read_identity(log: Path) -> dict[str, str]:
     """Return meta.properties beside a log, such as node.id and cluster.id; nothing where it was not copied."""
     path = log.parent / "meta.properties"
     with file_errors(path):
-        lines = path.read_text("utf-8", errors="replace").splitlines() if path.is_file() else []
-    pairs = (line.partition("=") for line in lines if not line.startswith("#"))
-    return {name.strip(): value.strip() for name, _, value in pairs}
+        text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
+    properties: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, _, value = line.partition("=")
+            properties[name.strip()] = value.strip()
+    return properties
 
 
 def open_log(folder: Path) -> MetadataLog:
     """Return the log in a folder: its newest snapshot, its segments. `UsageError` if there is neither."""
-    snapshots, segments = [], []
+    snapshots: list[LogSnapshot] = []
+    segments: list[tuple[int, Path]] = []
+    paths: list[Path] = []
     with file_errors(folder):
-        paths = sorted(folder.iterdir()) if folder.is_dir() else []
+        if folder.is_dir():
+            paths = sorted(folder.iterdir())  # names have leading zeros: their order is that of offsets
     for path in paths:
-        if match := _SNAPSHOT.fullmatch(path.name):
-            snapshots.append(LogSnapshot(int(match[1]), int(match[2]), path))
-        elif match := _SEGMENT.fullmatch(path.name):
-            segments.append((int(match[1]), path))
+        snapshot = _SNAPSHOT.fullmatch(path.name)
+        segment = _SEGMENT.fullmatch(path.name)
+        if snapshot is not None:
+            snapshots.append(LogSnapshot(int(snapshot[1]), int(snapshot[2]), path))
+        elif segment is not None:
+            segments.append((int(segment[1]), path))
     if not snapshots and not segments:
         raise UsageError(f"{folder}: no metadata log of a controller", "name a copy of __cluster_metadata-0")
     return MetadataLog(folder, max(snapshots, default=None), segments)
@@ -275,9 +304,13 @@ def _last_indexed(path: Path) -> int:
     """Return the position of the last batch that a segment's index names; 0 without one, or if it was not copied."""
     index = path.with_suffix(".index")
     with file_errors(index):
-        entries = index.read_bytes().rstrip(b"\0") if index.is_file() else b""
-    end = -(-len(entries) // _INDEX_ENTRY) * _INDEX_ENTRY
-    return int.from_bytes(entries.ljust(end, b"\0")[end - 4 :])
+        content = index.read_bytes() if index.is_file() else b""
+    # A running controller's index is longer than its entries: zeros follow, and the last entry may end in zeros itself.
+    entries = content.rstrip(b"\0")
+    count = -(-len(entries) // _INDEX_ENTRY)
+    end = count * _INDEX_ENTRY
+    position = entries.ljust(end, b"\0")[end - 4 :]
+    return int.from_bytes(position)
 
 
 @contextmanager
@@ -293,7 +326,8 @@ def file_errors(path: Path) -> Iterator[None]:
 def read_snapshot(path: Path) -> Iterator[LogRecord]:
     """Yield the records of a snapshot, from its header to its footer. `CorruptError` if it is not whole."""
     match = _SNAPSHOT.fullmatch(path.name)
-    for batch in check_snapshot(read_segment(path), path.name, int(match[2]) if match else None):
+    epoch = int(match[2]) if match else None  # bootstrap.checkpoint has none in its name
+    for batch in check_snapshot(read_segment(path), path.name, epoch):
         yield from batch.records
 
 
@@ -301,7 +335,8 @@ def check_snapshot(batches: Iterable[Batch], name: str, epoch: int | None = None
     """Yield the batches of a snapshot: offsets from 0 without a gap, the header first, the footer last, one epoch.
 
     `CorruptError` for anything else. `epoch` is the one in the file's name."""
-    end, last = 0, ""
+    end = 0
+    last = ""
     try:
         for batch in batches:
             if batch.base_offset != end:
@@ -309,7 +344,8 @@ def check_snapshot(batches: Iterable[Batch], name: str, epoch: int | None = None
             if epoch is not None and batch.epoch != epoch:
                 raise corrupt(name, batch.position, f"a batch of epoch {batch.epoch} in a snapshot of epoch {epoch}")
             for offset, _, _, record in batch.records:
-                if (record.name == "SnapshotHeaderRecord") != (offset == 0) or last == "SnapshotFooterRecord":
+                is_header = record.name == "SnapshotHeaderRecord"
+                if is_header != (offset == 0) or last == "SnapshotFooterRecord":
                     raise corrupt(name, batch.position, f"the snapshot has a {record.name} at offset {offset}")
                 last = record.name
             end = batch.last_offset + 1

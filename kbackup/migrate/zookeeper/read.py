@@ -62,7 +62,10 @@ def texts(path: str, values: Any, name: str) -> dict[str, str]:
 
 def configs(path: str, data: bytes) -> dict[str, str]:
     """Return what a znode below /config sets; nothing for an empty one, which only has children."""
-    return texts(path, document(path, data).get("config", {}), "config") if data else {}
+    if not data:
+        return {}
+    values = document(path, data).get("config", {})
+    return texts(path, values, "config")
 
 
 def name_of(path: str, encoded: str) -> str:
@@ -112,15 +115,18 @@ class Collector:
             self.denied[part].append(root)
             return None
         for level in range(1, levels):  # what is below a denied znode is not even listed
-            self.each(part, (p for p in self.tree.below(root, level) if p in self.tree.denied), parse)
+            denied = [path for path in self.tree.below(root, level) if path in self.tree.denied]
+            self.each(part, denied, parse)
         return self.each(part, self.tree.below(root, levels), parse)
 
     def not_carried(self) -> Iterator[NotCarried]:
         """One entry for each part that is not whole."""
         for part in sorted(self.failed.keys() | self.denied.keys()):
             denied = sorted(set(self.denied[part]))
-            lines = [f"znode {path} may not be read" for path in denied] + self.failed[part]
-            yield entities.not_carried_entry(part, "denied" if denied else "failed", join_names(lines, _NAMED))
+            lines = [f"znode {path} may not be read" for path in denied]
+            lines += self.failed[part]
+            reason: entities.Reason = "denied" if denied else "failed"
+            yield entities.not_carried_entry(part, reason, join_names(lines, _NAMED))
 
 
 # ACLs, as AclAuthorizer keeps them. Names of resources are not encoded.
@@ -138,19 +144,25 @@ def parse_acls(path: str, data: bytes) -> Iterator[Acl]:
     """/kafka-acl/Topic/orders, or /kafka-acl-extended/prefixed/Topic/orders. Kafka takes an empty one for no ACL."""
     if not data:
         return
-    *before, kind, name = path.split("/")
-    pattern = "literal" if before[-1] == "kafka-acl" else before[-1]
+    *_, root_or_pattern, kind, name = path.split("/")
+    pattern = "literal" if root_or_pattern == "kafka-acl" else root_or_pattern
     for acl in member(path, document(path, data), "acls", list):
         if not isinstance(acl, dict):
             raise strange(path, "has an ACL that is no JSON object")
+        resource = _word(path, "resource", kind)
+        pattern_word = _word(path, "pattern", pattern)
+        principal = member(path, acl, "principal", str)
+        host = member(path, acl, "host", str)
+        operation = member(path, acl, "operation", str)
+        permission = member(path, acl, "permissionType", str)
         yield Acl(
-            resource=_word(path, "resource", kind),
+            resource=resource,
             name=name,
-            pattern=_word(path, "pattern", pattern),
-            principal=member(path, acl, "principal", str),
-            host=member(path, acl, "host", str),
-            operation=_word(path, "operation", member(path, acl, "operation", str)),
-            permission=_word(path, "permission", member(path, acl, "permissionType", str)),
+            pattern=pattern_word,
+            principal=principal,
+            host=host,
+            operation=_word(path, "operation", operation),
+            permission=_word(path, "permission", permission),
         )
 
 
@@ -208,12 +220,14 @@ def parse_token(path: str, data: bytes) -> Iterator[DelegationToken]:
     renewers = member(path, token, "renewers", list)
     if not all(isinstance(renewer, str) for renewer in renewers):
         raise strange(path, "has a renewer that is no text")
-    requester = token.get("tokenRequester")
+    encoded_requester = token.get("tokenRequester")
+    requester = name_of(path, encoded_requester) if isinstance(encoded_requester, str) else owner
+    renewer_names = [name_of(path, renewer) for renewer in renewers]
     yield DelegationToken(
         id=member(path, token, "tokenId", str),
         owner=owner,
-        requester=name_of(path, requester) if isinstance(requester, str) else owner,
-        renewers=tuple(name_of(path, renewer) for renewer in renewers),
+        requester=requester,
+        renewers=tuple(renewer_names),
         issued_at=member(path, token, "issueTimestamp", int),
         expires_at=member(path, token, "expiryTimestamp", int),
         max_at=member(path, token, "maxTimestamp", int),
@@ -261,8 +275,10 @@ def parse_credentials(path: str, data: bytes) -> Iterator[entities.ScramUser]:
 
 def parse_quotas(kinds: Iterable[Literal["user", "client-id", "ip"]], path: str, data: bytes) -> Iterator[ClientQuota]:
     """Yield the quota of a znode; none if it holds credentials alone."""
-    names = path.split("/")[3::2]
-    entity = {kind: None if name == _DEFAULT else name_of(path, name) for kind, name in zip(kinds, names, strict=True)}
+    names = path.split("/")[3::2]  # /config/users/U/clients/C
+    entity: entities.QuotaEntity = {}
+    for kind, name in zip(kinds, names, strict=True):
+        entity[kind] = None if name == _DEFAULT else name_of(path, name)
     quotas: dict[str, float] = {}
     for name, value in configs(path, data).items():
         if name.startswith(_SCRAM):
@@ -282,8 +298,9 @@ def parse_broker_configs(path: str, data: bytes) -> Iterator[BrokerConfig]:
     if owner != _DEFAULT and not re.fullmatch(r"\d{1,10}", owner):
         raise strange(path, "is not named by the id of a broker")
     broker = None if owner == _DEFAULT else int(owner)
-    for name, value in configs(path, data).items():  # only the brokers have the key of encrypted values
-        yield BrokerConfig(broker=broker, name=name, value=None if entities.is_encrypted(value) else value)
+    for name, value in configs(path, data).items():
+        known = None if entities.is_encrypted(value) else value  # only the brokers have the key
+        yield BrokerConfig(broker=broker, name=name, value=known)
 
 
 # Topics: their ids, partitions, replicas and configs. Those that wait for their deletion are not among them.
@@ -295,25 +312,35 @@ _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 def _topics(collector: Collector) -> tuple[entities.TopicMetadata, ...] | None:
     """KRaft's copy leaves out what waits for its deletion, too."""
     leaving = {last(path) for path in collector.tree.below("/admin/delete_topics")}
-    bodies = collector.below("topics", "/brokers/topics", lambda path, data: [(path, data)])
-    own = collector.below("topics", "/config/topics", lambda path, data: [(last(path), configs(path, data))])
-    if bodies is None or own is None:
+
+    def path_alone(path: str, data: bytes) -> list[str]:
+        return [path]
+
+    def named_configs(path: str, data: bytes) -> list[tuple[str, dict[str, str]]]:
+        return [(last(path), configs(path, data))]
+
+    listed = collector.below("topics", "/brokers/topics", path_alone)
+    found_configs = collector.below("topics", "/config/topics", named_configs)
+    if listed is None or found_configs is None:
         return None
-    set_configs = dict(own)
-    paths = [path for path, _ in bodies if last(path) not in leaving]
+    configs_by_topic = dict(found_configs)
+    paths = [path for path in listed if last(path) not in leaving]
 
     def with_configs(path: str, data: bytes) -> list[entities.TopicMetadata]:
-        return [parse_topic(path, data, set_configs.get(last(path), {}))]
+        own = configs_by_topic.get(last(path), {})
+        return [parse_topic(path, data, own)]
 
     return collector.each("topics", paths, with_configs)
 
 
 def parse_topic(path: str, data: bytes, own: dict[str, str]) -> entities.TopicMetadata:
-    topic, name = document(path, data), last(path)
+    topic = document(path, data)
+    name = last(path)
     if not _NAME.fullmatch(name):
         raise strange(path, "is not named as a topic can be")
     partitions = member(path, topic, "partitions", dict)
-    if partitions.keys() != set(map(str, range(len(partitions)))):
+    numbers = {str(number) for number in range(len(partitions))}
+    if partitions.keys() != numbers:
         raise strange(path, "has partitions that are not numbered from 0 without gaps")
     replicas: list[tuple[int, ...]] = []
     for number in range(len(partitions)):
@@ -321,11 +348,12 @@ def parse_topic(path: str, data: bytes, own: dict[str, str]) -> entities.TopicMe
         if not isinstance(brokers, list) or not all(type(broker) is int for broker in brokers):
             raise strange(path, f"has replicas of partition {number} that are no ids of brokers")
         replicas.append(tuple(brokers))
+    topic_id = topic.get("topic_id")
     return entities.TopicMetadata(
         name=name,
-        id=topic["topic_id"] if isinstance(topic.get("topic_id"), str) else "",  # none before Kafka 2.8
+        id=topic_id if isinstance(topic_id, str) else "",  # none before Kafka 2.8
         partitions=len(replicas),
-        replication_factor=max(map(len, replicas), default=0),
+        replication_factor=max((len(brokers) for brokers in replicas), default=0),
         internal=name in entities.INTERNAL_TOPICS,
         configs=own,
         replicas=tuple(replicas),
@@ -356,34 +384,50 @@ def parse(tree: Tree) -> Reading:
             f"ZooKeeper has no znode {path} that can be read, so no Kafka cluster",
             "check the chroot at the end of zookeeper.connect",
         )
+    cluster_id = member(path, document(path, tree.znodes[path]), "id", str)
     collector = Collector(tree)
     tokens = collector.below("delegation_tokens", "/delegation_token/tokens", parse_token)
     brokers = collector.below("broker_configs", "/config/brokers", parse_broker_configs)
     block_ends = collector.each("next_producer_id", ["/latest_producer_id_block"], parse_block_end)
-    znodes = collector.each("znodes", _CONTROL, lambda path, data: [entities.Znode(path=path, content=content(data))])
+    znodes = collector.each("znodes", _CONTROL, _znode)
+    literal_acls = collector.below("acls", "/kafka-acl", parse_acls, levels=2)
+    other_acls = collector.below("acls", "/kafka-acl-extended", parse_acls, levels=3)
+    quotas: list[tuple[ClientQuota, ...] | None] = []
+    for root, levels, kinds in QUOTAS:
+        quotas.append(collector.below("client_quotas", root, partial(parse_quotas, kinds), levels))
+    topics = _topics(collector)
+    users = collector.below("scram_users", "/config/users", parse_credentials)
+    features = collector.each("features", ["/feature"], parse_features)
+    # Only brokers that are alive: their znodes go with their sessions.
+    registrations = collector.below("registrations", "/brokers/ids", parse_registration)
+    deletions = collector.below("deletions", "/admin/delete_topics", _name_alone)
+    # After all that is collected, which notes what could not be read.
+    not_carried = [*collector.not_carried(), *_secrets(tokens or (), brokers or ())]
     return Reading(
         source="zookeeper",
-        cluster_id=member(path, document(path, tree.znodes[path]), "id", str),
-        topics=_topics(collector),
-        acls=_joined(
-            collector.below("acls", "/kafka-acl", parse_acls, levels=2),
-            collector.below("acls", "/kafka-acl-extended", parse_acls, levels=3),
-        ),
-        scram_users=collector.below("scram_users", "/config/users", parse_credentials),
+        cluster_id=cluster_id,
+        topics=topics,
+        acls=_joined([literal_acls, other_acls]),
+        scram_users=users,
         broker_configs=brokers,
-        client_quotas=_joined(
-            *(collector.below("client_quotas", root, partial(parse_quotas, kinds), n) for root, n, kinds in QUOTAS)
-        ),
+        client_quotas=_joined(quotas),
         delegation_tokens=tokens,
-        features=collector.each("features", ["/feature"], parse_features),
-        # the brokers that are alive: their znodes go with their sessions
-        registrations=collector.below("registrations", "/brokers/ids", parse_registration),
-        deletions=collector.below("deletions", "/admin/delete_topics", lambda path, _: [last(path)]),
-        next_producer_id=next(iter(block_ends), None),
+        features=features,
+        registrations=registrations,
+        deletions=deletions,
+        next_producer_id=block_ends[0] if block_ends else None,
         znodes=znodes,
-        not_carried=(*collector.not_carried(), *_secrets(tokens or (), brokers or ())),
-        is_led_by_broker=_is_led_by_broker(znodes or ()),
+        not_carried=tuple(not_carried),
+        is_led_by_broker=_is_led_by_broker(znodes),
     )
+
+
+def _znode(path: str, data: bytes) -> list[entities.Znode]:
+    return [entities.Znode(path=path, content=content(data))]
+
+
+def _name_alone(path: str, data: bytes) -> list[str]:
+    return [last(path)]
 
 
 def _is_led_by_broker(znodes: Iterable[entities.Znode]) -> bool:
@@ -395,8 +439,14 @@ def _is_led_by_broker(znodes: Iterable[entities.Znode]) -> bool:
     return False
 
 
-def _joined(*parts: tuple[T, ...] | None) -> tuple[T, ...] | None:
-    return None if None in parts else tuple(entity for part in parts for entity in part or ())
+def _joined(parts: Iterable[tuple[T, ...] | None]) -> tuple[T, ...] | None:
+    """Return the entities of all parts; None if one of the parts may not be read."""
+    entities_of_all: list[T] = []
+    for part in parts:
+        if part is None:
+            return None
+        entities_of_all += part
+    return tuple(entities_of_all)
 
 
 def _secrets(tokens: tuple[DelegationToken, ...], brokers: tuple[BrokerConfig, ...]) -> Iterator[NotCarried]:

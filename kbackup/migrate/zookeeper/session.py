@@ -67,11 +67,15 @@ class ZooKeeperSession:
 
     def get(self, paths: Collection[str]) -> Mapping[str, ZnodeData]:
         """Return the `paths` that exist; `UnreachableError` if our user may not read one."""
-        return self._allowed(self.read(paths)).znodes
+        answers = self.read(paths)
+        self._check_allowed(answers)
+        return answers.znodes
 
     def children(self, path: str) -> list[str]:
         """Return the names below a znode, in order; none if it doesn't exist."""
-        return sorted(self._allowed(self.read([path], children=True)).children.get(path, []))
+        answers = self.read([path], children=True)
+        self._check_allowed(answers)
+        return sorted(answers.children.get(path, []))
 
     def delete(self, path: str, version: int) -> bool:
         """Delete a znode if it has this version still; False if it was written since, or doesn't exist."""
@@ -103,10 +107,10 @@ class ZooKeeperSession:
                 "check that a majority of its servers runs, then try again",
             ) from None
 
-    def _allowed(self, answers: Answers) -> Answers:
+    def _check_allowed(self, answers: Answers) -> None:
+        """Raise `UnreachableError` for the first znode that our user may not read."""
         if answers.denied:
             raise self._denial("read", min(answers.denied))
-        return answers
 
     def _denial(self, verb: str, path: str) -> UnreachableError:
         user = f"the user {self._options.user}" if self._options.user else "clients that don't log in"
@@ -212,11 +216,23 @@ def _tls(options: ZooKeeperOptions) -> dict[str, Any]:
 
 
 ROOTS: Mapping[str, int] = {
-    **dict.fromkeys(("/cluster/id", "/controller", "/controller_epoch", "/migration"), 0),
-    **dict.fromkeys(("/latest_producer_id_block", "/feature"), 0),
-    **dict.fromkeys(("/brokers/ids", "/brokers/topics", "/admin/delete_topics", "/delegation_token/tokens"), 1),
-    **dict.fromkeys(("/config/topics", "/config/brokers", "/config/clients", "/config/ips"), 1),
-    **{"/config/users": 3, "/kafka-acl": 2, "/kafka-acl-extended": 3},
+    "/cluster/id": 0,
+    "/controller": 0,
+    "/controller_epoch": 0,
+    "/migration": 0,
+    "/latest_producer_id_block": 0,
+    "/feature": 0,
+    "/brokers/ids": 1,
+    "/brokers/topics": 1,
+    "/admin/delete_topics": 1,
+    "/delegation_token/tokens": 1,
+    "/config/topics": 1,
+    "/config/brokers": 1,
+    "/config/clients": 1,
+    "/config/ips": 1,
+    "/config/users": 3,
+    "/kafka-acl": 2,
+    "/kafka-acl-extended": 3,
 }
 """The paths where metadata begins, and how many levels there are below each."""
 
@@ -231,8 +247,11 @@ class Tree:
     def below(self, root: str, levels: int = 1) -> list[str]:
         """Return the paths exactly `levels` below `root`, in order; also those that are denied."""
         depth = root.count("/") + levels
-        paths = {*self.znodes, *self.denied}
-        return sorted(path for path in paths if path.startswith(f"{root}/") and path.count("/") == depth)
+        found: list[str] = []
+        for path in {*self.znodes, *self.denied}:
+            if path.startswith(f"{root}/") and path.count("/") == depth:
+                found.append(path)
+        return sorted(found)
 
 
 def read_tree(session: ZooKeeperSession) -> Tree:
@@ -242,14 +261,17 @@ def read_tree(session: ZooKeeperSession) -> Tree:
     level = dict(ROOTS)
     while level:
         answers = session.read(level)
-        znodes |= {path: znode.data for path, znode in answers.znodes.items()}
+        for path, znode in answers.znodes.items():
+            znodes[path] = znode.data
         denied |= answers.denied
         parents = [path for path, levels in level.items() if levels and path in answers.znodes]
         names = session.read(parents, children=True)
         denied |= names.denied
-        level = {
-            f"{parent}/{name}": level[parent] - 1 for parent, children in names.children.items() for name in children
-        }
+        next_level: dict[str, int] = {}
+        for parent, children in names.children.items():
+            for name in children:
+                next_level[f"{parent}/{name}"] = level[parent] - 1
+        level = next_level
     return Tree(znodes, denied)
 
 

@@ -70,7 +70,7 @@ def unreadable_znodes(tree: Tree, states: Mapping[str, bytes]) -> tuple[str, ...
             found[path] = error.message.removeprefix("znode ")
     if _CONTROLLER_EPOCH not in tree.znodes and _CONTROLLER_EPOCH not in tree.denied:
         found[_CONTROLLER_EPOCH] = f"{_CONTROLLER_EPOCH} is not there"
-    return tuple(text for _, text in sorted(found.items()))
+    return tuple(found[path] for path in sorted(found))
 
 
 def _parsers(tree: Tree) -> Iterator[tuple[str, Parse]]:

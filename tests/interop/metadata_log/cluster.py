@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from kbackup.migrate.metadata_log.checkpoint import write_bootstrap
 from kbackup.migrate.metadata_log.codec import MetadataRecord
-from kbackup.migrate.metadata_log.image import write_bootstrap
 from scripts.dev import tools
 from scripts.dev.jars import kafka_jars, mirror_jars, zookeeper_jars
 from scripts.dev.kafka import Broker

@@ -7,14 +7,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kbackup.metadata.entities import Reading
+from kbackup.migrate.metadata_log.checkpoint import producer_id_record, quota_records, scram_record, token_record
 from kbackup.migrate.metadata_log.codec import MetadataRecord
-from kbackup.migrate.metadata_log.image import (
-    producer_id_record,
-    quota_records,
-    read_metadata_log,
-    scram_record,
-    token_record,
-)
+from kbackup.migrate.metadata_log.image import read_metadata_log
 from tests.interop.metadata_log.cluster import KAFKA_4, Cluster, quotas_and_users
 from tests.interop.metadata_log.conftest import Changed
 from tests.support.java import Java

@@ -8,16 +8,15 @@ import pytest
 
 from kbackup.errors import CorruptError, RefusedError
 from kbackup.metadata.entities import ClientQuota, DelegationToken, ScramUser
-from kbackup.migrate.metadata_log.codec import record
-from kbackup.migrate.metadata_log.image import (
-    MetadataImage,
+from kbackup.migrate.metadata_log.checkpoint import (
     producer_id_record,
     quota_records,
-    reading_of,
     scram_record,
     token_record,
     write_bootstrap,
 )
+from kbackup.migrate.metadata_log.codec import record
+from kbackup.migrate.metadata_log.image import MetadataImage, reading_of
 from kbackup.migrate.metadata_log.log import encode_batch, read_snapshot
 from tests.support.metadata_records import FOOTER, HEADER, write_snapshot
 

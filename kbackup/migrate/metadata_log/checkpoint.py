@@ -1,0 +1,91 @@
+"""bootstrap.checkpoint, from which a new KRaft cluster starts, with metadata that only the log can carry."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator, Sequence
+
+from kbackup.errors import CorruptError, RefusedError
+from kbackup.metadata.entities import ClientQuota, DelegationToken, ScramUser
+from kbackup.migrate.metadata_log.codec import MetadataRecord, record
+from kbackup.migrate.metadata_log.image import MECHANISMS
+from kbackup.migrate.metadata_log.log import check_snapshot, encode_batch, read_batches
+
+NAME = "bootstrap.checkpoint"
+_RECORDS_OF_A_BATCH = 1000
+_FORMAT_ANEW = "make a new one with 'kafka-storage format'"
+
+
+def write_bootstrap(formatted: bytes, records: Sequence[MetadataRecord]) -> bytes:
+    """Return the bootstrap.checkpoint `formatted`, which `kafka-storage format` wrote, with metadata records added.
+
+    They come after the records of `formatted` and before its footer: where both set the same thing, the added record
+    counts. `CorruptError` if `formatted` is not such a file."""
+    try:
+        found = read_batches(io.BytesIO(formatted), NAME, len(formatted))
+        batches = list(check_snapshot(found, NAME))
+    except CorruptError as error:
+        raise CorruptError(error.message, _FORMAT_ANEW) from None
+    footer = batches[-1]
+    if len(footer.records) != 1:
+        raise CorruptError(f"{NAME}: the footer has other records in its batch", _FORMAT_ANEW)
+    data = formatted[: footer.position]
+    offset = footer.base_offset
+    for start in range(0, len(records), _RECORDS_OF_A_BATCH):
+        batch = records[start : start + _RECORDS_OF_A_BATCH]
+        data += encode_batch(offset, footer.epoch, footer.timestamp, batch)
+        offset += len(batch)
+    last = [kept.record for kept in footer.records]
+    return data + encode_batch(offset, footer.epoch, footer.timestamp, last)
+
+
+def scram_record(user: ScramUser) -> MetadataRecord:
+    """Return the record of a SCRAM credential. `RefusedError` if its secrets are not known."""
+    numbers = {name: number for number, name in MECHANISMS.items()}
+    mechanism = numbers.get(user.mechanism)
+    if mechanism is None:
+        raise RefusedError(f"SCRAM user {user.user}: unknown mechanism {user.mechanism}", "use a newer kbackup")
+    if user.salt is None or user.stored_key is None or user.server_key is None:
+        raise RefusedError(
+            f"SCRAM user {user.user}: the secrets are not known", "take an encrypted backup that reads them"
+        )
+    return record(
+        "UserScramCredentialRecord",
+        {
+            "name": user.user,
+            "mechanism": mechanism,
+            "salt": base64.b64decode(user.salt),
+            "storedKey": base64.b64decode(user.stored_key),
+            "serverKey": base64.b64decode(user.server_key),
+            "iterations": user.iterations,
+        },
+    )
+
+
+def quota_records(quota: ClientQuota) -> Iterator[MetadataRecord]:
+    """Yield a record for each quota of an entity."""
+    entity = [{"entityType": kind, "entityName": name} for kind, name in quota.entity.items()]
+    for key, value in quota.quotas.items():
+        yield record("ClientQuotaRecord", {"entity": entity, "key": key, "value": value})
+
+
+def token_record(token: DelegationToken) -> MetadataRecord:
+    """Return the record of a delegation token. Its HMAC stays the same where delegation.token.secret.key does."""
+    return record(
+        "DelegationTokenRecord",
+        {
+            "owner": token.owner,
+            "requester": token.requester,
+            "renewers": list(token.renewers),
+            "issueTimestamp": token.issued_at,
+            "maxTimestamp": token.max_at,
+            "expirationTimestamp": token.expires_at,
+            "tokenId": token.id,
+        },
+    )
+
+
+def producer_id_record(next_producer_id: int) -> MetadataRecord:
+    """Return the record after which no producer gets an id that the old cluster had given."""
+    return record("ProducerIdsRecord", {"brokerId": -1, "nextProducerId": next_producer_id})
