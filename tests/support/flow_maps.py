@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kbackup.archive.restores.offset_map import OffsetMap
 from kbackup.mirror.flow import Flow
-from kbackup.mirror.properties import load_flows
+from kbackup.mirror.properties.flows import load_flows
 
 Pairs = list[tuple[int, int]]
 """(source offset, target offset) of each record that was applied, in order."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.mirror.properties import OWN_KEYS
+from kbackup.mirror.properties.keys import OWN_KEYS
 
 ROOT = Path(__file__).parents[2]
 _DOTTED = re.compile(r"(?<![\w./@-])kbackup(?:\.[A-Za-z_]\w*)+")

@@ -26,7 +26,7 @@ from kbackup.mirror.cli.reporter import ApplyRoundReporter
 from kbackup.mirror.cli.show_dry_run import show_dry_runs
 from kbackup.mirror.flow import Flow
 from kbackup.mirror.job import HalfReport, MirrorHalf, run_once, run_until_stopped
-from kbackup.mirror.properties import MirrorProperties, load_flows
+from kbackup.mirror.properties.flows import MirrorProperties, load_flows
 from kbackup.mirror.reader import MirrorReader, MirrorSource, mirror_selections, rhythm_of, sources_of
 from kbackup.mirror.writer import MirrorWriter
 from kbackup.util.text import human_size, plural

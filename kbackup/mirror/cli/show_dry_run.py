@@ -15,7 +15,7 @@ from kbackup.util.text import plural
 if TYPE_CHECKING:
     from kbackup.cli.common.command_context import CommandContext
     from kbackup.mirror.flow import Flow
-    from kbackup.mirror.properties import MirrorProperties
+    from kbackup.mirror.properties.flows import MirrorProperties
     from kbackup.spark.tasks import Spark
 
 

@@ -31,7 +31,7 @@ def command(context: CommandContext, file: Path, group: str, names: tuple[str, .
     'exact' is the position by the offset map, 'checkpoint' the answer of RemoteClusterUtils.translateOffsets.
     """
     from kbackup.mirror.positions import UnknownGroupError
-    from kbackup.mirror.properties import load_flows
+    from kbackup.mirror.properties.flows import load_flows
 
     flows = load_flows(file, context.config.archive).selected(names)
     shown: list[Translation] = []

@@ -19,7 +19,7 @@ from kbackup.mirror.apply.pending import Applied, read_positions
 from kbackup.mirror.flow import Flow, RemoteTopic
 from kbackup.mirror.internal import InternalTopics, emit_checkpoints, emit_offset_syncs
 from kbackup.mirror.positions import AppliedTopics
-from kbackup.mirror.properties import load_flows
+from kbackup.mirror.properties.flows import load_flows
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from tests.support.archives import make_archive

@@ -21,7 +21,7 @@ from kbackup.cli.common.notify import notifier_for
 from kbackup.config import KEYS, VARIABLES, ConfigFiles, load
 from kbackup.config.keys import show_value
 from kbackup.config.models import Follow
-from kbackup.mirror.properties import FLOW_KEYS, OWN_KEYS
+from kbackup.mirror.properties.keys import FLOW_KEYS, OWN_KEYS
 from kbackup.mirror.reader import INTERVAL_SECONDS, rhythm_of
 from kbackup.store.file import FileStore
 from kbackup.store.registry import kind_of

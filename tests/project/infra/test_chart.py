@@ -20,7 +20,7 @@ from kubernetes_validate import utils
 from kbackup.cli import cli
 from kbackup.config.secrets import is_secret
 from kbackup.errors import EXIT_LOSS, CorruptError, NoArchiveError, UsageError, WrongKeyError
-from kbackup.mirror.properties import load_flows
+from kbackup.mirror.properties.flows import load_flows
 from tests.project.infra.chart import (
     BASE,
     CHART,

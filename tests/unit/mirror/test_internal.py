@@ -17,7 +17,7 @@ from kbackup.mirror import internal
 from kbackup.mirror import internal as topics
 from kbackup.mirror.flow import Clock, Flow
 from kbackup.mirror.internal import HeartbeatClock, InternalTopics
-from kbackup.mirror.properties import load_flows
+from kbackup.mirror.properties.flows import load_flows
 from kbackup.mirror.records import Heartbeat
 from tests.support.flow_maps import CLUSTERS, flow_of
 from tests.support.kafka_raw import FakeCluster, FakeGroups

@@ -9,7 +9,8 @@ import pytest
 from kbackup.errors import UsageError
 from kbackup.kafka.client import admin_properties, without_admin
 from kbackup.mirror.flow import Clock, DefaultPolicy, IdentityPolicy
-from kbackup.mirror.properties import FLOW_KEYS, load_flows
+from kbackup.mirror.properties.flows import load_flows
+from kbackup.mirror.properties.keys import FLOW_KEYS
 from tests.support.flow_maps import CLUSTERS, flow_of
 
 

@@ -24,7 +24,7 @@ from kbackup.mirror import job, reader
 from kbackup.mirror.flow import Clock, Flow
 from kbackup.mirror.internal import InternalTopics
 from kbackup.mirror.job import run_once, run_until_stopped
-from kbackup.mirror.properties import load_flows
+from kbackup.mirror.properties.flows import load_flows
 from kbackup.mirror.reader import mirror_selections, rhythm_of, sources_of
 from kbackup.mirror.timetable import Timetable
 from tests.support.flow_maps import CLUSTERS, flow_of

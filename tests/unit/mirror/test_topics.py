@@ -10,7 +10,7 @@ from kbackup.metadata.entities import Acl
 from kbackup.mirror.dry_run import dry_run, factor_warnings
 from kbackup.mirror.flow import RemoteTopic
 from kbackup.mirror.internal import InternalNames, InternalTopic
-from kbackup.mirror.properties import load_flows
+from kbackup.mirror.properties.flows import load_flows
 from kbackup.mirror.settings import remote_acl
 from kbackup.mirror.topics import SkippedTopic, SourceTopic, plan_topics, reason_to_skip
 from tests.support.flow_maps import CLUSTERS, flow_of
