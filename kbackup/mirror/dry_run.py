@@ -65,7 +65,7 @@ def dry_run(
     if the archive has no restore point and the source can't be reached, `MismatchError` if the flow was begun from
     another archive or onto another cluster."""
     seen = _source_of(flow, store)
-    existing = {*target.topic_names()}
+    existing = set(target.topic_names())
     plan = plan_topics(flow, seen.topics, existing)
     made = sync_topics(flow, plan.topics, target, dry_run=True)
     held_back = dict(made.refused)
@@ -81,12 +81,19 @@ def dry_run(
     acls = seen.acls if flow.sync_topic_acls.enabled else None
     rules = sync_acls(flow, acls, target, dry_run=True)
     internal = InternalTopics(flow, target)
-    own = [topic for topic in internal.names.written() if not topic.in_source and topic.name not in existing]
-    new = [topic.remote for topic in plan.topics if topic.remote not in existing]
-    to_create = [InternalTopic(remote, flow.replication_factor) for remote in new] + own
+    internal_to_create: list[InternalTopic] = []
+    for topic in internal.names.written():
+        if not topic.in_source and topic.name not in existing:
+            internal_to_create.append(topic)
+    to_create: list[InternalTopic] = []
+    for planned in plan.topics:
+        if planned.remote not in existing:
+            to_create.append(InternalTopic(planned.remote, flow.replication_factor))
+    to_create += internal_to_create
     _, brokers = target.connect()
     warnings = [*internal.warnings, *factor_warnings(flow.target, brokers, to_create)]
-    warnings += [f"configs of {remote} would be refused: {why}" for remote, why in configs.refused.items()]
+    for remote, why in configs.refused.items():
+        warnings.append(f"configs of {remote} would be refused: {why}")
     warnings += _held_back_before(flow, state, held_back)
     return DryRun(
         flow=flow.name,
@@ -100,7 +107,7 @@ def dry_run(
         configs=configs.changed,
         acls=rules.created,
         held_back=held_back,
-        problems=refused_internal_topics(target, own),
+        problems=refused_internal_topics(target, internal_to_create),
         warnings=tuple(warnings),
     )
 
@@ -119,22 +126,22 @@ def _applied_positions(
 def _held_back_before(flow: Flow, state: Store, known: Collection[str]) -> list[str]:
     """Return a warning for each topic that the flow's last round held back, unless its reason is `known` anyway."""
     status = read_flow_status(state, flow.source, flow.target)
-    topics = status.topics if status is not None else ()
-    return [
-        f"topic {topic.remote} was held back in the last round: {topic.held_back}"
-        for topic in topics
-        if topic.held_back and topic.remote not in known
-    ]
+    warnings: list[str] = []
+    for topic in status.topics if status is not None else ():
+        if topic.held_back and topic.remote not in known:
+            warnings.append(f"topic {topic.remote} was held back in the last round: {topic.held_back}")
+    return warnings
 
 
 def factor_warnings(cluster: str, brokers: int, topics: Iterable[InternalTopic]) -> list[str]:
     """Return a warning for each key that asks for more replicas of `topics` than the cluster has brokers."""
-    factors = dict.fromkeys((t.factor_key, t.replication_factor) for t in topics)
-    return [
-        f"{key} is {factor}, and cluster {cluster} has fewer brokers: set {key} to {brokers} or less"
-        for key, factor in factors
-        if factor > brokers
-    ]
+    warnings: list[str] = []
+    for topic in topics:
+        key, factor = topic.factor_key, topic.replication_factor
+        warning = f"{key} is {factor}, and cluster {cluster} has fewer brokers: set {key} to {brokers} or less"
+        if factor > brokers and warning not in warnings:  # several topics have one key
+            warnings.append(warning)
+    return warnings
 
 
 def dry_run_of_take(flow: Flow, store: Store, heartbeats: Iterable[Flow]) -> DryRun:
@@ -158,8 +165,10 @@ def _internal(
     in_source: set[str] | None = None
     if any(topic.in_source for _, topic in planned):
         source = _connected(flow.client("source"))
-        in_source = {*source.topic_names()}
-    in_target = {*target.topic_names()} if target is not None else None
+        in_source = set(source.topic_names())
+    in_target: set[str] | None = None
+    if target is not None:
+        in_target = set(target.topic_names())
     topics: list[PlannedInternalTopic] = []
     # several pairs write to one topic of heartbeats: it is shown once
     for half, topic in dict.fromkeys(planned):
@@ -191,7 +200,8 @@ def _source_of(flow: Flow, store: Store) -> _Seen:
             raise NoArchiveError(
                 error.message, f"set {flow.source}.bootstrap.servers to plan from the source, or back it up first"
             ) from error
-        return _Seen(None, None, topics_of_cluster(_connected(flow.source_properties)), None)
+        source = _connected(flow.source_properties)
+        return _Seen(None, None, topics_of_cluster(source), None)
     metadata = archive.metadata(point)
     return _Seen(archive, point, topics_of_point(point, metadata), metadata.acls)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
 
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
@@ -40,25 +42,30 @@ class Forecast:
     def refusals(self, topics: Sequence[RemoteTopic], existing: Iterable[str]) -> dict[str, str]:
         """Return, by remote topic, why the next round would hold it back. `existing` are names of the target's
         topics."""
-        there = {topic.remote for topic in topics} & {*existing}
+        remotes = {topic.remote for topic in topics}
+        there = remotes.intersection(existing)
         reasons: dict[str, str] = {}
         for remote, missing in self.target.missing_rights(there, _RIGHTS).items():
             rights = " and ".join(right.capitalize() for right in missing)
             reasons[remote] = f"the mirror's user lacks {rights} on the topic"
         stop = self.flow.on_recreate == "stop"
         pending = find_pending(self.archive, self.point, topics, self.positions, {}, stop)
-        ranges = [range_ for of_partition in pending.ranges.values() for range_ in of_partition]
-        due = {range_.target for range_ in ranges}
-        demands = self._demands([topic for topic in topics if topic.remote in due], there)
+        ranges = list(chain.from_iterable(pending.ranges.values()))
+        remotes_with_records = {range_.target for range_ in ranges}
+        due = [topic for topic in topics if topic.remote in remotes_with_records]
+        demands = self._demands(due, there)
         unfit = find_unfit(ranges, demands, self.archive.store, self.spark, Silent())
         for remote, records in unfit.items():
-            words = "; ".join(_words(each, demands[remote]) for each in records)
-            reasons[remote] = f"{reasons[remote]}; {words}" if remote in reasons else words
+            words = [_words(each, demands[remote]) for each in records]
+            if remote in reasons:
+                words.insert(0, reasons[remote])
+            reasons[remote] = "; ".join(words)
         return reasons
 
     def _demands(self, topics: Sequence[RemoteTopic], there: Iterable[str]) -> dict[str, Demands]:
         """Return what each topic demands of its records, as its configs are after the next round."""
-        own = self.target.all_topic_configs({topic.remote for topic in topics} & {*there})
+        remotes = {topic.remote for topic in topics}
+        own = self.target.all_topic_configs(remotes.intersection(there))
         defaults = self.target.broker_configs()
         demands: dict[str, Demands] = {}
         for topic in topics:
@@ -79,15 +86,16 @@ class Forecast:
         codecs = codecs_of(self.flow.client("target"), configs.get("compression.type", "producer"))
         if configs.get("message.timestamp.type", "CreateTime") == "LogAppendTime":
             return Demands(has_key, limit, codecs)
-        before, after = (TimeLimit(*time_limit(configs, side)) for side in ("before", "after"))
-        return Demands(
-            has_key,
-            limit,
-            codecs,
-            int(time.time() * 1000),
-            before=before if before.ms != NO_LIMIT else None,
-            after=after if after.ms != NO_LIMIT else None,
-        )
+        now = int(time.time() * 1000)
+        before = _time_limit(configs, "before")
+        after = _time_limit(configs, "after")
+        return Demands(has_key, limit, codecs, now, before=before, after=after)
+
+
+def _time_limit(configs: Mapping[str, str], side: Literal["before", "after"]) -> TimeLimit | None:
+    """Return how far a record's timestamp may be from now; None without a limit."""
+    limit = TimeLimit(*time_limit(configs, side))
+    return None if limit.ms == NO_LIMIT else limit
 
 
 def _words(unfit: UnfitRecords, demands: Demands) -> str:

@@ -36,7 +36,7 @@ def sync_configs(
     default. Configs that the flow excludes stay as they are. `dry_run`: the target only checks whether it would take
     the changes."""
     known = {topic.remote: topic.configs for topic in topics if topic.configs is not None}
-    names = {*known} & {*cluster.topic_names()}
+    names = set(cluster.topic_names()).intersection(known)
     present, unread = cluster.readable_topic_configs(names)
     changed: dict[str, dict[str, str | None]] = {}
     for remote, current in present.items():
@@ -96,8 +96,11 @@ def sync_acls(flow: Flow, acls: Sequence[Acl] | None, cluster: Cluster, *, dry_r
     if isinstance(answer, Unavailable) and answer.reason == "not there":
         refused = (f"{answer.why}, so it takes no ACLs",) if rules else ()
         return AclsReport((), refused)
-    # a target that does not show its ACLs is asked to create all of them: those that are there stay as they are
-    existing = set[Acl]() if isinstance(answer, Unavailable) else {*answer[0]}
+    # A target that does not show its ACLs is asked to create all of them: those that are there stay as they are.
+    existing = set[Acl]()
+    if not isinstance(answer, Unavailable):
+        acls_of_target, _ = answer
+        existing.update(acls_of_target)
     new = sorted(rules - existing, key=astuple)
     answers = dict.fromkeys(new, "") if dry_run else cluster.security.create_acls(new)
     created = [acl.words for acl, why in answers.items() if not why]
@@ -141,10 +144,11 @@ class TopicsReport:
 def sync_topics(flow: Flow, topics: Sequence[RemoteTopic], cluster: Cluster, *, dry_run: bool = False) -> TopicsReport:
     """Create the remote topics that the target lacks, with the source's configs and number of partitions, and add
     partitions to those that have fewer. `dry_run`: the target only checks whether it would make the changes."""
-    # a name that is too long for Kafka would fail the request as a whole
     remotes = {topic.remote for topic in topics}
-    # a topic that is hidden from us since it was listed is treated as the ones that are not listed, below
-    existing, _ = cluster.described_topics(remotes & {*cluster.topic_names()})
+    # Only listed ones are described: a name that is too long for Kafka would fail the request as a whole.
+    listed = remotes.intersection(cluster.topic_names())
+    # A topic that is hidden from us since it was listed is treated as the ones that are not listed, below.
+    existing, _ = cluster.described_topics(listed)
     new: dict[str, int] = {}
     growing: dict[str, int] = {}
     to_create: list[TopicToCreate] = []
@@ -164,8 +168,9 @@ def sync_topics(flow: Flow, topics: Sequence[RemoteTopic], cluster: Cluster, *, 
     refused |= hidden
     if not dry_run:
         due = {remote: total for remote, total in {**new, **growing}.items() if remote not in refused}
+        # A broker that does not know a new topic yet would refuse its first records.
         refused |= cluster.topic_admin.wait_visible(due)
     created = sorted(new.keys() - refused.keys())
-    grown = {remote: total for remote, total in sorted(growing.items()) if remote not in refused}
+    grown = {remote: growing[remote] for remote in sorted(growing) if remote not in refused}
     reasons = {remote: error.message for remote, error in refused.items()}
     return TopicsReport(tuple(created), grown, reasons)

@@ -55,9 +55,10 @@ def flow_lag(state: State, status: FlowStatus, at: datetime | None = None) -> Fl
         since = datetime.fromisoformat(waiting[0].committed_at)
         moment = at or datetime.now(UTC)
         seconds = max(0.0, round((moment - since).total_seconds(), 3))
-    # before the first round the topics are not known, so nobody can say how many records are behind
-    are_topics_known = bool(status.topics) or status.restore_point > 0
-    records = sum(topics.values()) if are_topics_known else None
+    # Before the first round the topics are not known, so nobody can say how many records are behind.
+    records: int | None = None
+    if status.topics or status.restore_point > 0:
+        records = sum(topics.values())
     newest = state.newest
     if newest is None:
         return FlowLag(0, "", records, seconds, topics)
@@ -74,7 +75,8 @@ def round_lag(state: State, status: FlowStatus) -> FlowLag:
     not_begun = tuple(topic for topic in status.topics if topic.incarnation < 0)
     topics = {topic.remote: 0 for topic in status.topics}
     topics |= records_behind(state, not_begun)
-    return FlowLag(newest.number, newest.committed_at, sum(topics.values()), 0.0, topics)
+    records = sum(topics.values())
+    return FlowLag(newest.number, newest.committed_at, records, 0.0, topics)
 
 
 def records_behind(state: State, topics: tuple[TopicStatus, ...]) -> dict[str, int]:
@@ -114,8 +116,9 @@ def records_behind(state: State, topics: tuple[TopicStatus, ...]) -> dict[str, i
     behind = -(-count * offsets // np.maximum(last + 1 - first, 1))
     sums = np.zeros(len(names), np.int64)
     np.add.at(sums, codes, behind)
-    known = dict(zip(names, sums.tolist(), strict=True))
-    return {topic.remote: known.get(topic.source, 0) for topic in topics}
+    counts: list[int] = sums.tolist()
+    by_topic = dict(zip(names, counts, strict=True))
+    return {topic.remote: by_topic.get(topic.source, 0) for topic in topics}
 
 
 _INCIDENTS = 100  # newest ones that a status keeps

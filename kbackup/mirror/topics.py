@@ -87,9 +87,11 @@ def topics_of_point(manifest: Manifest, metadata: Metadata) -> list[SourceTopic]
     configs = {topic.name: topic.configs for topic in metadata.topics}
     topics: list[SourceTopic] = []
     for state in manifest.topics:
+        # Partitions without records are listed as well: the highest number tells how many there are.
         partitions = max((partition.partition + 1 for partition in state.partitions), default=0)
+        own_configs = configs.get(state.name)
         is_deleted = state.state == "deleted"
-        topics.append(SourceTopic(state.name, partitions, configs.get(state.name), is_deleted))
+        topics.append(SourceTopic(state.name, partitions, own_configs, is_deleted))
     return topics
 
 
@@ -97,7 +99,10 @@ def topics_of_cluster(cluster: Cluster) -> list[SourceTopic]:
     """Return the topics of the source as they are now, for a dry run before the first restore point."""
     topics = {name: topic for name, topic in cluster.topics().items() if not topic.internal}
     configs = cluster.topic_configs(topics)
-    return [SourceTopic(name, len(topic.partitions), configs.get(name)) for name, topic in topics.items()]
+    found: list[SourceTopic] = []
+    for name, topic in topics.items():
+        found.append(SourceTopic(name, len(topic.partitions), configs.get(name)))
+    return found
 
 
 # Cycles that no name shows: under the Identity policy, topics keep their names on their way round.

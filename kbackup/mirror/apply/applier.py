@@ -184,19 +184,24 @@ class Applier:
         session.status = None  # this round reports the losses of a round that failed before
         runs = pa.concat_tables([MAP_SCHEMA.empty_table(), *added])
         partitions = count_applied(pending, runs)
+        records = sum(partition.records for partition in partitions.values())
+        size = sum(partition.bytes for partition in partitions.values())
         after = session.positions
+        deleted = [DeletedRemote(topic.source, topic.remote) for topic in checked.deleted]
+        recreated = find_recreated(round_.archive, round_.point, topics, reported, after)
+        lost = find_lost(round_.archive, round_.point, topics, reported, after)
         return Applied(
             point=round_.point.number,
-            records=sum(partition.records for partition in partitions.values()),
-            bytes=sum(partition.bytes for partition in partitions.values()),
+            records=records,
+            bytes=size,
             positions=after,
             partitions=partitions,
             runs=runs,
             refused=refused,
-            deleted=tuple(DeletedRemote(topic.source, topic.remote) for topic in checked.deleted),
-            recreated=find_recreated(round_.archive, round_.point, topics, reported, after),
+            deleted=tuple(deleted),
+            recreated=recreated,
             held_back=pending.held_back,
-            too_late=find_lost(round_.archive, round_.point, topics, reported, after),
+            too_late=lost,
             unmapped=session.take_unmapped(),
             seconds=time.monotonic() - began,
         )

@@ -124,4 +124,4 @@ class RoundRefusals:
         self._held.release(self.on_trial - self.left_out)
         self._held.release(self._held.reasons.keys() - set(remotes))
         reasons = self._held.reasons | self._missing
-        return {remote: reason for remote, reason in sorted(reasons.items()) if remote in remotes}
+        return {remote: reasons[remote] for remote in sorted(reasons) if remote in remotes}

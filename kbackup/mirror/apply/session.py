@@ -78,17 +78,21 @@ class ApplySession:
         own."""
         ranges, begins = ranges or {}, begins or {}
         due = {slot_of(tp, self.flow.slots) for tp in (ranges or begins or self.noted)}
-        partitions = {tp for topic in topics for tp in topic.remote_partitions}
+        partitions = set[TopicPartition]()
+        for topic in topics:
+            partitions.update(topic.remote_partitions)
         partitions.update(ranges, begins, self.noted)
         by_slot: dict[int, list[TopicPartition]] = {}
         for tp in sorted(partitions):
             if tp.topic not in self.hidden:
                 by_slot.setdefault(slot_of(tp, self.flow.slots), []).append(tp)
-        tasks = [
-            self._task(slot, own, ranges, begins, frozenset(apart)) for slot, own in by_slot.items() if slot in due
-        ]
-        # Spark begins with the first ones: a large task at the end would be waited for alone
-        return sorted(tasks, key=lambda task: -task.bytes)
+        alone = frozenset(apart)
+        tasks: list[SlotTask] = []
+        for slot, own in by_slot.items():
+            if slot in due:
+                tasks.append(self._task(slot, own, ranges, begins, alone))
+        # Spark begins with the first ones: a large task at the end would be waited for alone.
+        return sorted(tasks, key=lambda task: task.bytes, reverse=True)
 
     def _task(
         self,
@@ -101,7 +105,9 @@ class ApplySession:
         """Return the task of a slot, which has these `partitions`."""
         topics = {tp.topic for tp in partitions}
         expected = [tp for tp in partitions if tp in self.noted and tp not in self.uncommitted]
-        own_ranges = [range_ for tp in partitions for range_ in ranges.get(tp, ())]
+        own_ranges: list[UnitRange] = []
+        for tp in partitions:
+            own_ranges += ranges.get(tp, ())
         own_begins = {tp: begins[tp] for tp in partitions if tp in begins}
         topic_ids = {topic: self.topic_ids[topic] for topic in topics if topic in self.topic_ids}
         limits = [self.message_limits[topic] for topic in topics if topic in self.message_limits]
@@ -186,7 +192,10 @@ class ApplySession:
 
     def note_applied(self, point: Manifest, topics: Sequence[RemoteTopic], refused: Collection[str]) -> None:
         """Note up to which restore point each topic is applied: a topic that waits stays where it was."""
-        held_in_point = {topic.name for topic in point.topics if any(each.held for each in topic.partitions)}
+        held_in_point = set[str]()
+        for state in point.topics:
+            if any(partition.held for partition in state.partitions):
+                held_in_point.add(state.name)
         applied: dict[str, int] = {}
         for topic in topics:
             waits = topic.source in held_in_point or topic.remote in refused
@@ -277,5 +286,8 @@ def open_session(flow: Flow, target: Properties, state: Store, archive: Archive)
             check_origin(flow, begun, archive.info.id, cluster_id, noted, state)
     flow_map = FlowMap(state, *names, begun.slots, heads_of(noted, begun.slots))
     with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(flow_map.slot, range(begun.slots)))
-    return ApplySession(cluster, begun, noted, flow_map, status=read_flow_status(state, *names))
+        loading = [pool.submit(flow_map.slot, slot) for slot in range(begun.slots)]
+        for each in loading:
+            each.result()  # raises what went wrong
+    status = read_flow_status(state, *names)
+    return ApplySession(cluster, begun, noted, flow_map, status=status)

@@ -26,6 +26,7 @@ from kbackup.archive.restores.offset_map import (
 )
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.restores.unmapped import UnmappedRecords, sum_unmapped
+from kbackup.archive.segments.table import Segment
 from kbackup.errors import ClusterError, CorruptError, FencedError, KbackupError, NotFoundError, RefusedError
 from kbackup.jobs.replay import ReachedOffset, UnitRun
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
@@ -85,14 +86,19 @@ class SlotTask:
     message_limit: int | None = None
 
     @property
+    def _segments(self) -> Iterator[Segment]:
+        for range_ in self.ranges:
+            yield from range_.segments
+
+    @property
     def bytes(self) -> int:
         """The size of all segments of the ranges."""
-        return sum(segment.bytes for range_ in self.ranges for segment in range_.segments)
+        return sum(segment.bytes for segment in self._segments)
 
     @property
     def largest(self) -> int:
         """The size of the largest record, in bytes."""
-        return max((s.largest for each in self.ranges for s in each.segments), default=0)
+        return max((segment.largest for segment in self._segments), default=0)
 
     @property
     def compression(self) -> str | None:
@@ -192,7 +198,10 @@ class SlotLedger:
 
 def progress_of(noted: Mapping[TopicPartition, Noted]) -> dict[TopicPartition, CommittedProgress]:
     """Return positions as a producer commits them."""
-    return {tp: CommittedProgress(each.position.next, str(each.note)) for tp, each in noted.items()}
+    progress: dict[TopicPartition, CommittedProgress] = {}
+    for tp, each in noted.items():
+        progress[tp] = CommittedProgress(each.position.next, str(each.note))
+    return progress
 
 
 @dataclass
@@ -484,12 +493,15 @@ class OpenSlots:
 def raise_first(done: Iterable[Future[R]]) -> None:
     """Raise an error of calls that have ended, if there is one. That another process has fenced this one counts most:
     it explains the others."""
-    errors = [error for each in done if (error := each.exception()) is not None]
-    for error in errors:
+    first: BaseException | None = None
+    for each in done:
+        error = each.exception()
         if isinstance(error, FencedError):
             raise error
-    if errors:
-        raise errors[0]
+        if first is None:
+            first = error
+    if first is not None:
+        raise first
 
 
 def _close(producer: BlockProducer) -> None:
