@@ -20,8 +20,9 @@ from kbackup.cli.common.options import (
     rate_option,
     source_options,
 )
-from kbackup.cli.common.output import ColumnOf, Reporter, ShownProgress, topic_name
+from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import spark_session
+from kbackup.cli.common.tables import Column, topic_name
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.jobs.common import Stop
 from kbackup.metrics import registry as metrics
@@ -239,21 +240,27 @@ def _show_plan(plan: Plan, reporter: Reporter) -> None:
     )
 
 
+def _topic_records(topic: TopicState) -> int:
+    return sum(partition.records for partition in topic.partitions)
+
+
 def _topic_bytes(topic: TopicState) -> str:
     return human_size(sum(partition.bytes for partition in topic.partitions))
 
 
 def _show(report: BackupReport, reporter: Reporter) -> None:
-    totals = report.totals
-    topic_columns: Sequence[ColumnOf[TopicState]] = (
-        ColumnOf("topic", topic_name),
-        ColumnOf("state", lambda topic: topic.state, importance=2),
-        ColumnOf("partitions", lambda topic: len(topic.partitions), importance=1),
-        ColumnOf("new records", lambda topic: report.new_records.get(topic.name, 0)),
-        ColumnOf("records", lambda topic: sum(partition.records for partition in topic.partitions), importance=4),
-        ColumnOf("bytes", _topic_bytes, importance=3),
+    def new_records(topic: TopicState) -> int:
+        return report.new_records.get(topic.name, 0)
+
+    topic_columns: Sequence[Column[TopicState]] = (
+        Column("topic", topic_name),
+        Column("state", "state", importance=2),
+        Column("partitions", "partitions", len, importance=1),
+        Column("new records", new_records),
+        Column("records", _topic_records, importance=4),
+        Column("bytes", _topic_bytes, importance=3),
     )
-    reporter.table_of(topic_columns, report.topics)
+    reporter.table(topic_columns, report.topics)
     reporter.warning(*report.warnings)
     reporter.warning(*(f"loss: {loss.message}" for loss in report.losses))
     if report.note:
@@ -263,6 +270,7 @@ def _show(report: BackupReport, reporter: Reporter) -> None:
             "earlier restore points keep what they have of these topics; to see all losses: kbackup info; to lose "
             "less: back up more often, or kbackup backup --follow"
         )
+    totals = report.totals
     added = f"{plural(totals.records, 'new record')}, {human_size(totals.bytes)}"
     stored = f"({human_size(totals.stored_bytes)} stored) in {plural(totals.segments, 'segment')}"
     held = (
@@ -309,17 +317,21 @@ def export_command(context: CommandContext) -> int:
     return EXIT_LOSS if any(report.losses for report in done) and not config.backup.allow_loss else EXIT_OK
 
 
-_EXPORTED: Sequence[ColumnOf[TableReport]] = (
-    ColumnOf("table", lambda table: table.url),
-    ColumnOf("restore points", lambda table: _points(table.restore_points)),
-    ColumnOf("new records", lambda table: table.records),
+def _first_to_last(numbers: tuple[int, ...]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+
+
+_EXPORTED: Sequence[Column[TableReport]] = (
+    Column("table", "url"),
+    Column("restore points", "restore_points", _first_to_last),
+    Column("new records", "records"),
 )
 """The columns of the tables that an export has written to."""
 
 
 def _show_export(report: ExportReport, reporter: Reporter) -> None:
     if report.tables:
-        reporter.table_of(_EXPORTED, report.tables)
+        reporter.table(_EXPORTED, report.tables)
     reporter.warning(*(f"loss: {loss}" for loss in report.losses))
     if report.losses:
         reporter.note("to export all records: run 'kbackup export' before each 'kbackup expire --older-than'")
@@ -327,7 +339,3 @@ def _show_export(report: ExportReport, reporter: Reporter) -> None:
         f"{report.url}: {plural(report.records, 'new record')}; at restore point {report.restore_point} of "
         f"{report.archive}; {human_duration(sum(report.seconds.values()))}"
     )
-
-
-def _points(numbers: tuple[int, ...]) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"

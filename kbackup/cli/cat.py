@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 
 import click
 
@@ -13,7 +14,7 @@ from kbackup.archive.segments.window import Window
 from kbackup.cli.common import records as shown
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import archived, bucket_options, state_options
-from kbackup.cli.common.output import MAIN, Cell, ColumnOf
+from kbackup.cli.common.tables import MAIN, Cell, Column
 from kbackup.config.windows import TopicAddress, moment_of
 from kbackup.errors import UsageError
 from kbackup.store import Store
@@ -83,32 +84,32 @@ _Row = Mapping[str, Cell]
 """An entry of the JSON document; the tables show the same entries."""
 
 
-def _plain(name: str) -> ColumnOf[_Row]:
+def _plain(name: str) -> Column[_Row]:
     """Return the column of a field that is shown as it is in the document, under the same name."""
-    return ColumnOf(name, lambda row: row[name])
+    return Column(name, itemgetter(name))
 
 
-def _size(heading: str, name: str, importance: int = MAIN) -> ColumnOf[_Row]:
+def _size(heading: str, name: str, importance: int = MAIN) -> Column[_Row]:
     """Return the column of a field in bytes."""
 
     def cell(row: _Row) -> Cell:
         value = row[name]
         return human_size(value) if isinstance(value, int) else value
 
-    return ColumnOf(heading, cell, importance)
+    return Column(heading, cell, importance=importance)
 
 
-def _time(heading: str, name: str, importance: int) -> ColumnOf[_Row]:
+def _time(heading: str, name: str, importance: int) -> Column[_Row]:
     """Return the column of a field in ms since the epoch; folders of the Java tool have no such times."""
 
     def cell(row: _Row) -> Cell:
         value = row[name]
         return human_time(value) if isinstance(value, int) else value
 
-    return ColumnOf(heading, cell, importance)
+    return Column(heading, cell, importance=importance)
 
 
-_SEGMENTS: ColumnOf[_Row] = ColumnOf("segments", lambda row: row["segments"], importance=1)
+_SEGMENTS: Column[_Row] = Column("segments", itemgetter("segments"), importance=1)
 _SUMS = (
     _plain("records"),
     _size("bytes", "bytes"),
@@ -116,8 +117,8 @@ _SUMS = (
     _time("oldest record", "min_timestamp", importance=2),
     _time("newest record", "max_timestamp", importance=3),
 )
-_AS_OF: ColumnOf[_Row] = ColumnOf("as of", lambda row: row["as_of"], importance=2)
-_COLUMNS: dict[str, Sequence[ColumnOf[_Row]]] = {
+_AS_OF: Column[_Row] = Column("as of", itemgetter("as_of"), importance=2)
+_COLUMNS: dict[str, Sequence[Column[_Row]]] = {
     "topics": (_plain("topic"), _plain("state"), _AS_OF, _plain("partitions"), _SEGMENTS, *_SUMS),
     "partitions": (_plain("partition"), _plain("start"), _plain("end"), _SEGMENTS, *_SUMS),
     "segments": (_plain("first"), _plain("last"), *_SUMS, _size("largest", "largest", importance=1), _plain("file")),
@@ -141,7 +142,7 @@ def ls_command(context: CommandContext, address_text: str | None, restore_point:
     topic = address.topic if address is not None else None
     catalogue = shown.open_archive_at(context, restore_point, moment, topic).catalogue
     level, rows = _rows(catalogue, address)
-    context.reporter.table_of(_COLUMNS[level], rows)
+    context.reporter.table(_COLUMNS[level], rows)
     document: dict[str, object] = {
         "archive": catalogue.archive,
         "restore_point": catalogue.restore_point,

@@ -12,8 +12,9 @@ from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import archive_command, client_file_option, key_option, name_options
-from kbackup.cli.common.output import ColumnOf, Reporter, cell_text
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store
+from kbackup.cli.common.tables import Column, cell_text
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 
 if TYPE_CHECKING:
@@ -64,18 +65,26 @@ def command(context: CommandContext, a: str, b: str, exit_code: bool) -> int:
     return EXIT_LOSS if exit_code and not differences.same else EXIT_OK
 
 
-_TOPICS: Sequence[ColumnOf[TopicDiff]] = (
-    ColumnOf("topic", lambda diff: diff.topic),
-    ColumnOf("change", lambda diff: diff.change),
-    ColumnOf("partitions", lambda diff: _change(*diff.partitions), importance=4),
-    ColumnOf("replication", lambda diff: _change(*diff.replication), importance=3),
+def _change(values: tuple[int | None, int | None]) -> str:
+    """Return a number that changed as "before -> after", or the number alone if it is the same."""
+    before, after = values
+    if before == after:
+        return cell_text(after)
+    return f"{cell_text(before)} -> {cell_text(after)}"
+
+
+_TOPICS: Sequence[Column[TopicDiff]] = (
+    Column("topic", "topic"),
+    Column("change", "change"),
+    Column("partitions", "partitions", _change, importance=4),
+    Column("replication", "replication", _change, importance=3),
 )
-_OFFSETS: Sequence[ColumnOf[OffsetDiff]] = (
-    ColumnOf("topic", lambda diff: diff.topic),
-    ColumnOf("partition", lambda diff: diff.partition),
-    ColumnOf("start", lambda diff: _change(*diff.start), importance=3),
-    ColumnOf("end", lambda diff: _change(*diff.end), importance=4),
-    ColumnOf("added", lambda diff: diff.added),
+_OFFSETS: Sequence[Column[OffsetDiff]] = (
+    Column("topic", "topic"),
+    Column("partition", "partition"),
+    Column("start", "start", _change, importance=3),
+    Column("end", "end", _change, importance=4),
+    Column("added", "added"),
 )
 
 
@@ -86,34 +95,34 @@ class _MoveOfGroup(NamedTuple):
     move: Move
 
 
-_MOVES: Sequence[ColumnOf[_MoveOfGroup]] = (
-    ColumnOf("group", lambda moved: moved.group.group),
-    ColumnOf("change", lambda moved: moved.group.change, importance=1),
-    ColumnOf("topic", lambda moved: moved.move.topic),
-    ColumnOf("partition", lambda moved: moved.move.partition),
-    ColumnOf("before", lambda moved: moved.move.before, importance=4),
-    ColumnOf("after", lambda moved: moved.move.after),
+_MOVES: Sequence[Column[_MoveOfGroup]] = (
+    Column("group", "group.group"),
+    Column("change", "group.change", importance=1),
+    Column("topic", "move.topic"),
+    Column("partition", "move.partition"),
+    Column("before", "move.before", importance=4),
+    Column("after", "move.after"),
 )
-_ACLS: Sequence[ColumnOf[AclDiff]] = (
-    ColumnOf("acl", lambda diff: diff.change),
-    ColumnOf("principal", lambda diff: diff.acl.principal),
-    ColumnOf("host", lambda diff: diff.acl.host, importance=1),
-    ColumnOf("permission", lambda diff: diff.acl.permission, importance=3),
-    ColumnOf("operation", lambda diff: diff.acl.operation),
-    ColumnOf("resource", lambda diff: diff.acl.resource, importance=4),
-    ColumnOf("name", lambda diff: diff.acl.name),
-    ColumnOf("pattern", lambda diff: diff.acl.pattern, importance=2),
+_ACLS: Sequence[Column[AclDiff]] = (
+    Column("acl", "change"),
+    Column("principal", "acl.principal"),
+    Column("host", "acl.host", importance=1),
+    Column("permission", "acl.permission", importance=3),
+    Column("operation", "acl.operation"),
+    Column("resource", "acl.resource", importance=4),
+    Column("name", "acl.name"),
+    Column("pattern", "acl.pattern", importance=2),
 )
 
 
-def value_columns(owner: str, name: str) -> Sequence[ColumnOf[Value]]:
+def value_columns(owner: str, name: str) -> Sequence[Column[Value]]:
     """Return the columns of a table of values, where the first two say whose value it is and what its name is."""
     return (
-        ColumnOf(owner, lambda value: value.owner),
-        ColumnOf(name, lambda value: value.name),
-        ColumnOf("change", lambda value: value.change, importance=1),
-        ColumnOf("before", lambda value: value.before),
-        ColumnOf("after", lambda value: value.after),
+        Column(owner, "owner"),
+        Column(name, "name"),
+        Column("change", "change", importance=1),
+        Column("before", "before"),
+        Column("after", "after"),
     )
 
 
@@ -159,15 +168,8 @@ def _show(diff: Diff, reporter: Reporter) -> None:
     reporter.line("there are no differences" if diff.same else different)
 
 
-def _table(reporter: Reporter, columns: Sequence[ColumnOf[T]], rows: Sequence[T]) -> None:
+def _table(reporter: Reporter, columns: Sequence[Column[T]], rows: Sequence[T]) -> None:
     """Print a table and an empty line; print nothing without rows."""
     if rows:
-        reporter.table_of(columns, rows)
+        reporter.table(columns, rows)
         reporter.line()
-
-
-def _change(before: int | None, after: int | None) -> str:
-    """Return a number that changed as "before -> after", or the number alone if it is the same."""
-    if before == after:
-        return cell_text(after)
-    return f"{cell_text(before)} -> {cell_text(after)}"

@@ -10,8 +10,9 @@ import click
 
 from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import Duration, archive_command, own_command
-from kbackup.cli.common.output import Cell, ColumnOf, Reporter, ShownProgress, human_age
+from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store
+from kbackup.cli.common.tables import Column, human_age, in_commas
 from kbackup.errors import StoreError
 from kbackup.util.text import human_size, plural
 
@@ -96,24 +97,24 @@ def command(
         )
 
 
-def _why(point: PointFate) -> Cell:
-    return ", ".join(point.reasons) or None
+def _result(point: PointFate) -> str:
+    return "stays" if point.stays else "expires"
 
 
-_FATES: Sequence[ColumnOf[PointFate]] = (
-    ColumnOf("number", lambda point: point.number),
-    ColumnOf("committed at", lambda point: point.committed_at, importance=4),
-    ColumnOf("age", lambda point: human_age(point.committed_at)),
-    ColumnOf("result", lambda point: "stays" if point.stays else "expires"),
-    ColumnOf("why", _why, importance=1, prose=True),
-    ColumnOf("records kept", lambda point: point.records, importance=2),
-    ColumnOf("records expired", lambda point: point.records_gone, importance=3),
+_FATES: Sequence[Column[PointFate]] = (
+    Column("number", "number"),
+    Column("committed at", "committed_at", importance=4),
+    Column("age", "committed_at", human_age),
+    Column("result", _result),
+    Column("why", "reasons", in_commas, importance=1, prose=True),
+    Column("records kept", "records", importance=2),
+    Column("records expired", "records_gone", importance=3),
 )
 """The columns of the plan of an expiration. A restore point that expires has neither reasons nor records."""
 
 
 def _show(report: ExpireReport, reporter: Reporter) -> None:
-    reporter.table_of(_FATES, report.restore_points)
+    reporter.table(_FATES, report.restore_points)
     for topic in report.spared:
         reporter.note(
             f"note: topic {topic} keeps all records: it is compacted, or its settings are not known; "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -20,18 +20,26 @@ from kbackup.cli.common.options import (
     target_options,
     to_time_option,
 )
-from kbackup.cli.common.output import Cell, Reporter, columns
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store, state_store
+from kbackup.cli.common.tables import Cell, Column, or_none
 from kbackup.cli.common.undo import named_restore, show_unconfirmed, undo_options
 from kbackup.config.windows import TIMES, moment_of
 from kbackup.errors import EXIT_LOSS, EXIT_OK, NoArchiveError, UsageError, suggest_name
 from kbackup.util.text import plural
 
 if TYPE_CHECKING:
-    from kbackup.archive.query.groups import GroupOverview, GroupsOverview
-    from kbackup.jobs.groups.job import GroupResult, GroupsPlanReport, GroupsReport, Prepared
-    from kbackup.jobs.groups.plan import Moment
-    from kbackup.jobs.groups.undo import GroupUndoReport
+    from kbackup.archive.query.groups import GroupOverview, GroupsOverview, Stand
+    from kbackup.jobs.groups.job import (
+        GroupResult,
+        GroupsPlanReport,
+        GroupsReport,
+        PlannedGroupReport,
+        PlannedOffset,
+        Prepared,
+    )
+    from kbackup.jobs.groups.plan import GroupOffsetResult, Moment
+    from kbackup.jobs.groups.undo import GroupUndoReport, UndoResult
     from kbackup.kafka.control.cluster import Cluster
 
 
@@ -114,28 +122,49 @@ def _find_group(overview: GroupsOverview, name: str) -> GroupOverview:
 
 
 def _head(overview: GroupsOverview) -> list[tuple[str, Cell]]:
-    captured: list[tuple[str, Cell]] = [("captured at", overview.captured_at)] if overview.captured_at else []
-    return [("archive", overview.archive), ("restore point", overview.restore_point or "none"), *captured]
+    fields: list[tuple[str, Cell]] = [
+        ("archive", overview.archive),
+        ("restore point", overview.restore_point or "none"),
+    ]
+    if overview.captured_at:
+        fields.append(("captured at", overview.captured_at))
+    return fields
+
+
+_GROUPS: Sequence[Column[GroupOverview]] = (
+    Column("group", "group"),
+    Column("type", "type", or_none, importance=1),
+    Column("state", "state", or_none, importance=3),
+    Column("partitions", "partitions", importance=2),
+    Column("lag", "lag"),
+)
+_OFFSETS_OF_GROUP: Sequence[Column[Stand]] = (
+    Column("topic", "topic"),
+    Column("partition", "partition"),
+    Column("offset", "offset"),
+    Column("lag", "lag"),
+    Column("leader epoch", "leader_epoch", importance=1),
+    Column("metadata", "metadata", importance=2),
+)
 
 
 def show_groups(overview: GroupsOverview, reporter: Reporter) -> None:
     reporter.fields(_head(overview))
     reporter.line()
-    reporter.table(
-        columns("group, type 1, state 3, partitions 2, lag"),
-        [(g.group, g.type or None, g.state or None, g.partitions, g.lag) for g in overview.groups],
-    )
+    reporter.table(_GROUPS, overview.groups)
     reporter.warning(*(f"group {group} was not captured: {why}" for group, why in overview.not_carried.items()))
 
 
 def show_group(group: GroupOverview, overview: GroupsOverview, reporter: Reporter) -> None:
-    details: list[tuple[str, Cell]] = [("group", group.group), ("type", group.type or None)]
-    reporter.fields([*_head(overview), *details, ("state", group.state or None), ("lag", group.lag)])
+    details: list[tuple[str, Cell]] = [
+        ("group", group.group),
+        ("type", group.type or None),
+        ("state", group.state or None),
+        ("lag", group.lag),
+    ]
+    reporter.fields(_head(overview) + details)
     reporter.line()
-    reporter.table(
-        columns("topic, partition, offset, lag, leader epoch 1, metadata 2"),
-        [(o.topic, o.partition, o.offset, o.lag, o.leader_epoch, o.metadata) for o in group.offsets],
-    )
+    reporter.table(_OFFSETS_OF_GROUP, group.offsets)
 
 
 @archive_command("plan", _selection_options, group=command, example="kbackup groups plan --restore-id worst-day")
@@ -153,22 +182,41 @@ def plan(context: CommandContext, same_offsets: bool, restore_point: str | None,
     return EXIT_LOSS if report.missing else EXIT_OK
 
 
+class _OffsetToSet(NamedTuple):
+    """An offset that a group would get, with the group."""
+
+    group: PlannedGroupReport
+    offset: PlannedOffset
+
+
+_PLAN: Sequence[Column[_OffsetToSet]] = (
+    Column("group", "group.source"),
+    Column("becomes", "group.group", importance=2),
+    Column("topic", "offset.topic"),
+    Column("partition", "offset.partition"),
+    Column("now", "offset.now", importance=3),
+    Column("source offset", "offset.source", importance=1),
+    Column("target offset", "offset.target"),
+    Column("how", "offset.how", importance=4),
+)
+"""The columns of `kbackup groups plan`."""
+
+
 def show_plan(report: GroupsPlanReport, reporter: Reporter) -> None:
-    reporter.table(
-        columns("group, becomes 2, topic, partition, now 3, source offset 1, target offset, how 4"),
-        [
-            (g.source, g.group, o.topic, o.partition, o.now, o.source, o.target, o.how)
-            for g in report.groups
-            for o in g.offsets
-        ],
-    )
+    rows = []
+    for group in report.groups:
+        for offset in group.offsets:
+            rows.append(_OffsetToSet(group, offset))
+    reporter.table(_PLAN, rows)
     reporter.warning(*report.missing)
     reporter.line(f"nothing was written; {plural(len(report.groups), 'group')}, {_as_of(report)}")
 
 
 def _as_of(report: GroupsPlanReport | GroupsReport) -> str:
+    if not report.restore_point:
+        return "of the Java tool's folder"
     at = f" (captured at {report.captured_at})" if report.captured_at else ""
-    return f"as of restore point {report.restore_point}{at}" if report.restore_point else "of the Java tool's folder"
+    return f"as of restore point {report.restore_point}{at}"
 
 
 @archive_command("apply", _selection_options, group=command, example="kbackup groups apply --restore-id worst-day")
@@ -196,15 +244,40 @@ def show_applied(report: GroupsReport, reporter: Reporter) -> None:
         reporter.note(f"to undo: kbackup groups undo --restore-id {report.restore_id} {report.capture}")
 
 
+class _SetOffset(NamedTuple):
+    """An offset that a group got, or was to get, with the group."""
+
+    group: GroupResult
+    offset: GroupOffsetResult
+
+
+def _status(row: _SetOffset) -> str:
+    """Return what became of an offset, also if the group got some of its offsets alone."""
+    group, offset = row
+    if group.status != "applied in part":
+        return group.status
+    partition = f"{offset.topic}-{offset.partition}"
+    return "refused" if partition in group.not_set else "applied"
+
+
+_RESULTS: Sequence[Column[_SetOffset]] = (
+    Column("group", "group.group"),
+    Column("topic", "offset.topic"),
+    Column("partition", "offset.partition"),
+    Column("source offset", "offset.source", importance=1),
+    Column("target offset", "offset.target", importance=3),
+    Column("how", "offset.how", importance=2),
+    Column("status", _status),
+)
+"""The columns of the groups that `kbackup groups apply` or a restore has set."""
+
+
 def show_results(groups: Iterable[GroupResult], reporter: Reporter) -> None:
-    rows: list[tuple[Cell, ...]] = []
+    rows = []
     for group in groups:
         for offset in group.offsets:
-            status = group.status
-            if status == "applied in part":
-                status = "refused" if f"{offset.topic}-{offset.partition}" in group.not_set else "applied"
-            rows.append((group.group, offset.topic, offset.partition, offset.source, offset.target, offset.how, status))
-    reporter.table(columns("group, topic, partition, source offset 1, target offset 3, how 2, status"), rows)
+            rows.append(_SetOffset(group, offset))
+    reporter.table(_RESULTS, rows)
 
 
 @archive_command(
@@ -240,11 +313,19 @@ def undo(context: CommandContext, number: int | None, confirm: bool, accept_unpr
     return EXIT_LOSS if report.missing else EXIT_OK
 
 
+_UNDONE: Sequence[Column[UndoResult]] = (
+    Column("group", "group"),
+    Column("status", "status"),
+    Column("set back", "set_back", importance=4),
+    Column("removed", "removed", importance=3),
+    Column("as it was", "kept", importance=2),
+    Column("changed since", "moved", optional=True),
+)
+"""The columns of `kbackup groups undo`."""
+
+
 def show_undone(report: GroupUndoReport, reporter: Reporter) -> None:
-    reporter.table(
-        columns("group, status, set back 4, removed 3, as it was 2, changed since optional"),
-        [(g.group, g.status, g.set_back, g.removed, g.kept, g.moved) for g in report.groups],
-    )
+    reporter.table(_UNDONE, report.groups)
     reporter.warning(*report.missing)
     groups = plural(len(report.groups), "group")
     before = f"before '{report.by}' (capture {report.undone})"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ZshComplete
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import common_options, key_option, spark_options, store_options
-from kbackup.cli.common.output import ColumnOf
-from kbackup.config import KEYS, VARIABLES, Key, Setting, settings_in_effect, show_value, shown
+from kbackup.cli.common.tables import Column
+from kbackup.config import KEYS, VARIABLES, Key, SettingOrigin, settings_in_effect, show_value, shown
 from kbackup.errors import UsageError
 
 
@@ -61,23 +62,42 @@ def completion_command(context: click.Context, shell: str) -> None:
     click.echo(script)
 
 
-_KEY_COLUMNS: Sequence[ColumnOf[Key]] = (
-    ColumnOf("key", lambda key: key.path),
-    ColumnOf("takes", lambda key: key.expected, importance=1, prose=True),
-    ColumnOf("default", lambda key: key.default_text, importance=2),
-    ColumnOf("meaning", lambda key: key.doc, prose=True),
+_KEY_COLUMNS: Sequence[Column[Key]] = (
+    Column("key", "path"),
+    Column("takes", "expected", importance=1, prose=True),
+    Column("default", "default_text", importance=2),
+    Column("meaning", "doc", prose=True),
 )
 """The columns of `kbackup config --keys`."""
-_VARIABLE_COLUMNS: Sequence[ColumnOf[tuple[str, str]]] = (
-    ColumnOf("variable", lambda variable: variable[0]),
-    ColumnOf("meaning", lambda variable: variable[1], prose=True),
+
+
+class _Variable(NamedTuple):
+    name: str
+    meaning: str
+
+
+_VARIABLE_COLUMNS: Sequence[Column[_Variable]] = (Column("variable", "name"), Column("meaning", "meaning", prose=True))
+
+
+class _ShownSetting(NamedTuple):
+    """A setting, and its value as it may be shown: secrets are hidden."""
+
+    path: str
+    value: object
+    origin: SettingOrigin
+
+
+def _value(setting: _ShownSetting) -> str:
+    key = KEYS.get(setting.path)
+    return show_value(key, setting.value) if key else str(setting.value)
+
+
+_SETTING_COLUMNS: Sequence[Column[_ShownSetting]] = (
+    Column("key", "path"),
+    Column("value", _value),
+    Column("from", "origin", str),
 )
-_SETTING_COLUMNS: Sequence[ColumnOf[tuple[Setting, object]]] = (
-    ColumnOf("key", lambda each: each[0].path),
-    ColumnOf("value", lambda each: _text(each[0].path, each[1])),
-    ColumnOf("from", lambda each: str(each[0].origin)),
-)
-"""The columns of `kbackup config`, whose rows are settings, each with the value that may be shown."""
+"""The columns of `kbackup config`."""
 
 
 @click.command("config", epilog="Example: kbackup config --keys")
@@ -93,10 +113,13 @@ def config_command(context: CommandContext, output: str) -> None:
     reporter = context.reporter
     if output == "keys":
         keys = KEYS.values()
-        reporter.table_of(_KEY_COLUMNS, keys)
+        reporter.table(_KEY_COLUMNS, keys)
         reporter.line()
-        reporter.table_of(_VARIABLE_COLUMNS, VARIABLES.items())
-        described = [{"key": k.path, "takes": k.expected, "default": k.default, "meaning": k.doc} for k in keys]
+        variables = [_Variable(name, meaning) for name, meaning in VARIABLES.items()]
+        reporter.table(_VARIABLE_COLUMNS, variables)
+        described = []
+        for key in keys:
+            described.append({"key": key.path, "takes": key.expected, "default": key.default, "meaning": key.doc})
         reporter.document({"keys": described, "variables": VARIABLES})
         return
     from kbackup.cli.common.notify import RequestBody, Webhook
@@ -105,13 +128,13 @@ def config_command(context: CommandContext, output: str) -> None:
     RequestBody(notify.body)  # raises for a template that makes no JSON
     if notify.url:
         Webhook(notify.url, notify.headers)  # raises for an invalid URL
-    settings = [(setting, shown(setting.path, setting.value)) for setting in settings_in_effect(context.loaded)]
-    reporter.table_of(_SETTING_COLUMNS, settings)
+    settings = []
+    for setting in settings_in_effect(context.loaded):
+        value = shown(setting.path, setting.value)
+        settings.append(_ShownSetting(setting.path, value, setting.origin))
+    reporter.table(_SETTING_COLUMNS, settings)
     reporter.note(*context.loaded.notes)
-    documents = [{"key": s.path, "value": value, "origin": s.origin._asdict()} for s, value in settings]
+    documents = []
+    for each in settings:
+        documents.append({"key": each.path, "value": each.value, "origin": each.origin._asdict()})
     reporter.document({"settings": documents, "notes": context.loaded.notes})
-
-
-def _text(path: str, value: object) -> str:
-    key = KEYS.get(path)
-    return show_value(key, value) if key else str(value)

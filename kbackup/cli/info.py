@@ -24,8 +24,10 @@ from kbackup.cli.common.options import (
     count_option,
     state_options,
 )
-from kbackup.cli.common.output import Cell, ColumnOf, Reporter, human_age, show_window, topic_name
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import cached_archive_store
+from kbackup.cli.common.tables import Cell, Column, human_age, in_commas, or_none, topic_name
+from kbackup.cli.common.window import show_window
 from kbackup.cli.unlock import lease_fields
 from kbackup.config.windows import moment_of
 from kbackup.errors import NoArchiveError, UsageError, suggest_name
@@ -33,33 +35,25 @@ from kbackup.util.text import human_size, plural
 from kbackup.util.times import human_time
 
 
-def _damaged(point: PointOverview) -> Cell:
-    return point.damaged or None
-
-
 def _pinned(point: PointOverview) -> Cell:
     return "pinned" if point.pinned else None
 
 
-def _labels(point: PointOverview) -> Cell:
-    return ", ".join(point.labels) or None
-
-
-_POINT_COLUMNS: Sequence[ColumnOf[PointOverview]] = (
-    ColumnOf("number", lambda point: point.number),
-    ColumnOf("committed at", lambda point: point.committed_at),
-    ColumnOf("age", lambda point: human_age(point.committed_at), importance=4),
-    ColumnOf("topics", lambda point: point.topics, importance=2),
-    ColumnOf("partitions", lambda point: point.partitions, importance=1),
-    ColumnOf("new records", lambda point: point.records),
-    ColumnOf("bytes", lambda point: human_size(point.bytes), importance=4),
-    ColumnOf("stored", lambda point: human_size(point.stored_bytes), importance=3),
-    ColumnOf("groups", lambda point: point.groups, importance=1, optional=True),
-    ColumnOf("losses", lambda point: point.losses, optional=True, alarming=True),
-    ColumnOf("warnings", lambda point: point.warnings, importance=4, optional=True),
-    ColumnOf("damaged", _damaged, optional=True, alarming=True),
-    ColumnOf("kept", _pinned, optional=True),
-    ColumnOf("labels", _labels, optional=True),
+_POINT_COLUMNS: Sequence[Column[PointOverview]] = (
+    Column("number", "number"),
+    Column("committed at", "committed_at"),
+    Column("age", "committed_at", human_age, importance=4),
+    Column("topics", "topics", importance=2),
+    Column("partitions", "partitions", importance=1),
+    Column("new records", "records"),
+    Column("bytes", "bytes", human_size, importance=4),
+    Column("stored", "stored_bytes", human_size, importance=3),
+    Column("groups", "groups", importance=1, optional=True),
+    Column("losses", "losses", optional=True, alarming=True),
+    Column("warnings", "warnings", importance=4, optional=True),
+    Column("damaged", "damaged", or_none, optional=True, alarming=True),
+    Column("kept", _pinned, optional=True),
+    Column("labels", "labels", in_commas, optional=True),
 )
 """The columns of `kbackup list`."""
 
@@ -98,7 +92,7 @@ def list_command(context: CommandContext, label: str | None) -> None:
         fetch(state.points, state.incarnations, state.losses, state.past)
     points = [p for p in list_points(archive.state) if label is None or label in p.labels]
     lease, expired = holding.result(), state.expired
-    reporter.table_of(_POINT_COLUMNS, points)
+    reporter.table(_POINT_COLUMNS, points)
     for name, number in state.labels.items():
         if not is_label(name):
             reporter.warning(
@@ -187,15 +181,15 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = F
         fields.append(_deleted_field(deleted))
     reporter.fields(fields)
     reporter.line()
-    topic_columns: list[ColumnOf[TopicOverview]] = [
-        ColumnOf("topic", topic_name),
-        ColumnOf("state", lambda topic: topic.state, importance=4),
-        ColumnOf("as of", lambda topic: topic.as_of or None, importance=2),
-        ColumnOf("partitions", lambda topic: len(topic.partitions), importance=3),
+    topic_columns: list[Column[TopicOverview]] = [
+        Column("topic", topic_name),
+        Column("state", "state", importance=4),
+        Column("as of", "as_of", or_none, importance=2),
+        Column("partitions", "partitions", len, importance=3),
     ]
     topic_columns += _sum_columns(bound)
-    topic_columns.append(ColumnOf("losses", lambda topic: len(topic.losses), optional=True, alarming=True))
-    reporter.table_of(topic_columns, archived.topics)
+    topic_columns.append(Column("losses", "losses", len, optional=True, alarming=True))
+    reporter.table(topic_columns, archived.topics)
     reporter.warning(*(f"loss: {loss}" for loss in archived.losses))
     reporter.warning(*(f"not known: {unknown}" for unknown in archived.not_known))
     reporter.warning(*archived.warnings)
@@ -221,24 +215,24 @@ def _show_topic(topic: TopicOverview, reporter: Reporter, bound: bool = False) -
         fields.append(_deleted_field(topic.deleted_records))
     reporter.fields(fields)
     reporter.line()
-    partition_columns: list[ColumnOf[PartitionOverview]] = [
-        ColumnOf("partition", lambda partition: partition.partition),
-        ColumnOf("start", lambda partition: partition.start),
-        ColumnOf("end", lambda partition: partition.end),
+    partition_columns: list[Column[PartitionOverview]] = [
+        Column("partition", "partition"),
+        Column("start", "start"),
+        Column("end", "end"),
     ]
     partition_columns += _sum_columns(bound)
-    reporter.table_of(partition_columns, topic.partitions)
+    reporter.table(partition_columns, topic.partitions)
     if topic.groups:
         reporter.line()
-        reporter.table_of(_GROUP_COLUMNS, topic.groups)
+        reporter.table(_GROUP_COLUMNS, topic.groups)
     reporter.warning(*(f"loss: {loss}" for loss in topic.losses))
 
 
-_GROUP_COLUMNS: Sequence[ColumnOf[GroupPosition]] = (
-    ColumnOf("group", lambda position: position.group),
-    ColumnOf("partition", lambda position: position.partition),
-    ColumnOf("offset", lambda position: position.offset, importance=4),
-    ColumnOf("lag", lambda position: position.lag),
+_GROUP_COLUMNS: Sequence[Column[GroupPosition]] = (
+    Column("group", "group"),
+    Column("partition", "partition"),
+    Column("offset", "offset", importance=4),
+    Column("lag", "lag"),
 )
 """The columns of the groups of a topic."""
 
@@ -250,17 +244,17 @@ class _Summed(Protocol):
     def sums(self) -> Sums: ...
 
 
-def _sum_columns(bound: bool) -> list[ColumnOf[_Summed]]:
+def _sum_columns(bound: bool) -> list[Column[_Summed]]:
     """Return the columns of the sums of topics and partitions. `bound` says that records and bytes are upper bounds."""
     most = ", at most" if bound else ""
     return [
-        ColumnOf(f"records{most}", lambda row: row.sums.records),
-        ColumnOf(f"bytes{most}", lambda row: human_size(row.sums.bytes)),
-        ColumnOf("stored", lambda row: human_size(row.sums.stored_bytes), importance=2),
-        ColumnOf("segments", lambda row: row.sums.segments, importance=1),
-        ColumnOf("gaps", lambda row: row.sums.gaps, importance=4, optional=True),
-        ColumnOf("oldest record", lambda row: human_time(row.sums.min_timestamp), importance=1),
-        ColumnOf("newest record", lambda row: human_time(row.sums.max_timestamp), importance=3),
+        Column(f"records{most}", "sums.records"),
+        Column(f"bytes{most}", "sums.bytes", human_size),
+        Column("stored", "sums.stored_bytes", human_size, importance=2),
+        Column("segments", "sums.segments", importance=1),
+        Column("gaps", "sums.gaps", importance=4, optional=True),
+        Column("oldest record", "sums.min_timestamp", human_time, importance=1),
+        Column("newest record", "sums.max_timestamp", human_time, importance=3),
     ]
 
 

@@ -11,8 +11,8 @@ import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import archive_command, common_options
-from kbackup.cli.common.output import ColumnOf
 from kbackup.cli.common.session import archive_store
+from kbackup.cli.common.tables import Column
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, UsageError
 from kbackup.store.crypt.kek import check_source, generate_key, load_kek
 from kbackup.util.text import plural
@@ -48,12 +48,16 @@ def generate(context: CommandContext, file: Path) -> None:
     context.reporter.document({"file": str(file), "key": name})
 
 
-_KEY_FILES: Sequence[ColumnOf[HeldKeys]] = (
-    ColumnOf("file", lambda held: held.file),
-    ColumnOf("created at", lambda held: held.created_at, importance=1),
-    ColumnOf("under key", lambda held: held.kek, importance=4),
-    ColumnOf("data keys", lambda held: held.keys, importance=2),
-    ColumnOf("opens", lambda held: "yes" if held.ours else "no"),
+def _opens(held: HeldKeys) -> str:
+    return "yes" if held.ours else "no"
+
+
+_KEY_FILES: Sequence[Column[HeldKeys]] = (
+    Column("file", "file"),
+    Column("created at", "created_at", importance=1),
+    Column("under key", "kek", importance=4),
+    Column("data keys", "keys", importance=2),
+    Column("opens", _opens),
 )
 """The columns of `kbackup key list`."""
 
@@ -70,7 +74,7 @@ def show(context: CommandContext) -> int:
     files, skipped, conflicts = held_keys(store)
     context.reporter.warning(*(str(each) for each in skipped))
     context.reporter.warning(*(f"{conflict.message}: {conflict.hint}" for conflict in conflicts))
-    context.reporter.table_of(_KEY_FILES, files)
+    context.reporter.table(_KEY_FILES, files)
     paths, messages = [each.path for each in skipped], [conflict.message for conflict in conflicts]
     context.reporter.document({"archive": store.url, "files": files, "skipped": paths, "conflicts": messages})
     return CorruptError.exit_code if conflicts else EXIT_OK

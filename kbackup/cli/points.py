@@ -10,8 +10,8 @@ import click
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import archive_command, archived, cache_option
-from kbackup.cli.common.output import ColumnOf, human_age
 from kbackup.cli.common.session import archive_store, cached_archive_store
+from kbackup.cli.common.tables import Column, human_age
 from kbackup.errors import UsageError
 
 if TYPE_CHECKING:
@@ -85,13 +85,13 @@ def promote_command(context: CommandContext) -> None:
     context.reporter.document(report)
 
 
-_HISTORY: Sequence[ColumnOf[HistoryRow]] = (
-    ColumnOf("catalog", lambda row: row.catalog),
-    ColumnOf("at", lambda row: row.at),
-    ColumnOf("age", lambda row: human_age(row.at)),
-    ColumnOf("what", lambda row: row.kind, importance=2),
-    ColumnOf("by", lambda row: row.by, importance=1),
-    ColumnOf("result", lambda row: row.summary, prose=True),
+_HISTORY: Sequence[Column[HistoryRow]] = (
+    Column("catalog", "catalog"),
+    Column("at", "at"),
+    Column("age", "at", human_age),
+    Column("what", "kind", importance=2),
+    Column("by", "by", importance=1),
+    Column("result", "summary", prose=True),
 )
 """The columns of `kbackup log`."""
 
@@ -109,5 +109,5 @@ def log_command(context: CommandContext, limit: int | None) -> None:
 
     store = cached_archive_store(context)
     rows = history(open_archive(store), limit)
-    context.reporter.table_of(_HISTORY, rows)
+    context.reporter.table(_HISTORY, rows)
     context.reporter.document({"archive": store.url, "history": [row._asdict() for row in rows]})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,21 +22,23 @@ from kbackup.cli.common.options import (
     target_options,
     time_key_options,
 )
-from kbackup.cli.common.output import Column, Reporter, ShownProgress, columns, show_window
+from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
+from kbackup.cli.common.tables import Column, or_none
 from kbackup.cli.common.undo import named_restore, show_unconfirmed, undo_options
+from kbackup.cli.common.window import show_window
 from kbackup.cli.groups import show_results
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
-from kbackup.jobs.settings.plan import Changes, SettingsReport, entity_words
+from kbackup.jobs.settings.plan import Changes, ConfigChange, QuotaChange, SettingsReport, entity_words
 from kbackup.library import run_restore
 from kbackup.metadata.entities import Acl
 from kbackup.util.text import human_duration, human_size, plural
 
 if TYPE_CHECKING:
-    from kbackup.archive.restores.plan import RestorePlan
-    from kbackup.jobs.restore.report import RestoreReport
+    from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan
+    from kbackup.jobs.restore.report import RestoredTopic, RestoreReport
     from kbackup.jobs.schemas.judgement import JudgedPart
-    from kbackup.jobs.schemas.plan import SchemaPlan
+    from kbackup.jobs.schemas.plan import PlannedSchema, SchemaPlan
 
 
 @archive_command(
@@ -165,16 +167,28 @@ def _show_plan(
     return shown
 
 
+_PLANNED_GROUPS: Sequence[Column[PlannedGroup]] = (
+    Column("group", "source"),
+    Column("becomes", "target"),
+    Column("partitions", "offsets", len, importance=1),
+)
+
+
 def _show_dry_run(plan: RestorePlan, reporter: Reporter, counted: bool) -> None:
     records = "records" if plan.exact else "records, at most"
-    size = Column("bytes" if counted else "bytes, at most", 3)
-    topic_columns: list[str | Column] = [*columns("topic, becomes, as of 1, partitions 2"), records, size]
-    topics = [(t.source, t.target, t.as_of or None, t.partitions, t.records, human_size(t.bytes)) for t in plan.topics]
-    reporter.table(topic_columns, topics)
+    size = "bytes" if counted else "bytes, at most"
+    topic_columns: Sequence[Column[PlannedTopic]] = (
+        Column("topic", "source"),
+        Column("becomes", "target"),
+        Column("as of", "as_of", or_none, importance=1),
+        Column("partitions", "partitions", importance=2),
+        Column(records, "records"),
+        Column(size, "bytes", human_size, importance=3),
+    )
+    reporter.table(topic_columns, plan.topics)
     if plan.groups:
         reporter.line()
-        groups = [(group.source, group.target, len(group.offsets)) for group in plan.groups]
-        reporter.table(columns("group, becomes, partitions 1"), groups)
+        reporter.table(_PLANNED_GROUPS, plan.groups)
     at_most = "" if plan.exact else "at most "
     written = f"{at_most}{plural(plan.records, 'record')}"
     reporter.line(f"nothing was written to the target; the restore would write {written}")
@@ -182,9 +196,16 @@ def _show_dry_run(plan: RestorePlan, reporter: Reporter, counted: bool) -> None:
     reporter.note(f"to restore: {command_without}")
 
 
+_RESTORED_TOPICS: Sequence[Column[RestoredTopic]] = (
+    Column("topic", "source"),
+    Column("restored as", "target"),
+    Column("partitions", "partitions", importance=2),
+    Column("records", "records"),
+)
+
+
 def _show_report(report: RestoreReport, warnings: list[str], reporter: Reporter) -> None:
-    topics = [(topic.source, topic.target, topic.partitions, topic.records) for topic in report.topics]
-    reporter.table(columns("topic, restored as, partitions 2, records"), topics)
+    reporter.table(_RESTORED_TOPICS, report.topics)
     if report.groups:
         reporter.line()
         show_results(report.groups, reporter)
@@ -218,45 +239,87 @@ def _show_settings(planned: SettingsReport, reporter: Reporter) -> None:
     reporter.warning(*planned.warnings, *planned.missing)
 
 
+_NEW_SCHEMAS: Sequence[Column[PlannedSchema]] = (
+    Column("subject", "schema.subject"),
+    Column("version", "schema.version", importance=2),
+    Column("id", "schema.id", importance=1),
+    Column("type", "schema.type", importance=3),
+    Column("action", "action"),
+)
+
+
 def _show_schemas(plan: SchemaPlan, reporter: Reporter) -> None:
     """Show what is new in the target's registry."""
-    rows = [(s.schema.subject, s.schema.version, s.schema.id, s.schema.type, s.action) for s in plan.created]
-    if rows:
-        reporter.table(columns("subject, version 2, id 1, type 3, action"), rows)
+    created = list(plan.created)
+    if created:
+        reporter.table(_NEW_SCHEMAS, created)
         reporter.line()
-    there = f"{len(plan.steps) - len(rows):,} of them there already"
+    there = f"{len(plan.steps) - len(created):,} of them there already"
     ids = "the same ids" if plan.mode == "same" else "ids of its own, which the records get"
     reporter.note(f"schemas: {plural(len(plan.steps), 'version')} in {plan.registry} with {ids}, {there}")
     show_judged(plan.judged, reporter)
 
 
-def show_judged(judged: Iterable[JudgedPart], reporter: Reporter) -> None:
-    """Show how keys and values are told from what only looks like a serializer's, with counts of frames."""
-    rows = [(j.topic, j.part, j.by_subject, j.others, j.unknown, j.words) for j in judged]
-    if rows:
-        names = "topic, part 1, of its subjects 2, of other subjects 2, unknown 2, mapped"
-        reporter.table(columns(names), rows)
+_JUDGED: Sequence[Column[JudgedPart]] = (
+    Column("topic", "topic"),
+    Column("part", "part", importance=1),
+    Column("of its subjects", "by_subject", importance=2),
+    Column("of other subjects", "others", importance=2),
+    Column("unknown", "unknown", importance=2),
+    Column("mapped", "words"),
+)
+
+
+def show_judged(judged: Sequence[JudgedPart], reporter: Reporter) -> None:
+    """Show which keys and values are taken for those of a serializer, and which only look like them, with counts."""
+    if judged:
+        reporter.table(_JUDGED, judged)
         reporter.line()
+
+
+def _owner(change: ConfigChange) -> str:
+    return "all brokers" if change.of_all else f"{change.kind} {change.owner}"
+
+
+_CONFIGS: Sequence[Column[ConfigChange]] = (
+    Column("config", "name"),
+    Column("of", _owner),
+    Column("now", "before"),
+    Column("becomes", "after"),
+)
+_QUOTAS: Sequence[Column[QuotaChange]] = (
+    Column("quota", "name"),
+    Column("of", "entity", entity_words),
+    Column("now", "before"),
+    Column("becomes", "after"),
+)
 
 
 def _show_changes(changes: Changes, reporter: Reporter) -> None:
     _show_acls("new acl for", changes.acls, reporter)
     _show_acls("deleted acl for", changes.deleted_acls, reporter)
-    configs = [
-        (c.name, "all brokers" if c.of_all else f"{c.kind} {c.owner}", c.before, c.after) for c in changes.configs
-    ]
-    quotas = [(c.name, entity_words(c.entity), c.before, c.after) for c in changes.quotas]
-    for title, rows in (("config", configs), ("quota", quotas)):
-        if rows:
-            reporter.table((title, "of", "now", "becomes"), rows)
-            reporter.line()
-
-
-def _show_acls(title: str, acls: Iterable[Acl], reporter: Reporter) -> None:
-    rows = [(a.principal, a.host, a.permission, a.operation, a.resource, a.name, a.pattern) for a in acls]
-    if rows:
-        reporter.table(columns(f"{title}, host 1, permission 3, operation, resource 4, name, pattern 2"), rows)
+    if changes.configs:
+        reporter.table(_CONFIGS, changes.configs)
         reporter.line()
+    if changes.quotas:
+        reporter.table(_QUOTAS, changes.quotas)
+        reporter.line()
+
+
+def _show_acls(title: str, acls: Sequence[Acl], reporter: Reporter) -> None:
+    if not acls:
+        return
+    acl_columns: Sequence[Column[Acl]] = (
+        Column(title, "principal"),
+        Column("host", "host", importance=1),
+        Column("permission", "permission", importance=3),
+        Column("operation", "operation"),
+        Column("resource", "resource", importance=4),
+        Column("name", "name"),
+        Column("pattern", "pattern", importance=2),
+    )
+    reporter.table(acl_columns, acls)
+    reporter.line()
 
 
 def _undo_settings(context: CommandContext, confirm: bool, accept_unproven: bool) -> int:

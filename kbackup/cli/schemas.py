@@ -24,8 +24,9 @@ from kbackup.cli.common.options import (
     point_option,
     to_time_option,
 )
-from kbackup.cli.common.output import Cell, ColumnOf, Reporter
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store, state_store
+from kbackup.cli.common.tables import Cell, Column
 from kbackup.cli.common.undo import named_restore, show_unconfirmed, undo_options
 from kbackup.cli.groups import InOrder, chosen_moment
 from kbackup.config.windows import TIMES
@@ -85,13 +86,19 @@ def _point(context: CommandContext, restore_point: str | None, to_time: str | No
 # Show.
 
 
-_SUBJECTS: Sequence[ColumnOf[SubjectOverview]] = (
-    ColumnOf("subject", lambda subject: subject.subject),
-    ColumnOf("type", lambda subject: subject.type, importance=2),
-    ColumnOf("versions", lambda subject: len(subject.versions), importance=3),
-    ColumnOf("ids", lambda subject: _few(subject.ids), importance=3),
-    ColumnOf("deleted", lambda subject: subject.deleted, importance=1, optional=True),
-    ColumnOf("topics", lambda subject: _few(subject.topics), importance=4),
+def _few(names: Iterable[object]) -> str | None:
+    """Return the first four of some names or numbers, and how many more there are; None if there are none."""
+    texts = [str(name) for name in names]
+    return join_names(texts, 4) or None
+
+
+_SUBJECTS: Sequence[Column[SubjectOverview]] = (
+    Column("subject", "subject"),
+    Column("type", "type", importance=2),
+    Column("versions", "versions", len, importance=3),
+    Column("ids", "ids", _few, importance=3),
+    Column("deleted", "deleted", importance=1, optional=True),
+    Column("topics", "topics", _few, importance=4),
 )
 """The columns of `kbackup schemas show`."""
 
@@ -119,7 +126,7 @@ def show(context: CommandContext, subject: str | None, restore_point: str | None
     if subject is None:
         reporter.fields(head)
         reporter.line()
-        reporter.table_of(_SUBJECTS, found)
+        reporter.table(_SUBJECTS, found)
         lost = ids_of_records(point.manifest.topics, SchemaIndex(point.schemas))[1]
         not_mapped = uncovered(point.manifest.topics, point.schemas)
         reporter.warning(*lost, *not_mapped)
@@ -138,10 +145,6 @@ def show(context: CommandContext, subject: str | None, restore_point: str | None
         show_version(v, reporter)
     told = {"subject": subject, "topics": topics[subject], "settings": settings, "versions": versions}
     reporter.document(point.head | told)
-
-
-def _few(names: Iterable[object]) -> str | None:
-    return join_names([*map(str, names)], 4) or None
 
 
 def show_version(v: SchemaVersion, reporter: Reporter) -> None:
@@ -205,7 +208,7 @@ def show_diff(diff: SchemasDiff, reporter: Reporter) -> None:
 
     reporter.note(f"from {diff.a} to {diff.b}")
     if diff.schemas:
-        reporter.table_of(value_columns("subject", "name"), diff.schemas)
+        reporter.table(value_columns("subject", "name"), diff.schemas)
         reporter.line()
     if diff.other_subjects:
         reporter.note(f"not compared: {plural(diff.other_subjects, 'subject')} that no record of a restore point used")
@@ -326,14 +329,14 @@ def restore(
     return EXIT_LOSS if done.not_set else EXIT_OK
 
 
-_STEPS: Sequence[ColumnOf[PlannedSchema]] = (
-    ColumnOf("subject", lambda step: step.source, importance=1),
-    ColumnOf("becomes", lambda step: step.schema.subject),
-    ColumnOf("version", lambda step: step.schema.version, importance=4),
-    ColumnOf("id", lambda step: step.schema.id, importance=3),
-    ColumnOf("type", lambda step: step.schema.type, importance=2),
-    ColumnOf("state", lambda step: step.schema.state, importance=1),
-    ColumnOf("action", lambda step: step.action),
+_STEPS: Sequence[Column[PlannedSchema]] = (
+    Column("subject", "source", importance=1),
+    Column("becomes", "schema.subject"),
+    Column("version", "schema.version", importance=4),
+    Column("id", "schema.id", importance=3),
+    Column("type", "schema.type", importance=2),
+    Column("state", "schema.state", importance=1),
+    Column("action", "action"),
 )
 """The columns of the plan of a restore of schemas."""
 
@@ -341,7 +344,7 @@ _STEPS: Sequence[ColumnOf[PlannedSchema]] = (
 def show_plan(plan: SchemaPlan, reporter: Reporter) -> None:
     from kbackup.jobs.schemas.plan import settings_words
 
-    reporter.table_of(_STEPS, plan.steps)
+    reporter.table(_STEPS, plan.steps)
     reporter.note(*(f"to set: {settings_words(s)} of {s.subject or 'all subjects'}" for s in plan.after), *plan.notes)
     reporter.line(f"nothing was written; {plural(len(plan.created), 'version')} to create")
 
@@ -349,19 +352,22 @@ def show_plan(plan: SchemaPlan, reporter: Reporter) -> None:
 def show_restored(done: SchemaMap, plan: SchemaPlan, reporter: Reporter) -> None:
     steps = {(step.source, step.schema.version): step for step in plan.steps}
 
-    def step_of(restored: RestoredSchema) -> PlannedSchema:
-        return steps[restored.source, restored.version]
+    def old_id(restored: RestoredSchema) -> int:
+        return steps[restored.source, restored.version].schema.id
 
-    restored_columns: Sequence[ColumnOf[RestoredSchema]] = (
-        ColumnOf("subject", lambda restored: restored.source),
-        ColumnOf("becomes", lambda restored: restored.subject, importance=1),
-        ColumnOf("version", lambda restored: restored.version, importance=3),
-        ColumnOf("new version", lambda restored: restored.target_version, importance=2),
-        ColumnOf("id", lambda restored: step_of(restored).schema.id, importance=4),
-        ColumnOf("new id", lambda restored: restored.id),
-        ColumnOf("action", lambda restored: step_of(restored).action, importance=1),
+    def action(restored: RestoredSchema) -> str:
+        return steps[restored.source, restored.version].action
+
+    restored_columns: Sequence[Column[RestoredSchema]] = (
+        Column("subject", "source"),
+        Column("becomes", "subject", importance=1),
+        Column("version", "version", importance=3),
+        Column("new version", "target_version", importance=2),
+        Column("id", old_id, importance=4),
+        Column("new id", "id"),
+        Column("action", action, importance=1),
     )
-    reporter.table_of(restored_columns, done.schemas)
+    reporter.table(restored_columns, done.schemas)
     reporter.note(*plan.notes)
     reporter.warning(*done.not_set)
     reporter.line(f"{plural(len(done.schemas), 'version')} in {done.registry}")

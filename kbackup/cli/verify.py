@@ -19,8 +19,9 @@ from kbackup.cli.common.options import (
     point_option,
     time_key_options,
 )
-from kbackup.cli.common.output import ColumnOf, Reporter, ShownProgress
+from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
+from kbackup.cli.common.tables import Column
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError, UsageError
 from kbackup.jobs.verify import VerifyReport, count_verification
 from kbackup.library import run_verify
@@ -150,20 +151,24 @@ def _against(
     return EXIT_LOSS if report.findings else EXIT_OK
 
 
-_COMPARED: Sequence[ColumnOf[ComparedTopic]] = (
-    ColumnOf("topic", lambda topic: topic.source),
-    ColumnOf("compared with", lambda topic: topic.target, importance=3),
-    ColumnOf("partitions", lambda topic: topic.partitions, importance=1),
-    ColumnOf("records", lambda topic: topic.records, importance=4),
-    ColumnOf("same", lambda topic: topic.same, importance=2),
-    ColumnOf("result", lambda topic: "as archived" if topic.ok else "DIFFERS"),
+def _result(topic: ComparedTopic) -> str:
+    return "as archived" if topic.ok else "DIFFERS"
+
+
+_COMPARED: Sequence[Column[ComparedTopic]] = (
+    Column("topic", "source"),
+    Column("compared with", "target", importance=3),
+    Column("partitions", "partitions", importance=1),
+    Column("records", "records", importance=4),
+    Column("same", "same", importance=2),
+    Column("result", _result),
 )
 """The columns of the topics of a comparison."""
 
 
 def show_comparison(report: AgainstReport, reporter: Reporter) -> None:
     """Print the table of topics, the differences to name, and one line with the result."""
-    reporter.table_of(_COMPARED, report.topics)
+    reporter.table(_COMPARED, report.topics)
     if any(compared.differences for compared in report.partitions):
         reporter.line()
     for compared in report.partitions:

@@ -13,13 +13,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
+from operator import itemgetter
 from pathlib import Path
 
 from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.tables import Column
 from kbackup.errors import KbackupError
 from scripts.demo.shop import GROUPS, TOPICS, Shop
-from scripts.demo.state import State, capture, compare_groups, compare_partitions
+from scripts.demo.state import GroupRow, PartitionRow, Standing, State, capture, compare_groups, compare_partitions
 from scripts.dev.kafka import Broker
 from scripts.dev.s3 import MotoServer
 from scripts.dev.tools import MissingToolError
@@ -112,27 +115,47 @@ bootstrap.servers = "{broker.bootstrap}"
             raise KbackupError(f"kbackup {' '.join(arguments)} ended with exit code {code}", "its words are above")
 
 
+def _same(row: PartitionRow | GroupRow) -> str:
+    return "same" if row.same else "DIFFERENT"
+
+
+def _offset(standing: Standing | None) -> int | None:
+    return standing.offset if standing is not None else None
+
+
+def _next_record(row: GroupRow) -> int | str:
+    if row.before is None or row.before.passed >= row.of:
+        return "(end)"
+    return row.before.passed + 1
+
+
+_PARTITIONS: Sequence[Column[PartitionRow]] = (
+    Column("partition", "tp", str),
+    Column("records before", "records", itemgetter(0)),
+    Column("after", "records", itemgetter(1)),
+    Column("contents before", "digests", itemgetter(0)),
+    Column("after", "digests", itemgetter(1)),
+    Column("", _same),
+)
+_GROUPS: Sequence[Column[GroupRow]] = (
+    Column("group", "group"),
+    Column("partition", "tp", str),
+    Column("offset before", "before", _offset),
+    Column("after", "after", _offset),
+    Column("next is record", _next_record),
+    Column("of", "of"),
+    Column("", _same),
+)
+
+
 def report(before: State, after: State) -> bool:
     """Print the comparison; whether all is the same."""
     out = Reporter()
     partitions, groups = compare_partitions(before, after), compare_groups(before, after)
     print()
-    out.table(
-        ("partition", "records before", "after", "contents before", "after", ""),
-        [(str(r.tp), *r.records, *r.digests, "same" if r.same else "DIFFERENT") for r in partitions],
-    )
+    out.table(_PARTITIONS, partitions)
     print()
-    out.table(
-        ("group", "partition", "offset before", "after", "next is record", "of", ""),
-        [
-            (
-                *(r.group, str(r.tp), r.before and r.before.offset, r.after and r.after.offset),
-                *(r.before.passed + 1 if r.before and r.before.passed < r.of else "(end)", r.of),
-                "same" if r.same else "DIFFERENT",
-            )
-            for r in groups
-        ],
-    )
+    out.table(_GROUPS, groups)
     wrong = [str(p.tp) for p in partitions if not p.same] + [f"{g.group} on {g.tp}" for g in groups if not g.same]
     if wrong:
         print(f"\nDIFFERENT after the restore: {', '.join(wrong)}")

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 import pytest
 from awscrt.checksums import crc64nvme
 
-from kbackup.cli.common.output import configure_logging
+from kbackup.cli.common.logs import configure_logging
 from kbackup.errors import UnreachableError
 from kbackup.store import Store
 from tests.contract.conftest import PART, S3Location, data_of, upload

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import click
 
-from kbackup.cli.common.output import Reporter, configure_logging
+from kbackup.cli.common.logs import configure_logging
+from kbackup.cli.common.output import Reporter
 from kbackup.config import Config, ConfigFiles, Loaded, Setting, exposes_secret, load
 from kbackup.config.load import DEFAULT_FILE
 from kbackup.errors import EXIT_OK, InterruptedByUserError, KbackupError, UsageError, from_text

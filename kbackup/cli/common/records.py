@@ -21,8 +21,9 @@ from kbackup.archive.schemas import archived_schemas
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import bucket_options, key_option, options, state_options, zoned
-from kbackup.cli.common.output import Reporter, show_window
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import cached_archive_store
+from kbackup.cli.common.window import show_window
 from kbackup.config.windows import ADDRESSES, TopicAddress, moment_of
 from kbackup.config.windows import parse_address as parse_config_address
 from kbackup.errors import UsageError

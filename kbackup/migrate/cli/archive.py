@@ -6,7 +6,7 @@ import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import bucket_options, key_options, source_options
-from kbackup.cli.common.output import ShownProgress
+from kbackup.cli.common.output import ShownProgress, columns
 from kbackup.cli.common.session import archive_store, show_connecting
 
 
@@ -30,7 +30,7 @@ def command(context: CommandContext, label: str | None) -> None:
         report = archive_metadata(context.config.backup, context.config.sources, store, shown, label or "")
     reporter = context.reporter
     reporter.table(
-        ("part", "entities", "read from"), [(each.part, each.entities, each.source) for each in report.parts]
+        columns("part, entities, read from"), [(each.part, each.entities, each.source) for each in report.parts]
     )
     reporter.note(*(f"not carried: {entry.what} ({entry.why})" for entry in report.not_carried))
     reporter.warning(*report.warnings)

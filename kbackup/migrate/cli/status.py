@@ -12,8 +12,9 @@ import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import common_options, source_options
-from kbackup.cli.common.output import Cell, Reporter, cell_text
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import stop_at_signals
+from kbackup.cli.common.tables import Cell, cell_text
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 from kbackup.jobs.common import Stop
 from kbackup.migrate.cli import metrics_option

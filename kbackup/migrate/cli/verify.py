@@ -8,8 +8,9 @@ import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import Duration, bucket_options, point_option, source_options
-from kbackup.cli.common.output import Cell
+from kbackup.cli.common.output import columns
 from kbackup.cli.common.session import archive_store
+from kbackup.cli.common.tables import Cell
 from kbackup.errors import EXIT_OK, CorruptError
 from kbackup.util.text import plural
 
@@ -47,7 +48,7 @@ def command(context: CommandContext, restore_point: str, lag: timedelta) -> int:
     for label in sorted(labels):
         counts = [side.entities.get(label) for side in report.sides]
         rows.append([label, *counts])
-    reporter.table(heads, rows)
+    reporter.table(columns(", ".join(heads)), rows)
     reporter.note(*(f"{side.name} is not compared: {side.outdated}" for side in report.sides if side.outdated))
     reporter.note(*(f"not compared, {pair}: {', '.join(parts)}" for pair, parts in report.not_compared.items()))
     for each in report.differences:

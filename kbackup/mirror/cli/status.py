@@ -61,7 +61,7 @@ def command(context: CommandContext, names: tuple[str, ...], partitions: bool) -
                 for topic in flow.topics
                 for partition, position in enumerate(topic.applied)
             ]
-            reporter.table(("topic", "partition", "applied position"), rows)
+            reporter.table(columns("topic, partition, applied position"), rows)
     if not flows:
         reporter.line("no flow of this archive has begun")
     reporter.document({"archive": store.url, "flows": flows})

@@ -9,8 +9,9 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from operator import itemgetter
 from unittest import mock
 
 import click
@@ -19,14 +20,28 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kbackup import cli
-from kbackup.cli.common.output import Column, Progress, Reporter, ShownProgress, configure_logging, human_age
+from kbackup.cli.common.logs import configure_logging
+from kbackup.cli.common.output import Reporter, ShownProgress
+from kbackup.cli.common.progress import Progress
+from kbackup.cli.common.tables import Column, human_age
 from kbackup.errors import ClusterError, CorruptError, KbackupError
 from kbackup.util.text import human_count, human_duration, human_size, printable, printable_lines, shorten
 from kbackup.util.times import ms_of
 from tests.support.printed import Terminal
 
 Said = pytest.CaptureFixture[str]
-LOSSES = ("number", Column("losses", optional=True, alarming=True))
+Row = Sequence[str | int | None]
+
+
+def by_position(*names: str) -> list[Column[Row]]:
+    """Return the columns of rows that are tuples."""
+    return [Column(name, itemgetter(at)) for at, name in enumerate(names)]
+
+
+LOSSES: list[Column[Row]] = [
+    Column("number", itemgetter(0)),
+    Column("losses", itemgetter(1), optional=True, alarming=True),
+]
 LONG_NAMES = [("payments." * 30)[:239] + end for end in ("-retries-1", "-retries-2")]
 
 
@@ -43,24 +58,22 @@ def terminal(monkeypatch: pytest.MonkeyPatch, stream: str, columns: int = 200) -
     ("columns", "rows", "expected"),
     [
         (
-            ("topic", "records", "note"),
+            by_position("topic", "records", "note"),
             [("a\x1b[1m", 1234, None), ("longer", 5, "x")],
             "TOPIC     RECORDS  NOTE\na\\x1b[1m    1,234  -\nlonger          5  x\n",
         ),
-        (("topic", "records"), [], "TOPIC  RECORDS\n"),
+        (by_position("topic", "records"), [], "TOPIC  RECORDS\n"),
         (LOSSES, [(1, 0), (2, None)], "NUMBER\n     1\n     2\n"),
         (LOSSES, [(1, 0), (2, 3)], "NUMBER  LOSSES\n     1       0\n     2       3\n"),
         (LOSSES, [], "NUMBER  LOSSES\n"),
         (
-            ("topic", "state", "records"),
+            by_position("topic", "state", "records"),
             [("orders", "present", 7), (LONG_NAMES[0], "present", 8)],
             f"TOPIC   STATE    RECORDS\norders  present        7\n{LONG_NAMES[0]}  present        8\n",
         ),
     ],
 )
-def test_plain_tables(
-    columns: tuple[str | Column, ...], rows: list[tuple[str | int | None, ...]], expected: str, capsys: Said
-) -> None:
+def test_plain_tables(columns: list[Column[Row]], rows: list[Row], expected: str, capsys: Said) -> None:
     """Numbers right, columns that hold nothing hidden, and no padding to a long name."""
     Reporter().table(columns, rows)
     assert capsys.readouterr().out == expected
@@ -94,18 +107,18 @@ def test_ages_are_in_their_largest_unit(seconds: int, age: str, monkeypatch: pyt
 
 def test_tables_on_a_terminal_take_names_literally(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal(monkeypatch, "stdout")
-    Reporter().table(("topic",), [("[red]t\x07",)])
+    Reporter().table(by_position("topic"), [("[red]t\x07",)])
     assert "[red]t\\x07" in screen.getvalue()
 
 
 def test_names_lose_their_middle_on_a_terminal_that_is_too_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal(monkeypatch, "stdout", 60)
-    Reporter().table(("topic", "records"), [(name, 1234) for name in LONG_NAMES])
+    Reporter().table(by_position("topic", "records"), [(name, 1234) for name in LONG_NAMES])
     lines = [line.split() for line in screen.getvalue().splitlines()[-2:]]
     assert lines == [[shorten(name, 51), "1,234"] for name in LONG_NAMES]
     assert [name[-10:] for name, _ in lines] == ["-retries-1", "-retries-2"]
     monkeypatch.setenv("COLUMNS", "300")
-    Reporter().table(("topic", "why"), [(LONG_NAMES[0], "a text of words")])
+    Reporter().table(by_position("topic", "why"), [(LONG_NAMES[0], "a text of words")])
     assert LONG_NAMES[0] in screen.getvalue()
 
 
@@ -132,7 +145,7 @@ def test_json_is_one_document_and_nothing_else(capsys: Said) -> None:
     reporter = Reporter(json=True)
     reporter.line("not this")
     reporter.fields([("nor", "this")])
-    reporter.table(("nor",), [("this",)])
+    reporter.table(by_position("nor"), [("this",)])
     reporter.document({"a": (1, None), "b": "é\x1b"})
     with pytest.raises(RuntimeError):
         reporter.document({})
@@ -379,7 +392,7 @@ def test_each_of_a_reporters_ways_is_one_line(name: str) -> None:
 @given(st.lists(st.tuples(names, st.integers(), names), max_size=5))
 def test_a_table_has_a_line_a_row(rows: list[tuple[str, int, str]]) -> None:
     with screens() as (out, _):
-        Reporter().table(("topic", "records", "group"), rows)
+        Reporter().table(by_position("topic", "records", "group"), rows)
     assert harmless(out.getvalue())
     assert out.getvalue().count("\n") == len(rows) + 1
 
@@ -388,7 +401,7 @@ def test_a_table_has_a_line_a_row(rows: list[tuple[str, int, str]]) -> None:
 def test_a_table_on_a_terminal_takes_names_as_they_are(rows: list[str]) -> None:
     screen = Terminal()
     with mock.patch.object(sys, "stdout", screen), mock.patch.dict("os.environ", {"TERM": "dumb"}):
-        Reporter().table(("topic",), [(name,) for name in rows])
+        Reporter().table(by_position("topic"), [(name,) for name in rows])
     assert harmless(screen.getvalue())
 
 

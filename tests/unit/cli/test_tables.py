@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import importlib
+import inspect
+import pkgutil
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from operator import itemgetter
+from types import ModuleType, NoneType, UnionType
+from typing import Any, ForwardRef, Literal, Union, get_args, get_origin, get_type_hints
 from unittest import mock
 
 import click
@@ -21,7 +27,8 @@ from kbackup.archive.catalog.points import PointOverview
 from kbackup.archive.query.groups import GroupsOverview
 from kbackup.archive.query.overview import ArchiveOverview, TopicOverview
 from kbackup.cli import backup, cat, diff, expire, groups, info, restore, verify
-from kbackup.cli.common.output import Cell, Column, Reporter
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.tables import Cell, Column
 from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.compare.report import AgainstReport
 from kbackup.jobs.diff import Diff
@@ -146,6 +153,51 @@ def test_commands_fit_80_columns(name: str, root: str, monkeypatch: pytest.Monke
     check(lambda: cli.main([*COMMANDS[name], "--archive", root]))
 
 
+def class_named(module: ModuleType, name: str) -> type[Any]:
+    """The class that a module knows by a name, if only for the type checker."""
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
+            module = importlib.import_module(str(node.module))
+    found: type[Any] = getattr(module, name)
+    return found
+
+
+def annotation(kind: type[Any], attribute: str) -> str:
+    """The type of an attribute, as the class writes it. `AssertionError` if the class has no such attribute."""
+    for each in kind.__mro__:
+        written = inspect.get_annotations(each).get(attribute)
+        if written is not None:
+            return written.__forward_arg__ if isinstance(written, ForwardRef) else str(written)
+        member = each.__dict__.get(attribute)
+        if isinstance(member, property):
+            return str(member.fget.__annotations__["return"])
+    raise AssertionError(f"{kind.__name__} has no attribute {attribute}")
+
+
+def tables_of_commands() -> Iterator[tuple[str, type[Any], Sequence[Column[Any]]]]:
+    """Each table of a module of a command, with its name and the class of its rows."""
+    for found in pkgutil.walk_packages(cli.__path__, f"{cli.__name__}."):
+        module = importlib.import_module(found.name)
+        for name, text in vars(module).get("__annotations__", {}).items():
+            rows = re.fullmatch(r"Sequence\[Column\[(\w+)\]\]", text)
+            if rows is not None and not rows[1].startswith("_Row"):
+                yield f"{found.name}.{name}", class_named(module, rows[1]), getattr(module, name)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [pytest.param(*table, id=name) for name, *table in tables_of_commands()])
+def test_columns_name_attributes_of_their_rows(rows: type[Any], columns: Sequence[Column[Any]]) -> None:
+    """The type checker does not see into a name."""
+    for column in columns:
+        if not isinstance(column.value, str):
+            continue
+        kind = rows
+        first, *others = column.value.split(".")
+        text = annotation(kind, first)
+        for attribute in others:
+            kind = class_named(sys.modules[kind.__module__], text)
+            text = annotation(kind, attribute)
+
+
 names = st.text("abcdefgh.-", min_size=1, max_size=60)
 CELLS: dict[str, st.SearchStrategy[Cell]] = {
     "name": names,
@@ -159,7 +211,9 @@ tables = st.lists(st.tuples(st.sampled_from(sorted(CELLS)), st.integers(1, 5)), 
 @given(tables, st.integers(30, 200), st.data())
 def test_any_table_fits_any_terminal(kinds: list[tuple[str, int]], width: int, data: st.DataObject) -> None:
     """Numbers and times are whole. What is left out is less important than what is shown, or to the right of it."""
-    columns = [Column(f"{kind} {at}", importance, prose=kind == "prose") for at, (kind, importance) in enumerate(kinds)]
+    columns: list[Column[list[Cell]]] = []
+    for at, (kind, importance) in enumerate(kinds):
+        columns.append(Column(f"{kind} {at}", itemgetter(at), importance=importance, prose=kind == "prose"))
     rows = [[data.draw(CELLS[kind]) for kind, _ in kinds] for _ in range(2)]
     screen = printed(lambda: Reporter().table(columns, rows), width)
     table, _, note = screen.partition("--wide also shows: ")

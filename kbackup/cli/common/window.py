@@ -1,0 +1,34 @@
+"""Print which records of an archive a command reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbackup.util.times import time_text
+
+if TYPE_CHECKING:
+    from kbackup.archive.segments.window import Choice
+    from kbackup.cli.common.output import Reporter
+
+
+def show_window(choice: Choice, reporter: Reporter) -> None:
+    """Print the window that a restore would read: bounds and reasons as notes, excluded records as warnings."""
+    bounds = []
+    if choice.from_time is not None:
+        bounds.append(f"from {time_text(choice.from_time)}")
+    if choice.to_time is not None:
+        bounds.append(f"up to {time_text(choice.to_time)}")
+    if bounds:
+        both = "both " if len(bounds) > 1 else ""
+        reporter.note(f"  records {' '.join(bounds)}, {both}included")
+    if choice.ranges:
+        reporter.note(f"  offsets {', '.join(choice.ranges)}, the end of each range excluded")
+    if choice.skipped:
+        # A skipped offset has no end; the name of its topic may have a hyphen.
+        has_ranges = any("-" in each.rpartition(":")[2] for each in choice.skipped)
+        kept = ", the end of each range kept" if has_ranges else ""
+        reporter.note(f"  without offsets {', '.join(choice.skipped)}{kept}")
+    if choice.where:
+        reporter.note(f"  only records with {choice.where}")
+    reporter.note(*(f"  {note}" for note in choice.notes))
+    reporter.warning(*choice.left_out)
