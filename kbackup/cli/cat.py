@@ -13,7 +13,8 @@ from kbackup.archive.segments.table import Segment, sum_of
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common import records as shown
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
-from kbackup.cli.common.options import archived, bucket_options, state_options
+from kbackup.cli.common.completion import archived
+from kbackup.cli.common.options import bucket_options, state_options
 from kbackup.cli.common.tables import MAIN, Cell, Column
 from kbackup.config.windows import TopicAddress, moment_of
 from kbackup.errors import UsageError

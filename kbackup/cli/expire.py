@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kbackup.cli.common.command_context import CommandContext
-from kbackup.cli.common.options import Duration, archive_command, own_command
+from kbackup.cli.common.command_lines import own_command
+from kbackup.cli.common.options import Duration, archive_command
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store
 from kbackup.cli.common.tables import Column, human_age, in_commas

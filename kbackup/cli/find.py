@@ -13,7 +13,7 @@ from kbackup.archive.query.browse import Catalogue
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.cli.common import records
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
-from kbackup.cli.common.options import archived
+from kbackup.cli.common.completion import archived
 from kbackup.cli.common.output import Reporter
 from kbackup.config.windows import TopicAddress
 from kbackup.errors import UsageError

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kbackup.cli.common.command_context import CommandContext
+from kbackup.cli.common.completion import archived
 from kbackup.cli.common.options import (
     archive_command,
-    archived,
     common_options,
     key_option,
     key_options,

@@ -16,14 +16,8 @@ from kbackup.archive.query.java import is_java_archive
 from kbackup.archive.query.overview import ArchiveOverview, GroupPosition, PartitionOverview, Sums, TopicOverview
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
-from kbackup.cli.common.options import (
-    archive_command,
-    archived,
-    bucket_options,
-    cache_option,
-    count_option,
-    state_options,
-)
+from kbackup.cli.common.completion import archived
+from kbackup.cli.common.options import archive_command, bucket_options, cache_option, count_option, state_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.cli.common.tables import Cell, Column, human_age, in_commas, or_none, topic_name

@@ -9,7 +9,8 @@ import click
 
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.command_context import CommandContext
-from kbackup.cli.common.options import archive_command, archived, cache_option
+from kbackup.cli.common.completion import archived
+from kbackup.cli.common.options import archive_command, cache_option
 from kbackup.cli.common.session import archive_store, cached_archive_store
 from kbackup.cli.common.tables import Column, human_age
 from kbackup.errors import UsageError

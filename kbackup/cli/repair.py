@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import click
 
 from kbackup.cli.common.command_context import CommandContext
-from kbackup.cli.common.options import archive_command, confirm_option, own_command
+from kbackup.cli.common.command_lines import own_command
+from kbackup.cli.common.options import archive_command, confirm_option
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.common.command_context import CommandContext
+from kbackup.cli.common.command_lines import own_command
 from kbackup.cli.common.options import (
     archive_command,
     count_option,
     key_option,
     key_options,
     name_options,
-    own_command,
     point_key_option,
     rate_option,
     removed_option,

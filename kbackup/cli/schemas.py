@@ -15,9 +15,9 @@ import click
 import msgspec
 
 from kbackup.cli.common.command_context import CommandContext
+from kbackup.cli.common.completion import archived
 from kbackup.cli.common.options import (
     archive_command,
-    archived,
     common_options,
     key_option,
     options,

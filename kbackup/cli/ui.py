@@ -13,7 +13,8 @@ import click
 
 from kbackup.archive.schemas import archived_schemas
 from kbackup.cli.common.command_context import CommandContext
-from kbackup.cli.common.options import archive_command, cache_option, command_line, key_option
+from kbackup.cli.common.command_lines import command_line
+from kbackup.cli.common.options import archive_command, cache_option, key_option
 from kbackup.cli.common.session import cached_archive_store, state_store
 from kbackup.cli.restore import command as restore
 from kbackup.errors import UsageError

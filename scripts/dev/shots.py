@@ -26,7 +26,7 @@ from playwright.sync_api import Browser, ViewportSize, sync_playwright
 from kbackup.archive.reader import open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.archive.schemas import archived_schemas
-from kbackup.cli.common.options import command_line
+from kbackup.cli.common.command_lines import command_line
 from kbackup.cli.restore import command as restore
 from kbackup.jobs.decoding import Decoding
 from kbackup.jobs.points import label, pin

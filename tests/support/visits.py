@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urljoin, urlsplit
 
 from starlette.testclient import TestClient
 
-from kbackup.cli.common.options import command_line
+from kbackup.cli.common.command_lines import command_line
 from kbackup.cli.restore import command as restore
 from kbackup.store.base import Store
 from kbackup.web.app import make_app

@@ -19,8 +19,9 @@ from kbackup.archive.query.browse import Catalogue, PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.schemas import archived_schemas
 from kbackup.archive.segments.window import Window
+from kbackup.cli.common.callbacks import zoned
 from kbackup.cli.common.command_context import CommandContext
-from kbackup.cli.common.options import bucket_options, key_option, options, state_options, zoned
+from kbackup.cli.common.options import bucket_options, key_option, options, state_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.cli.common.window import show_window

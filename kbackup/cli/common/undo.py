@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import click
 
 from kbackup.cli.common.command_context import CommandContext
-from kbackup.cli.common.options import options, own_command
+from kbackup.cli.common.command_lines import own_command
+from kbackup.cli.common.options import options
 from kbackup.cli.common.output import Reporter
 from kbackup.errors import UsageError
 from kbackup.util.text import join_names

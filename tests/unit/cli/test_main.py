@@ -21,7 +21,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from kbackup import cli, errors
-from kbackup.cli.common import options
+from kbackup.cli.common import completion
 from kbackup.cli.common.command_context import EXIT_CODES, CommandContext, pass_command_context
 from kbackup.cli.common.options import common_options
 from kbackup.config import KEYS, VARIABLES
@@ -396,7 +396,7 @@ def test_names_of_the_archive_are_completed(
     monkeypatch.chdir(Path(mine).parent)
     Path("kbackup.toml").write_text(f'archive = "{mine}"\n')
     Path("broken.toml").write_text("archive")
-    monkeypatch.setattr(options, "_COMPLETION_SECONDS", 30.0)
+    monkeypatch.setattr(completion, "_COMPLETION_SECONDS", 30.0)
     shell = ShellComplete(cli.cli, {}, "kbackup", cli.COMPLETION_VARIABLE)
     try:
         items = shell.get_completions(args.split(), start)
@@ -407,10 +407,10 @@ def test_names_of_the_archive_are_completed(
 
 def test_completion_does_not_wait_for_a_slow_archive(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
-    monkeypatch.setattr(options, "load_config", lambda state: ended.wait(30))
-    monkeypatch.setattr(options, "_COMPLETION_SECONDS", 0.05)
+    monkeypatch.setattr(completion, "load_config", lambda state: ended.wait(30))
+    monkeypatch.setattr(completion, "_COMPLETION_SECONDS", 0.05)
     try:
-        assert options._archived_names("topics", click.Context(cli.cli)) == []
+        assert completion._archived_names("topics", click.Context(cli.cli)) == []
     finally:
         logging.disable(logging.NOTSET)
         ended.set()

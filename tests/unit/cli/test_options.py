@@ -16,7 +16,7 @@ from kbackup.archive.query.selection import Selection, exact_entry
 from kbackup.cli import COMMANDS, cli
 from kbackup.cli.common import options
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
-from kbackup.cli.common.options import command_line
+from kbackup.cli.common.command_lines import command_line
 from kbackup.cli.restore import command as restore
 from kbackup.config import KEYS, Config, Loaded, SettingOrigin
 from kbackup.config.models import Restore

@@ -1,0 +1,84 @@
+"""Command lines to copy: printable, quoted for POSIX shells."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import click
+
+from kbackup.cli.common.command_context import FlagValues
+from kbackup.config import KEYS, Key, exposes_secret
+from kbackup.config.values import escape_references
+from kbackup.errors import UsageError
+from kbackup.util.text import kbackup_command, shell_line
+
+
+def command_line(command: click.Command, settings: Mapping[str, object], *flags: str) -> str:
+    """Return the command line of `command` that sets `settings`, values by path of the key, and gives `flags`.
+
+    Raises `UsageError` for a value that is not printable."""
+    names = {option.name: option.opts for option in command.params}
+    words = ["kbackup", command.name or "", *flags]
+    for path, value in settings.items():
+        option_names = names[path.replace(".", "_")]
+        long = next(name for name in option_names if name.startswith("--"))
+        words += _words(KEYS[path], long, value)
+    return shell_line(*words)
+
+
+def _words(key: Key, option: str, value: object) -> Iterator[str]:
+    """Yield the words that set a key: one option for each item of a list and for each entry of a table."""
+    if isinstance(value, bool):
+        if value:
+            yield option
+        return
+    if isinstance(value, Mapping):
+        for name, text in value.items():
+            yield from _entry_words(key, option, name, text)
+        return
+    items = value if isinstance(value, list | tuple) else [value]
+    for item in items:
+        text = escape_references(str(item))
+        yield from _option_words(option, text)
+
+
+def _entry_words(key: Key, option: str, name: str, text: str) -> list[str]:
+    """Return the words that set an entry of a table: as NAME=VALUE, or as TOML where NAME does not fit into that."""
+    is_plain = name == name.strip() and "=" not in name and escape_references(name) == name
+    if name and is_plain and (name + text).isprintable():
+        return _option_words(option, f"{name}={escape_references(text)}")
+    return ["--set", f"{key.path}={{{_toml(name)} = {_toml(text)}}}"]
+
+
+def _option_words(option: str, text: str) -> list[str]:
+    if not text.isprintable():
+        raise UsageError(
+            f"{option} has a character that can't be shown", "escape it in a /regex/ or a string of jq: \\u202e"
+        )
+    if text.startswith("-"):
+        # Apart from the option, a value with a hyphen would be read as an option of its own.
+        return [f"{option}={text}"]
+    return [option, text]
+
+
+def _toml(text: str) -> str:
+    """Return a TOML string of printable characters that holds no reference to a variable or a file."""
+    signs = []
+    for sign in text:
+        is_plain = sign.isprintable() and sign not in '"\\$'
+        signs.append(sign if is_plain else f"\\U{ord(sign):08x}")
+    return f'"{"".join(signs)}"'
+
+
+def own_command(*, add: str = "", drop: Collection[str] = ()) -> str:
+    """Return this run's command line with the option `add`, or without the options `drop`, for messages.
+
+    Where it holds a secret, all arguments but the command are dots."""
+    context = click.get_current_context()
+    state = context.ensure_object(FlagValues)
+    added = [add] if add else []
+    has_secret = any(exposes_secret(setting.path, setting.value) for setting in state.settings)
+    if has_secret:
+        return " ".join([context.command_path, "…", *added])
+    kept = [word for word in state.arguments if word not in drop]
+    return kbackup_command(*kept, *added)
