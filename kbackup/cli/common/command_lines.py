@@ -45,6 +45,9 @@ def _words(key: Key, option: str, value: object) -> Iterator[str]:
 def _entry_words(key: Key, option: str, name: str, text: str) -> list[str]:
     """Return the words that set an entry of a table: as NAME=VALUE, or as TOML where NAME does not fit into that."""
     is_plain = name == name.strip() and "=" not in name and escape_references(name) == name
+    if key.path == "restore.map_group" and "=" in text:
+        # The option refuses it: the '=' may as well belong to the old name of the group.
+        is_plain = False
     if name and is_plain and (name + text).isprintable():
         return _option_words(option, f"{name}={escape_references(text)}")
     return ["--set", f"{key.path}={{{_toml(name)} = {_toml(text)}}}"]

@@ -177,6 +177,7 @@ def test_which_commands_select() -> None:
 @example("${env:HOME}", "${file:/etc/passwd}", "=ls")
 @example("/a/", "/(/", "//")
 @example("", " ", "a=b")
+@example("", "0", "=")
 @example("'\"`$(reboot)\\", "!!", "\0\n\r\u202e")
 def test_a_command_line_sets_any_names(selected: str, source: str, target: str) -> None:
     settings = {"restore.groups": [exact_entry(selected)], "restore.map_group": {source: target}}
