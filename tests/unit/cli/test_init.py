@@ -21,8 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup import cli
-from kbackup.cli import init
-from kbackup.cli.init import ConfigDraft, Schedule, parse_at, toml_text, write_files
+from kbackup.cli.init import draft
+from kbackup.cli.init.draft import ConfigDraft, toml_text, write_files
+from kbackup.cli.init.schedule import Schedule, chart_values, parse_at, schedule_files, service, timer
 from kbackup.config import ConfigFiles, Setting, SettingOrigin, load
 from kbackup.errors import UnreachableError, UsageError
 from kbackup.jobs import check
@@ -258,7 +259,7 @@ def test_a_draft_takes_no_secret_and_no_invalid_value() -> None:
 def test_systemd_accepts_the_units(folder: str, tmp_path: Path) -> None:
     config = tmp_path / folder / "kbackup.toml"
     config.parent.mkdir()
-    texts = init.schedule_files(Schedule("systemd", (3, 5)), config, "")
+    texts = schedule_files(Schedule("systemd", (3, 5)), config, "")
     for path, content in texts.items():
         path.write_text(content)
     done = subprocess.run(["systemd-analyze", "verify", *map(str, texts)], capture_output=True, text=True, check=False)
@@ -266,7 +267,7 @@ def test_systemd_accepts_the_units(folder: str, tmp_path: Path) -> None:
 
 
 def test_a_service_runs_one_backup_of_the_file() -> None:
-    unit = init.service(Path("/etc/my kbackup/100%.toml"), ["/opt/kb/kbackup"], {"JAVA_HOME": "/opt/jdk"})
+    unit = service(Path("/etc/my kbackup/100%.toml"), ["/opt/kb/kbackup"], {"JAVA_HOME": "/opt/jdk"})
     assert 'ExecStart=/opt/kb/kbackup backup --wait --quiet --json=line --config "/etc/my kbackup/100%%.toml"\n' in unit
     assert "WorkingDirectory=/etc/my kbackup/\n" in unit
     assert "EnvironmentFile=-/etc/my kbackup/kbackup.env\n" in unit
@@ -275,7 +276,7 @@ def test_a_service_runs_one_backup_of_the_file() -> None:
 
 def test_a_unit_means_the_paths_that_it_names() -> None:
     """Specifiers, globs, variables, and ends of lines that systemd takes for something else."""
-    unit = init.service(Path('/100%h [x]* "$a"\\/k.toml'), ["/o $b/kb"], {"JAVA_HOME": '/j $c %d "e\\'})
+    unit = service(Path('/100%h [x]* "$a"\\/k.toml'), ["/o $b/kb"], {"JAVA_HOME": '/j $c %d "e\\'})
     for line in (
         'WorkingDirectory=/100%%h [x]* "$a"\\/',
         'EnvironmentFile=-/100%%h \\[x]\\* "$a"\\\\/kbackup.env',
@@ -290,12 +291,12 @@ def test_paths_that_would_add_lines_to_a_unit_are_refused(sign: str) -> None:
     path = f"/a{sign}User=root"
     for config, program, java in ((path, "/kb", ""), ("/a", path, ""), ("/a", "/kb", path)):
         with pytest.raises(UsageError, match="can't be used; choose a path without control") as raised:
-            init.service(Path(config) / "k.toml", [program], {"JAVA_HOME": java})
+            service(Path(config) / "k.toml", [program], {"JAVA_HOME": java})
         assert str(raised.value).isprintable()
 
 
 def test_a_timer_has_its_time() -> None:
-    assert "OnCalendar=*-*-* 03:05:00\n" in init.timer(parse_at("3:05"))
+    assert "OnCalendar=*-*-* 03:05:00\n" in timer(parse_at("3:05"))
     for wrong in ("24:00", "3", "3:5", "03:60"):
         with pytest.raises(UsageError, match="not a time of the day"):
             parse_at(wrong)
@@ -303,7 +304,7 @@ def test_a_timer_has_its_time() -> None:
 
 def test_values_of_the_chart_hold_the_configuration() -> None:
     toml = toml_text({"archive": "s3://b", "source.bootstrap.servers": 'h:1,"x"'})
-    values = yaml.safe_load(init.chart_values(Schedule("kubernetes", (14, 7), "reg/kbackup"), toml))
+    values = yaml.safe_load(chart_values(Schedule("kubernetes", (14, 7), "reg/kbackup"), toml))
     jsonschema.validate(values, json.loads((CHART / "values.schema.json").read_text("utf-8")))
     assert values["config"] == toml
     assert values["image"] == {"repository": "reg/kbackup"}
@@ -331,14 +332,14 @@ def test_a_file_that_appeared_meanwhile_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), OSError(28, "No space left on device", "b")])
 def test_an_interrupt_leaves_no_file(raised: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish = init._publish
+    publish = draft._publish
 
     def second_fails(draft: Path, path: Path, made: list[Path]) -> None:
         publish(draft, path, made)
         if path.name == "b":
             raise raised
 
-    monkeypatch.setattr(init, "_publish", second_fails)
+    monkeypatch.setattr(draft, "_publish", second_fails)
     with pytest.raises((KeyboardInterrupt, UsageError)):
         write_files({tmp_path / "a": "1", tmp_path / "b": "2"}, ())
     assert list(tmp_path.iterdir()) == []
