@@ -16,7 +16,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from kbackup.cli.common import records
+from kbackup.cli.common import record_formats
 from kbackup.cli.common.output import Reporter
 
 SCHEMAS = Path(__file__).parents[2] / "infra" / "docs" / "json"
@@ -29,7 +29,7 @@ problems: list[str] = []
 def pytest_configure() -> None:
     _wrap(Reporter, "document", before=_remember_command)
     _wrap(Reporter, "_print_document", before=_check_document)
-    _wrap(records, "document", after=lambda record: _check("cat", record))
+    _wrap(record_formats, "document", after=lambda record: _check("cat", record))
 
 
 @pytest.hookimpl(wrapper=True)

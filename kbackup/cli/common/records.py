@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import re
-import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
@@ -23,6 +21,7 @@ from kbackup.cli.common.callbacks import zoned
 from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import bucket_options, key_option, options, state_options
 from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.record_formats import FORMAT_HELP, SHOWS, Show, as_format, as_json
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.cli.common.window import show_window
 from kbackup.config.windows import ADDRESSES, TopicAddress, moment_of
@@ -30,162 +29,11 @@ from kbackup.config.windows import parse_address as parse_config_address
 from kbackup.errors import UsageError
 from kbackup.formats.block import slice_block
 from kbackup.formats.record import Row, rows
-from kbackup.jobs.decoding import PARTS, TYPES, UNDECODED, Decoding, document, file_decoder
+from kbackup.jobs.decoding import PARTS, UNDECODED, Decoding, file_decoder
 from kbackup.library.reading import ArchiveReader
-from kbackup.schemas.decoder import Decoded, DecodedRecord, Decoder, Made
+from kbackup.schemas.decoder import DecodedRecord, Decoder
 from kbackup.store import Store
 from kbackup.types import TopicPartition
-from kbackup.util.text import json_line, plural, printable
-from kbackup.util.times import time_text
-
-# Format records as text, as JSON lines, in hexadecimal, or by a user's format with kcat's letters.
-
-
-class Show(Protocol):
-    """Returns the output for a record, with the line feed at its end.
-
-    A decoded key or value replaces its bytes. Output as bytes is not safe for a terminal."""
-
-    def __call__(self, tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str | bytes: ...
-
-
-_Field = Callable[[TopicPartition, Row, DecodedRecord], bytes]
-_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
-_TOKEN = re.compile(r"%(?P<field>.?)|\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>[nrt\\])", re.DOTALL)
-_FIELDS: dict[str, _Field] = {
-    "t": lambda tp, row, parts: tp.topic.encode(),
-    "p": lambda tp, row, parts: b"%d" % tp.partition,
-    "o": lambda tp, row, parts: b"%d" % row.offset,
-    "T": lambda tp, row, parts: b"%d" % (-1 if row.timestamp is None else row.timestamp),
-    "k": lambda tp, row, parts: _bytes(row.key, parts.key),
-    "K": lambda tp, row, parts: b"%d" % _length(row.key),
-    "v": lambda tp, row, parts: _bytes(row.value, parts.value),
-    "V": lambda tp, row, parts: b"%d" % _length(row.value),
-    "s": lambda tp, row, parts: _bytes(row.value, parts.value),
-    "S": lambda tp, row, parts: b"%d" % _length(row.value),
-    "R": lambda tp, row, parts: struct.pack(">i", _length(row.value)),
-    "h": lambda tp, row, parts: b",".join(key + b"=" + (value or b"") for key, value in row.headers),
-    "%": lambda tp, row, parts: b"%",
-}
-FORMAT_HELP = (
-    "As kcat's -f: %t topic, %p partition, %o offset, %T timestamp (ms), %k key, %K its length, %v or %s value, "
-    "%V or %S its length (-1: null), %R the same as 4 bytes, %h headers; \\n \\r \\t \\xXX. No line feed is added."
-)
-
-
-def text(data: bytes) -> str:
-    """Return bytes as text that is safe for a terminal; bytes that are not UTF-8 become `\\xff`."""
-    return printable(data.decode("utf-8", "backslashreplace"))
-
-
-def as_text(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
-    """Return address, time, key, value and headers with tabs between; null is `null`."""
-    cells = [_address(tp, row), _time(row), _field_text(row.key, parts.key), _field_text(row.value, parts.value)]
-    if row.headers:
-        cells.append(",".join(f"{text(key)}={_or_null(value)}" for key, value in row.headers))
-    return "\t".join(cells) + "\n"
-
-
-def as_json(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
-    """Return JSON in one line; bytes that are not UTF-8 are {"base64": "…"}."""
-    return json_line(document(tp, row, parts)) + "\n"
-
-
-def as_hex(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
-    """Return undecoded key, value and headers as `hexdump -C` shows them, and an empty line."""
-    lines = [f"{_address(tp, row)}  {_time(row)}  {TYPES[row.timestamp_type]}"]
-    fields = [("key", row.key), ("value", row.value)]
-    fields += [(f"header {text(key)}", value) for key, value in row.headers]
-    for name, data in fields:
-        size = "null" if data is None else plural(len(data), "byte")
-        lines.append(f"{name}, {size}")
-        lines += _dump(data or b"")
-    return "\n".join(lines) + "\n\n"
-
-
-def _dump(data: bytes) -> Iterator[str]:
-    """Yield lines as `hexdump -C` prints them."""
-    for at in range(0, len(data), 16):
-        piece = data[at : at + 16]
-        octets = f"{piece[:8].hex(' ')}  {piece[8:].hex(' ')}"
-        signs = "".join(chr(o) if 32 <= o < 127 else "." for o in piece)
-        yield f"{at:08x}  {octets:<49} |{signs}|"
-
-
-def as_format(template: str, *, raw: bool = False) -> Show:
-    """Return the function that formats a record by `template`: with its fields escaped, or with `raw` as bytes.
-
-    Raises `UsageError` for an unknown letter."""
-    try:
-        template.encode()
-    except UnicodeEncodeError:
-        raise UsageError("--format is not UTF-8", r"write a byte as \xff") from None
-    pieces: list[str | bytes | _Field] = []
-    at = 0
-    for token in _TOKEN.finditer(template):
-        pieces += [template[at : token.start()], _piece(token)]
-        at = token.end()
-    pieces.append(template[at:])
-
-    def show_raw(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> bytes:
-        made = []
-        for piece in pieces:
-            if callable(piece):
-                made.append(piece(tp, row, parts))
-            else:
-                made.append(piece.encode() if isinstance(piece, str) else piece)
-        return b"".join(made)
-
-    def show_text(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
-        made = []
-        for piece in pieces:
-            if callable(piece):
-                # Fields are other people's: they are escaped, the template is not.
-                made.append(text(piece(tp, row, parts)))
-            else:
-                made.append(piece.decode("latin-1") if isinstance(piece, bytes) else piece)
-        return "".join(made)
-
-    return show_raw if raw else show_text
-
-
-def _piece(token: re.Match[str]) -> str | bytes | _Field:
-    if token["hex"]:
-        return bytes.fromhex(token["hex"])
-    if token["escape"]:
-        return _ESCAPES[token["escape"]]
-    if token["field"] not in _FIELDS:
-        known = " ".join(f"%{name}" for name in _FIELDS)
-        raise UsageError(f"--format has the unknown letter %{token['field']}", f"use {known}")
-    return _FIELDS[token["field"]]
-
-
-def _address(tp: TopicPartition, row: Row) -> str:
-    return f"{tp.topic}:{tp.partition}:{row.offset}"
-
-
-def _time(row: Row) -> str:
-    return "-" if row.timestamp is None else time_text(row.timestamp)
-
-
-def _bytes(data: bytes | None, made: Made) -> bytes:
-    return json_line(made.value).encode() if isinstance(made, Decoded) else data or b""
-
-
-def _field_text(data: bytes | None, made: Made) -> str:
-    """Return a key or a value in one line: as JSON if it was decoded."""
-    return json_line(made.value) if isinstance(made, Decoded) else _or_null(data)
-
-
-def _or_null(data: bytes | None) -> str:
-    return "null" if data is None else text(data)
-
-
-def _length(data: bytes | None) -> int:
-    return -1 if data is None else len(data)
-
-
-SHOWS: dict[str, Show] = {"text": as_text, "json": as_json, "hex": as_hex}
 
 
 def print_records(
@@ -216,7 +64,8 @@ def limit_records(batches: Iterator[PartitionRecords], limit: int | None) -> Ite
         return
     remaining = limit
     for tp, block in batches:
-        records = slice_block(block, 0, min(remaining, len(block)))
+        end = min(remaining, len(block))
+        records = slice_block(block, 0, end)
         yield PartitionRecords(tp, records)
         remaining -= len(records)
         if remaining == 0:
@@ -279,9 +128,14 @@ def parse_partition(text: str | None) -> TopicAddress | None:
 
 
 def partitions_of(catalogue: Catalogue, address: TopicAddress) -> Iterable[ArchivedPartition]:
+    """Return the partition of an address, or all partitions of its topic."""
     if address.partition is not None:
         return [catalogue.partition(address.topic, address.partition)]
-    return [p for topic in catalogue.topics if topic.name == address.topic for p in topic.partitions]
+    partitions: list[ArchivedPartition] = []
+    for topic in catalogue.topics:
+        if topic.name == address.topic:
+            partitions += topic.partitions
+    return partitions
 
 
 MM2 = "mm2"
@@ -362,27 +216,42 @@ class RecordRequest:
     def decoding(self, context: CommandContext, opened: OpenedArchive) -> Decoding:
         """Return the decoding of the archive's records. Raises `UsageError` for a contradiction, an invalid schema
         file, a missing library, and without any source of schemas."""
-        files = {"key": (self.key_schema, self.key_message), "value": (self.value_schema, self.value_message)}
-        decoders: dict[str, Decoder] = {}
-        for part, (file, message) in files.items():
-            if file is not None:
-                decoders[part] = file_decoder(file, message)
-            elif message is not None:
-                option = "--message" if part == "value" else "--key-message"
-                raise UsageError(
-                    f"{option} {message} names a message without a schema", f"give --{part}-schema FILE as well"
-                )
-        named = context.loaded.origins["schema_registry.url"].kind == "flag"
-        requested = [part for part in self.decode if part != MM2] or (PARTS if named else ())
-        rest = [part for part in requested if part not in decoders]
+        decoders = self._decoders_of_files()
+        rest = [part for part in self._requested_parts(context) if part not in decoders]
         if rest:
-            decoders |= archived_schemas(opened.schemas(), context.config.schema_registry).decoders(rest)
+            schemas = archived_schemas(opened.schemas(), context.config.schema_registry)
+            decoders |= schemas.decoders(rest)
         mm2 = MM2 in self.decode
         if self.strict and not decoders and not mm2:
             raise UsageError("--strict without decoding has no effect", "give --schema-registry, --decode or a schema")
         if (decoders or mm2) and self.output == "hex" and not context.reporter.json:
             raise UsageError("--output hex does not decode", "decode with --output text or json")
         return Decoding(decoders, self.strict, mm2)
+
+    def _decoders_of_files(self) -> dict[str, Decoder]:
+        """Return the decoders of the parts that have a schema file."""
+        decoders: dict[str, Decoder] = {}
+        if self.key_schema is not None:
+            decoders["key"] = file_decoder(self.key_schema, self.key_message)
+        elif self.key_message is not None:
+            _refuse_message("--key-message", self.key_message, "--key-schema")
+        if self.value_schema is not None:
+            decoders["value"] = file_decoder(self.value_schema, self.value_message)
+        elif self.value_message is not None:
+            _refuse_message("--message", self.value_message, "--value-schema")
+        return decoders
+
+    def _requested_parts(self, context: CommandContext) -> Sequence[str]:
+        """Return the parts to decode: those of `--decode`, or both if the command line names a schema registry."""
+        named = [part for part in self.decode if part != MM2]
+        if named:
+            return named
+        is_registry_named = context.loaded.origins["schema_registry.url"].kind == "flag"
+        return PARTS if is_registry_named else ()
+
+
+def _refuse_message(option: str, message: str, schema_option: str) -> NoReturn:
+    raise UsageError(f"{option} {message} names a message without a schema", f"give {schema_option} FILE as well")
 
 
 def _documents(reporter: Reporter) -> Show:
@@ -396,7 +265,7 @@ def _documents(reporter: Reporter) -> Show:
 
 
 def with_record_request(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Pass the values of `record_options` to a command as a `RecordRequest`, after its frame."""
+    """Pass the values of `record_options` to a command as a `RecordRequest`, after its context."""
 
     @functools.wraps(command)
     def run(context: CommandContext, /, **given: Any) -> int | None:

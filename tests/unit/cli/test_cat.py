@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.cli.common.records import as_format, as_hex, as_json, as_text, parse_address, parse_partition
+from kbackup.cli.common.record_formats import as_format, as_hex, as_json, as_text
+from kbackup.cli.common.records import parse_address, parse_partition
 from kbackup.config.windows import TopicAddress
 from kbackup.errors import UsageError
 from kbackup.formats.record import Row

@@ -13,7 +13,7 @@ import pytest
 from kbackup.archive.query import browse
 from kbackup.archive.query.find import Pattern
 from kbackup.archive.segments.window import Window
-from kbackup.cli.common.records import as_json
+from kbackup.cli.common.record_formats import as_json
 from kbackup.formats.record import rows
 from kbackup.jobs.decoding import Decoding, Expression
 from kbackup.library.reading import ArchiveReader
