@@ -27,7 +27,7 @@ from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.jobs.common import Stop
 from kbackup.metrics import registry as metrics
 from kbackup.metrics.registry import counted
-from kbackup.util.text import human_count, human_duration, human_size, join_names, plural
+from kbackup.util.text import human_count, human_duration, human_size, human_total, join_names, plural
 
 if TYPE_CHECKING:
     from kbackup.archive.models import TopicState
@@ -276,7 +276,7 @@ def _show(report: BackupReport, reporter: Reporter) -> None:
     held = (
         f"{plural(totals.topics, 'topic')}, {plural(totals.partitions, 'partition')}, {plural(totals.groups, 'group')}"
     )
-    duration = human_duration(sum(report.seconds.values()))
+    duration = human_total(report.seconds)
     reporter.line(f"restore point {report.restore_point} of {report.archive}: {added} {stored}; {held}; {duration}")
     reporter.document(report)
 
@@ -337,5 +337,5 @@ def _show_export(report: ExportReport, reporter: Reporter) -> None:
         reporter.note("to export all records: run 'kbackup export' before each 'kbackup expire --older-than'")
     reporter.line(
         f"{report.url}: {plural(report.records, 'new record')}; at restore point {report.restore_point} of "
-        f"{report.archive}; {human_duration(sum(report.seconds.values()))}"
+        f"{report.archive}; {human_total(report.seconds)}"
     )

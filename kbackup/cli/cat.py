@@ -162,7 +162,8 @@ def _rows(catalogue: Catalogue, address: TopicAddress | None) -> tuple[str, list
     if address.partition is None:
         rows = []
         for topic in catalogue.topics:
-            rows += [_partition_row(partition) for partition in topic.partitions]
+            for partition in topic.partitions:
+                rows.append(_partition_row(partition))
         return "partitions", rows
     segments = catalogue.partition(address.topic, address.partition).segments
     return "segments", [_segment_row(segment) for segment in segments]
@@ -176,7 +177,7 @@ def _topic_row(topic: ArchivedTopic) -> _Row:
         "state": topic.state,
         "as_of": topic.as_of or None,
         "partitions": len(topic.partitions),
-        "segments": sum(map(len, segments)),
+        "segments": sum(len(of_partition) for of_partition in segments),
         **_sums(segments, topic.timestamps),
     }
 
@@ -203,11 +204,15 @@ def _segment_row(segment: Segment) -> _Row:
     }
 
 
+def _total(partitions: Sequence[Sequence[Segment]], column: str) -> int:
+    return sum(sum_of(segments, column) for segments in partitions)
+
+
 def _sums(partitions: Sequence[Sequence[Segment]], times: tuple[int | None, int | None]) -> _Row:
     return {
-        "records": sum(sum_of(segments, "count") for segments in partitions),
-        "bytes": sum(sum_of(segments, "bytes") for segments in partitions),
-        "stored_bytes": sum(sum_of(segments, "stored") for segments in partitions),
+        "records": _total(partitions, "count"),
+        "bytes": _total(partitions, "bytes"),
+        "stored_bytes": _total(partitions, "stored"),
         "min_timestamp": times[0],
         "max_timestamp": times[1],
     }

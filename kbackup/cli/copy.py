@@ -13,7 +13,7 @@ from kbackup.cli.common.output import ShownProgress
 from kbackup.cli.common.session import archive_store
 from kbackup.store import Store, open_store
 from kbackup.store.registry import kind_of, options_for
-from kbackup.util.text import human_duration, human_size, plural
+from kbackup.util.text import human_size, human_total, plural
 
 
 @archive_command(
@@ -52,10 +52,9 @@ def command(
     dropped = plural(len(report.dropped), "restore point")
     if report.dropped:
         summary += f", {dropped} dropped"
-    duration = human_duration(sum(report.seconds.values()))
     context.reporter.line(
         f"{report.destination}: {summary}, {plural(report.objects, 'object')} with {human_size(report.bytes)}; "
-        f"the newest restore point is {report.newest or '-'}; {duration}"
+        f"the newest restore point is {report.newest or '-'}; {human_total(report.seconds)}"
     )
     if report.dropped:
         context.reporter.note(f"{dropped} expired in the source; a copy with --keep keeps them")
@@ -63,7 +62,9 @@ def command(
 
 
 def _target(context: CommandContext, url: str, to: Mapping[str, object]) -> Store:
-    kind, stores, config = kind_of(url), context.config.stores, context.config
+    kind = kind_of(url)
+    config = context.config
+    stores = config.stores
     given = {}
     for name in kind.flags:
         value = to.get(f"to_{kind.section}_{name}")

@@ -66,7 +66,8 @@ def command(
     config, reporter = context.config, context.reporter
     store = archive_store(context)
     state = state_store(context, store)
-    if folder is not None:  # made before the drill: an error must not come after hours of work
+    if folder is not None:
+        # The folder is made before the drill: an error must not come after hours of work.
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -102,11 +103,12 @@ def _publish(report: DrillReport, folder: Path | None, state: Store, reporter: R
     except KbackupError as error:
         if report.error is None:
             raise
-        # the error that ended the drill gives the exit code
+        # The error that ended the drill gives the exit code.
         reporter.warning(f"the report could not be stored: {error}")
 
 
 def _deletions(report: DrillReport) -> list[str]:
+    """Return the commands of Kafka's tools that delete what the drill left on the target."""
     names = [*report.kept, *report.left]
     groups = []
     for name in names:
@@ -127,10 +129,11 @@ def _deletions(report: DrillReport) -> list[str]:
 
 
 def _show(report: DrillReport, state: Store, reporter: Reporter) -> None:
+    shown: tuple[str, ...] = ()
     if report.comparison is not None:
         show_comparison(report.comparison, reporter)
-    shown = set(report.comparison.findings) if report.comparison is not None else set()
-    reporter.warning(*(finding for finding in report.findings if finding not in shown))
+        shown = tuple(report.comparison.findings)
+    reporter.warning(*[finding for finding in report.findings if finding not in shown])
     reporter.note(*(f"kept: {name}" for name in report.kept))
     reporter.note(*(f"to delete what the drill left: {command}" for command in _deletions(report)))
     if report.error is not None:
@@ -209,9 +212,12 @@ def _restore_seconds(report: DrillReport) -> float | None:
 def _differences(compared: AgainstReport | None) -> list[tuple[str, str]]:
     """Return each difference with the partition that has it."""
     found = []
-    for partition in compared.partitions if compared is not None else ():
+    if compared is None:
+        return []
+    for partition in compared.partitions:
         for difference in partition.differences:
-            found.append((f"{partition.topic}-{partition.partition}", difference_text(difference)))
+            text = difference_text(difference)
+            found.append((f"{partition.topic}-{partition.partition}", text))
     return found
 
 
@@ -243,7 +249,9 @@ def _sentence(report: DrillReport) -> str:
 
 
 def _data_note(report: DrillReport) -> str:
-    parts = [f"restore point {report.restore_point}"] if report.restore_point else []
+    parts = []
+    if report.restore_point:
+        parts.append(f"restore point {report.restore_point}")
     if report.data_age is not None:
         parts.append(f"{human_duration(report.data_age)} old when the drill began")
     if report.choice is not None and report.choice.to_time is not None:
@@ -252,11 +260,14 @@ def _data_note(report: DrillReport) -> str:
 
 
 def _groups(compared: AgainstReport) -> list[dict[str, object]]:
+    """Return each group with the number of its offsets, and whether all are where they belong, for the page."""
     results: defaultdict[str, list[bool]] = defaultdict(list)
     for check in compared.groups:
         results[check.source_group].append(check.ok)
-    groups = [{"name": name, "offsets": len(oks), "ok": all(oks)} for name, oks in sorted(results.items())]
-    # Those with a wrong offset come first; sorting keeps the order of the names among the others.
+    groups: list[dict[str, object]] = []
+    for name, oks in sorted(results.items()):
+        groups.append({"name": name, "offsets": len(oks), "ok": all(oks)})
+    # Groups with a wrong offset come first; sorting keeps the order of the names among the others.
     return sorted(groups, key=_is_ok)
 
 
@@ -268,12 +279,13 @@ def _details(report: DrillReport) -> Iterable[tuple[str, str]]:
     yield "drill", report.drill_id
     yield "began", report.started_at
     yield "ended", report.ended_at
-    for name, words in (("verify", "comparing took"), ("clean up", "deleting took")):
-        if name in report.seconds:
-            yield words, human_duration(report.seconds[name])
+    if "verify" in report.seconds:
+        yield "comparing took", human_duration(report.seconds["verify"])
+    if "clean up" in report.seconds:
+        yield "deleting took", human_duration(report.seconds["clean up"])
     yield "archive", report.archive
     yield "archive id", report.archive_id
-    yield "damaged restore points", ", ".join(map(str, report.damaged)) or "none"
+    yield "damaged restore points", ", ".join(str(number) for number in report.damaged) or "none"
     yield "restored into", f"cluster {report.target_cluster_id} at {report.target}"
     yield "as topics and groups", f"{report.prefix}*"
     yield "versions", ", ".join(f"{name} {version}" for name, version in report.versions.items())

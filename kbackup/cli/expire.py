@@ -77,7 +77,9 @@ def command(
     from kbackup.jobs.retention import Expiry, Policy, expire
     from kbackup.jobs.retention import undo as undo_expire
 
-    kept = {name: keep[f"keep_{name}"] or 0 for name in ("last", *_UNITS)}
+    kept = {}
+    for name in ("last", *_UNITS):
+        kept[name] = keep[f"keep_{name}"] or 0
     policy = Policy(**kept, within=keep_within)
     store, lease = archive_store(context), context.config.backup.lease_seconds
     if undo:
@@ -114,6 +116,20 @@ _FATES: Sequence[Column[PointFate]] = (
 """The columns of the plan of an expiration. A restore point that expires has neither reasons nor records."""
 
 
+def _result_line(report: ExpireReport) -> str:
+    if report.expiration is None:
+        verb = "was" if report.confirmed else "is"
+        return f"nothing {verb} to expire"
+    expiring = [point for point in report.restore_points if not point.stays]
+    old = f" (before {report.before})" if report.before else ""
+    what = "expired" if report.confirmed else "would expire"
+    return (
+        f"{what}: {plural(len(expiring), 'restore point')}, "
+        f"{plural(report.records, 'record')} in {plural(report.segments, 'segment')}{old}; "
+        f"{human_size(report.bytes)} can be deleted from {report.deleted_from} on"
+    )
+
+
 def _show(report: ExpireReport, reporter: Reporter) -> None:
     reporter.table(_FATES, report.restore_points)
     for topic in report.spared:
@@ -126,18 +142,7 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
             f"note: flow {flow} has not applied all records ('kbackup mirror status'); to expire them all the same: "
             f"{own_command(add='--ignore-mirrors')}"
         )
-    expiring = [p for p in report.restore_points if not p.stays]
-    done = report.confirmed
-    if report.expiration is not None:
-        old = f" (before {report.before})" if report.before else ""
-        what = "expired" if done else "would expire"
-        reporter.line(
-            f"{what}: {plural(len(expiring), 'restore point')}, "
-            f"{plural(report.records, 'record')} in {plural(report.segments, 'segment')}{old}; "
-            f"{human_size(report.bytes)} can be deleted from {report.deleted_from} on"
-        )
-    else:
-        reporter.line(f"nothing {'was' if done else 'is'} to expire")
+    reporter.line(_result_line(report))
     if report.deleted or report.failed:
         reporter.line(
             f"{plural(report.deleted, 'object')} without a reference deleted: {human_size(report.deleted_bytes)}"
@@ -150,5 +155,5 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
     # A store that refuses deletions refuses thousands: the error that follows counts them all.
     first_failed = list(report.failed.items())[:_FAILED]
     reporter.warning(*(f"{key} can't be deleted: {why}" for key, why in first_failed))
-    if not done:
+    if not report.confirmed:
         reporter.note(f"nothing was changed; to expire, and to delete orphans: {own_command(add='--confirm')}")

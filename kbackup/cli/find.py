@@ -77,15 +77,18 @@ def command(
     assert matches is not None  # noqa: S101 (checked above)
     partitions = list(_partitions(opened.catalogue, address))
     sizes = [to_search(partition, window) for _, partition in partitions]
-    total, nbytes = (sum(size[n] for size in sizes) for n in (0, 1))
-    # an expression has decoded each record, and counted it
+    total = sum(count for count, _ in sizes)
+    nbytes = sum(size for _, size in sizes)
+    # An expression has decoded each record, and counted it.
     decode = decoding if compiled is None else decoding.decode_uncounted
     with (
         context.reporter.progress("searched", records=total, nbytes=nbytes) as progress,
         closing(find(opened.store, partitions, matches, window, progress.advance)) as batches,
     ):
         limited = records.limit_records(batches, request.limit)
-        count = records.print_records(limited, show, decode, partial(progress.hidden, restart=request.whole_lines))
+        # A bar begins at the start of a line: it waits while a format leaves the line open.
+        hidden_bar = partial(progress.hidden, restart=request.whole_lines)
+        count = records.print_records(limited, show, decode, hidden_bar)
     if not count:
         context.reporter.note(f"no match in {plural(total, 'record')} of {plural(len(partitions), 'partition')}")
     records.report_undecoded(decoding, context.reporter)
@@ -108,14 +111,18 @@ def _text(pattern: str | None, regex: bool, ignore_case: bool, parts: tuple[str,
         if regex or ignore_case or parts:
             raise UsageError("--regex, --ignore-case and --in need TEXT", "give TEXT and PLACE with --jq")
         return None
-    text = Pattern(pattern, regex, ignore_case, tuple(p for p in PARTS if not parts or p in parts))
+    searched = tuple(part for part in PARTS if part in parts) if parts else PARTS
+    text = Pattern(pattern, regex, ignore_case, searched)
     text.require()
     return text
 
 
 def _partitions(catalogue: Catalogue, address: TopicAddress | None) -> Iterator[tuple[str, ArchivedPartition]]:
+    """Yield the partitions of an address, or of the archive, each with the name of its topic."""
     if address is not None:
-        yield from ((address.topic, partition) for partition in records.partitions_of(catalogue, address))
+        for partition in records.partitions_of(catalogue, address):
+            yield address.topic, partition
         return
     for topic in catalogue.topics:
-        yield from ((topic.name, partition) for partition in topic.partitions)
+        for partition in topic.partitions:
+            yield topic.name, partition

@@ -88,10 +88,12 @@ def show(context: CommandContext, group: str | None, restore_point: str | None, 
     from kbackup.archive.query.java import is_java_archive
     from kbackup.archive.reader import open_archive
 
-    store, moment = archive_store(context), chosen_moment(restore_point, to_time)
+    store = archive_store(context)
+    moment = chosen_moment(restore_point, to_time)
     try:
         archive = open_archive(store)
     except NoArchiveError:
+        # A folder of the Java tool has no restore points to choose from.
         if moment or not is_java_archive(store):
             raise
         overview = java_groups_overview(store)
@@ -103,8 +105,14 @@ def show(context: CommandContext, group: str | None, restore_point: str | None, 
         return
     shown = _find_group(overview, group)
     show_group(shown, overview, context.reporter)
-    named = {"archive": overview.archive, "restore_point": overview.restore_point}
-    context.reporter.document(named | {"captured_at": overview.captured_at, "group": shown})
+    context.reporter.document(
+        {
+            "archive": overview.archive,
+            "restore_point": overview.restore_point,
+            "captured_at": overview.captured_at,
+            "group": shown,
+        }
+    )
 
 
 def _find_group(overview: GroupsOverview, name: str) -> GroupOverview:
@@ -116,8 +124,9 @@ def _find_group(overview: GroupsOverview, name: str) -> GroupOverview:
             f"group {name} was not captured: {overview.not_carried[name]}",
             "select another restore point with --restore-point",
         )
+    names = [group.group for group in overview.groups]
+    hint = suggest_name(name, names, "run 'kbackup groups show' to list them")
     where = f"restore point {overview.restore_point}" if overview.restore_point else overview.archive
-    hint = suggest_name(name, [g.group for g in overview.groups], "run 'kbackup groups show' to list them")
     raise UsageError(f"there is no group {name} in {where}", hint)
 
 
@@ -238,7 +247,7 @@ def apply(context: CommandContext, same_offsets: bool, restore_point: str | None
 def show_applied(report: GroupsReport, reporter: Reporter) -> None:
     show_results(report.groups, reporter)
     reporter.warning(*report.missing)
-    applied = sum(g.status == "applied" for g in report.groups)
+    applied = sum(group.status == "applied" for group in report.groups)
     reporter.line(f"{plural(applied, 'group')} set, {_as_of(report)}")
     if report.capture:
         reporter.note(f"to undo: kbackup groups undo --restore-id {report.restore_id} {report.capture}")
@@ -302,7 +311,8 @@ def undo(context: CommandContext, number: int | None, confirm: bool, accept_unpr
     from kbackup.archive.restores.journal import RestoreJournal
     from kbackup.jobs.groups.undo import GroupsUndo
 
-    restore_id, restore = named_restore(context), context.config.restore
+    restore_id = named_restore(context)
+    restore = context.config.restore
     cluster = _cluster(context)
     journal = RestoreJournal(state_store(context), restore_id)
     selection = Selection.of(restore.groups, restore.exclude_groups)
@@ -356,6 +366,8 @@ def chosen_moment(restore_point: str | None, to_time: str | None) -> Moment:
 def _prepare(context: CommandContext, same_offsets: bool, moment: Moment) -> tuple[Cluster, Prepared]:
     from kbackup.jobs.groups.job import prepare
 
-    cluster, store = _cluster(context), archive_store(context)
+    cluster = _cluster(context)
+    store = archive_store(context)
     state = state_store(context, store)
-    return cluster, prepare(cluster, store, state, context.config.restore, moment, same_offsets)
+    prepared = prepare(cluster, store, state, context.config.restore, moment, same_offsets)
+    return cluster, prepared

@@ -69,7 +69,8 @@ def _time(answer: str) -> str:
     except ValueError as error:
         raise UsageError(str(error)) from None
     moment = moment_of("the answer", text)
-    return time_text(moment) if moment is not None else text  # "2h ago" would be another one in the next command
+    # "2h ago" would be another time in the next command.
+    return time_text(moment) if moment is not None else text
 
 
 def _point(answer: str) -> str:
@@ -78,10 +79,12 @@ def _point(answer: str) -> str:
 
 def _restore(*words: str, id_: str) -> list[Step]:
     """Return the steps of a restore with these options."""
+    dry_run = ("restore", *words, "--dry-run")
+    restore = ("restore", *words, "--restore-id", id_)
     verify = ("verify", "--against", "target", "--restore-id", id_, "--groups")
     return [
-        Step(("restore", *words, "--dry-run"), "shows the plan and all that would stop it; writes nothing"),
-        Step(("restore", *words, "--restore-id", id_), "restores; if it is interrupted, run the same line again"),
+        Step(dry_run, "shows the plan and all that would stop it; writes nothing"),
+        Step(restore, "restores; if it is interrupted, run the same line again"),
         Step(verify, "compares every record and group with the archive"),
     ]
 
@@ -96,7 +99,9 @@ def _since(topic: str, moment: str, id_: str) -> list[Step]:
 
 
 def _offsets(group: str, moment: str, id_: str) -> list[Step]:
-    words = ("--same-offsets", "--group", group, *(() if moment == "latest" else ("--to-time", moment)))
+    words = ["--same-offsets", "--group", group]
+    if moment != "latest":
+        words += ["--to-time", moment]
     return [
         Step(("groups", "plan", *words), "shows the offsets that it would get; writes nothing"),
         Step(("groups", "apply", *words), "sets them, and prints the command that undoes it"),
@@ -112,8 +117,8 @@ def _cluster(servers: str, settings: str, id_: str) -> list[Step]:
 
 def _poison(address: str, target: str, id_: str) -> list[Step]:
     topic = address.partition(":")[0]
-    words = ("--topic", topic, "--skip", address, "--map", f"{topic}={target or f'{topic}-restored'}")
-    return _restore(*words, id_=id_)
+    new_name = target or f"{topic}-restored"
+    return _restore("--topic", topic, "--skip", address, "--map", f"{topic}={new_name}", id_=id_)
 
 
 def _yes_or_no(answer: str) -> str:
@@ -175,7 +180,8 @@ def run_guide(context: CommandContext) -> int:
         click.echo(f"  {number}  {each.title}")
     number = click.prompt("What happened?", type=click.IntRange(1, len(CASES)), prompt_suffix=" ")
     case = CASES[number - 1]
-    first, second = map(_ask, (case.first, case.second))
+    first = _ask(case.first)
+    second = _ask(case.second)
     word = re.sub("[^A-Za-z0-9]+", "-", first).strip("-") or "restore"
     steps = case.steps(first, second, f"{word[:60]}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     common = _common_words(context)
@@ -204,7 +210,11 @@ def _ask(question: GuidedQuestion) -> str:
 def _common_words(context: CommandContext) -> Words:
     """Return the options that name the archive and the files of the configuration, as this run got them."""
     state = click.get_current_context().ensure_object(FlagValues)
-    named = [setting.path for setting in state.settings]
-    archive = ("--archive", context.archive) if "archive" in named else ()
-    files = (("--config", state.config_file), ("--target-config", state.target_file))
-    return (*archive, *(word for option, file in files if file is not None for word in (option, file)))
+    words: list[str] = []
+    if any(setting.path == "archive" for setting in state.settings):
+        words += ["--archive", context.archive]
+    if state.config_file is not None:
+        words += ["--config", state.config_file]
+    if state.target_file is not None:
+        words += ["--target-config", state.target_file]
+    return tuple(words)

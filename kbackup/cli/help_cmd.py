@@ -28,7 +28,8 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 @click.pass_context
 def help_command(context: click.Context, words: tuple[str, ...]) -> None:
     """Show the help of a command, as COMMAND --help does; without COMMAND, the help of kbackup."""
-    click.echo(_context_of(context.find_root(), words).get_help())
+    asked = _context_of(context.find_root(), words)
+    click.echo(asked.get_help())
 
 
 def _context_of(context: click.Context, words: tuple[str, ...]) -> click.Context:
@@ -38,7 +39,8 @@ def _context_of(context: click.Context, words: tuple[str, ...]) -> click.Context
             path = context.command_path
             raise UsageError(f"{path} has no command {word}", f"run 'kbackup help {path.partition(' ')[2]}'")
         _, help_command, _ = context.command.resolve_command(context, [word])
-        if help_command is None:  # while a shell completes, click returns None instead of an error
+        if help_command is None:
+            # While a shell completes a word, click returns None instead of an error.
             break
         context = click.Context(help_command, info_name=word, parent=context)
     return context

@@ -13,8 +13,15 @@ from kbackup.archive.catalog.points import PointOverview, list_points
 from kbackup.archive.catalog.tables import fetch
 from kbackup.archive.lease import describe, holder
 from kbackup.archive.query.java import is_java_archive
-from kbackup.archive.query.overview import ArchiveOverview, GroupPosition, PartitionOverview, Sums, TopicOverview
-from kbackup.archive.reader import open_archive
+from kbackup.archive.query.overview import (
+    ArchiveOverview,
+    GroupPosition,
+    PartitionOverview,
+    SchemasOverview,
+    Sums,
+    TopicOverview,
+)
+from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.completion import archived
 from kbackup.cli.common.options import archive_command, bucket_options, cache_option, count_option, state_options
@@ -25,6 +32,7 @@ from kbackup.cli.common.window import show_window
 from kbackup.cli.unlock import lease_fields
 from kbackup.config.windows import moment_of
 from kbackup.errors import NoArchiveError, UsageError, suggest_name
+from kbackup.store import Store
 from kbackup.util.text import human_size, plural
 from kbackup.util.times import human_time
 
@@ -66,16 +74,9 @@ _POINT_COLUMNS: Sequence[Column[PointOverview]] = (
 )
 def list_command(context: CommandContext, label: str | None) -> None:
     """List an archive's restore points, and who is writing to it."""
-    store, reporter = cached_archive_store(context), context.reporter
-    try:
-        archive = open_archive(store)
-    except NoArchiveError:
-        if is_java_archive(store):
-            raise NoArchiveError(
-                f"the folder of the Java tool at {store.url} has no restore points",
-                "run 'kbackup info' to show its content, or 'kbackup restore' to restore it",
-            ) from None
-        raise
+    reporter = context.reporter
+    store = cached_archive_store(context)
+    archive = _archive_with_points(store)
     state = archive.state
     if label is not None and label not in state.labels:
         hint = suggest_name(label, state.labels, "run 'kbackup list' to see all labels")
@@ -84,8 +85,11 @@ def list_command(context: CommandContext, label: str | None) -> None:
     with ThreadPoolExecutor() as pool:
         holding = pool.submit(holder, store)
         fetch(state.points, state.incarnations, state.losses, state.past)
-    points = [p for p in list_points(archive.state) if label is None or label in p.labels]
-    lease, expired = holding.result(), state.expired
+    points = list_points(archive.state)
+    if label is not None:
+        points = [point for point in points if label in point.labels]
+    lease = holding.result()
+    expired = state.expired
     reporter.table(_POINT_COLUMNS, points)
     for name, number in state.labels.items():
         if not is_label(name):
@@ -97,8 +101,28 @@ def list_command(context: CommandContext, label: str | None) -> None:
         reporter.note(f"{plural(expired, 'restore point')} expired or lost; see 'kbackup log'")
     if lease is not None:
         reporter.note(f"locked by {describe(lease)}")
-    document = {"archive": store.url, "archive_id": archive.info.id, "restore_points": points}
-    reporter.document(document | {"let_go": expired, "held_by": lease_fields(lease)})
+    reporter.document(
+        {
+            "archive": store.url,
+            "archive_id": archive.info.id,
+            "restore_points": points,
+            "let_go": expired,
+            "held_by": lease_fields(lease),
+        }
+    )
+
+
+def _archive_with_points(store: Store) -> Archive:
+    """Open the archive at a store. Raises `NoArchiveError` for a folder of the Java tool."""
+    try:
+        return open_archive(store)
+    except NoArchiveError:
+        if is_java_archive(store):
+            raise NoArchiveError(
+                f"the folder of the Java tool at {store.url} has no restore points",
+                "run 'kbackup info' to show its content, or 'kbackup restore' to restore it",
+            ) from None
+        raise
 
 
 @click.command("info", epilog="Example: kbackup info orders")
@@ -126,11 +150,7 @@ def command(context: CommandContext, topic: str | None, restore_point: str, to_t
         _show_archive(archived, context.reporter, bound)
         context.reporter.document(archived)
         return
-    shown = next((each for each in archived.topics if each.name == topic), None)
-    if shown is None:
-        hint = suggest_name(topic, [t.name for t in archived.topics], "run 'kbackup info' to list them")
-        where = f"restore point {archived.restore_point}" if archived.restore_point else archived.archive
-        raise UsageError(f"there is no topic {topic} in {where}", hint)
+    shown = _topic_named(archived, topic)
     _show_topic(shown, context.reporter, bound)
     document: dict[str, object] = {"archive": archived.archive, "restore_point": archived.restore_point, "topic": shown}
     if archived.choice is not None:
@@ -138,40 +158,23 @@ def command(context: CommandContext, topic: str | None, restore_point: str, to_t
     context.reporter.document(document)
 
 
+def _topic_named(archived: ArchiveOverview, name: str) -> TopicOverview:
+    for topic in archived.topics:
+        if topic.name == name:
+            return topic
+    names = [topic.name for topic in archived.topics]
+    hint = suggest_name(name, names, "run 'kbackup info' to list them")
+    where = f"restore point {archived.restore_point}" if archived.restore_point else archived.archive
+    raise UsageError(f"there is no topic {name} in {where}", hint)
+
+
 def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = False) -> None:
-    fields: list[tuple[str, Cell]] = [("archive", archived.archive), ("id", archived.archive_id)]
-    if archived.restore_point is None:
-        fields[1] = ("written by", "the Java tool kafka-backup")
-    elif archived.committed_at and archived.oldest is not None and archived.newest is not None:
-        fields += [
-            ("shown", f"restore point {archived.restore_point} of {_dated(archived.committed_at)}"),
-            ("restore points", archived.restore_points),
-            ("oldest", f"{archived.oldest.number} of {_dated(archived.oldest.committed_at)}"),
-            ("newest", f"{archived.newest.number} of {_dated(archived.newest.committed_at)}"),
-        ]
-    if archived.let_go:
-        fields.append(("expired or lost", plural(archived.let_go, "restore point")))
+    fields = _head_fields(archived)
     fields += _sum_fields(archived.sums, bound)
     fields.append(("groups", ", ".join(archived.groups) or "none"))
-    if archived.restore_point is not None:
-        from kbackup.metadata.entities import PARTS
-
-        settings = archived.settings
-        parts = [f"{part.label} {settings[part.name]:,}" for part in PARTS if settings.get(part.name)]
-        lacking = [each.what for each in archived.not_carried if each.reason != "not there"]
-        fields.append(("settings", ", ".join(parts) or "none"))
-        if lacking:
-            fields.append(("not captured", ", ".join(lacking)))
-    if (transactions := archived.transactions) is not None:
-        how = "whole" if transactions.whole else f"in part: {transactions.why}"
-        fields.append(("transactions", how))
-    if archived.schemas is not None:
-        of = archived.schemas
-        unknown = f"; {plural(len(of.unknown), 'id')} of records without a schema" if of.unknown else ""
-        uncovered = f"; {plural(len(of.uncovered), 'use')} of schemas not mapped" if of.uncovered else ""
-        counts = f"{plural(of.subjects, 'subject')}, {plural(of.versions, 'version')}"
-        fields.append(("schemas", f"{counts} of {of.captured_at}{unknown}{uncovered}"))
-    if deleted := sum(t.deleted_records for t in archived.topics):
+    fields += _metadata_fields(archived)
+    deleted = sum(topic.deleted_records for topic in archived.topics)
+    if deleted:
         fields.append(_deleted_field(deleted))
     reporter.fields(fields)
     reporter.line()
@@ -189,6 +192,64 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = F
     reporter.warning(*archived.warnings)
 
 
+def _head_fields(archived: ArchiveOverview) -> list[tuple[str, Cell]]:
+    """Return which archive is shown, and which of its restore points."""
+    fields: list[tuple[str, Cell]] = [("archive", archived.archive)]
+    if archived.restore_point is None:
+        fields.append(("written by", "the Java tool kafka-backup"))
+    else:
+        fields.append(("id", archived.archive_id))
+        fields += _point_fields(archived)
+    if archived.let_go:
+        fields.append(("expired or lost", plural(archived.let_go, "restore point")))
+    return fields
+
+
+def _point_fields(archived: ArchiveOverview) -> list[tuple[str, Cell]]:
+    oldest, newest = archived.oldest, archived.newest
+    if not archived.committed_at or oldest is None or newest is None:
+        return []
+    return [
+        ("shown", f"restore point {archived.restore_point} of {_dated(archived.committed_at)}"),
+        ("restore points", archived.restore_points),
+        ("oldest", f"{oldest.number} of {_dated(oldest.committed_at)}"),
+        ("newest", f"{newest.number} of {_dated(newest.committed_at)}"),
+    ]
+
+
+def _metadata_fields(archived: ArchiveOverview) -> list[tuple[str, Cell]]:
+    """Return what the restore point holds besides records: settings, transactions, schemas."""
+    from kbackup.metadata.entities import PARTS
+
+    fields: list[tuple[str, Cell]] = []
+    if archived.restore_point is not None:
+        counts = []
+        for part in PARTS:
+            count = archived.settings.get(part.name)
+            if count:
+                counts.append(f"{part.label} {count:,}")
+        fields.append(("settings", ", ".join(counts) or "none"))
+        lacking = [each.what for each in archived.not_carried if each.reason != "not there"]
+        if lacking:
+            fields.append(("not captured", ", ".join(lacking)))
+    transactions = archived.transactions
+    if transactions is not None:
+        how = "whole" if transactions.whole else f"in part: {transactions.why}"
+        fields.append(("transactions", how))
+    if archived.schemas is not None:
+        fields.append(("schemas", _schemas_text(archived.schemas)))
+    return fields
+
+
+def _schemas_text(schemas: SchemasOverview) -> str:
+    text = f"{plural(schemas.subjects, 'subject')}, {plural(schemas.versions, 'version')} of {schemas.captured_at}"
+    if schemas.unknown:
+        text += f"; {plural(len(schemas.unknown), 'id')} of records without a schema"
+    if schemas.uncovered:
+        text += f"; {plural(len(schemas.uncovered), 'use')} of schemas not mapped"
+    return text
+
+
 def _deleted_field(records: int) -> tuple[str, Cell]:
     return ("left out", f"{plural(records, 'record')} by restores: their keys were deleted at the source")
 
@@ -200,10 +261,12 @@ def _dated(moment: str) -> str:
 def _show_topic(topic: TopicOverview, reporter: Reporter, bound: bool = False) -> None:
     fields: list[tuple[str, Cell]] = [("topic", topic.name), ("state", topic.state)]
     if topic.as_of:
-        fields += [("as of restore point", topic.as_of), ("incarnation", topic.incarnation)]
+        fields.append(("as of restore point", topic.as_of))
+        fields.append(("incarnation", topic.incarnation))
     if topic.configs is not None:
         configs = ", ".join(f"{name}={value}" for name, value in topic.configs.items())
-        fields += [("replication factor", topic.replication_factor), ("configs", configs or "none")]
+        fields.append(("replication factor", topic.replication_factor))
+        fields.append(("configs", configs or "none"))
     fields += _sum_fields(topic.sums, bound)
     if topic.deleted_records:
         fields.append(_deleted_field(topic.deleted_records))
@@ -256,9 +319,10 @@ def _sum_fields(sums: Sums, bound: bool) -> list[tuple[str, Cell]]:
     """Return the sums of an archive or a topic as fields. `bound` says that records and bytes are upper bounds."""
     most = "at most " if bound else ""
     stored = f"{human_size(sums.stored_bytes)} stored in {sums.segments:,} segments"
-    times = f"{human_time(sums.min_timestamp)} to {human_time(sums.max_timestamp)}"
-    if sums.min_timestamp is None:
-        times = "not known without reading the records"
+    # A folder of the Java tool has no times of its segments.
+    times = "not known without reading the records"
+    if sums.min_timestamp is not None:
+        times = f"{human_time(sums.min_timestamp)} to {human_time(sums.max_timestamp)}"
     fields: list[tuple[str, Cell]] = [
         ("records", f"{most}{sums.records:,}"),
         ("bytes", f"{most}{human_size(sums.bytes)}, {stored}"),

@@ -75,7 +75,8 @@ def show(context: CommandContext) -> int:
     context.reporter.warning(*(str(each) for each in skipped))
     context.reporter.warning(*(f"{conflict.message}: {conflict.hint}" for conflict in conflicts))
     context.reporter.table(_KEY_FILES, files)
-    paths, messages = [each.path for each in skipped], [conflict.message for conflict in conflicts]
+    paths = [each.path for each in skipped]
+    messages = [conflict.message for conflict in conflicts]
     context.reporter.document({"archive": store.url, "files": files, "skipped": paths, "conflicts": messages})
     return CorruptError.exit_code if conflicts else EXIT_OK
 
@@ -109,7 +110,15 @@ def rotate(context: CommandContext, new: str) -> int:
         f"{plural(done.keys, 'data key')} of {store.url} under key {done.kek} now, in {done.file}; "
         f"{plural(len(done.removed), 'file')} removed"
     )
-    made = {"archive": store.url, "key": done.kek, "data_keys": done.keys, "file": done.file, "removed": done.removed}
-    left, skipped = [failed.key for failed in done.undeleted], [each.path for each in done.skipped]
-    context.reporter.document(made | {"left": left, "skipped": skipped})
+    context.reporter.document(
+        {
+            "archive": store.url,
+            "key": done.kek,
+            "data_keys": done.keys,
+            "file": done.file,
+            "removed": done.removed,
+            "left": [failed.key for failed in done.undeleted],
+            "skipped": [each.path for each in done.skipped],
+        }
+    )
     return EXIT_LOSS if done.undeleted else EXIT_OK

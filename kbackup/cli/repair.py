@@ -14,7 +14,7 @@ from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 from kbackup.jobs.adopt import adopt
 from kbackup.jobs.repair import RepairReport, repair
-from kbackup.util.text import human_duration, plural
+from kbackup.util.text import human_total, plural
 
 _MENDED = 20  # files that are named
 
@@ -63,13 +63,13 @@ def _show(report: RepairReport, reporter: Reporter) -> int:
     """Print a report, and return the exit code."""
     done = report.confirmed
     for each in report.mended[:_MENDED]:
-        reporter.line(f"{each.file}: {each.what if done else 'is to be ' + each.what}")
+        what = each.what if done else f"is to be {each.what}"
+        reporter.line(f"{each.file}: {what}")
     if len(report.mended) > _MENDED:
         reporter.line(f"and {plural(len(report.mended) - _MENDED, 'more file')}")
     reporter.warning(*(f"loss: {loss}" for loss in report.losses))
     reporter.warning(*report.warnings)
-    duration = human_duration(sum(report.seconds.values()))
-    reporter.line(f"{report.archive}: {_summary(report)}; {duration}")
+    reporter.line(f"{report.archive}: {_summary(report)}; {human_total(report.seconds)}")
     if not report.read_data:
         reporter.note(
             f"segments were compared by size; to read each one and compare checksums: {own_command(add='--read-data')}"
@@ -89,11 +89,15 @@ def _summary(report: RepairReport) -> str:
     if report.lost:
         parts.append(f"{plural(len(report.lost), 'restore point')} lost: {_numbers(report.lost)}")
     if report.new_point is not None:
-        of = f" of {report.records:,} records in {plural(report.segments, 'whole segment')}" if report.segments else ""
         result = "made" if report.confirmed else "to be made"
-        parts.append(f"restore point {report.new_point} {result}{of}")
-    if report.losses:
-        parts.append("1 loss" if len(report.losses) == 1 else f"{len(report.losses):,} losses")
+        new = f"restore point {report.new_point} {result}"
+        if report.segments:
+            new += f" of {report.records:,} records in {plural(report.segments, 'whole segment')}"
+        parts.append(new)
+    if len(report.losses) == 1:
+        parts.append("1 loss")
+    elif report.losses:
+        parts.append(f"{len(report.losses):,} losses")
     if report.mended:
         result = "mended" if report.confirmed else "to be mended"
         parts.append(f"{plural(len(report.mended), 'file')} {result}")
@@ -101,4 +105,4 @@ def _summary(report: RepairReport) -> str:
 
 
 def _numbers(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
+    return ", ".join(str(number) for number in numbers)

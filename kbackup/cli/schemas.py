@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kbackup.jobs.schemas.documents import RestoredSchema, SchemaMap
     from kbackup.jobs.schemas.plan import PlannedSchema, SchemaPlan, SubjectOverview
     from kbackup.jobs.schemas.undo import SchemasUndone
-    from kbackup.schemas.base import SchemaVersion
+    from kbackup.schemas.base import SchemaVersion, SubjectSettings
 
 
 @click.group("schemas", cls=InOrder, epilog="Example: kbackup schemas show")
@@ -60,7 +60,7 @@ _target_options = options(
 
 
 class _Point(NamedTuple):
-    """`head` is what each document begins with."""
+    """A restore point with its schemas. `head` is what the document of each command begins with."""
 
     manifest: Manifest
     schemas: Schemas
@@ -79,8 +79,14 @@ def _point(context: CommandContext, restore_point: str | None, to_time: str | No
             f"restore point {manifest.number} has no schemas",
             "set schema_registry.url for backups, or select another one with --restore-point",
         )
-    head = {"archive": archive.store.url, "restore_point": manifest.number, "registry": schemas.registry}
-    return _Point(manifest, schemas, head | {"captured_at": schemas.captured_at, "kept": schemas.kept})
+    head = {
+        "archive": archive.store.url,
+        "restore_point": manifest.number,
+        "registry": schemas.registry,
+        "captured_at": schemas.captured_at,
+        "kept": schemas.kept,
+    }
+    return _Point(manifest, schemas, head)
 
 
 # Show.
@@ -118,16 +124,18 @@ def show(context: CommandContext, subject: str | None, restore_point: str | None
     from kbackup.archive.schemas import SchemaIndex
     from kbackup.archive.uncovered_schemas import uncovered
     from kbackup.jobs.schemas.plan import ids_of_records, subjects_of
-    from kbackup.schemas.base import SubjectSettings
 
-    point, reporter = _point(context, restore_point, to_time), context.reporter
+    reporter = context.reporter
+    point = _point(context, restore_point, to_time)
     found = subjects_of(point.schemas, point.manifest.topics)
-    head: list[tuple[str, Cell]] = [(name.replace("_", " "), value) for name, value in point.head.items()]
+    head: list[tuple[str, Cell]] = []
+    for name, value in point.head.items():
+        head.append((name.replace("_", " "), value))
     if subject is None:
         reporter.fields(head)
         reporter.line()
         reporter.table(_SUBJECTS, found)
-        lost = ids_of_records(point.manifest.topics, SchemaIndex(point.schemas))[1]
+        _, lost = ids_of_records(point.manifest.topics, SchemaIndex(point.schemas))
         not_mapped = uncovered(point.manifest.topics, point.schemas)
         reporter.warning(*lost, *not_mapped)
         reporter.document(point.head | {"subjects": found, "lost": lost, "uncovered": not_mapped})
@@ -136,27 +144,42 @@ def show(context: CommandContext, subject: str | None, restore_point: str | None
     if subject not in topics:
         hint = suggest_name(subject, topics, "run 'kbackup schemas show' to list them")
         raise UsageError(f"there is no subject {subject} in restore point {point.manifest.number}", hint)
-    versions = [v for v in point.schemas.versions if v.subject == subject]
-    settings = next((s for s in point.schemas.settings if s.subject == subject), SubjectSettings(subject=subject))
-    values = {**(settings.config or {}), "mode": settings.mode}
+    versions = [version for version in point.schemas.versions if version.subject == subject]
+    settings = _settings_of(subject, point.schemas)
     reporter.fields([*head, ("subject", subject), ("topics", _few(topics[subject]))])
-    reporter.fields((name, str(value)) for name, value in values.items() if value is not None)
-    for v in versions:
-        show_version(v, reporter)
-    told = {"subject": subject, "topics": topics[subject], "settings": settings, "versions": versions}
-    reporter.document(point.head | told)
+    reporter.fields(_setting_fields(settings))
+    for version in versions:
+        show_version(version, reporter)
+    of_subject = {"subject": subject, "topics": topics[subject], "settings": settings, "versions": versions}
+    reporter.document(point.head | of_subject)
 
 
-def show_version(v: SchemaVersion, reporter: Reporter) -> None:
+def _settings_of(subject: str, schemas: Schemas) -> SubjectSettings:
+    """Return the settings of a subject, which are empty if it has none of its own."""
+    from kbackup.schemas.base import SubjectSettings
+
+    for settings in schemas.settings:
+        if settings.subject == subject:
+            return settings
+    return SubjectSettings(subject=subject)
+
+
+def _setting_fields(settings: SubjectSettings) -> list[tuple[str, Cell]]:
+    values = {**(settings.config or {}), "mode": settings.mode}
+    return [(name, str(value)) for name, value in values.items() if value is not None]
+
+
+def show_version(version: SchemaVersion, reporter: Reporter) -> None:
     reporter.line()
-    facts = [f"version {v.version}", f"id {v.id}", v.type, v.state]
-    if v.guid:
-        facts.append(v.guid)
+    facts = [f"version {version.version}", f"id {version.id}", version.type, version.state]
+    if version.guid:
+        facts.append(version.guid)
     reporter.line(", ".join(facts))
-    for r in v.references:
-        reporter.line(f"  {r.name} is {r.subject} version {r.version}")
-    text = v.schema
-    if v.type != "PROTOBUF":
+    for reference in version.references:
+        reporter.line(f"  {reference.name} is {reference.subject} version {reference.version}")
+    text = version.schema
+    if version.type != "PROTOBUF":
+        # Avro and JSON Schema are JSON; a text that is not, or is too deep, is shown as it is.
         with suppress(msgspec.DecodeError, RecursionError):
             text = msgspec.json.format(text, indent=2)
     for line in text.splitlines():
@@ -191,13 +214,13 @@ def diff(context: CommandContext, a: str, b: str, exit_code: bool) -> int:
         if name not in ("source", "target"):
             return _point(context, name).schemas
         section = "schema_registry" if name == "source" else "target_schema_registry"
-        return capture_schemas(open_registry(context.config.section(section), section), (), None, "all")
+        registry = open_registry(context.config.section(section), section)
+        return capture_schemas(registry, (), None, "all")
 
     def name_of(side: str) -> str:
         return f"{side} registry" if side in ("source", "target") else f"restore point {side}"
 
-    old, new = schemas(a), schemas(b)
-    differences = diff_schemas(name_of(a), name_of(b), old, new)
+    differences = diff_schemas(name_of(a), name_of(b), schemas(a), schemas(b))
     show_diff(differences, context.reporter)
     context.reporter.document(differences)
     return EXIT_LOSS if exit_code and not differences.same else EXIT_OK
@@ -242,7 +265,8 @@ def export(context: CommandContext, directory: Path, restore_point: str | None, 
         with Folder.at(directory) as folder:
             for path, data in export_files(point.schemas):
                 subject, name = path.split("/")
-                with suppress(FileExistsError):  # it has the subject's other versions
+                # The folder is there if the subject has several versions.
+                with suppress(FileExistsError):
                     folder.mkdir(subject, 0o777)
                 with folder.folder(subject) as of_subject:
                     _write_new(of_subject, name, data)
@@ -261,18 +285,35 @@ def _write_new(folder: Folder, name: str, data: bytes) -> None:
 
 def export_files(schemas: Schemas) -> Iterator[tuple[str, bytes]]:
     """Yield a relative path of two plain names, and the text, of each version."""
-    folders, used = dict[str, str](), {"schemas.json"}
-    for v in schemas.versions:
-        if v.subject not in folders:
-            name = quote(v.subject, safe=" ,;@=+")
-            name = f"%2E{name[1:]}" if name.startswith(".") else name or "%"
-            if len(name) > 150 or name.lower() in used:  # a file system may not tell cases apart
-                name = f"{name[:150]}-{hashlib.sha256(v.subject.encode()).hexdigest()[:16]}"
-            used.add(name.lower())
-            folders[v.subject] = name
-        kind = {"AVRO": "avsc", "PROTOBUF": "proto", "JSON": "json"}.get(v.type, "txt")
-        gone = f"-id{v.id}" if v.state == "gone" else ""
-        yield f"{folders[v.subject]}/v{v.version}{gone}.{kind}", v.schema.encode()
+    folders: dict[str, str] = {}
+    used = {"schemas.json"}
+    for version in schemas.versions:
+        subject = version.subject
+        if subject not in folders:
+            folders[subject] = _folder_name(subject, used)
+            used.add(folders[subject].lower())
+        kind = _FILE_KINDS.get(version.type, "txt")
+        # A version that was deleted may have the number of a later one: the id tells them apart.
+        gone = f"-id{version.id}" if version.state == "gone" else ""
+        yield f"{folders[subject]}/v{version.version}{gone}.{kind}", version.schema.encode()
+
+
+def _folder_name(subject: str, used: Collection[str]) -> str:
+    """Return the name of a subject's folder. `used` are the names of other folders, in lower case."""
+    name = quote(subject, safe=" ,;@=+")
+    if name.startswith("."):
+        # The name could be "." or "..", or be hidden.
+        name = f"%2E{name[1:]}"
+    elif not name:
+        name = "%"
+    # File systems have names of up to 255 bytes, and may not tell upper case from lower case.
+    if len(name) > 150 or name.lower() in used:
+        digest = hashlib.sha256(subject.encode()).hexdigest()
+        name = f"{name[:150]}-{digest[:16]}"
+    return name
+
+
+_FILE_KINDS = {"AVRO": "avsc", "PROTOBUF": "proto", "JSON": "json"}
 
 
 # Restore and undo.
@@ -309,11 +350,13 @@ def restore(
     if given.schemas == "none":
         raise UsageError("--schemas none restores nothing", "give same or map")
     registry = open_registry(context.config.target_schema_registry)
-    point, mode = _point(context, restore_point, to_time), given.schemas or "same"
-    selection, names = Selection.of(subjects, ()), {v.subject for v in point.schemas.versions}
+    point = _point(context, restore_point, to_time)
+    selection = Selection.of(subjects, ())
+    names = {version.subject for version in point.schemas.versions}
     where = f"in restore point {point.manifest.number}"
     check_selection(selection, "subject", names, where, "see 'kbackup schemas show'")
     carried = carried_versions(point.manifest.topics, SchemaIndex(point.schemas))
+    mode = given.schemas or "same"
     plan = prepare_schemas(registry, point.schemas, carried, mode, given.subject_prefix, selection)
     if dry_run:
         show_plan(plan, context.reporter)
@@ -323,7 +366,8 @@ def restore(
     restore_id = given.restore_id or f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
     if not plan.problems:
         context.reporter.note(f"restore {restore_id}")
-    done = apply_schemas(registry, RestoreJournal(state_store(context), restore_id), plan)
+    journal = RestoreJournal(state_store(context), restore_id)
+    done = apply_schemas(registry, journal, plan)
     show_restored(done, plan, context.reporter)
     context.reporter.document(done)
     return EXIT_LOSS if done.not_set else EXIT_OK
@@ -345,7 +389,10 @@ def show_plan(plan: SchemaPlan, reporter: Reporter) -> None:
     from kbackup.jobs.schemas.plan import settings_words
 
     reporter.table(_STEPS, plan.steps)
-    reporter.note(*(f"to set: {settings_words(s)} of {s.subject or 'all subjects'}" for s in plan.after), *plan.notes)
+    for settings in plan.after:
+        whose = settings.subject or "all subjects"
+        reporter.note(f"to set: {settings_words(settings)} of {whose}")
+    reporter.note(*plan.notes)
     reporter.line(f"nothing was written; {plural(len(plan.created), 'version')} to create")
 
 

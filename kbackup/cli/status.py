@@ -51,7 +51,9 @@ def _status(context: CommandContext) -> int:
     context.reporter.line(f"{status.level}: {status.archive}: {summary(status)}")
     for finding in status.findings:
         context.reporter.line(f"{finding.level}: {finding.message}; run: {finding.command}")
-    context.reporter.summary = "; ".join(f.message for f in status.findings) or context.reporter.summary
+    if status.findings:
+        # The last line is the summary of a notification, which is to name all findings.
+        context.reporter.summary = "; ".join(finding.message for finding in status.findings)
     context.reporter.document(status)
     if any(f.subject == "damage" and f.level == "critical" for f in status.findings):
         return CorruptError.exit_code
@@ -61,7 +63,8 @@ def _status(context: CommandContext) -> int:
 @pass_command_context
 def _nagios(context: CommandContext) -> int:
     status = _read(context)
-    text = "; ".join(f"{f.message} (run: {f.command})" for f in status.findings) or summary(status)
+    findings = [f"{finding.message} (run: {finding.command})" for finding in status.findings]
+    text = "; ".join(findings) or summary(status)
     figures = [f"losses={status.losses}", f"damaged_points={status.damaged_points}"]
     if status.newest is not None:
         figures.insert(0, f"age={status.newest.age_seconds:.0f}s;;{status.max_age_seconds:.0f};0")
@@ -73,7 +76,8 @@ def _nagios(context: CommandContext) -> int:
 
 def _one_line(text: str) -> str:
     """Return text of others as a plugin may print it: `|` begins its figures, and a monitor's page shows the rest."""
-    return printable(" ".join(text.split())).replace("|", "/")
+    in_one_line = " ".join(text.split())
+    return printable(in_one_line).replace("|", "/")
 
 
 def _read(context: CommandContext) -> ArchiveStatus:

@@ -33,8 +33,9 @@ def command(context: CommandContext, yes: bool, force: bool) -> None:
     """
     store, reporter = archive_store(context), context.reporter
     seen = inspect_lease(store)
-    document: dict[str, object] = {"archive": store.url, "state": seen.state if seen else "none"}
-    document["lease"] = lease_fields(seen.lease if seen else None)
+    state = seen.state if seen is not None else "none"
+    lease = seen.lease if seen is not None else None
+    document: dict[str, object] = {"archive": store.url, "state": state, "lease": lease_fields(lease)}
     if seen is None or seen.state == "released":
         reporter.line(f"archive {store.url}: nobody holds the lease")
         reporter.document(document | {"broken": False, "free_at": None})
@@ -59,5 +60,12 @@ def _ask(effect: str) -> None:
 
 def lease_fields(lease: Lease | None) -> dict[str, str | int] | None:
     """Return a lease as `--json` prints it."""
-    names = ("command", "host", "pid", "acquired_at", "expires_at")
-    return None if lease is None else {name: getattr(lease, name) for name in names}
+    if lease is None:
+        return None
+    return {
+        "command": lease.command,
+        "host": lease.host,
+        "pid": lease.pid,
+        "acquired_at": lease.acquired_at,
+        "expires_at": lease.expires_at,
+    }

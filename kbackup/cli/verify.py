@@ -25,7 +25,7 @@ from kbackup.cli.common.tables import Column
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError, UsageError
 from kbackup.jobs.verify import VerifyReport, count_verification
 from kbackup.library import run_verify
-from kbackup.util.text import human_duration, human_size, plural
+from kbackup.util.text import human_size, human_total, plural
 
 if TYPE_CHECKING:
     from kbackup.jobs.compare.report import AgainstReport, ComparedTopic, Difference
@@ -87,7 +87,8 @@ def command(
             raise UsageError("--quick reads no records", "leave it out with --against")
         return _against(context, restore_point, against, groups, exact, show)
     settings = click.get_current_context().ensure_object(FlagValues).settings
-    if groups or exact or any(s.path.startswith("restore.") and s.origin.name != "--set" for s in settings):
+    has_restore_options = any(s.path.startswith("restore.") and s.origin.name != "--set" for s in settings)
+    if groups or exact or has_restore_options:
         raise UsageError("options of a comparison need --against", "give --against target or source")
 
     def unrecorded(error: KbackupError) -> None:
@@ -110,15 +111,19 @@ def _show(report: VerifyReport, reporter: Reporter) -> None:
         reporter.note(f"note: {note.file}: {note.what}{size}")
     if report.orphan_bytes:
         reporter.note(f"note: {human_size(report.orphan_bytes)} in all belong to no restore point")
-    if report.restore_points and any(finding.hint != USE_NEWER for finding in report.findings):
+    is_damaged = any(finding.hint != USE_NEWER for finding in report.findings)
+    if report.restore_points and is_damaged:
         reporter.note("take the objects from a copy; to see what can be mended without: kbackup repair")
-    points = f"{plural(len(report.restore_points), 'restore point')}, " if report.restore_points else ""
-    read = "records not read"
+    checked = []
+    if report.restore_points:
+        checked.append(plural(len(report.restore_points), "restore point"))
+    checked.append(plural(report.segments, "segment"))
     if report.deep:
-        read = f"{plural(report.read_records, 'record')} read back, {human_size(report.read_bytes)}"
+        checked.append(f"{plural(report.read_records, 'record')} read back, {human_size(report.read_bytes)}")
+    else:
+        checked.append("records not read")
     findings = plural(len(report.findings), "finding")
-    duration = human_duration(sum(report.seconds.values()))
-    reporter.line(f"{report.archive}: {findings}; {points}{plural(report.segments, 'segment')}, {read}; {duration}")
+    reporter.line(f"{report.archive}: {findings}; {', '.join(checked)}; {human_total(report.seconds)}")
     reporter.document(report)
 
 
@@ -142,8 +147,10 @@ def _against(
         from kbackup.jobs.compare.report import count_comparison
 
         request = CompareRequest(against, options, groups, exact, show)
-        cluster = config.source if against == "source" else config.target
-        registry = config.schema_registry if against == "source" else config.target_schema_registry
+        if against == "source":
+            cluster, registry = config.source, config.schema_registry
+        else:
+            cluster, registry = config.target, config.target_schema_registry
         report = verify_against(request, cluster, store, state_store(context, store), session, shown, registry)
     count_comparison(report)
     show_comparison(report, reporter)
@@ -176,25 +183,34 @@ def show_comparison(report: AgainstReport, reporter: Reporter) -> None:
             reporter.line(f"{compared.target}-{compared.partition}: {difference_text(difference)}")
     reporter.note(*(f"note: {note}" for note in report.notes))
     reporter.warning(*report.findings)
-    groups = f", {plural(len(report.groups), 'group offset')}" if report.groups else ""
-    result = plural(len(report.findings), "finding") if report.findings else "no difference"
+    result = "no difference"
+    if report.findings:
+        result = plural(len(report.findings), "finding")
+    compared_amounts = [plural(report.records, "record"), human_size(report.bytes)]
+    if report.groups:
+        compared_amounts.append(plural(len(report.groups), "group offset"))
     reporter.line(
         f"{report.archive} against the {report.against} cluster {report.cluster_id}: {result}; "
-        f"{plural(report.records, 'record')}, {human_size(report.bytes)}{groups}; "
-        f"{human_duration(sum(report.seconds.values()))}"
+        f"{', '.join(compared_amounts)}; {human_total(report.seconds)}"
     )
 
 
 def difference_text(each: Difference) -> str:
     """Return a difference as text: 'value differs: source offset 12, target offset 14'."""
-    offsets = [f"source offset {each.source}"] if each.source is not None else []
-    offsets += [f"target offset {each.target}"] if each.target is not None else []
+    offsets = []
+    if each.source is not None:
+        offsets.append(f"source offset {each.source}")
+    if each.target is not None:
+        offsets.append(f"target offset {each.target}")
+    places = ", ".join(offsets)
     if each.what == ("place",):
-        expected = f", which should be {each.expected}" if each.expected is not None else ", which the map doesn't have"
-        return f"elsewhere: {', '.join(offsets)}{expected}"
-    many = f"{each.count:,} records from " if each.count > 1 else ""
+        if each.expected is None:
+            return f"elsewhere: {places}, which the map doesn't have"
+        return f"elsewhere: {places}, which should be {each.expected}"
     if each.what[0] in ("missing", "extra"):
+        many = f"{each.count:,} records from " if each.count > 1 else ""
         return f"{each.what[0]}: {many}{offsets[0]}"
     if each.what == ("order",):
-        return f"in another order: {', '.join(offsets)}"
-    return f"{' and '.join(each.what)} differ{'s' if len(each.what) == 1 else ''}: {', '.join(offsets)}"
+        return f"in another order: {places}"
+    verb = "differs" if len(each.what) == 1 else "differ"
+    return f"{' and '.join(each.what)} {verb}: {places}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -92,6 +92,11 @@ def human_count(number: float) -> str:
         if abs(number) < limit:
             return f"{number / divisor:.1f}{unit}"
     raise ValueError(f"{number} is not a number to count with")
+
+
+def human_total(seconds: Mapping[str, float]) -> str:
+    """Return how long several phases took in all, of the seconds of each."""
+    return human_duration(sum(seconds.values()))
 
 
 def human_duration(seconds: float) -> str:

@@ -12,7 +12,7 @@ from click.shell_completion import ShellComplete
 from kbackup.archive.models import Schemas, load
 from kbackup.cli import cli
 from kbackup.cli import schemas as words
-from kbackup.cli.common import options
+from kbackup.cli.common import completion
 from kbackup.cli.common.output import Reporter
 from kbackup.jobs.schemas.documents import RestoredSchema, SchemaMap
 from kbackup.jobs.schemas.plan import PlannedSchema, SchemaPlan
@@ -176,7 +176,7 @@ def test_a_refused_login_names_the_section_of_the_target(archive: str, kbackup: 
 
 
 def test_subjects_are_completed(archive: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "_COMPLETION_SECONDS", 30.0)
+    monkeypatch.setattr(completion, "_COMPLETION_SECONDS", 30.0)
     shell = ShellComplete(cli, {}, "kbackup", "_KBACKUP_COMPLETE")
     try:
         items = shell.get_completions(["schemas", "show", "-a", archive], "orders-")
