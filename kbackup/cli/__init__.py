@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
 
 import click
@@ -86,23 +87,29 @@ class CommandGroup(command_context.LazyGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
             also = f"; did you mean {near[0]}?" if near else ""
-            raise click.UsageError(f"no such command: {args[0]}{also}", ctx)
+            raise click.UsageError(f"no such command: {name}{also}", ctx)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete commands without importing them."""
-        commands = [
-            CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)
-        ]
-        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+        items = []
+        for name, (_, text) in COMMANDS.items():
+            if name.startswith(incomplete):
+                items.append(CompletionItem(name, help=text))
+        # Not the method of `click.Group`, which would import every command for its help.
+        items += click.Command.shell_complete(self, ctx, incomplete)
+        return items
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in GROUPS.items():
             with formatter.section(title):
+                # Names are padded to one width, so that the columns of all sections stand below one another.
                 formatter.write_dl([(f"{name:<10}", COMMANDS[name][1]) for name in names])
+        # Not the method of `click.Group`, which would list the commands once more.
         click.Command.format_options(self, ctx, formatter)
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
@@ -132,18 +139,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if arguments is None else arguments)
     command = next((argument for argument in args if argument in COMMANDS), "")
     counted.begin(command)
-    state = FlagValues(
-        arguments=args,
-        json="--json" in args or JSON_LINE in args,
-        json_line=JSON_LINE in args,
-        debug="--debug" in args or os.environ.get("KBACKUP_DEBUG", "0") not in ("", "0"),
-    )
+    # These flags count from the start: an error of click's parser is printed by them, too.
+    json_line = JSON_LINE in args
+    debug = "--debug" in args or os.environ.get("KBACKUP_DEBUG", "0") not in ("", "0")
+    state = FlagValues(arguments=args, json="--json" in args or json_line, json_line=json_line, debug=debug)
     with command_context.signal_handler(_interrupt, signal.SIGTERM):
-        code = _guarded(lambda: _run(args, command, state), state)
+        code = _guarded(partial(_run, args, command, state), state)
         if state.notifier is not None:
             state.notifier.run_ended(code, state.reporter, state.error)
         ended = command_context.finish_metrics(code, state.metrics)
-        return _guarded(lambda: _print_document(ended, state), state)
+        return _guarded(partial(_print_document, ended, state), state)
 
 
 def _guarded(work: Callable[[], int], state: FlagValues) -> int:
@@ -159,10 +164,12 @@ def _guarded(work: Callable[[], int], state: FlagValues) -> int:
         if isinstance(raised, BrokenPipeError) and _is_stdout_closed():
             return KbackupError.exit_code
         if state.debug:
-            # errors of libraries have the addresses of their requests, with signatures
-            text = without_credentials("".join(traceback.format_exception(raised)))
+            # Errors of libraries have the addresses of their requests, with signatures.
+            lines = traceback.format_exception(raised)
+            text = without_credentials("".join(lines))
             print(printable_lines(text), file=sys.stderr)
-        state.error = error = command_context.as_error(raised)
+        error = command_context.as_error(raised)
+        state.error = error
         failed(error)
         command_context.print_error(error)
         return error.exit_code
@@ -196,7 +203,8 @@ def _is_stdout_closed() -> bool:
     poll.register(sys.stdout, 0)
     closed = any(events & select.POLLERR for _, events in poll.poll(0))
     if closed:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
     return closed
 
 

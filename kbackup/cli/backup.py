@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -44,9 +45,12 @@ class RoundReporter:
     `label` begins each line, if a process follows several clusters."""
 
     def __init__(self, context: CommandContext, health: Health | None, label: str = "") -> None:
-        self._reporter, self._metrics, self._health = context.reporter, context.metrics, health
+        self._reporter = context.reporter
+        self._metrics = context.metrics
+        self._health = health
+        self._notifier = context.notifier
         self._label = label
-        self._notifier, self._is_failing = context.notifier, False
+        self._is_failing = False
         self._allow_loss = context.config.backup.allow_loss
         self._warnings: tuple[str, ...] = ()
         self._offline: tuple[str, ...] = ()
@@ -56,7 +60,9 @@ class RoundReporter:
         # A warning that stays true would fill the log of a process that backs up every minute: it is printed once. A
         # loss happens once.
         new_warnings = [text for text in report.warnings if text not in self._warnings]
-        for text in (*new_warnings, *losses):
+        for text in new_warnings:
+            self._reporter.warning(f"{self._label}{text}")
+        for text in losses:
             self._reporter.warning(f"{self._label}{text}")
         back = [name for name in self._offline if name not in report.offline]
         if back:
@@ -78,7 +84,8 @@ class RoundReporter:
 
     def _notify_loss(self, messages: tuple[str, ...], report: object) -> None:
         if self._notifier is not None:
-            self._notifier.records_lost(tuple(f"{self._label}{message}" for message in messages), report)
+            labelled = tuple(f"{self._label}{message}" for message in messages)
+            self._notifier.records_lost(labelled, report)
 
     def record_success(self) -> None:
         self._count_success()
@@ -134,7 +141,8 @@ def _follow_until_stopped(context: CommandContext) -> int:
         session.show_connecting(context, "source")
         spark = stack.enter_context(spark_session(config, at_once=True, reporter=reporter))
         shown = stack.enter_context(ShownProgress(reporter))
-        stop = stack.enter_context(closing(Stop()))
+        stop = Stop()
+        stack.enter_context(closing(stop))
         stack.enter_context(session.stop_at_signals(stop))
         from kbackup.jobs.backup.follow import Follower  # while the JVM starts
         from kbackup.jobs.backup.schemas import BackupSchemas
@@ -151,8 +159,10 @@ def _follow_until_stopped(context: CommandContext) -> int:
         f"({human_size(report.stored_bytes)} stored); newest {report.restore_point or 'none'}"
     )
     reporter.document(report)
-    lost = bool(report.losses) and not config.backup.allow_loss
-    return EXIT_LOSS if lost or are_in_part(report.transactions, config.backup) else EXIT_OK
+    has_loss = bool(report.losses) and not config.backup.allow_loss
+    if has_loss or are_in_part(report.transactions, config.backup):
+        return EXIT_LOSS
+    return EXIT_OK
 
 
 @archive_command(
@@ -218,21 +228,28 @@ def command(context: CommandContext, follow: bool, label: str | None) -> int:
         store = session.archive_store(context, address)
         session.show_connecting(context, "source")
         report = library.run_backup(
-            *(config, store, for_tables, without_tables, shown, label or ""),
-            show_plan=lambda plan: _show_plan(plan, reporter),
-            show_report=lambda report: _show(report, reporter),
+            config,
+            store,
+            for_tables,
+            without_tables,
+            shown,
+            label or "",
+            show_plan=partial(_show_plan, reporter=reporter),
+            show_report=partial(_show, reporter=reporter),
             show_export=show_export,
         )
-    lost = report.losses or report.unseen_deletions or any(each.losses for each in exported)
     from kbackup.jobs.backup.transactions import are_in_part
 
-    incomplete = report.damage or report.offline or are_in_part(report.transactions, config.backup)
-    return EXIT_LOSS if incomplete or (lost and not config.backup.allow_loss) else EXIT_OK
+    is_incomplete = report.damage or report.offline or are_in_part(report.transactions, config.backup)
+    has_loss = report.losses or report.unseen_deletions or any(each.losses for each in exported)
+    if is_incomplete or (has_loss and not config.backup.allow_loss):
+        return EXIT_LOSS
+    return EXIT_OK
 
 
 def _show_plan(plan: Plan, reporter: Reporter) -> None:
     """Print the size of the backup. Offsets may be missing, so the number of records is an upper bound."""
-    records = sum(r.end - r.start for r in plan.ranges)
+    records = sum(planned.end - planned.start for planned in plan.ranges)
     partitions = sum(len(topic.partitions) for topic in plan.topics)
     reporter.doing(
         f"{plural(len(plan.topics), 'topic')}, {plural(partitions, 'partition')}, "
@@ -273,11 +290,12 @@ def _show(report: BackupReport, reporter: Reporter) -> None:
     totals = report.totals
     added = f"{plural(totals.records, 'new record')}, {human_size(totals.bytes)}"
     stored = f"({human_size(totals.stored_bytes)} stored) in {plural(totals.segments, 'segment')}"
-    held = (
-        f"{plural(totals.topics, 'topic')}, {plural(totals.partitions, 'partition')}, {plural(totals.groups, 'group')}"
+    topics, partitions = plural(totals.topics, "topic"), plural(totals.partitions, "partition")
+    groups = plural(totals.groups, "group")
+    reporter.line(
+        f"restore point {report.restore_point} of {report.archive}: {added} {stored}; "
+        f"{topics}, {partitions}, {groups}; {human_total(report.seconds)}"
     )
-    duration = human_total(report.seconds)
-    reporter.line(f"restore point {report.restore_point} of {report.archive}: {added} {stored}; {held}; {duration}")
     reporter.document(report)
 
 
@@ -306,19 +324,24 @@ def export_command(context: CommandContext) -> int:
     ):
         from kbackup.jobs.export.job import ExportJob, export_delta, export_parquet
 
-        lease, registry = config.backup.lease_seconds, config.schema_registry
-        for url, write in ((export.delta, export_delta), (export.parquet, export_parquet)):
-            if url:
-                job = ExportJob(export, url, store, config.stores, spark, shown, lease, registry)
-                done.append(write(job))
+        def job_of(url: str) -> ExportJob:
+            lease, registry = config.backup.lease_seconds, config.schema_registry
+            return ExportJob(export, url, store, config.stores, spark, shown, lease, registry)
+
+        if export.delta:
+            done.append(export_delta(job_of(export.delta)))
+        if export.parquet:
+            done.append(export_parquet(job_of(export.parquet)))
     for report in done:
         _show_export(report, reporter)
     reporter.document({"exports": [msgspec.to_builtins(report) for report in done]})
-    return EXIT_LOSS if any(report.losses for report in done) and not config.backup.allow_loss else EXIT_OK
+    has_loss = any(report.losses for report in done)
+    return EXIT_LOSS if has_loss and not config.backup.allow_loss else EXIT_OK
 
 
 def _first_to_last(numbers: tuple[int, ...]) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+    first, last = numbers[0], numbers[-1]
+    return f"{first} to {last}" if len(numbers) > 1 else str(first)
 
 
 _EXPORTED: Sequence[Column[TableReport]] = (

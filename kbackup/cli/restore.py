@@ -32,7 +32,7 @@ from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.jobs.settings.plan import Changes, ConfigChange, QuotaChange, SettingsReport, entity_words
 from kbackup.library import run_restore
 from kbackup.metadata.entities import Acl
-from kbackup.util.text import human_duration, human_size, plural
+from kbackup.util.text import human_size, human_total, plural
 
 if TYPE_CHECKING:
     from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan
@@ -99,6 +99,7 @@ def command(
         return _undo_settings(context, confirm and not dry_run, accept_unproven)
     if confirm or accept_unproven:
         option = "--confirm" if confirm else "--accept-unproven"
+        # Without this, somebody who believes that nothing happens without --confirm would restore by mistake.
         raise UsageError(f"{option} is for --undo alone", "leave it out: without --dry-run, a restore restores")
     config, reporter, address = context.config, context.reporter, context.archive
     counted = count or bool(config.restore.where)
@@ -119,8 +120,11 @@ def command(
 
 @dataclass
 class ReporterScreen:
-    """Shows a restore on the terminal before it writes anything (a `RestoreScreen`). `counted`: the records of windows
-    were counted. `warnings` are those that were shown: the report of the restore has them again."""
+    """Shows a restore on the terminal before it writes anything (a `RestoreScreen`).
+
+    `counted` says that the records of windows were counted. `warnings` are those that were shown: the report of the
+    restore has them again.
+    """
 
     reporter: Reporter
     dry_run: bool
@@ -157,7 +161,8 @@ def _show_plan(
     if plan.choice is not None:
         show_window(plan.choice, reporter)
     shown = [*plan.group_warnings, *warnings]
-    if dry_run:  # a restore names the losses in its report, as what is missing
+    if dry_run:
+        # A restore names the losses in its report, as what is missing.
         shown = [*plan.damaged, *shown]
     reporter.warning(*shown)
     if plan.choice is not None:
@@ -212,14 +217,15 @@ def _show_report(report: RestoreReport, warnings: list[str], reporter: Reporter)
     reporter.warning(*warnings, *report.missing)
     if any(missing.startswith("loss: ") for missing in report.missing):
         reporter.note("the archive lacks these records; to see in which restore points: kbackup list")
-    applied = sum(g.status == "applied" for g in report.groups)
+    applied = sum(group.status == "applied" for group in report.groups)
     failed = {topic.source for topic in report.failed}
-    state = f"is not done, {plural(len(failed), 'topic')} failed" if failed else "is done"
     restored = len(report.topics) - len(failed)
-    seconds = sum(report.seconds.values())
+    state = "is done"
+    if failed:
+        state = f"is not done, {plural(len(failed), 'topic')} failed"
     reporter.line(
         f"restore {report.restore_id} {state}: {plural(report.records, 'record')}, {human_size(report.bytes)}, "
-        f"{plural(restored, 'topic')}, {plural(applied, 'group')}; {human_duration(seconds)}"
+        f"{plural(restored, 'topic')}, {plural(applied, 'group')}; {human_total(report.seconds)}"
     )
     if failed:
         exclude = " ".join(f"--exclude-topic {name}" for name in sorted(failed))
@@ -254,9 +260,12 @@ def _show_schemas(plan: SchemaPlan, reporter: Reporter) -> None:
     if created:
         reporter.table(_NEW_SCHEMAS, created)
         reporter.line()
-    there = f"{len(plan.steps) - len(created):,} of them there already"
+    number_there = len(plan.steps) - len(created)
     ids = "the same ids" if plan.mode == "same" else "ids of its own, which the records get"
-    reporter.note(f"schemas: {plural(len(plan.steps), 'version')} in {plan.registry} with {ids}, {there}")
+    reporter.note(
+        f"schemas: {plural(len(plan.steps), 'version')} in {plan.registry} with {ids}, "
+        f"{number_there:,} of them there already"
+    )
     show_judged(plan.judged, reporter)
 
 
@@ -328,7 +337,8 @@ def _undo_settings(context: CommandContext, confirm: bool, accept_unproven: bool
     from kbackup.jobs.settings.undo import SettingsUndo
     from kbackup.kafka.control.cluster import Cluster
 
-    reporter, restore_id = context.reporter, named_restore(context)
+    reporter = context.reporter
+    restore_id = named_restore(context)
     cluster = Cluster(context.config.target, "target")
     journal = RestoreJournal(state_store(context), restore_id)
     undone = journal.undo(SettingsUndo(cluster, journal), confirm=confirm, accept_unproven=accept_unproven)

@@ -52,8 +52,9 @@ EXIT_CODES: dict[int, str] = {
 
 def as_error(raised: BaseException) -> KbackupError:
     """Return the error to print: kbackup's own, also if it comes in an executor's traceback."""
+    # Over an interrupt, Spark's cancelled job raises another exception.
     cause: BaseException | None = raised
-    while cause is not None:  # over an interrupt, Spark's cancelled job raises another exception
+    while cause is not None:
         if isinstance(cause, KeyboardInterrupt | click.Abort):
             return InterruptedByUserError("interrupted")
         cause = cause.__context__
@@ -63,32 +64,48 @@ def as_error(raised: BaseException) -> KbackupError:
         context = getattr(raised, "ctx", None)
         path = context.command_path if context else "kbackup"
         return UsageError(_click_message(raised), f"try '{path} --help'")
-    if known := from_text(str(raised)):
+    known = from_text(str(raised))
+    if known is not None:
         return known
-    last_line = "".join(traceback.format_exception_only(raised)).strip().partition("\n")[0]
-    return KbackupError(f"internal error: {last_line}", "run again with --debug to see the traceback")
+    lines = traceback.format_exception_only(raised)
+    first_line = "".join(lines).strip().partition("\n")[0]
+    return KbackupError(f"internal error: {first_line}", "run again with --debug to see the traceback")
 
 
 def _click_message(raised: click.ClickException) -> str:
     """Return the message of an error of click in the words of the others."""
     text = raised.format_message()
     if isinstance(raised, click.BadParameter) and not isinstance(raised, click.MissingParameter):
-        names = (raised.param.opts[-1:] or [raised.param.name]) if raised.param is not None else ["argument"]
-        text = f"{names[0]}: {raised.message}"
+        text = f"{_name_of(raised.param)}: {raised.message}"
     text = text.replace("is not a valid integer range", "is not a whole number").replace("integer", "whole number")
     text = re.sub(r"is not in the range x>=(\S+)", r"is less than \1", text).replace(". Did you", "; did you")
     return text[:1].lower() + text[1:].rstrip(".")
 
 
+def _name_of(parameter: click.Parameter | None) -> str | None:
+    """Return how a parameter is called on the command line: by its long option, if it has one."""
+    if parameter is None:
+        return "argument"
+    return parameter.opts[-1] if parameter.opts else parameter.name
+
+
 def print_error(error: KbackupError) -> None:
-    """Print the message and the hint of an error. A line feed in a name can't fake a line: all but the first indent."""
-    for label, text in (("kbackup", error.message), ("hint", error.hint)):
-        if text:
-            first, *others = map(printable, text.split("\n"))
-            lines = [first]
-            for line in others:
-                lines.append(line if line.startswith("  ") else f"  {line}")
-            print(f"{label}: " + "\n".join(lines), file=sys.stderr)
+    """Print the message and the hint of an error, if it has them."""
+    if error.message:
+        _print_labelled("kbackup", error.message)
+    if error.hint:
+        _print_labelled("hint", error.hint)
+
+
+def _print_labelled(label: str, text: str) -> None:
+    lines: list[str] = []
+    for line in text.split("\n"):
+        line = printable(line)
+        # A line feed in a name can't fake a line of its own: all lines but the first are indented.
+        if lines and not line.startswith("  "):
+            line = f"  {line}"
+        lines.append(line)
+    print(f"{label}: " + "\n".join(lines), file=sys.stderr)
 
 
 METRICS_FILE = "--metrics-file"
@@ -119,7 +136,8 @@ def finish_metrics(code: int, file: MetricsFile | None) -> int:
     try:
         file.write(counted.snapshot())
     except OSError as error:
-        print(f"kbackup: {printable(f'the metrics were not written: {error}')}", file=sys.stderr)
+        message = printable(f"the metrics were not written: {error}")
+        print(f"kbackup: {message}", file=sys.stderr)
         return KbackupError.exit_code if code == EXIT_OK else code
     return code
 
@@ -214,12 +232,12 @@ class CommandContext:
     @property
     def archive(self) -> str:
         """The archive's URL. Raises `UsageError` if none is named."""
-        if not self.config.archive:
-            no_file = "" if Path(DEFAULT_FILE).is_file() else "; 'kbackup init' asks for all of it and writes that file"
-            raise UsageError(
-                "no archive is named", f"give --archive, set KBACKUP_ARCHIVE, or archive in kbackup.toml{no_file}"
-            )
-        return self.config.archive
+        if self.config.archive:
+            return self.config.archive
+        hint = "give --archive, set KBACKUP_ARCHIVE, or archive in kbackup.toml"
+        if not Path(DEFAULT_FILE).is_file():
+            hint += "; 'kbackup init' asks for all of it and writes that file"
+        raise UsageError("no archive is named", hint)
 
 
 def start_reporter(state: FlagValues) -> Reporter:
@@ -231,7 +249,8 @@ def start_reporter(state: FlagValues) -> Reporter:
 
 def load_config(state: FlagValues) -> Loaded:
     """Load the configuration with the flags of `state`. Logs its notes, and warns of secrets on the command line."""
-    loaded = load(state.settings, ConfigFiles(state.config_file, state.source_file, state.target_file))
+    files = ConfigFiles(state.config_file, state.source_file, state.target_file)
+    loaded = load(state.settings, files)
     for setting in state.settings:
         if exposes_secret(setting.path, setting.value):
             log.warning(

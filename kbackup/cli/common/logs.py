@@ -26,7 +26,19 @@ class _Formatter(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's name)
-        return printable_lines(without_credentials(super().formatException(ei)))
+        text = super().formatException(ei)
+        return printable_lines(without_credentials(text))
+
+
+_LEVELS_OF_LIBRARIES = {
+    # py4j logs the end of a JVM after Ctrl-C; our errors hold its other messages.
+    "py4j": logging.CRITICAL,
+    # urllib3 logs a traceback if a connection was cut within headers, although the store asks again.
+    "urllib3.connection": logging.ERROR,
+    # Azure's logins list all that they tried; our error holds what to do.
+    "azure.identity": logging.CRITICAL,
+}
+"""The levels of libraries that warn of what is no news to the user."""
 
 
 def configure_logging(verbose: int = 0) -> None:
@@ -36,14 +48,12 @@ def configure_logging(verbose: int = 0) -> None:
     """
     handler = _Stderr()
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(handlers=[handler], level=logging.INFO if verbose > 1 else logging.WARNING, force=True)
+    are_libraries_logged = verbose > 1
+    root_level = logging.INFO if are_libraries_logged else logging.WARNING
+    logging.basicConfig(handlers=[handler], level=root_level, force=True)
     levels = {0: logging.WARNING, 1: logging.INFO}
     logging.getLogger("kbackup").setLevel(levels.get(verbose, logging.DEBUG))
-    # py4j logs the end of a JVM after Ctrl-C; our errors hold its other messages
-    logging.getLogger("py4j").setLevel(logging.NOTSET if verbose > 1 else logging.CRITICAL)
-    # urllib3 logs a traceback where a connection was cut within headers, which the store asks for again
-    logging.getLogger("urllib3.connection").setLevel(logging.NOTSET if verbose > 1 else logging.ERROR)
-    # Azure's logins list all that they tried; our error holds what to do
-    logging.getLogger("azure.identity").setLevel(logging.NOTSET if verbose > 1 else logging.CRITICAL)
-    # librdkafka logs ten lines a second while a broker is down; our errors hold its last message
+    for name, level in _LEVELS_OF_LIBRARIES.items():
+        logging.getLogger(name).setLevel(logging.NOTSET if are_libraries_logged else level)
+    # librdkafka logs ten lines a second while a broker is down; our errors hold its last message.
     logging.getLogger("kbackup.librdkafka").setLevel(logging.WARNING if verbose else logging.CRITICAL)

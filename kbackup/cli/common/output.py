@@ -78,17 +78,25 @@ class Reporter:
         """Print the JSON document with the exit code and the error of the command, if there is anything to print.
 
         After records or a document that was printed at once, errors go to stderr alone."""
-        if not self.json or (self._fields is None and (error is None or self.documents)):
+        if not self.json:
             return
-        failure: dict[str, object] = {}
+        is_error_alone = error is not None and not self.documents
+        if self._fields is None and not is_error_alone:
+            return
+        fields = dict(self._fields or {})
         if error is not None:
-            named = {"type": type(error).__name__, "message": error.message, "hint": error.hint}
-            failure = {"error": {**named, "exit_code": error.exit_code}}
-        fields = self._fields or {}
-        self._print_document({**fields, **failure, "exit_code": exit_code})
+            fields["error"] = {
+                "type": type(error).__name__,
+                "message": error.message,
+                "hint": error.hint,
+                "exit_code": error.exit_code,
+            }
+        fields["exit_code"] = exit_code
+        self._print_document(fields)
 
     def _print_document(self, fields: Mapping[str, object]) -> None:
-        _print(json_text(fields, indent=-1 if self.one_line else 2), sys.stdout)
+        indent = -1 if self.one_line else 2
+        _print(json_text(fields, indent), sys.stdout)
 
     def line(self, text: str = "") -> None:
         self.summary = text or self.summary
@@ -118,7 +126,9 @@ class Reporter:
 
     def note(self, *texts: str) -> None:
         """Print information for people on stderr."""
-        for text in () if self.quiet else texts:
+        if self.quiet:
+            return
+        for text in texts:
             _print(printable(text), sys.stderr)
 
     def doing(self, text: str) -> None:
@@ -127,7 +137,8 @@ class Reporter:
             self.note(text)
 
     def warning(self, *texts: str) -> None:
-        self.warnings += texts[: KEPT_WARNINGS - len(self.warnings)]
+        room = KEPT_WARNINGS - len(self.warnings)
+        self.warnings += texts[:room]
         for text in texts:
             _print(f"warning: {printable(text)}", sys.stderr)
 
@@ -161,11 +172,14 @@ def json_text(value: object, indent: int) -> str:
     """Return JSON with control characters escaped; its content is unchanged. A negative indent makes one line."""
     try:
         text = msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
-    except UnicodeEncodeError:  # half a surrogate pair: an argument or a file name that is not UTF-8
+    except UnicodeEncodeError:
+        # Half a surrogate pair, of an argument or a file name that is not UTF-8: msgspec refuses it, json escapes it.
         text = json.dumps(value, indent=indent if indent >= 0 else None)
     lines = []
     for line in text.split("\n"):
-        lines.append(line if line.isprintable() else "".join(map(json_sign, line)))
+        if not line.isprintable():
+            line = "".join(json_sign(sign) for sign in line)
+        lines.append(line)
     return "\n".join(lines)
 
 

@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     from kbackup.spark.session import SparkSession, Starting
 
 _MOST_ENDS = 3
-"""So many ends of Spark's JVM within an hour end a command that goes on."""
+"""A command that goes on gives up when Spark's JVM has ended so many times within an hour."""
 _HOUR = 3600.0
 
 
 def cached_archive_store(context: CommandContext, address: str | None = None) -> Store:
     """Open the store of the command's archive, or of the archive at `address`, with the cache of metadata."""
     address = address or context.archive
-    return library.archive_store(context.config, address, cached=True, accept_rollback=context.accept_rollback)[0]
+    store, _ = library.archive_store(context.config, address, cached=True, accept_rollback=context.accept_rollback)
+    return store
 
 
 def archive_store(context: CommandContext, address: str | None = None, *, lost: bool = False) -> Store:
@@ -57,7 +58,8 @@ def state_store(context: CommandContext, store: Store | None = None) -> Store:
 def show_connecting(context: CommandContext, role: Literal["source", "target"]) -> None:
     """Print the cluster to connect to. The imports and its answer may take seconds."""
     properties = context.config.source if role == "source" else context.config.target
-    if servers := properties.get("bootstrap.servers"):
+    servers = properties.get("bootstrap.servers")
+    if servers:
         context.reporter.doing(f"connecting to the {role} cluster at {servers}")
 
 
@@ -77,7 +79,8 @@ def spark_session(config: Config, *, at_once: bool = False, reporter: Reporter) 
             if started and started[0].ended:
                 started.pop().leave()
                 ends.append(time.monotonic())
-                if len(ends) >= _MOST_ENDS and ends[-1] - ends[-_MOST_ENDS] < _HOUR:
+                has_many_ends = len(ends) >= _MOST_ENDS
+                if has_many_ends and ends[-1] - ends[-_MOST_ENDS] < _HOUR:
                     raise KbackupError(
                         f"Spark's JVM has ended {_MOST_ENDS} times within an hour",
                         "find out why, for instance in the kernel's log of killed processes: it may lack memory",
@@ -96,10 +99,11 @@ def spark_session(config: Config, *, at_once: bool = False, reporter: Reporter) 
     before = signal.getsignal(signal.SIGINT)
 
     def cancel(number: int, stack: FrameType | None) -> None:
-        # a job runs on, and its callers wait, until it is cancelled
+        # A job goes on, and its callers wait, until it is cancelled.
         for starting in started:
             if starting.session is not None:
-                with suppress(Exception):  # Ctrl-C may have ended the JVM
+                # Ctrl-C may have ended the JVM.
+                with suppress(Exception):
                     starting.session.sparkContext.cancelAllJobs()
         interrupt_by(before, stack)
 
