@@ -59,18 +59,24 @@ _PARTS = re.compile(rf"(?<![\w-])({_CONNECTION})=([^;\s\"'<>]+)", re.IGNORECASE)
 def without_credentials(text: str) -> str:
     """Return the text without passwords and tokens in its URLs, signatures in their queries, and keys in connection
     strings. A user's name beside a password stays."""
+    # Most texts have no credentials: looking for a sign first spares them the expressions.
     if "=" in text:
         text = _QUERY.sub(rf"\1={HIDDEN}", text)
         text = _PARTS.sub(rf"\1={HIDDEN}", text)
-    return _USERINFO.sub(_hidden_userinfo, text) if "@" in text else text
+    if "@" in text:
+        text = _USERINFO.sub(_hidden_userinfo, text)
+    return text
 
 
 def _hidden_userinfo(match: re.Match[str]) -> str:
     scheme, info = match.groups()
     user, colon, _ = info.partition(":")
-    if not colon and scheme.lower() in _CONTAINERS:
+    if colon:
+        return f"{scheme}://{user}:{HIDDEN}"
+    if scheme.lower() in _CONTAINERS:
         return match[0]
-    return f"{scheme}://{user + colon if colon else ''}{HIDDEN}"
+    # A name alone may be a token.
+    return f"{scheme}://{HIDDEN}"
 
 
 class KbackupError(Exception):
@@ -96,7 +102,7 @@ class KbackupError(Exception):
 
         It names the nearest class of this module: another module's may not be loaded where it is read.
         """
-        kind = next(k for k in type(self).__mro__ if k.__module__ == __name__)
+        kind = next(each for each in type(self).__mro__ if each.__module__ == __name__)
         return _MARK + json.dumps([kind.__name__, self.message, self.hint])
 
 
@@ -188,13 +194,14 @@ class OutcomeUnknownError(StoreError):
 
 class InterruptedByUserError(KbackupError):
     exit_code = 130
-    default_hint = ""  # whoever pressed Ctrl-C needs none
+    # Whoever pressed Ctrl-C needs no hint.
+    default_hint = ""
 
 
 def suggest_name(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Return the hint of an error about an unknown `name`: the nearest of `names`, or `otherwise` where
-    none is near."""
-    import difflib  # here: it takes longer to load than the rest of this module
+    """Return the hint of an error about an unknown `name`: the nearest of `names`, or `otherwise` if none is near."""
+    # difflib takes longer to load than the rest of this module.
+    import difflib
 
     near = difflib.get_close_matches(name, list(names), n=1)
     return f"did you mean {near[0]}?" if near else otherwise
@@ -212,5 +219,7 @@ def from_text(text: str) -> KbackupError | None:
     at = text.rfind(_MARK)
     if at < 0:
         return None
-    name, message, hint = json.JSONDecoder().raw_decode(text[at + len(_MARK) :])[0]
+    # The traceback goes on after the JSON.
+    fields, _ = json.JSONDecoder().raw_decode(text[at + len(_MARK) :])
+    name, message, hint = fields
     return _tree(KbackupError)[name](message, hint)

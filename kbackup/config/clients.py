@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +40,9 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         if not first and (not line or line[0] in "#!"):
             continue
         first = first or number
-        if (len(line) - len(line.rstrip("\\"))) % 2:  # an odd number of backslashes: the line continues
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            # The last backslash is not escaped by another one: the line continues.
             joined += line[:-1]
             continue
         yield first, joined + line
@@ -58,7 +60,8 @@ def _unescape(text: str) -> str:
             raise ValueError
         return chr(int(code[1:], 16))
 
-    units = _ESCAPE.sub(replace, text)  # Java's escapes are UTF-16 units: two make a character beyond the first plane
+    units = _ESCAPE.sub(replace, text)
+    # Java's escapes are units of UTF-16: two of them make a character beyond the first plane.
     return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
@@ -78,22 +81,21 @@ _CLIENT_CREDENTIALS = {
     "clientSecret": "sasl.oauthbearer.client.secret",
     "scope": "sasl.oauthbearer.scope",
 }
-_SUBJECT, _LIFETIME = "unsecuredLoginStringClaim_sub", "unsecuredLoginLifetimeSeconds"
+_SUBJECT = "unsecuredLoginStringClaim_sub"
+_LIFETIME = "unsecuredLoginLifetimeSeconds"
 
 
 def jaas_credentials(text: str, where: str) -> dict[str, str]:
-    """`sasl.username` and `sasl.password` of a PLAIN or SCRAM login, `sasl.oauthbearer.…` of a login by client
-    credentials or by tokens that nobody signed; `where` stands in errors, the text never does."""
+    """Return librdkafka's properties of a login: `sasl.username` and `sasl.password` of PLAIN or SCRAM, and
+    `sasl.oauthbearer.…` of client credentials or of tokens that nobody signed.
+
+    `where` stands in errors, the text never does."""
     module, options = _parse(text, where)
     name = module.rpartition(".")[2]
     if name == "OAuthBearerLoginModule":
-        if {"clientId", "clientSecret"} <= options.keys():
-            named = {ours: options[java] for java, ours in _CLIENT_CREDENTIALS.items() if java in options}
-            return {"sasl.oauthbearer.method": "oidc"} | named
-        if subject := options.get(_SUBJECT):
-            life = f" lifeSeconds={options[_LIFETIME]}" if _LIFETIME in options else ""
-            principal = f"principal={subject}{life}"
-            return {"enable.sasl.oauthbearer.unsecure.jwt": "true", "sasl.oauthbearer.config": principal}
+        login = _oauth_login(options)
+        if login is not None:
+            return login
     if name not in _PASSWORD_MODULES:
         hint = _OTHER_MODULES.get(name, "logins by PlainLoginModule and ScramLoginModule can be used")
         raise UsageError(f"{where}: the login module {module} exists in Java only", hint)
@@ -104,22 +106,45 @@ def jaas_credentials(text: str, where: str) -> dict[str, str]:
     return {"sasl.username": options["username"], "sasl.password": options["password"]}
 
 
+def _oauth_login(options: Mapping[str, str]) -> dict[str, str] | None:
+    """Return librdkafka's properties of a login by tokens; None if the options name neither kind of it."""
+    if {"clientId", "clientSecret"} <= options.keys():
+        login = {"sasl.oauthbearer.method": "oidc"}
+        for java, ours in _CLIENT_CREDENTIALS.items():
+            if java in options:
+                login[ours] = options[java]
+        return login
+    subject = options.get(_SUBJECT)
+    if not subject:
+        return None
+    principal = f"principal={subject}"
+    if _LIFETIME in options:
+        principal += f" lifeSeconds={options[_LIFETIME]}"
+    return {"enable.sasl.oauthbearer.unsecure.jwt": "true", "sasl.oauthbearer.config": principal}
+
+
 def _parse(text: str, where: str) -> tuple[str, dict[str, str]]:
     """Return (login module, its options) of `module flag name=value ... ;`, a single entry."""
-    tokens, at, text = [], 0, text.strip()
+    text = text.strip()
+    tokens = []
+    at = 0
     while at < len(text):
         token = _TOKEN.match(text, at)
         if token is None:
             raise UsageError(f"{where}: a quote is not closed", _QUOTES)
         quoted = token[1] if token[1] is not None else token[2]
-        tokens.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else token[3] or token[4])
+        if quoted is not None:
+            tokens.append(re.sub(r"\\(.)", r"\1", quoted))
+        else:
+            tokens.append(token[3] or token[4])
         at = token.end()
     if len(tokens) < 3 or tokens[-1] != ";" or tokens.count(";") != 1:
         raise UsageError(f"{where}: not one login module that ends in a semicolon", "see Kafka's documentation")
     options = tokens[2:-1]
-    if len(options) % 3 or any(sign != "=" for sign in options[1::3]):
+    names, signs, values = options[::3], options[1::3], options[2::3]
+    if len(options) % 3 or any(sign != "=" for sign in signs):
         raise UsageError(f"{where}: its options are not name=value", _QUOTES)
-    return tokens[0], dict(zip(options[::3], options[2::3], strict=True))
+    return tokens[0], dict(zip(names, values, strict=True))
 
 
 # Properties of Kafka clients: what kbackup decides itself, and Java's client.properties in librdkafka's words.
@@ -148,29 +173,52 @@ _RENAMED = {
     "ssl.keystore.key": "ssl.key.pem",
     "ssl.truststore.certificates": "ssl.ca.pem",
 }
+_RESTORE_SETS_IT = "a restore sets it itself"
+_NO_CONSUMER_GROUP = "kbackup joins no consumer group"
+_COPIED_AS_THEY_ARE = "records are copied as they are"
+_OPENSSL_CHOOSES = "OpenSSL chooses it"
+_JAVA_CLIENT_ALONE = "it tunes the Java client"
 _DROPPED = {
     **CONTROLLED,
-    **{
-        name: reason
-        for reason, names in {
-            "a restore sets it itself": "acks retries delivery.timeout.ms transaction.timeout.ms",
-            "kbackup joins no consumer group": "max.poll.records max.poll.interval.ms session.timeout.ms "
-            "heartbeat.interval.ms partition.assignment.strategy group.instance.id group.protocol "
-            "auto.commit.interval.ms exclude.internal.topics",
-            "records are copied as they are": "key.deserializer value.deserializer key.serializer value.serializer "
-            "interceptor.classes partitioner.class",
-            "OpenSSL chooses it": "ssl.protocol ssl.enabled.protocols ssl.provider ssl.keymanager.algorithm "
-            "ssl.trustmanager.algorithm ssl.secure.random.implementation",
-            "it tunes the Java client": "buffer.memory max.block.ms default.api.timeout.ms metric.reporters "
-            "metrics.num.samples metrics.recording.level metrics.sample.window.ms auto.include.jmx.reporter "
-            "socket.connection.setup.timeout.max.ms",
-        }.items()
-        for name in names.split()
-    },
+    "acks": _RESTORE_SETS_IT,
+    "retries": _RESTORE_SETS_IT,
+    "delivery.timeout.ms": _RESTORE_SETS_IT,
+    "transaction.timeout.ms": _RESTORE_SETS_IT,
+    "max.poll.records": _NO_CONSUMER_GROUP,
+    "max.poll.interval.ms": _NO_CONSUMER_GROUP,
+    "session.timeout.ms": _NO_CONSUMER_GROUP,
+    "heartbeat.interval.ms": _NO_CONSUMER_GROUP,
+    "partition.assignment.strategy": _NO_CONSUMER_GROUP,
+    "group.instance.id": _NO_CONSUMER_GROUP,
+    "group.protocol": _NO_CONSUMER_GROUP,
+    "auto.commit.interval.ms": _NO_CONSUMER_GROUP,
+    "exclude.internal.topics": _NO_CONSUMER_GROUP,
+    "key.deserializer": _COPIED_AS_THEY_ARE,
+    "value.deserializer": _COPIED_AS_THEY_ARE,
+    "key.serializer": _COPIED_AS_THEY_ARE,
+    "value.serializer": _COPIED_AS_THEY_ARE,
+    "interceptor.classes": _COPIED_AS_THEY_ARE,
+    "partitioner.class": _COPIED_AS_THEY_ARE,
+    "ssl.protocol": _OPENSSL_CHOOSES,
+    "ssl.enabled.protocols": _OPENSSL_CHOOSES,
+    "ssl.provider": _OPENSSL_CHOOSES,
+    "ssl.keymanager.algorithm": _OPENSSL_CHOOSES,
+    "ssl.trustmanager.algorithm": _OPENSSL_CHOOSES,
+    "ssl.secure.random.implementation": _OPENSSL_CHOOSES,
+    "buffer.memory": _JAVA_CLIENT_ALONE,
+    "max.block.ms": _JAVA_CLIENT_ALONE,
+    "default.api.timeout.ms": _JAVA_CLIENT_ALONE,
+    "metric.reporters": _JAVA_CLIENT_ALONE,
+    "metrics.num.samples": _JAVA_CLIENT_ALONE,
+    "metrics.recording.level": _JAVA_CLIENT_ALONE,
+    "metrics.sample.window.ms": _JAVA_CLIENT_ALONE,
+    "auto.include.jmx.reporter": _JAVA_CLIENT_ALONE,
+    "socket.connection.setup.timeout.max.ms": _JAVA_CLIENT_ALONE,
 }
+"""Properties that are left out, and why."""
 _OIDC_LOGINS = {
-    f"org.apache.kafka.common.security.oauthbearer.{package}OAuthBearerLoginCallbackHandler"
-    for package in ("", "secured.")
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
 }
 """Login handlers that Java needs for client credentials; librdkafka needs only `sasl.oauthbearer.method`."""
 _PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----\s*", re.DOTALL)
@@ -188,15 +236,14 @@ def load_client_properties(path: str) -> Client:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise UsageError(
-            f"{path}: {(error.strerror or str(error)).lower()}", "name a readable client.properties"
-        ) from error
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"{path}: {reason}", "name a readable client.properties") from error
     java = {name: value.strip() for name, value in parse_properties(data, path).items()}
     return translate(java, path)
 
 
 def translate(java: dict[str, str], file: str) -> Client:
-    """Java client properties in librdkafka's words; what has the same name there passes as it is."""
+    """Return the properties of a Java client in librdkafka's words; a property with the same name in both stays."""
     rest = dict(java)
     translated = _trust(rest, file) | _key(rest, file)
     notes = []
@@ -217,8 +264,10 @@ def translate(java: dict[str, str], file: str) -> Client:
                 )
             raise UsageError(f"{where} names Java code, which can't be run here", hint)
         else:
-            translated[_RENAMED.get(name, ALIASES.get(name, name))] = value
-    return Client({name: normal_pem(value) for name, value in translated.items()}, tuple(notes))
+            new_name = _RENAMED.get(name) or ALIASES.get(name) or name
+            translated[new_name] = value
+    properties = {name: normal_pem(value) for name, value in translated.items()}
+    return Client(properties, tuple(notes))
 
 
 def normal_pem(value: str) -> str:
@@ -226,17 +275,19 @@ def normal_pem(value: str) -> str:
 
     def lines(match: re.Match[str]) -> str:
         body = re.sub(r"\s+", "", match[2])
-        cut = "\n".join(body[at : at + 64] for at in range(0, len(body), 64))
+        in_lines = [body[at : at + 64] for at in range(0, len(body), 64)]
+        cut = "\n".join(in_lines)
         return f"-----BEGIN {match[1]}-----\n{cut}\n-----END {match[1]}-----\n"
 
     return _PEM.sub(lines, value)
 
 
 def _trust(rest: dict[str, str], file: str) -> dict[str, str]:
-    """Takes the trust store out of `rest`; librdkafka reads PEM alone."""
+    """Take the trust store out of `rest`, and return librdkafka's property of it. librdkafka reads PEM alone."""
     kind = rest.pop("ssl.truststore.type", "JKS").upper()
     location = rest.pop("ssl.truststore.location", "")
-    rest.pop("ssl.truststore.password", None)  # guards a JKS or PKCS12 file against changes, hides nothing
+    # The password guards a JKS or PKCS12 file against changes, and hides nothing.
+    rest.pop("ssl.truststore.password", None)
     if not location:
         return {}
     if kind == "PEM":
@@ -251,7 +302,8 @@ def _trust(rest: dict[str, str], file: str) -> dict[str, str]:
 
 
 def _key(rest: dict[str, str], file: str) -> dict[str, str]:
-    """Takes the key store out of `rest`: PEM and PKCS12 files can be used, JKS can't."""
+    """Take the key store out of `rest`, and return librdkafka's properties of it. A PEM or a PKCS12 file can be used, a
+    JKS file can't."""
     location = rest.pop("ssl.keystore.location", "")
     by_name = "PKCS12" if location.endswith((".p12", ".pfx")) else "JKS"
     kind = rest.pop("ssl.keystore.type", by_name).upper()
@@ -261,7 +313,10 @@ def _key(rest: dict[str, str], file: str) -> dict[str, str]:
     if kind == "PEM":
         return {"ssl.certificate.location": location, "ssl.key.location": location}
     if kind == "PKCS12":
-        return {"ssl.keystore.location": location} | ({"ssl.keystore.password": password} if password else {})
+        store = {"ssl.keystore.location": location}
+        if password:
+            store["ssl.keystore.password"] = password
+        return store
     raise UsageError(
         f"{file}: ssl.keystore.location is a {kind} key store, which only Java reads",
         f"make it PKCS12: `keytool -importkeystore -srckeystore {location} -destkeystore keystore.p12 "
@@ -279,8 +334,14 @@ def _mechanism(value: str, where: str) -> dict[str, str]:
 
 
 def _buffer(value: str, where: str) -> dict[str, str]:
-    """Java uses -1 for the system's default, librdkafka 0."""
-    return {"socket." + where.rpartition(": ")[2]: "0" if value == "-1" else value}
+    """Return the size of a buffer: Java uses -1 for the system's default, librdkafka 0."""
+    name = where.rpartition(": ")[2]
+    return {f"socket.{name}": "0" if value == "-1" else value}
+
+
+def _endpoint_check(value: str, where: str) -> dict[str, str]:
+    """Return how names in certificates are checked: Java uses an empty value for no check, librdkafka `none`."""
+    return {"ssl.endpoint.identification.algorithm": value.lower() or "none"}
 
 
 _SPECIAL: dict[str, Callable[[str, str], dict[str, str]]] = {
@@ -288,8 +349,5 @@ _SPECIAL: dict[str, Callable[[str, str], dict[str, str]]] = {
     "send.buffer.bytes": _buffer,
     "sasl.jaas.config": jaas_credentials,
     "sasl.mechanism": _mechanism,
-    # Java uses an empty value where librdkafka uses `none`
-    "ssl.endpoint.identification.algorithm": lambda value, where: {
-        "ssl.endpoint.identification.algorithm": value.lower() or "none"
-    },
+    "ssl.endpoint.identification.algorithm": _endpoint_check,
 }

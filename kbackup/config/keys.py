@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -47,14 +46,17 @@ class Key(NamedTuple):
         if self.path in _EXPECTED:
             return _EXPECTED[self.path]
         if self.kind == "choice":
-            text = " or ".join(filter(None, self.choices))
+            text = " or ".join(choice for choice in self.choices if choice)
         elif self.kind == "list":
-            text = f"a list of {', '.join(self.choices) or 'text'}"
+            items = ", ".join(self.choices) or "text"
+            text = f"a list of {items}"
         else:
             text = _EXPECTED[self.kind]
         for meta in _metas(self.type):
+            if meta.ge is not None and meta.le is not None:
+                return f"{text}, {meta.ge} to {meta.le}"
             if meta.ge is not None:
-                return f"{text}, {meta.ge} to {meta.le}" if meta.le is not None else f"{text}, at least {meta.ge}"
+                return f"{text}, at least {meta.ge}"
         return text
 
     @property
@@ -68,34 +70,50 @@ class Key(NamedTuple):
 
 
 def show_value(key: Key, value: object) -> str:
-    """`value` as people write it; "" where nothing is set."""
+    """Return the value of a key as people write it; "" if nothing is set."""
     if value is None or value in ((), {}, []):
         return ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    if isinstance(value, int | float) and key.kind == "rate":
-        return f"{show_value(key._replace(kind='size'), value)}/s"
-    if isinstance(value, int | float) and key.kind == "size":
-        units = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
-        fitting = (f"{int(value) >> shift}{unit}" for shift, unit in units if value and value % (1 << shift) == 0)
-        return next(fitting, str(int(value)))
-    if isinstance(value, int | float) and key.kind == "duration":
-        if value >= 2 * 86400 and value % 86400 == 0:
-            return f"{value / 86400:g}d"
-        return f"{value / 3600:g}h" if value >= 3600 and value % 3600 == 0 else f"{value:g}s"
+        return ", ".join(str(item) for item in value)
+    if isinstance(value, int | float):
+        if key.kind == "rate":
+            return f"{_size_text(int(value))}/s"
+        if key.kind == "size":
+            return _size_text(int(value))
+        if key.kind == "duration":
+            return _duration_text(value)
     return str(value)
 
 
+def _size_text(nbytes: int) -> str:
+    """Return a size in the largest unit in which it is a whole number."""
+    for shift, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if nbytes and nbytes % (1 << shift) == 0:
+            return f"{nbytes >> shift}{unit}"
+    return str(nbytes)
+
+
+def _duration_text(seconds: float) -> str:
+    if seconds >= 2 * 86400 and seconds % 86400 == 0:
+        return f"{seconds / 86400:g}d"
+    if seconds >= 3600 and seconds % 3600 == 0:
+        return f"{seconds / 3600:g}h"
+    return f"{seconds:g}s"
+
+
 def locate(path: str, where: str) -> tuple[Key, str | None]:
-    """Return the key of a dotted path and, within a table, the name below it; `UsageError` with the nearest name for
-    others."""
-    if key := KEYS.get(RENAMED.get(path, path)):
-        return key, None
+    """Return the key of a dotted path and, within a table, the name below the table's path.
+
+    Raises `UsageError` with the nearest name for a path that has no key."""
+    known = KEYS.get(RENAMED.get(path, path))
+    if known is not None:
+        return known, None
     for key in KEYS.values():
-        if key.kind == "table" and path.startswith(key.path + "."):
-            return key, path[len(key.path) + 1 :]
+        table = f"{key.path}."
+        if key.kind == "table" and path.startswith(table):
+            return key, path.removeprefix(table)
     if path in REMOVED:
         raise UsageError(f"{where}: {path} is gone", REMOVED[path])
     if path in SECTIONS:
@@ -107,12 +125,20 @@ def locate(path: str, where: str) -> tuple[Key, str | None]:
 STORES = store_models()
 """The models of the sections of stores: they are in `Config.stores`, and stand in files beside the others."""
 
-SECTIONS: tuple[str, ...] = tuple(
-    section
-    for name, hint in get_type_hints(Config).items()
-    for section in (STORES if name == "stores" else (name,))
-    if name == "stores" or (isinstance(hint, type) and get_origin(hint) is None and hint is not bool)
-)
+
+def _sections() -> tuple[str, ...]:
+    """Return the sections of a file: the fields of `Config` that are models, and a section for each kind of store."""
+    sections: list[str] = []
+    for name, hint in get_type_hints(Config).items():
+        if name == "stores":
+            sections += STORES
+        elif isinstance(hint, type) and get_origin(hint) is None and hint is not bool:
+            # The other fields are texts or numbers that may be None, tables, or flags.
+            sections.append(name)
+    return tuple(sections)
+
+
+SECTIONS = _sections()
 
 
 def _keys(model: type[Any], prefix: str) -> Iterator[Key]:
@@ -140,9 +166,13 @@ def _kind(name: str, hint: Any) -> ValueKind:
     if _literals(hint):
         return "choice"
     if plain in (int, float):
-        if unit := re.search(r"_(bytes|size|rate)$", name):
-            return "rate" if unit[1] == "rate" else "size"
-        return "duration" if re.search(r"(_seconds|_timeout|_age)$", name) else "number"
+        if name.endswith("_rate"):
+            return "rate"
+        if name.endswith(("_bytes", "_size")):
+            return "size"
+        if name.endswith(("_seconds", "_timeout", "_age")):
+            return "duration"
+        return "number"
     return "time" if name.endswith("_time") else "text"
 
 
@@ -150,33 +180,53 @@ def _plain(hint: Any) -> Any:
     """Return the type without its annotations and without None."""
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
-    parts = [part for part in get_args(hint) if part is not type(None)]
-    return _plain(parts[0]) if type(None) in get_args(hint) and len(parts) == 1 else hint
+    parts = get_args(hint)
+    others = [part for part in parts if part is not type(None)]
+    is_optional = type(None) in parts and len(others) == 1
+    return _plain(others[0]) if is_optional else hint
 
 
 def _literals(hint: Any) -> tuple[str, ...]:
+    """Return the words of a type that is a choice, or a list of choices."""
     plain = _plain(hint)
     if get_origin(plain) is Literal:
         return get_args(plain)
-    return tuple(text for part in get_args(plain) if get_origin(part) is Literal for text in get_args(part))
+    words: list[str] = []
+    for part in get_args(plain):
+        if get_origin(part) is Literal:
+            words += get_args(part)
+    return tuple(words)
 
 
 def _metas(hint: Any) -> list[msgspec.Meta]:
+    """Return the limits in the annotations of a type, the outermost first."""
     found = [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, msgspec.Meta)]
-    return found + [meta for part in get_args(hint) for meta in _metas(part)]
+    for part in get_args(hint):
+        found += _metas(part)
+    return found
 
 
 def _suggestion(path: str) -> str:
-    """Return the nearest key, a key of that name in another section, or the nearest section."""
-    first, leaf = path.partition(".")[0], path.rpartition(".")[2]
-    tops = [*SECTIONS, *(key for key in KEYS if "." not in key)]
-    near = (
-        difflib.get_close_matches(path, KEYS, n=1, cutoff=0.75)
-        or [key for key in KEYS if key.rpartition(".")[2] == leaf]
-        or (difflib.get_close_matches(first, tops, n=1) if first not in tops else [])
-    )
+    """Return a hint with the nearest key, a key of that name in another section, or the nearest section."""
     also = "`kbackup config --keys` lists all"
-    return f"did you mean {near[0]}? {also}" if near else also
+    near = _nearest(path)
+    return f"did you mean {near}? {also}" if near is not None else also
+
+
+def _nearest(path: str) -> str | None:
+    similar: list[str] = difflib.get_close_matches(path, KEYS, n=1, cutoff=0.75)
+    if similar:
+        return similar[0]
+    leaf = path.rpartition(".")[2]
+    for key in KEYS:
+        if key.rpartition(".")[2] == leaf:
+            return key
+    first = path.partition(".")[0]
+    top_names = [*SECTIONS, *[key for key in KEYS if "." not in key]]
+    if first in top_names:
+        return None
+    similar = difflib.get_close_matches(first, top_names, n=1)
+    return similar[0] if similar else None
 
 
 RENAMED = {"restore.backup": "restore.restore_point"}

@@ -41,9 +41,12 @@ def check_client_property(path: str, value: str, *, verbatim: bool, where: str) 
     hint = f"librdkafka's CONFIGURATION.md has names and values; {own}"
     if refused.kind == "unknown name":
         near = difflib.get_close_matches(name, COMMON, n=1, cutoff=0.8)
-        hint = f"did you mean {near[0]}?" if near else hint
+        if near:
+            hint = f"did you mean {near[0]}?"
         raise UsageError(f"{where}: {path}: librdkafka has no property {name}", hint)
-    words = refused.words if verbatim and not is_secret(path) else "librdkafka refuses its value"
+    # librdkafka's words have the value in them.
+    may_show = verbatim and not is_secret(path)
+    words = refused.words if may_show else "librdkafka refuses its value"
     raise UsageError(f"{where}: {path}: {words}", hint)
 
 
@@ -75,7 +78,8 @@ VARIABLES = {
 _CLIENTS = ("source", "target")
 """Tables of librdkafka's properties."""
 
-# Kubernetes sets these for every service near a pod, also for one named kbackup; the cache is for tests and demo
+# Kubernetes sets such variables for every service near a pod, also for a service named kbackup. The cache is for tests
+# and the demo.
 _NOT_OURS = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_[0-9]+_(TCP|UDP)(_PROTO|_PORT|_ADDR)?)?$|^KBACKUP_CACHE$")
 
 
@@ -121,14 +125,27 @@ def load(
     environ: Mapping[str, str] = os.environ,
 ) -> Loaded:
     """Merge all layers; `UsageError` names file and key of whatever can't be used."""
-    named = ConfigFiles(*(environ.get(name) or None for name in list(VARIABLES)[:3]))
-    by_variable, notes = _from_clients(named, "environment")
-    by_flag, more = _from_clients(files, "flag")
-    settings = [*_from_file(files.config or named.config), *by_variable, *_from_environment(environ), *by_flag, *flags]
+    named = ConfigFiles(
+        config=environ.get("KBACKUP_CONFIG") or None,
+        source=environ.get("KBACKUP_SOURCE_CONFIG") or None,
+        target=environ.get("KBACKUP_TARGET_CONFIG") or None,
+    )
+    clients_of_variables, notes = _from_clients(named, "environment")
+    clients_of_flags, notes_of_flags = _from_clients(files, "flag")
+    # In rising precedence: of two settings of a key, the later one wins.
+    settings = _from_file(files.config or named.config)
+    settings += clients_of_variables
+    settings += _from_environment(environ)
+    settings += clients_of_flags
+    settings += flags
     merged = _merge(settings, environ)
-    defaults = {key.path: SettingOrigin("default") for key in KEYS.values() if key.kind != "table"}
-    origins = defaults | {setting.path: setting.origin for setting in merged.values()}
-    return Loaded(_build(merged), origins, (*notes, *more))
+    origins: dict[str, SettingOrigin] = {}
+    for key in KEYS.values():
+        if key.kind != "table":
+            origins[key.path] = SettingOrigin("default")
+    for setting in merged.values():
+        origins[setting.path] = setting.origin
+    return Loaded(_build(merged), origins, notes + notes_of_flags)
 
 
 def _from_file(name: str | None) -> list[Setting]:
@@ -141,79 +158,109 @@ def _from_file(name: str | None) -> list[Setting]:
                 _check_owner(opened)
             table = tomllib.load(opened)
     except OSError as error:
-        raise UsageError(f"{file}: {(error.strerror or str(error)).lower()}", "name a readable file") from error
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"{file}: {reason}", "name a readable file") from error
     except ValueError as error:
         raise UsageError(f"{file}: not TOML: {error}", 'put strings in quotes: name = "value"') from error
     values = flatten(table)
-    if twice := [path for path, count in Counter(path for path, _ in values).items() if count > 1]:
-        raise UsageError(f"{file}: {twice[0]} stands there twice", "remove one: it stands there quoted and as a table")
-    return [Setting(path, value, SettingOrigin("file", file)) for path, value in values]
+    # TOML knows "a.b" = 1 and [a] b = 1 as two keys; for us they are one.
+    for path, count in Counter(path for path, _ in values).items():
+        if count > 1:
+            raise UsageError(f"{file}: {path} stands there twice", "remove one: it stands there quoted and as a table")
+    origin = SettingOrigin("file", file)
+    return [Setting(path, value, origin) for path, value in values]
 
 
 def _check_owner(opened: BinaryIO) -> None:
     """Refuse a `DEFAULT_FILE` that another user can have written: its `command:` keys would run as ours."""
-    file, link = os.fstat(opened.fileno()), os.lstat(DEFAULT_FILE)
+    file = os.fstat(opened.fileno())
+    # Whoever owns a link decides which file it leads to.
+    link = os.lstat(DEFAULT_FILE)
     for status in (file, link):
         if status.st_uid not in (0, os.geteuid()):
             raise UsageError(f"./{DEFAULT_FILE} belongs to user {status.st_uid}", _EXPLICIT)
-    others = file.st_mode & stat.S_IWOTH
-    group = file.st_mode & stat.S_IWGRP and file.st_gid not in (0, os.getegid())
-    if others or group:
+    is_for_others = file.st_mode & stat.S_IWOTH
+    is_for_group = file.st_mode & stat.S_IWGRP
+    is_other_group = file.st_gid not in (0, os.getegid())
+    if is_for_others or (is_for_group and is_other_group):
         raise UsageError(f"./{DEFAULT_FILE} can be written by other users", f"{_EXPLICIT}, or chmod go-w it")
 
 
 def _from_environment(environ: Mapping[str, str]) -> list[Setting]:
-    paths = {"KBACKUP_" + key.path.upper().replace(".", "_"): key.path for key in KEYS.values()}
-    return [
-        Setting(paths.get(name) or _property_path(name), value, SettingOrigin("environment", name))
-        for name, value in sorted(environ.items())
-        if name.startswith("KBACKUP_") and value and name not in VARIABLES and not _NOT_OURS.search(name)
-    ]
+    paths = {}
+    for key in KEYS.values():
+        words = key.path.upper().replace(".", "_")
+        paths[f"KBACKUP_{words}"] = key.path
+    settings = []
+    for name, value in sorted(environ.items()):
+        if not value or not name.startswith("KBACKUP_"):
+            continue
+        if name in VARIABLES or _NOT_OURS.search(name):
+            continue
+        path = paths.get(name) or _property_path(name)
+        settings.append(Setting(path, value, SettingOrigin("environment", name)))
+    return settings
 
 
 def _property_path(name: str) -> str:
-    """KBACKUP_SOURCE_SASL_PASSWORD is source.sasl.password; what is neither that nor a key is refused later."""
+    """Return the path of a variable that is no key: KBACKUP_SOURCE_SASL_PASSWORD is source.sasl.password.
+
+    Other names become the path of an unknown key, which is refused later, if possible with the section that is meant.
+    """
     first, _, rest = name.removeprefix("KBACKUP_").lower().partition("_")
     if first in _CLIENTS:
         return f"{first}.{rest.replace('_', '.')}"
-    near = difflib.get_close_matches(first, (*SECTIONS, "source", "target"), n=1, cutoff=0.8)
-    return f"{first}.{rest}" if near and rest else f"{first}_{rest}".rstrip("_")
+    sections = [*SECTIONS, *_CLIENTS]
+    near = difflib.get_close_matches(first, sections, n=1, cutoff=0.8)
+    if near and rest:
+        return f"{first}.{rest}"
+    return f"{first}_{rest}".rstrip("_")
 
 
 def _from_clients(files: ConfigFiles, kind: Literal["environment", "flag"]) -> tuple[list[Setting], tuple[str, ...]]:
     settings: list[Setting] = []
     notes: tuple[str, ...] = ()
     for section, file in (("source", files.source), ("target", files.target)):
-        if file:
-            client = load_client_properties(file)
-            origin = SettingOrigin(kind, f"--{section}-config {file}" if kind == "flag" else file)
-            settings += [Setting(f"{section}.{name}", value, origin) for name, value in client.properties.items()]
-            notes += client.notes
+        if not file:
+            continue
+        client = load_client_properties(file)
+        origin_name = f"--{section}-config {file}" if kind == "flag" else file
+        origin = SettingOrigin(kind, origin_name)
+        for name, value in client.properties.items():
+            settings.append(Setting(f"{section}.{name}", value, origin))
+        notes += client.notes
     return settings, notes
 
 
 def _merge(settings: Iterable[Setting], environ: Mapping[str, str]) -> dict[tuple[str, str | None], Setting]:
-    """Return (key path, name within a table) to the setting that wins, resolved and converted. All are checked, also
-    those that don't win."""
+    """Return the setting that wins for each (key path, name within a table), resolved and converted. All settings are
+    checked, also the ones that don't win."""
     merged: dict[tuple[str, str | None], Setting] = {}
     for path, written, origin in settings:
         key, name = locate(path, str(origin))
         value = resolve(written, f"{origin}: {path}", environ)
         if key.kind != "table":
-            merged[key.path, None] = Setting(key.path, convert(key, value, str(origin)), origin)
+            converted = convert(key, value, str(origin))
+            merged[key.path, None] = Setting(key.path, converted, origin)
             continue
         named = {name: value} if name is not None else entries(key, value, str(origin))
+        is_verbatim = "${" not in str(written)
         for entry, item in named.items():
-            is_client = key.path in _CLIENTS
-            if is_client and entry in CONTROLLED:
-                raise UsageError(f"{origin}: {key.path}.{entry} is kbackup's own to set", CONTROLLED[entry])
-            entry = ALIASES.get(entry, entry) if is_client else entry
+            if key.path in _CLIENTS:
+                entry = _client_entry(key.path, entry, origin)
             entry_path = f"{key.path}.{entry}"
             text = property_text(entry_path, item, str(origin))
-            if is_client:
-                check_client_property(entry_path, text, verbatim="${" not in str(written), where=str(origin))
+            if key.path in _CLIENTS:
+                check_client_property(entry_path, text, verbatim=is_verbatim, where=str(origin))
             merged[key.path, entry] = Setting(entry_path, text, origin)
     return merged
+
+
+def _client_entry(section: str, name: str, origin: SettingOrigin) -> str:
+    """Return the one name that a client's property has here. Raises `UsageError` for a property that kbackup sets."""
+    if name in CONTROLLED:
+        raise UsageError(f"{origin}: {section}.{name} is kbackup's own to set", CONTROLLED[name])
+    return ALIASES.get(name, name)
 
 
 def _build(merged: Mapping[tuple[str, str | None], Setting]) -> Config:
@@ -225,9 +272,14 @@ def _build(merged: Mapping[tuple[str, str | None], Setting]) -> Config:
             fields[field] = setting.value
         else:
             fields.setdefault(field, {})[name] = setting.value
-    stores = {name: msgspec.convert(values.pop(name, {}), model, strict=True) for name, model in STORES.items()}
-    config = msgspec.structs.replace(msgspec.convert(values, Config, strict=True), stores=stores)
-    _ = config.sources  # it says which properties don't go together
+    stores = {}
+    for name, model in STORES.items():
+        options = values.pop(name, {})
+        stores[name] = msgspec.convert(options, model, strict=True)
+    without_stores = msgspec.convert(values, Config, strict=True)
+    config = msgspec.structs.replace(without_stores, stores=stores)
+    # Raises `UsageError` for properties of sources that don't go together.
+    _ = config.sources
     return config
 
 
@@ -236,10 +288,12 @@ def settings_in_effect(loaded: Loaded) -> list[Setting]:
     settings = []
     for key in KEYS.values():
         section, _, field = key.path.rpartition(".")
-        value = getattr(loaded.config.section(section) if section else loaded.config, field)
-        if key.kind == "table":
-            paths = {f"{key.path}.{name}": value[name] for name in sorted(value)}
-            settings += [Setting(path, item, loaded.origins[path]) for path, item in paths.items()]
-        else:
+        model = loaded.config.section(section) if section else loaded.config
+        value = getattr(model, field)
+        if key.kind != "table":
             settings.append(Setting(key.path, value, loaded.origins[key.path]))
+            continue
+        for name in sorted(value):
+            path = f"{key.path}.{name}"
+            settings.append(Setting(path, value[name], loaded.origins[path]))
     return settings

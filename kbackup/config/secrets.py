@@ -8,10 +8,21 @@ from collections.abc import Mapping
 from kbackup.errors import HIDDEN, without_credentials
 
 _NAMES = (
-    *("passw", "passphrase", "secret(?!s$)", "token", "jaas", "credential(?!s?[._]provider)", "private.?key"),
-    *("account[._-]?key", "connection[._-]?string", "(^|[._-])sas([._-]|$)", "encryption[._]key$"),
-    *("ssl[._]key(store)?[._](pem|key)$", "oauthbearer[._](config|extensions)", "assertion[._]private"),
-    # variables of executors can hold any secret under a name of the user's own: ARCHIVE_KEY, GIT_AUTH, DB_PWD
+    "passw",
+    "passphrase",
+    "secret(?!s$)",
+    "token",
+    "jaas",
+    "credential(?!s?[._]provider)",
+    "private.?key",
+    "account[._-]?key",
+    "connection[._-]?string",
+    "(^|[._-])sas([._-]|$)",
+    "encryption[._]key$",
+    "ssl[._]key(store)?[._](pem|key)$",
+    "oauthbearer[._](config|extensions)",
+    "assertion[._]private",
+    # Variables of executors can hold any secret under a name of the user's own: ARCHIVE_KEY, GIT_AUTH, DB_PWD.
     r"(executor|appmaster|driver)env[.]\w*(key|auth|pwd|pass|sig|dsn|kbackup_notify_)",
 )
 NAMES_OF_SECRETS = "|".join(_NAMES)
@@ -28,8 +39,8 @@ _NAMES_ARE_DATA = ("restore.map.", "restore.map_group.")
 def is_secret(path: str) -> bool:
     """Return True if the value at a key path ("source.sasl.password") must never be shown.
 
-    The location of a secret (`*.location`, `*.url`) is no secret, but for a webhook's; nor are entries whose key is a
-    topic or a group.
+    The location of a secret (`*.location`, `*.url`) is no secret, except the URL of a webhook; entries whose key is a
+    topic or a group are none either.
     """
     if path.startswith(_WEBHOOK) or _WEBHOOK_VARIABLE.search(path):
         return True
@@ -41,14 +52,17 @@ def is_secret(path: str) -> bool:
 def exposes_secret(path: str, value: object) -> bool:
     """Return True if a value on the command line shows a secret; a reference to a file or a variable does not."""
     text = str(value or "")
-    is_reference = "${" in text or (path == "encryption.key" and text.startswith(("file:", "env:")))
-    return is_secret(path) and bool(text) and not is_reference
+    if not text or not is_secret(path) or "${" in text:
+        return False
+    # The key of an archive has references of its own.
+    return not (path == "encryption.key" and text.startswith(("file:", "env:")))
 
 
 def shown(path: str, value: object) -> object:
-    """`value` as it may be shown: secrets hidden, credentials in addresses too. None and "" stay: nothing is set."""
+    """Return a value as it may be shown: without secrets, and without credentials in addresses. None and "" stay:
+    nothing is set."""
     if isinstance(value, Mapping):
-        return {name: shown(f"{path}.{name}" if path else str(name), item) for name, item in value.items()}
+        return redact(value, path)
     if value in (None, ""):
         return value
     if is_secret(path):
@@ -59,5 +73,9 @@ def shown(path: str, value: object) -> object:
 
 
 def redact(mapping: Mapping[str, object], path: str = "") -> dict[str, object]:
-    """Return a copy of `mapping`, nested ones too, with every secret replaced by `HIDDEN`; `path` is where it is."""
-    return {name: shown(f"{path}.{name}" if path else name, value) for name, value in mapping.items()}
+    """Return a copy of the mapping at `path`, with `HIDDEN` in the place of every secret, also in nested mappings."""
+    copied = {}
+    for name, value in mapping.items():
+        inner_path = f"{path}.{name}" if path else str(name)
+        copied[name] = shown(inner_path, value)
+    return copied

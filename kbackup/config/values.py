@@ -18,21 +18,24 @@ from kbackup.errors import UsageError
 from kbackup.util.linear_regex import LinearRegex
 
 _REFERENCE = re.compile(r"(\$?)\$\{(env|file):([^}]*)\}")
-# an item between commas; those within a /regex/ don't count
+# An item between commas; commas within a /regex/ don't count.
 _ITEM = re.compile(r"\s*(/.*?/(?=\s*(?:,|$))|[^,]*?)\s*(?:,|$)")
 _PATTERNS = ("topics", "exclude_topics", "groups", "exclude_groups", "schemas_topics", "no_schemas_topics")
 
 
 def convert(key: Key, value: object, where: str) -> object:
-    """`value` as `key` wants it. `UsageError` names key, value (unless secret) and what is expected."""
+    """Return the value in the type of its key.
+
+    `UsageError` names the key, the value unless it is secret, and what the key takes."""
+    if key.kind == "time" and isinstance(value, int | datetime):
+        # TOML has numbers and times of its own.
+        value = str(value)
     try:
-        if key.kind == "time" and isinstance(value, int | datetime):  # TOML has both
-            value = str(value)
-        plain = _from_text(key, value) if isinstance(value, str) else value
-        converted: object = msgspec.convert(plain, key.type, strict=not isinstance(value, str))
-        for text in converted if isinstance(converted, tuple) else [converted]:
-            if isinstance(text, str):
-                _check(key, text)
+        converted = _in_type(key, value)
+        items = converted if isinstance(converted, tuple) else (converted,)
+        for item in items:
+            if isinstance(item, str):
+                _check(key, item)
     except re.error as error:
         raise UsageError(
             f"{where}: {key.path}: {error.pattern!r} is no regular expression", f"mend it: {error}"
@@ -47,6 +50,14 @@ def convert(key: Key, value: object, where: str) -> object:
     return converted
 
 
+def _in_type(key: Key, value: object) -> object:
+    is_text = isinstance(value, str)
+    plain = _from_text(key, value) if isinstance(value, str) else value
+    # Text of a flag or a variable may stand for a number; a file has numbers of its own.
+    converted: object = msgspec.convert(plain, key.type, strict=not is_text)
+    return converted
+
+
 def _check(key: Key, text: str) -> None:
     """Raise `ValueError` or `re.error` for a text, or an item of a list, that means nothing to its key."""
     if key.path.rpartition(".")[2] in _PATTERNS:
@@ -57,14 +68,16 @@ def _check(key: Key, text: str) -> None:
     elif key.path in ("restore.range", "restore.skip"):
         parse_range(text)
     elif key.kind == "time":
-        parse_time(text, now=0)  # which now does not matter to whether it is one
+        # Whether it is a time does not depend on the present one.
+        parse_time(text, now=0)
 
 
 def entries(key: Key, value: object, where: str) -> dict[str, object]:
     """Return the entries of a table that was written whole: `a=b,c=d`, or TOML's inline table."""
     if isinstance(value, str):
+        is_toml = value.lstrip().startswith("{")
         try:
-            value = _toml(value) if value.lstrip().startswith("{") else _entries(key, value)
+            value = _toml(value) if is_toml else _entries(key, value)
         except ValueError:
             value = None
     if not isinstance(value, Mapping):
@@ -75,7 +88,9 @@ def entries(key: Key, value: object, where: str) -> dict[str, object]:
 def _entries(key: Key, text: str) -> dict[str, str]:
     """Return the entries of `a=b,c=d`. `ValueError` for others, and for a group's name that may hold the '='."""
     found: dict[str, str] = {}
-    for item in filter(str.strip, text.split(",")):
+    for item in text.split(","):
+        if not item.strip():
+            continue
         name, value = _pair(item)
         if key.path == "restore.map_group" and "=" in value:
             raise ValueError(item)
@@ -90,7 +105,7 @@ def property_text(path: str, value: object, where: str) -> str:
     if isinstance(value, str | int | float):
         return str(value)
     if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
-        return ",".join(map(str, value))
+        return ",".join(str(item) for item in value)
     raise UsageError(f"{where}: {path} is not text, a number, true or false", "write it in quotes")
 
 
@@ -98,12 +113,15 @@ def flatten(table: Mapping[str, object], prefix: str = "") -> list[tuple[str, ob
     """Return (dotted path, value) of every leaf of nested tables."""
     flat: list[tuple[str, object]] = []
     for name, value in table.items():
-        flat += flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, value)]
+        if isinstance(value, Mapping):
+            flat += flatten(value, f"{prefix}{name}.")
+        else:
+            flat.append((prefix + name, value))
     return flat
 
 
 def resolve(value: object, where: str, environ: Mapping[str, str] = os.environ) -> object:
-    """`value` with `${env:NAME}` and `${file:/path}` replaced (`$${env:…}` stands for itself), in lists too.
+    """Return a value with `${env:NAME}` and `${file:/path}` replaced, in lists too; `$${env:…}` stands for itself.
 
     `where` names file and key in errors; the text around a reference is never shown.
     """
@@ -111,7 +129,11 @@ def resolve(value: object, where: str, environ: Mapping[str, str] = os.environ) 
         return [resolve(item, where, environ) for item in value]
     if not isinstance(value, str):
         return value
-    return _REFERENCE.sub(lambda match: _referenced(match, where, environ), value)
+
+    def referenced(match: re.Match[str]) -> str:
+        return _referenced(match, where, environ)
+
+    return _REFERENCE.sub(referenced, value)
 
 
 def has_reference(value: str) -> bool:
@@ -121,7 +143,7 @@ def has_reference(value: str) -> bool:
 
 def escape_references(text: str) -> str:
     """Return the text that `resolve` turns into `text`."""
-    return _REFERENCE.sub(lambda match: f"${match[0]}", text)
+    return _REFERENCE.sub(r"$\g<0>", text)
 
 
 def _referenced(match: re.Match[str], where: str, environ: Mapping[str, str]) -> str:
@@ -135,23 +157,35 @@ def _referenced(match: re.Match[str], where: str, environ: Mapping[str, str]) ->
     try:
         return Path(name).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
     except (OSError, ValueError) as error:
-        why = error.strerror or "" if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"{where}: can't read the file {name}: {why.lower()}", "name a readable file") from None
+        why = "it is not UTF-8 text"
+        if isinstance(error, OSError):
+            why = (error.strerror or "").lower()
+        raise UsageError(f"{where}: can't read the file {name}: {why}", "name a readable file") from None
+
+
+_FLAG_WORDS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
 
 def _from_text(key: Key, text: str) -> object:
-    if key.kind in ("size", "rate"):
-        return parse_size(text.removesuffix("/s") if key.kind == "rate" else text)
+    if key.kind == "size":
+        return parse_size(text)
+    if key.kind == "rate":
+        return parse_size(text.removesuffix("/s"))
     if key.kind == "duration":
         seconds = parse_duration(text)
         return int(seconds) if seconds.is_integer() else seconds
     if key.kind == "flag":
-        return {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(text.lower(), text)
+        return _FLAG_WORDS.get(text.lower(), text)
     if key.kind == "number":
         return text.strip().replace("_", "")
     if key.kind == "list":
-        return _toml(text) if text.lstrip().startswith("[") else [item for item in _ITEM.findall(text) if item]
-    return int(text) if key.path == "restore.restore_point" and text.isdecimal() else text  # also a padded number
+        if text.lstrip().startswith("["):
+            return _toml(text)
+        return [item for item in _ITEM.findall(text) if item]
+    if key.path == "restore.restore_point" and text.isdecimal():
+        # A number may have zeros before it: 007 is 7.
+        return int(text)
+    return text
 
 
 def _pair(text: str) -> tuple[str, str]:

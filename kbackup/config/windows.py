@@ -13,17 +13,24 @@ from typing import NamedTuple
 from kbackup.errors import UsageError
 from kbackup.util.linear_regex import LinearRegex
 
-_UNITS = {"": 1, "b": 1} | {
-    f"{letter}{end}": base**power
-    for power, letter in enumerate("kmgt", start=1)
-    for end, base in (("b", 1000), ("ib", 1024))
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+    "tb": 1000**4,
+    "kib": 1024,
+    "mib": 1024**2,
+    "gib": 1024**3,
+    "tib": 1024**4,
 }
 _UNIT_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _QUANTITY = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*([a-z]*)", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Return bytes of "8MiB", "5GB" or "1024". `ValueError` for others, and where it is no whole number of bytes."""
+    """Return the bytes of "8MiB", "5GB" or "1024". `ValueError` for another text, and for a part of a byte."""
     size = _quantity(text, _UNITS)
     if not size.is_integer():
         raise ValueError(size)
@@ -31,15 +38,19 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Return seconds of "90s", "500ms", "5m", "1h", "2d" or "90". `ValueError` for others."""
+    """Return the seconds of "90s", "500ms", "5m", "1h", "2d" or "90". `ValueError` for another text."""
     return _quantity(text, _UNIT_SECONDS)
 
 
 def _quantity(text: str, units: Mapping[str, float]) -> float:
     found = _QUANTITY.fullmatch(text.strip())
-    if found is None or found[2].lower() not in units:
+    if found is None:
         raise ValueError(text)
-    return float(found[1].replace("_", "")) * units[found[2].lower()]
+    unit = found[2].lower()
+    if unit not in units:
+        raise ValueError(text)
+    number = float(found[1].replace("_", ""))
+    return number * units[unit]
 
 
 # Times, and addresses of topics, partitions and offsets, as people write them.
@@ -64,8 +75,10 @@ ADDRESSES = "topic, topic:partition, topic:partition:offset or topic:partition:f
 
 
 class TopicAddress(NamedTuple):
-    """A topic, one of its partitions, or offsets of a partition: `start` (inclusive) to `end` (exclusive). None: as far
-    as the archive goes. `one`: a single record."""
+    """A topic, one of its partitions, or offsets of a partition: `start` (inclusive) to `end` (exclusive).
+
+    None is as far as the archive goes. `one` is True for the address of a single record.
+    """
 
     topic: str
     partition: int | None = None
@@ -90,19 +103,24 @@ class Range(NamedTuple):
     def __str__(self) -> str:
         if self.start is not None and self.end == self.start + 1:
             return f"{self.topic}:{self.partition}:{self.start}"
-        bounds = ("" if side is None else side for side in (self.start, self.end))
-        return f"{self.topic}:{self.partition}:{'-'.join(map(str, bounds))}"
+        start = "" if self.start is None else self.start
+        end = "" if self.end is None else self.end
+        return f"{self.topic}:{self.partition}:{start}-{end}"
 
 
 def parse_time(text: str, now: int, *, up: bool = False) -> int:
-    """Return ms since the epoch of RFC 3339 with its zone, of epoch ms, of "2h ago" before `now`, or of "now".
+    """Return the ms since the epoch of a time in RFC 3339 with its zone, of epoch ms, of "2h ago" before `now`, or of
+    "now".
 
-    A fraction of a millisecond counts downwards, or `up`. `ValueError` for others."""
+    A fraction of a millisecond is rounded down, or `up`. `ValueError` for another text."""
     text = text.strip()
     if text == "now":
         return now
-    if ago := _AGO.fullmatch(text):
-        return max(0, round(now - min(parse_duration(ago[1]) * 1000, float(now))))
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        # No longer ago than 1970: a duration may be infinitely long.
+        duration = min(parse_duration(ago[1]) * 1000, float(now))
+        return max(0, round(now - duration))
     if _MILLISECONDS.fullmatch(text):
         if len(text) == _SECONDS:
             raise ValueError(f"it looks like seconds; in milliseconds it is {text}000")
@@ -113,20 +131,27 @@ def parse_time(text: str, now: int, *, up: bool = False) -> int:
     date, clock, fraction, _, zone = found.groups()
     moment = datetime.fromisoformat(f"{date}T{clock}{zone or '+00:00'}") - _EPOCH
     whole = moment // timedelta(milliseconds=1)
-    exact = whole + Fraction(int(fraction or 0) * 1000, 10 ** len(fraction or ""))
+    # A fraction may have any number of digits: a float, or a datetime, would round it before `up` decides.
+    digits = fraction or "0"
+    exact = whole + Fraction(int(digits) * 1000, 10 ** len(digits))
     return _representable(math.ceil(exact) if up else math.floor(exact))
 
 
 def _why_not(text: str) -> str:
-    """Return what a text lacks to be a time, or the text itself if it is like none."""
-    if local := _LOCAL.fullmatch(text):
-        return f"it has no zone; give {local[1]}T{local[2]}{local[3] or ':00'}Z for UTC, or --tz Europe/Berlin as well"
-    if zoned := re.fullmatch(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d)([Zz]|[+-]\d\d:\d\d)", text, re.ASCII):
+    """Return what a text lacks to be a time, or the text itself if it is not like a time at all."""
+    local = _LOCAL.fullmatch(text)
+    if local is not None:
+        seconds = local[3] or ":00"
+        return f"it has no zone; give {local[1]}T{local[2]}{seconds}Z for UTC, or --tz Europe/Berlin as well"
+    zoned = re.fullmatch(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d)([Zz]|[+-]\d\d:\d\d)", text, re.ASCII)
+    if zoned is not None:
         return f"it has no seconds; give {zoned[1]}T{zoned[2]}:00{zoned[3]}"
     if re.fullmatch(r"\d{4}-\d\d-\d\d", text, re.ASCII):
         return f"it has no time of day; give {text}T00:00:00Z, or another one"
-    if clock := re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d)?", text, re.ASCII):
-        return f"it has no date; give {datetime.now(UTC):%Y-%m-%d}T{text}{'' if clock[2] else ':00'}Z, which is UTC"
+    clock = re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d)?", text, re.ASCII)
+    if clock is not None:
+        seconds = "" if clock[2] else ":00"
+        return f"it has no date; give {datetime.now(UTC):%Y-%m-%d}T{text}{seconds}Z, which is UTC"
     if re.fullmatch("[a-zA-Z]+", text):
         return "the only word is 'now'; give a date with a time, or '24h ago'"
     return text
@@ -146,11 +171,13 @@ def in_zone(text: str, zone: str) -> str:
     if found is None:
         return text
     date, minutes, seconds, fraction = found[1], found[2], found[3] or ":00", found[4] or ""
-    moment = datetime.fromisoformat(f"{date}T{minutes}{seconds}")
-    offsets = [moment.replace(tzinfo=info, fold=fold).isoformat()[19:] for fold in (0, 1)]
-    if offsets[0] != offsets[1]:
-        raise ValueError(f"clocks change in {zone} at {text}; add {offsets[0]} or {offsets[1]} to it")
-    return f"{date}T{minutes}{seconds}{fraction}{offsets[0]}"
+    moment = datetime.fromisoformat(f"{date}T{minutes}{seconds}").replace(tzinfo=info)
+    # An hour that a change of clocks repeats or skips has one offset before the change and one after it.
+    before = moment.replace(fold=0).isoformat()[19:]
+    after = moment.replace(fold=1).isoformat()[19:]
+    if before != after:
+        raise ValueError(f"clocks change in {zone} at {text}; add {before} or {after} to it")
+    return f"{date}T{minutes}{seconds}{fraction}{before}"
 
 
 def moment_of(name: str, given: str | int | datetime | None, *, up: bool = False) -> int | None:
@@ -190,24 +217,30 @@ def parse_range(text: str) -> Range:
 
 
 def parse_address(text: str) -> TopicAddress:
-    """`ADDRESSES`, with colons or slashes. `ValueError` for others, and for offsets that hold nothing."""
+    """Parse one of `ADDRESSES`, with colons or slashes. `ValueError` for others, and for offsets that hold nothing."""
     match = _ADDRESS.fullmatch(text)
     if match is None:
         raise ValueError(text)
-    partition, offset, start, end = (
-        int(digits) if digits else None for digits in match.group("partition", "offset", "start", "end")
-    )
+    partition = _number(match["partition"])
+    offset = _number(match["offset"])
     if offset is not None:
         return TopicAddress(match["topic"], partition, offset, offset + 1, one=True)
-    if (end is not None and not (start or 0) < end <= _INT64_MAX) or (start or 0) > _INT64_MAX:
+    start, end = _number(match["start"]), _number(match["end"])
+    first = start or 0
+    holds_none = end is not None and not first < end <= _INT64_MAX
+    if holds_none or first > _INT64_MAX:
         raise ValueError(f"{text} holds no offset")
     return TopicAddress(match["topic"], partition, start, end)
+
+
+def _number(digits: str | None) -> int | None:
+    return int(digits) if digits else None
 
 
 def parse_rule(rule: str) -> tuple[LinearRegex, str]:
     """Return pattern and replacement of "pattern=replacement"; the last "=" counts, as no topic name has one.
 
-    `ValueError` or `re.error` where it is none."""
+    `ValueError` or `re.error` for a text that is no rule."""
     pattern, sign, replacement = rule.rpartition("=")
     if not sign or not replacement:
         raise ValueError(rule)

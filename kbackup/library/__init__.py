@@ -1,9 +1,11 @@
-"""kbackup for programs: what `import kbackup` gives, and what the command line itself opens archives and runs jobs by.
+"""kbackup for programs: the functions of `import kbackup`. Commands open archives and run jobs by them, too.
 
-Configuration is that of the command line: a `kbackup.toml` by its path, or the same tables as a mapping; `None` is
-`./kbackup.toml` where there is one. Variables of the environment count as well. Nothing is printed and no handler of a
-signal or of logs is set. Errors are those of `kbackup.errors`. Reading is in `kbackup.library.reading`: what it imports
-takes time that a command has better use for while Spark starts.
+The configuration is the one of the command line: the path of a `kbackup.toml`, or the same tables as a mapping; `None`
+is `./kbackup.toml` if there is one. Variables of the environment count as well. The functions print nothing, and set no
+handlers of signals or logs. They raise the errors of `kbackup.errors`.
+
+Functions that read are in `kbackup.library.reading`: its imports take time that a command uses better while Spark
+starts.
 """
 
 from __future__ import annotations
@@ -45,25 +47,38 @@ log = logging.getLogger(__name__)
 
 
 def configured(config: Configuration, section: str = "", settings: Mapping[str, Any] | None = None) -> Config:
-    """Return the configuration with `settings`, keys of its `section`, in place of what it says. Raises `UsageError`
-    for a key or a value that can't be used."""
-    given = {name: _plain(value) for name, value in (settings or {}).items() if value is not None}
+    """Return the configuration, with `settings` in the place of its values of the same keys in `section`.
+
+    Raises `UsageError` for a key or a value that can't be used."""
+    given = {}
+    for name, value in (settings or {}).items():
+        if value is not None:
+            given[name] = _plain(value)
     if isinstance(config, Config):
         if given:
             raise UsageError(f"{', '.join(given)}: a finished configuration takes no settings", "set them in it")
         return config
-    tables = config if isinstance(config, Mapping) else {}
-    values = [*flatten(tables), *flatten({section: given})]
-    file = os.devnull if isinstance(config, Mapping) else os.fspath(config) if config is not None else None
+    file: str | None = None
+    values: list[tuple[str, object]] = []
+    if isinstance(config, Mapping):
+        # Tables stand for a whole file: ./kbackup.toml is not read beside them.
+        file = os.devnull
+        values += flatten(config)
+    elif config is not None:
+        file = os.fspath(config)
+    values += flatten({section: given})
     origin = SettingOrigin("argument")
-    return load((Setting(path, value, origin) for path, value in values), ConfigFiles(file)).config
+    arguments = [Setting(path, value, origin) for path, value in values]
+    return load(arguments, ConfigFiles(file)).config
 
 
 def _plain(value: object) -> object:
     """Return a value as a file would have it."""
     if isinstance(value, datetime):
         return str(moment_of("a time", value))
-    return list(value) if isinstance(value, tuple | set | frozenset) else value
+    if isinstance(value, tuple | set | frozenset):
+        return list(value)
+    return value
 
 
 # Stores of archives, as every command opens them.
@@ -77,11 +92,12 @@ def archive_store(
     lost: bool = False,
     accept_rollback: bool = False,
 ) -> tuple[Store, Callable[[], None]]:
-    """Open the store of the configured archive, or of the one at `address`, and compare its newest catalog with the
-    newest that this machine has read. Also return what remembers the newest one, for those who commit to call at their
-    end.
+    """Open the store of the configured archive, or of the archive at `address`, and compare its newest catalog with the
+    newest one that this machine has read.
 
-    `cached` keeps its metadata on this machine; `lost` accepts an archive without its archive.json. Raises
+    Also return a function that remembers the newest catalog: whoever commits to the archive calls it at the end.
+
+    `cached` keeps the archive's metadata on this machine; `lost` accepts an archive without its archive.json. Raises
     `MismatchError` if the archive has another id than `archive_id`, or went back."""
     address = address or config.archive
     if not address:
@@ -95,7 +111,7 @@ def archive_store(
     counted.archive(store.url)
     check_archive_id(store, config.archive_id, lost=lost)
     if folder is None:
-        return store, lambda: None
+        return store, _remember_nothing
     seen = SeenCatalog(store, folder / "seen")
     seen.check(accept_rollback)
 
@@ -106,6 +122,10 @@ def archive_store(
             log.info("can't read the number of the newest catalog: %s", error)
 
     return store, remember
+
+
+def _remember_nothing() -> None:
+    """Keep no number of a catalog: the configuration allows no files on this machine."""
 
 
 @contextmanager
@@ -119,8 +139,9 @@ def opened(config: Config) -> Iterator[Store]:
 
 
 def state_store(config: Config, store: Store | None) -> Store:
-    """Open the store for plans, offset maps and reports of restores and flows: unless set, the archive's `store`. It
-    knows which documents of restores this machine has written."""
+    """Open the store for plans, offset maps and reports of restores and flows: unless set, the archive's `store`.
+
+    The store knows which documents of restores this machine has written."""
     if config.restore.state:
         state = open_store(
             config.restore.state,
@@ -129,14 +150,17 @@ def state_store(config: Config, store: Store | None) -> Store:
             key_class=layout.key_class,
             rate=config.limit_rate,
         )
+    elif store is not None:
+        state = store
     else:
-        state = store if store is not None else archive_store(config)[0]
+        state, _ = archive_store(config)
     folder = cache_folder() if config.metadata_cache else None
-    return with_proof(state, folder / "restores" if folder is not None else None)
+    proofs = folder / "restores" if folder is not None else None
+    return with_proof(state, proofs)
 
 
-# Jobs. Each opens what it needs, starts Spark where it has to, and returns the report that its command prints with
-# --json; `to_dict` makes the same document of it.
+# Jobs. Each opens what it needs, starts Spark if it has to, and returns the report that its command prints with --json;
+# `to_dict` makes the same document of the report.
 
 
 def start_spark(config: Config) -> Starting:
@@ -151,15 +175,20 @@ def start_spark(config: Config) -> Starting:
 
 @contextmanager
 def spark_of(config: Config, session: SparkSession | None) -> Iterator[Callable[[], SparkSession]]:
-    """Provide the function that returns the session to use: the one given, the active one of this process, or one that
-    starts at the first call and stops at the end."""
+    """Provide a function that returns the session to use: the given session, the active session of this process, or a
+    session that starts at the first call and stops at the end."""
     from kbackup.spark.session import active_session
 
-    session = session or active_session()
-    if session is not None and not hasattr(session, "_jvm"):
-        raise UsageError("jobs don't run over Spark Connect", "give them a session that has a master, see spark.md")
-    if session is not None:
-        yield lambda: session
+    found = session or active_session()
+    if found is not None:
+        # Jobs reach the JVM of their session, which a client of Spark Connect has not.
+        if not hasattr(found, "_jvm"):
+            raise UsageError("jobs don't run over Spark Connect", "give them a session that has a master, see spark.md")
+
+        def running() -> SparkSession:
+            return found
+
+        yield running
         return
     started: list[Starting] = []
 
@@ -175,6 +204,10 @@ def spark_of(config: Config, session: SparkSession | None) -> Iterator[Callable[
             starting.leave()
 
 
+def _ignore(_report: object) -> None:
+    """Show nothing."""
+
+
 def backup(
     config: Configuration = None,
     *,
@@ -184,11 +217,11 @@ def backup(
     **settings: Any,
 ) -> BackupReport:
     """Back up a cluster into one new restore point, as `kbackup backup` does, and write the Delta tables of
-    `export.delta` where it is set.
+    `export.delta` if it is set.
 
-    `settings` are keys of the section `backup`, such as `topics=["orders"]`. A report with `losses`, `offline`,
-    `damage`, or `transactions` that are not whole though whole ones were asked for, is a backup that ended with exit
-    code 3 on the command line."""
+    `settings` are keys of the section `backup`, such as `topics=["orders"]`. On the command line, the exit code is 3 if
+    the report has `losses`, `offline` or `damage`, or if its `transactions` are not whole although the configuration
+    asks for whole ones."""
     chosen = configured(config, "backup", settings)
     tables = delta_config(chosen, chosen.export.delta)
     with spark_of(tables, spark) as for_tables, spark_of(chosen, spark) as without_tables, opened(chosen) as store:
@@ -202,11 +235,11 @@ def run_backup(
     without_tables: Callable[[], SparkSession],
     listener: ProgressListener,
     label: str = "",
-    show_plan: Callable[[Plan], None] = lambda _plan: None,
-    show_report: Callable[[BackupReport], None] = lambda _report: None,
-    show_export: Callable[[ExportReport], None] = lambda _export: None,
+    show_plan: Callable[[Plan], None] = _ignore,
+    show_report: Callable[[BackupReport], None] = _ignore,
+    show_export: Callable[[ExportReport], None] = _ignore,
 ) -> BackupReport:
-    """Back up, and write the restore point to the Delta tables of `export.delta` where it is set: in the session
+    """Back up, and write the restore point to the Delta tables of `export.delta` if it is set: in the session
     `for_tables`, with their jars. An error of the tables leaves the restore point in the archive."""
     from kbackup.jobs.backup.job import backup as run
 
@@ -228,10 +261,9 @@ def run_backup(
     from kbackup.jobs.export.job import ExportJob, export_delta
 
     try:
-        lease = config.backup.lease_seconds
-        exported = export_delta(
-            ExportJob(config.export, url, store, config.stores, for_tables, listener, lease, config.schema_registry)
-        )
+        lease, registry = config.backup.lease_seconds, config.schema_registry
+        job = ExportJob(config.export, url, store, config.stores, for_tables, listener, lease, registry)
+        exported = export_delta(job)
     except KbackupError as error:
         raise type(error)(
             f"restore point {report.restore_point} is committed, but an export to the Delta tables at {url} failed: "
@@ -261,12 +293,14 @@ def restore(
     listener: ProgressListener | None = None,
     **settings: Any,
 ) -> RestoreReport:
-    """Restore records, group offsets and settings into the target cluster, as `kbackup restore` does; with `dry_run`
-    check everything, write nothing, and return the plan, whose counts of a window are exact with `count`.
+    """Restore records, group offsets and settings into the target cluster, as `kbackup restore` does.
 
-    `settings` are keys of the section `restore`: `topics=["orders"]`, `to_time=datetime.now(UTC)`,
-    `map={"orders": "orders-restored"}`, `restore_id` to resume. `missing` in the report names what could not be done:
-    exit code 3 on the command line. With topics in `failed`, the restore is not done, and goes on with its id."""
+    With `dry_run`, check everything, write nothing, and return the plan, whose counts of a window are exact with
+    `count`. `settings` are keys of the section `restore`: `topics=["orders"]`, `to_time=datetime.now(UTC)`,
+    `map={"orders": "orders-restored"}`, `restore_id` to resume.
+
+    `missing` in the report names what could not be done: exit code 3 on the command line. If the report has topics in
+    `failed`, the restore is not done, and its id resumes it."""
     chosen = configured(config, "restore", settings)
     with spark_of(chosen, spark) as session, opened(chosen) as store:
         return run_restore(chosen, store, session, listener or Silent(), dry_run=dry_run, count=count)
@@ -302,8 +336,9 @@ def verify(
     spark: SparkSession | None = None,
     listener: ProgressListener | None = None,
 ) -> VerifyReport:
-    """Verify an archive's objects, as `kbackup verify` does, and record the result in the archive where it may write.
-    `quick` reads no records. `findings` in the report are exit code 13 on the command line."""
+    """Verify an archive's objects, as `kbackup verify` does, and record the result in the archive if it may write.
+
+    `quick` reads no records. With `findings` in the report, the exit code is 13 on the command line."""
     chosen = configured(config)
     with spark_of(chosen, spark) as session, opened(chosen) as store:
         return run_verify(store, str(restore_point), quick, session, listener or Silent())
@@ -315,9 +350,9 @@ def run_verify(
     quick: bool,
     spark: Callable[[], SparkSession],
     listener: ProgressListener,
-    unrecorded: Callable[[KbackupError], None] = lambda _error: None,
+    unrecorded: Callable[[KbackupError], None] = _ignore,
 ) -> VerifyReport:
-    """Verify and record the result; `unrecorded` gets the error of an archive where nothing can be written."""
+    """Verify and record the result; `unrecorded` gets the error of an archive in which nothing can be written."""
     from kbackup.jobs.verify import record_verification
     from kbackup.jobs.verify import verify as run
     from kbackup.util.times import now
@@ -332,8 +367,9 @@ def run_verify(
 
 
 def status(config: Configuration = None, **settings: Any) -> ArchiveStatus:
-    """Return whether an archive is well, as `kbackup status` says: a `level` and `findings`. `settings` are keys of the
-    section `backup`, such as `max_age="26h"`."""
+    """Return whether an archive is well, as `kbackup status` does: a `level` and `findings`.
+
+    `settings` are keys of the section `backup`, such as `max_age="26h"`."""
     from kbackup.archive.reader import open_archive
     from kbackup.jobs.status import archive_status
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -17,6 +18,7 @@ from kbackup.archive.query.java import JAVA, java_content, java_topics, open_arc
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.parallel import plan_reads, read_unit
 from kbackup.archive.segments.rows import SCHEMA
+from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
 from kbackup.config.windows import moment_of
 from kbackup.errors import UsageError, suggest_name
@@ -25,14 +27,18 @@ from kbackup.store import Store
 from kbackup.types import TopicPartition
 from kbackup.util.system import in_threads
 
+if TYPE_CHECKING:
+    from kbackup.archive.restores.plan import UnitRange
+    from kbackup.jobs.restore.plan import CountedRecords
+
 Time = str | int | datetime
 """A time: RFC 3339 with its zone or '2h ago', milliseconds since 1970, or a datetime with a zone."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestorePoint:
-    """A restore point. Counts and bytes are what it added to those before; `losses` counts what was gone before it
-    could be archived."""
+    """A restore point. `records` and `bytes` are what the restore point added to the ones before; `losses` counts the
+    losses of records that were gone before they could be archived."""
 
     number: int
     committed_at: datetime
@@ -45,7 +51,7 @@ class RestorePoint:
 
     @classmethod
     def of(cls, shown: PointOverview, archive: Archive) -> RestorePoint:
-        """Return a restore point of an archive for programs: its times are values there, not text."""
+        """Return a restore point of an archive for programs, which get its time as a value and not as text."""
         committed_at = datetime.fromisoformat(shown.committed_at)
         return cls(
             number=shown.number,
@@ -60,25 +66,29 @@ class RestorePoint:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The names of the topics that a restore of it brings back."""
-        return tuple(t.name for t in self._archive.manifest(self.number).topics if t.state != "deleted")
+        """The names of the topics that a restore of the restore point brings back."""
+        manifest = self._archive.manifest(self.number)
+        return tuple(topic.name for topic in manifest.topics if topic.state != "deleted")
 
 
 class ArchiveReader:
     """An archive, or a folder of the Java tool, as of one restore point or moment. It needs neither Spark nor a JVM.
 
-    It stays as it was when it was opened: open it again to see later restore points. Compressed and encrypted archives
-    read like others."""
+    A reader shows the archive as it was when it was opened: open the archive again to see later restore points.
+    Compressed and encrypted archives read like others."""
 
     def __init__(
         self, store: Store, restore_point: str | int = "latest", at: int | None = None, opened: Archive | None = None
     ) -> None:
         self._store = store
-        self._point, self._at = str(restore_point), at
+        self._at = at
+        self._point = str(restore_point)
         self._archive = open_archive_or_folder(store) if opened is None else opened
         if self._archive is not None:
             found = self._archive.find_point(self._point)
-            self._point = self._point if at is not None else str(found.number)
+            if at is None:
+                # A label may move, and "latest" be another one later: the number stays.
+                self._point = str(found.number)
 
     def __repr__(self) -> str:
         return f"<kbackup archive {self.url}>"
@@ -94,16 +104,17 @@ class ArchiveReader:
 
     @cached_property
     def restore_points(self) -> tuple[RestorePoint, ...]:
-        """Every restore point, oldest first; none of a folder of the Java tool."""
-        if self._archive is None:
-            return ()
+        """Every restore point, oldest first; a folder of the Java tool has none."""
         archive = self._archive
+        if archive is None:
+            return ()
         return tuple(RestorePoint.of(shown, archive) for shown in list_points(archive.state))
 
     def at(self, *, restore_point: str | int = "latest", to_time: Time | None = None) -> ArchiveReader:
-        """Return the archive as of a restore point (number or label) or as a restore of a moment would bring it back;
-        the moment is included."""
-        return ArchiveReader(self._store, restore_point, moment_of("to_time", to_time), self._archive)
+        """Return the archive as of a restore point (number or label), or as a restore up to a moment would bring it
+        back; the moment is included."""
+        moment = moment_of("to_time", to_time)
+        return ArchiveReader(self._store, restore_point, moment, self._archive)
 
     @cached_property
     def topics(self) -> tuple[str, ...]:
@@ -112,15 +123,20 @@ class ArchiveReader:
             return tuple(sorted(java_topics(self._store)))
         if self._at is None:
             states = self._archive.restore_point(self._point).topics
-            return tuple(sorted(t.name for t in states if t.state != "deleted"))
-        return tuple(sorted(t.name for t in overview.view_as_restored(self._archive, self._point, self._at, None)[1]))
+            names = [topic.name for topic in states if topic.state != "deleted"]
+        else:
+            _, restored = overview.view_as_restored(self._archive, self._point, self._at, None)
+            names = [topic.name for topic in restored]
+        return tuple(sorted(names))
 
     @cached_property
     def _groups(self) -> Mapping[str, Group]:
         if self._archive is None:
             return java_content(self._store, java_topics(self._store)).groups
         if self._at is None:
-            return captured_groups(self._archive, self._archive.restore_point(self._point).topics)[0]
+            topics_there = self._archive.restore_point(self._point).topics
+            groups, _ = captured_groups(self._archive, topics_there)
+            return groups
         view, topics = overview.view_as_restored(self._archive, self._point, self._at, None)
         return overview.content_as_restored(self._archive, view, topics, self._at).groups
 
@@ -130,12 +146,16 @@ class ArchiveReader:
         return tuple(self._groups)
 
     def groups(self, name: str) -> dict[TopicPartition, int]:
-        """Return the offsets of a consumer group: of each partition the next one to read. Raises `UsageError` for an
-        unknown group."""
+        """Return the offsets of a consumer group: for each partition, the next offset to read.
+
+        Raises `UsageError` for an unknown group."""
         if name not in self._groups:
-            known = suggest_name(name, self._groups, "see group_names")
-            raise UsageError(f"there is no group {name} in {self.url}", known)
-        return {TopicPartition(o.topic, o.partition): o.offset for o in self._groups[name].offsets}
+            hint = suggest_name(name, self._groups, "see group_names")
+            raise UsageError(f"there is no group {name} in {self.url}", hint)
+        offsets = {}
+        for committed in self._groups[name].offsets:
+            offsets[TopicPartition(committed.topic, committed.partition)] = committed.offset
+        return offsets
 
     def records(
         self,
@@ -155,22 +175,37 @@ class ArchiveReader:
         also `timestampType` and `segment`, the key of the object that a record is from. Every record is checked:
         `CorruptError` for damage, which may come after the last batch of a segment. `UsageError` for an unknown topic,
         partition or column."""
-        if unknown := [name for name in columns if name not in SCHEMA.names]:
-            raise UsageError(f"records have no column {unknown[0]}", f"use {', '.join(SCHEMA.names)}")
-        upto = moment_of("to_time", to_time)
-        bounds = [bound for bound in (upto, self._at) if bound is not None]
-        window = Window(from_time=moment_of("from_time", from_time, up=True), to_time=min(bounds, default=None))
-        window = window.at_offsets(from_offset, to_offset)
-        found = self.catalogue(topic)
-        held = [found.partition(topic, partition)] if partition is not None else found.topics[0].partitions
+        for name in columns:
+            if name not in SCHEMA.names:
+                raise UsageError(f"records have no column {name}", f"use {', '.join(SCHEMA.names)}")
+        # The reader's own moment is a bound as well: later records are not in the archive as of it.
+        ends = [end for end in (moment_of("to_time", to_time), self._at) if end is not None]
+        times = Window(from_time=moment_of("from_time", from_time, up=True), to_time=min(ends, default=None))
+        window = times.at_offsets(from_offset, to_offset)
+
+        def window_of(segment: Segment) -> Window:
+            return window
+
         store = readable(self._store, self.id)
-        for unit in plan_reads((s for p in held for s in p.segments), lambda segment: window):
+        for unit in plan_reads(self._segments(topic, partition), window_of):
             yield from read_unit(store, unit, columns)
 
+    def _segments(self, topic: str, partition: int | None) -> Iterator[Segment]:
+        """Yield the segments of a topic, or of one of its partitions."""
+        found = self.catalogue(topic)
+        if partition is not None:
+            yield from found.partition(topic, partition).segments
+            return
+        for each in found.topics[0].partitions:
+            yield from each.segments
+
     def schemas(self) -> Schemas | None:
-        """Return what the restore point has of a schema registry, None if it has nothing."""
+        """Return what the restore point has of a schema registry; None if it has nothing."""
         archive = self._archive
-        return archive.schemas(archive.restore_point(self._point)) if archive is not None else None
+        if archive is None:
+            return None
+        point = archive.restore_point(self._point)
+        return archive.schemas(point)
 
     def overview(self, topic: str | None = None, *, count: bool = False) -> overview.ArchiveOverview:
         """Return what `kbackup info` shows: sums of records, bytes and times by topic and partition, and losses. As of
@@ -183,7 +218,11 @@ class ArchiveReader:
         from kbackup.jobs.restore.plan import count_range, with_counts
 
         source = readable(self._store, self.id)
-        return with_counts(content, lambda ranges: in_threads(partial(count_range, source), ranges, 8))
+
+        def count_all(ranges: list[UnitRange]) -> list[CountedRecords]:
+            return in_threads(partial(count_range, source), ranges, 8)
+
+        return with_counts(content, count_all)
 
     def catalogue(self, topic: str | None = None) -> browse.Catalogue:
         """Return the topics, or one of them, with their partitions and segments. `UsageError` for an unknown topic."""

@@ -41,10 +41,11 @@ class Folder:
     def at(cls, path: Path, names: Sequence[str] = (), *, reading: bool = False) -> Folder:
         """Open the folder at `path`, or the one that `names` lead to from there, each name in the folder before it.
 
-        Links in `path` are followed: whoever gave the path wants them. `reading`: as of `folder`.
+        Links in `path` are followed: whoever gave the path wants them. `reading` is the parameter of `folder`.
         """
         last = len(names)
-        folder = cls(os.open(path, _READ if reading and not names else _SEARCH), str(path))
+        flags = _READ if reading and not names else _SEARCH
+        folder = cls(os.open(path, flags), str(path))
         for number, name in enumerate(names, 1):
             with folder:
                 folder = folder.folder(name, reading=reading and number == last)
@@ -66,7 +67,8 @@ class Folder:
 
     def folder(self, name: str, *, reading: bool = False) -> Folder:
         """Open a folder in this one; with `reading`, also for its list of names."""
-        return Folder(self._open(name, _READ if reading else _SEARCH), self.path_of(name))
+        descriptor = self._open(name, _READ if reading else _SEARCH)
+        return Folder(descriptor, self.path_of(name))
 
     def names(self) -> list[str]:
         """Return the names in a folder that was opened for reading."""
@@ -75,7 +77,7 @@ class Folder:
     def open(self, name: str) -> int:
         """Open a file for reading and return its descriptor. `IsADirectoryError` for a folder, and `FileNotFoundError`
         for what else is no file: a pipe or a socket."""
-        # without O_NONBLOCK, opening a pipe waits for somebody who writes into it
+        # Without O_NONBLOCK, opening a pipe waits for somebody who writes into it.
         descriptor = self._open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode):
@@ -119,7 +121,7 @@ class Folder:
 
     def sync(self) -> None:
         """Make the names in this folder durable."""
-        # a descriptor that only searches can't be synced
+        # A descriptor that only searches can't be synced.
         descriptor = os.open(".", _READ, dir_fd=self.descriptor)
         try:
             os.fsync(descriptor)
@@ -130,9 +132,10 @@ class Folder:
         try:
             return os.open(name, flags | os.O_NOFOLLOW, mode, dir_fd=self.descriptor)
         except OSError as error:
-            # systems tell a link as ELOOP, or as "not a directory" where a folder was asked for
+            # Systems report a link as ELOOP, or as "not a directory" if a folder was asked for.
             if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.EMLINK}:
                 self.refuse_link(name)
-            if error.errno == errno.ENXIO and stat.S_ISSOCK(self.mode(name)):  # a socket
+            # A socket can't be opened; for the callers, it is no file.
+            if error.errno == errno.ENXIO and stat.S_ISSOCK(self.mode(name)):
                 error.errno = errno.ENOENT
             raise OSError(error.errno, error.strerror, self.path_of(name)) from None

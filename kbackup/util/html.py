@@ -22,6 +22,11 @@ def templates(package: str, others: Sequence[Path] = ()) -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # controls and marks that turn the direction of text are shown, not obeyed
-        finalize=lambda value: printable(value) if type(value) is str else value,
+        finalize=_harmless,
     )
+
+
+def _harmless(value: object) -> object:
+    """Return what a template prints: controls, and marks that turn the direction of text, are shown and not obeyed."""
+    # A subclass of str is markup, which a filter has escaped already.
+    return printable(value) if type(value) is str else value

@@ -16,7 +16,8 @@ _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 _REFERENCE = re.compile(r"\\(?:g<(?P<name>\w+)>|(?P<number>[0-9]{1,2})|(?P<sign>.?))", re.DOTALL)
 
 
-@lru_cache(1 << 16)  # a job asks again and again about the same names, 40 us each
+# A job asks again and again about the same names, and each question takes 40 us.
+@lru_cache(1 << 16)
 def _search(pattern: str, text: str) -> bool:
     """Return whether RE2's `pattern` matches somewhere in `text`. `ValueError` for a pattern that RE2 does not know."""
     return bool(_run("match_substring_regex", pattern, text))
@@ -30,7 +31,8 @@ def _run(function: str, pattern: str, text: str, **options: Any) -> Any:
         raise ValueError(f"a regular expression of {len(pattern)} characters, at most {_MAX_PATTERN} are run")
     try:
         strings = pa.array([text.encode("utf-8", "backslashreplace").decode()], pa.large_string())
-        return getattr(pyarrow.compute, function)(strings, pattern=pattern, **options)[0].as_py()
+        results = getattr(pyarrow.compute, function)(strings, pattern=pattern, **options)
+        return results[0].as_py()
     except pa.ArrowInvalid as error:
         reason = str(error).partition("Invalid regular expression: ")[2] or str(error)
         raise ValueError(f"regular expression {pattern!r} can't be run in linear time: {reason}") from None
@@ -79,5 +81,15 @@ class LinearRegex:
     @property
     def _linear(self) -> str:
         """The same in RE2's syntax."""
-        rewritten = {"Z": r"\z"}
-        return _ESCAPE.sub(lambda e: rf"\x{{{e[1][1:]}}}" if len(e[1]) > 1 else rewritten.get(e[1], e[0]), self.pattern)
+        return _ESCAPE.sub(_linear_escape, self.pattern)
+
+
+def _linear_escape(escape: re.Match[str]) -> str:
+    """Return an escape of Python's syntax in RE2's."""
+    sign = escape[1]
+    if sign == "Z":
+        return r"\z"
+    if len(sign) > 1:
+        # \u1234 and \U00012345 are \x{1234} and \x{00012345}.
+        return rf"\x{{{sign[1:]}}}"
+    return escape[0]

@@ -12,10 +12,14 @@ import msgspec
 
 
 def printable(text: str) -> str:
-    """`text` with all escaped that could steer a terminal or break a line: controls, bidi marks, surrogates."""
+    """Return text with everything escaped that could steer a terminal or break a line: controls, marks that turn the
+    direction of text, surrogates."""
     if text.isprintable():
         return text
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+    signs = []
+    for sign in text:
+        signs.append(sign if sign.isprintable() else sign.encode("unicode_escape").decode())
+    return "".join(signs)
 
 
 def printable_lines(text: str) -> str:
@@ -26,7 +30,9 @@ def printable_lines(text: str) -> str:
 def json_line(value: object) -> str:
     """Return JSON in one line, with control characters escaped; text must be Unicode."""
     text = msgspec.json.encode(value).decode()
-    return text if text.isprintable() else "".join(map(json_sign, text))
+    if text.isprintable():
+        return text
+    return "".join(json_sign(sign) for sign in text)
 
 
 def json_sign(sign: str) -> str:
@@ -35,18 +41,20 @@ def json_sign(sign: str) -> str:
 
 
 def ends(text: str, tail: int) -> tuple[str, str]:
-    """`text` without its last `tail` characters, and those: long names differ mostly at their ends, so that only the
-    first of the two may be cut off."""
+    """Return text without its last `tail` characters, and these characters.
+
+    Long names differ mostly at their ends: whoever must shorten a name cuts its first part."""
     at = max(len(text) - tail, 0)
     return text[:at], text[at:]
 
 
 def shorten(text: str, width: int) -> str:
-    """`text` in `width` characters at most (2 or more), with an ellipsis in place of its middle where it is longer."""
+    """Return text in at most `width` characters (2 or more): an ellipsis stands for the middle of a longer text."""
     if len(text) <= width:
         return text
     head, tail = ends(text, (width - 1) // 2)
-    return f"{head[: width - 1 - len(tail)]}\N{HORIZONTAL ELLIPSIS}{tail}"
+    room = width - 1 - len(tail)
+    return f"{head[:room]}\N{HORIZONTAL ELLIPSIS}{tail}"
 
 
 # Numbers and lists of names in messages, and the form of ids.
@@ -59,14 +67,17 @@ SomeArchiveId = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{32})?\Z")]
 
 def join_names(names: Sequence[str], most: int, between: str = ", ") -> str:
     """Join the first names, with the number of the others: 'a, b and 3 more', or between '; ' 'a; b; and 3 more'."""
+    joined = between.join(names[:most])
+    if len(names) <= most:
+        return joined
     comma = "" if between == ", " else between.rstrip()
-    more = f"{comma} and {len(names) - most:,} more" if len(names) > most else ""
-    return between.join(names[:most]) + more
+    return f"{joined}{comma} and {len(names) - most:,} more"
 
 
 def words_of(text: str) -> list[str]:
     """Return the words between commas, without blanks around them."""
-    return [word.strip() for word in text.split(",") if word.strip()]
+    words = [word.strip() for word in text.split(",")]
+    return [word for word in words if word]
 
 
 def plural(number: int, noun: str) -> str:
@@ -124,19 +135,27 @@ def kafka_command(tool: str, servers: str, *words: str) -> str:
 
 def shell_line(*words: str) -> str:
     """Return a command of printable characters that means `words` in bash, zsh and ksh."""
-    return " ".join(map(_quoted, words))
+    return " ".join(_quoted(word) for word in words)
 
 
 def _quoted(word: str) -> str:
-    """Quote a word. zsh would replace a bare one that begins with '='; control characters need a `$'…'`."""
+    """Quote a word, if it needs quotes. Control characters need a `$'…'`."""
     if not word.isprintable():
-        return f"$'{''.join(map(_escaped, word))}'"
-    return f"'{word}'" if word.startswith("=") and shlex.quote(word) == word else shlex.quote(word)
+        escaped = "".join(_escaped(sign) for sign in word)
+        return f"$'{escaped}'"
+    quoted = shlex.quote(word)
+    if quoted == word and word.startswith("="):
+        # zsh would replace a bare =name by the path of the program of that name.
+        return f"'{word}'"
+    return quoted
 
 
 def _escaped(sign: str) -> str:
     if sign in "\\'":
         return f"\\{sign}"
-    bytes_of_path = "\udc80" <= sign <= "\udcff"  # of an argument or a file name that is not UTF-8
-    encoded = sign.encode("utf-8", "surrogateescape" if bytes_of_path else "surrogatepass")
-    return sign if sign.isprintable() else "".join(f"\\{byte:03o}" for byte in encoded)
+    if sign.isprintable():
+        return sign
+    # An argument or a file name that is not UTF-8 has its bytes as halves of surrogate pairs.
+    is_byte = "\udc80" <= sign <= "\udcff"
+    encoded = sign.encode("utf-8", "surrogateescape" if is_byte else "surrogatepass")
+    return "".join(f"\\{byte:03o}" for byte in encoded)
