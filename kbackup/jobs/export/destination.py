@@ -54,8 +54,9 @@ class Reached(Document, frozen=True, kw_only=True):
 
 
 class Seen(Document, frozen=True, kw_only=True):
-    """_kbackup/seen.json: the newest restore point that the archive ever had when an export began, written before
-    anything of it. `manifest` is its checksum: of a copy that was written to another one may have that number."""
+    """_kbackup/seen.json: the newest restore point that the archive ever had when an export began. The file is written
+    before any record of that restore point is exported. `manifest` is the checksum of its manifest: in a copy of the
+    archive that was written to, another restore point may have the same number."""
 
     format: Literal["kbackup-export-seen"] = "kbackup-export-seen"
     archive_id: str
@@ -81,8 +82,7 @@ class ExportedPoint(Document, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Destination:
-    """The address of exported tables. `url` is `s3://bucket/prefix` or a directory; nothing there is encrypted by
-    kbackup."""
+    """The address of exported tables. `url` is `s3://bucket/prefix` or a directory. kbackup encrypts nothing there."""
 
     url: str
     stores: StoreOptions
@@ -90,6 +90,7 @@ class Destination:
     @classmethod
     def at(cls, url: str, stores: StoreOptions) -> Destination:
         plain = url.rstrip("/") or url
+        # Users also give the address by Spark's own scheme, such as s3a://.
         scheme, separator, rest = plain.partition("://")
         for known in KINDS.values():
             if separator and known.tables is not None and known.tables.scheme == scheme:
@@ -98,7 +99,8 @@ class Destination:
         if kind is DIRECTORY and plain.startswith("~"):
             plain = str(directory_of(plain))  # Spark expands none
         # an archive may be locked for years, and its segments in a cold class: tables are worked with
-        return cls(plain, {kind.section: kind.worked_with(options_for(kind, stores))})
+        options = kind.worked_with(options_for(kind, stores))
+        return cls(plain, {kind.section: options})
 
     @cached_property
     def store(self) -> Store:
@@ -109,8 +111,8 @@ class Destination:
         return open_store(f"{self.url}/{FOLDER}", self.stores, key_class=layout.key_class)
 
     def check_apart(self, archive: Store) -> None:
-        """Raise `UsageError` if the destination is in the folder of `archive`, or has it or another one in its own:
-        Delta's VACUUM deletes every file around a table that the table does not know."""
+        """Raise `UsageError` if the destination is in the folder of `archive`, or has this or another archive in its
+        own folder: Delta's VACUUM deletes every file around a table that the table does not know."""
         check_apart(self.store, archive)
         try:
             self.store.stat(layout.ARCHIVE)
@@ -126,11 +128,14 @@ class Destination:
         if kind_of(self.url) is not DIRECTORY:
             return
         for table in tables:
+            # A store of a directory follows no link on the way to a file, whether the file is there or not.
+            key = f"{table}/_delta_log/0".lstrip("/")
             with suppress(NotFoundError):
-                self.store.stat(f"{table}/_delta_log/0".lstrip("/"))
+                self.store.stat(key)
 
     def claim(self, info: ExportInfo) -> None:
         """Raise `RefusedError` if the destination holds another export."""
+        # Put first, then look: of two exports that begin at once, one finds the other's file.
         try:
             self.own.put_new(_EXPORT, dump(info))
         except AlreadyExistsError:
@@ -156,8 +161,9 @@ class Destination:
             )
 
     def check_same_lineage(self, archive: Archive) -> None:
-        """Raise `RefusedError` if `archive` is behind the export, or has diverged from it; store its newest point."""
-        newest, hint = (archive.restore_points[-1], "export from the archive that is ahead, or to another address")
+        """Raise `RefusedError` if `archive` is behind the export, or has diverged from it; note its newest point."""
+        newest = archive.restore_points[-1]
+        hint = "export from the archive that is ahead, or to another address"
         try:
             seen = load(Seen, self.own.get(_SEEN), f"{FOLDER}/{_SEEN}")
         except NotFoundError:
@@ -174,13 +180,16 @@ class Destination:
             self.own.put(_SEEN, dump(here))
 
     def reached(self, due: Reached) -> int:
-        """Return the restore point that all tables of the selection of `due` are at, as far as is known."""
+        """Return the restore point that all tables of the selection of `due` are known to be at; 0 if unknown."""
+        # The file is a hint: without it, each table is asked how far it is.
         try:
             noted = load(Reached, self.own.get(_REACHED), f"{FOLDER}/{_REACHED}")
         except (NotFoundError, CorruptError):
             return 0
-        same = (noted.archive_id, noted.topics, noted.exclude_topics)
-        return noted.restore_point if same == (due.archive_id, due.topics, due.exclude_topics) else 0
+        same_selection = (noted.topics, noted.exclude_topics) == (due.topics, due.exclude_topics)
+        if noted.archive_id != due.archive_id or not same_selection:
+            return 0
+        return noted.restore_point
 
     def note_reached(self, reached: Reached) -> None:
         self.own.put(_REACHED, dump(reached))

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -57,8 +58,8 @@ if TYPE_CHECKING:
 
 
 class Addition(NamedTuple):
-    """Segments to export for a restore point: `segments` in order of topic, incarnation, partition and offset;
-    `partitions` is how many each of their topics had."""
+    """The segments to export for a restore point, in order of topic, incarnation, partition and offset. `partitions`
+    has the number of partitions of each of their topics."""
 
     point: PointRow
     segments: Sequence[Segment]
@@ -73,13 +74,28 @@ class Addition(NamedTuple):
         return sum_of(self.segments, "bytes")
 
 
+class AddedSegments(NamedTuple):
+    """The selected segments that came with a restore point, and their partitions by topic."""
+
+    ordered: Ordered
+    by_topic: dict[str, list[IncarnationPartition]]
+
+    def has_points_after(self, number: int, places: Sequence[IncarnationPartition]) -> bool:
+        """Return whether a segment of `places` was committed after restore point `number`."""
+        points = self.ordered.points[self.ordered.span(places)]
+        return bool((points > number).any())
+
+
 class Additions:
     """The selected additions of an archive. Remaining segments of expired restore points come with the next restore
     point."""
 
+    # A table is written for each topic, and each of them asks for the same restore points again: what was read of a
+    # restore point is kept.
     def __init__(self, archive: Archive, selection: Selection) -> None:
-        self._archive, self._selection = archive, selection
-        self._added: dict[int, tuple[Ordered, dict[str, list[IncarnationPartition]]]] = {}
+        self._archive = archive
+        self._selection = selection
+        self._added: dict[int, AddedSegments] = {}
         self._counts: dict[int, dict[Incarnation, int]] = {}
         self._missed: dict[int, list[tuple[TopicPartition, int]]] = {}
 
@@ -98,36 +114,47 @@ class Additions:
         behind."""
         topics: set[str] = set()
         for point in self._points(number):
-            added, places = self._of(point)
-            topics |= {name for name in places if (added.points[added.span(places[name])] > number).any()}
+            added = self._added_by(point)
+            for topic, places in added.by_topic.items():
+                if added.has_points_after(number, places):
+                    topics.add(topic)
         return sorted(topics)
 
     def after(self, number: int, topic: str | None = None) -> Iterator[Addition]:
         """Yield the additions (to `topic`) of restore points after `number`, oldest first; none for those without
         segments. `RefusedError` if the archive is behind."""
         for point in self._points(number):
-            added, by_topic = self._of(point)
-            places = [*added.places] if topic is None else by_topic.get(topic, [])
-            places = [place for place in places if (added.points[added.places[place]] > number).any()]
-            if places:
-                part = added.span(places)
-                segments = added.segments[part].where(added.points[part] > number)
-                yield Addition(point, segments, self._partitions(point, places))
+            added = self._added_by(point)
+            candidates = list(added.ordered.places) if topic is None else added.by_topic.get(topic, [])
+            places = [place for place in candidates if added.has_points_after(number, [place])]
+            if not places:
+                continue
+            span = added.ordered.span(places)
+            # Segments of an expired restore point came with this one: a table that had that point has them already.
+            is_new = added.ordered.points[span] > number
+            segments = added.ordered.segments[span].where(is_new)
+            yield Addition(point, segments, self._partitions(point, places))
 
     def missed(self, number: int, topic: str | None = None) -> list[tuple[TopicPartition, int]]:
         """Return the partitions (of `topic`) of which records that came after `number` may have expired, and below
         which offset: they are in no `Addition`."""
         if number not in self._missed:
-            topics = set(self._selection.topics({key[0] for key in self._archive.state.starts}))
+            with_log_starts = {name for name, _, _ in self._archive.state.starts}
+            topics = set(self._selection.topics(with_log_starts))
             self._missed[number] = missed(self._archive, number, lambda tp: tp.topic in topics)
         return [(tp, start) for tp, start in self._missed[number] if topic is None or tp.topic == topic]
 
     def damaged(self, number: int, topic: str | None = None) -> list[tuple[TopicPartition, str]]:
         """Return the partitions (of `topic`) with records of restore points after `number` that were found missing or
         damaged, each with a sentence: they are in no `Addition`."""
-        topics = set(self._selection.topics(set(self._archive.state.losses.columns("topic")[0])))
+        (with_losses,) = self._archive.state.losses.columns("topic")
+        topics = set(self._selection.topics(set(with_losses)))
+
+        def is_asked_for(tp: TopicPartition) -> bool:
+            return tp.topic in topics and topic in (None, tp.topic)
+
         last = self._archive.state.next_point
-        return damaged(self._archive, number, last, lambda tp: tp.topic in topics and topic in (None, tp.topic))
+        return damaged(self._archive, number, last, is_asked_for)
 
     def _partitions(self, point: PointRow, places: Iterable[IncarnationPartition]) -> dict[Incarnation, int]:
         """Return the number of partitions of each topic; of an ended incarnation, up to the last of `places`."""
@@ -138,7 +165,9 @@ class Additions:
         partitions: dict[Incarnation, int] = {}
         for topic, incarnation, partition in places:
             key = topic, incarnation
-            partitions[key] = max(partitions.get(key, counts.get(key, 0)), partition + 1)
+            # The manifest lists only the incarnations of its time: of others, the segments alone tell a number.
+            known = partitions.get(key, counts.get(key, 0))
+            partitions[key] = max(known, partition + 1)
         return partitions
 
     def _points(self, number: int) -> list[PointRow]:
@@ -151,30 +180,36 @@ class Additions:
             )
         return [p for p in self._archive.restore_points if p.number > number]
 
-    def _of(self, point: PointRow) -> tuple[Ordered, dict[str, list[IncarnationPartition]]]:
-        """Return the selected segments that came with `point`, and their partitions by topic."""
+    def _added_by(self, point: PointRow) -> AddedSegments:
         if point.number not in self._added:
-            before = max((p.number for p in self._archive.restore_points if p.number < point.number), default=0)
-            every = {topic for topic, _ in self._archive.state.lives}
-            topics = set(self._selection.topics(every))
-            added = self._archive.ordered(before, point.number, None if topics == every else topics)
-            by_topic: dict[str, list[IncarnationPartition]] = {}
-            for place in added.places:
-                by_topic.setdefault(place[0], []).append(place)
-            self._added[point.number] = added._replace(segments=added.segments.checked()), by_topic
+            self._added[point.number] = self._read_added(point)
         return self._added[point.number]
+
+    def _read_added(self, point: PointRow) -> AddedSegments:
+        earlier = [other.number for other in self._archive.restore_points if other.number < point.number]
+        # Numbers between the two restore points are of expired ones: their segments are read with this one.
+        before = max(earlier, default=0)
+        all_topics = {topic for topic, _ in self._archive.state.lives}
+        topics = set(self._selection.topics(all_topics))
+        added = self._archive.ordered(before, point.number, None if topics == all_topics else topics)
+        by_topic: dict[str, list[IncarnationPartition]] = {}
+        for place in added.places:
+            topic, _, _ = place
+            by_topic.setdefault(topic, []).append(place)
+        checked = added._replace(segments=added.segments.checked())
+        return AddedSegments(checked, by_topic)
 
 
 # Read blocks of segments in a task of an export, as rows of exported tables.
 
 DECODED = {"key": "key_decoded", "value": "value_decoded"}
 Types = Mapping[str, pa.DataType]
-"""Of the columns of decoded keys and values, by part."""
+"""The types of the columns of decoded keys and values, by part ("key", "value")."""
 
 
 @dataclass(frozen=True)
 class DecodedTopics:
-    """The types of topics whose keys or values name schemas, and where tasks find these."""
+    """The column types of topics whose keys or values name schemas, and where tasks find the schemas."""
 
     source: SchemaSource | None = None
     types: Mapping[str, Types] = field(default_factory=dict)
@@ -190,20 +225,32 @@ def decode_topics(archive: Archive, options: Export, registry: RegistryOptions) 
         return lambda topics: DecodedTopics()
     head = archive.restore_point("latest")
     source = SchemaSource(head.schemas, registry)
+    # Opened here, before the destination is claimed: an export without schemas is refused before it leaves a trace.
     schemas = source.open(archive.store)
     if options.one_table:
-        return lambda topics: DecodedTopics(source, dict.fromkeys(topics, dict.fromkeys(DECODED, JSON)))
-    return lambda topics: DecodedTopics(source, {t.name: schemas.types(t) for t in head.topics if t.name in topics})
+        as_json: Types = dict.fromkeys(DECODED, JSON)
+        return lambda topics: DecodedTopics(source, dict.fromkeys(topics, as_json))
+
+    def typed(topics: Collection[str]) -> DecodedTopics:
+        types = {topic.name: schemas.types(topic) for topic in head.topics if topic.name in topics}
+        return DecodedTopics(source, types)
+
+    return typed
 
 
 def table_schema(types: Types) -> pa.Schema:
-    columns = [pa.field(DECODED[part], kind) for part, kind in types.items()]
-    return pa.schema([*EXPORT_SCHEMA, *columns, *([pa.field("decode_error", pa.string())] if types else ())])
+    """Return the schema of a table whose decoded columns have `types`; without any, no error can occur."""
+    fields = list(EXPORT_SCHEMA)
+    for part, kind in types.items():
+        fields.append(pa.field(DECODED[part], kind))
+    if types:
+        fields.append(pa.field("decode_error", pa.string()))
+    return pa.schema(fields)
 
 
 @dataclass(frozen=True)
 class ReadRows:
-    """The work of a task: the rows of its part, `point` being the restore point that they came with."""
+    """The work of a task: reading the rows of its part. `point` is the restore point that the records came with."""
 
     store: Store
     point: int
@@ -220,10 +267,11 @@ class ReadRows:
         s = piece.segment
         count = self.partitions[s.topic, s.incarnation]
         batch = to_export_batch(block, s.topic, s.partition, s.key, s.incarnation, count, self.point)
-        if types := self.decoded.types.get(s.topic):
-            columns = [*batch.columns, *decoded_columns(batch, self._decoders, types)]
-            return pa.RecordBatch.from_arrays(columns, schema=table_schema(types))
-        return batch
+        types = self.decoded.types.get(s.topic)
+        if not types:
+            return batch
+        decoded = decoded_columns(batch, self._decoders, types)
+        return pa.RecordBatch.from_arrays([*batch.columns, *decoded], schema=table_schema(types))
 
     @cached_property
     def _decoders(self) -> Mapping[str, Decoder]:
@@ -236,7 +284,7 @@ class ReadRows:
 
 @dataclass(frozen=True)
 class TableReport:
-    """Restore points, in order, and records that were appended to a table."""
+    """The restore points, in order, and the number of records that were appended to a table."""
 
     url: str
     restore_points: tuple[int, ...]
@@ -263,7 +311,7 @@ class ExportReport:
 
 @dataclass(frozen=True)
 class ExportJob:
-    """The archive in `store`, and the options of its export to `url`. The destination is held by a lease meanwhile."""
+    """An export of the archive in `store` to `url`. The job holds a lease of `lease_seconds` on the destination."""
 
     options: Export
     url: str
@@ -290,17 +338,20 @@ class ExportRun:
 
 
 def table_report(url: str, added: Sequence[Addition]) -> TableReport:
-    return TableReport(url, tuple(a.point.number for a in added), sum(a.records for a in added))
+    points = tuple(addition.point.number for addition in added)
+    records = sum(addition.records for addition in added)
+    return TableReport(url, points, records)
 
 
 def run_export(
     job: ExportJob, kind: str, holds: ExportKind, write: Callable[[ExportRun], Sequence[TableReport]]
 ) -> ExportReport:
-    """Export every restore point that the destination does not have yet, in order. Where it fails, or is killed, each
-    table is at a restore point, and the next export continues from there. `write` brings the destination to the newest
-    restore point, and returns the tables with new records."""
+    """Export every restore point that the destination does not have yet, in order. If the export fails or is killed,
+    each table is at a restore point, and the next export continues from there. `write` brings the destination to the
+    newest restore point, and returns the tables with new records."""
     phases = Phases(job.listener)
-    options, destination = job.options, Destination.at(job.url, job.stores)
+    options = job.options
+    destination = Destination.at(job.url, job.stores)
     with phases.step("connect"):
         archive = open_archive(job.store)
         destination.check_apart(job.store)
@@ -310,28 +361,47 @@ def run_export(
         decode = decode_topics(archive, options, job.registry)
     with HeldLease(destination.own, "kbackup export", job.lease_seconds) as lease:
         with phases.step("plan"):
-            topics, exclude, each = options.topics, options.exclude_topics, holds == "delta tables"
-            info = ExportInfo(archive_id=archive.info.id, kind=holds)
-            destination.claim(info if each else replace(info, topics=topics, exclude_topics=exclude))
+            destination.claim(_export_info(archive, options, holds))
             destination.check_same_lineage(archive)
-            due = Reached(archive_id=info.archive_id, restore_point=newest, topics=topics, exclude_topics=exclude)
-            run = ExportRun(job, archive, destination, additions, lease, destination.reached(due), decode)
+            due = Reached(
+                archive_id=archive.info.id,
+                restore_point=newest,
+                topics=options.topics,
+                exclude_topics=options.exclude_topics,
+            )
+            since = destination.reached(due)
+            run = ExportRun(job, archive, destination, additions, lease, since, decode)
         with phases.step("run"):
-            done = write(run)
+            tables = tuple(write(run))
+        # Only after all tables: the next export looks for nothing up to this restore point.
         with phases.step("commit"):
             destination.note_reached(due)
-    return ExportReport(kind, destination.url, job.store.url, newest, tuple(done), tuple(run.losses), phases.seconds)
+    losses = tuple(run.losses)
+    return ExportReport(kind, destination.url, job.store.url, newest, tables, losses, phases.seconds)
+
+
+def _export_info(archive: Archive, options: Export, holds: ExportKind) -> ExportInfo:
+    """Return what the destination is claimed for. Delta tables by topic are independent of one another, so each export
+    may select other topics; a table of several topics, or a commit of their files, has one selection for good."""
+    info = ExportInfo(archive_id=archive.info.id, kind=holds)
+    if holds == "delta tables":
+        return info
+    return replace(info, topics=options.topics, exclude_topics=options.exclude_topics)
 
 
 def losses_of(additions: Additions, since: int, url: str, topic: str | None = None) -> list[str]:
     """Return the losses of a table that was at restore point `since`, in words. A new table does not lose records that
     expired before."""
-    expired = [
-        f"records of {tp} below offset {start} have expired, and may not all have been exported: {url} was at "
-        f"restore point {since}"
-        for tp, start in (additions.missed(since, topic) if since else [])
-    ]
-    return [*expired, *(message for _, message in additions.damaged(since, topic))]
+    losses: list[str] = []
+    if since:
+        for tp, start in additions.missed(since, topic):
+            losses.append(
+                f"records of {tp} below offset {start} have expired, and may not all have been exported: {url} was at "
+                f"restore point {since}"
+            )
+    for _, message in additions.damaged(since, topic):
+        losses.append(message)
+    return losses
 
 
 # Delta tables, as Spark has them.
@@ -355,10 +425,15 @@ class DeltaTable:
         return int(version.get()) if version.isDefined() else 0
 
     def append(self, rows: DataFrame, app: str, version: int, note: Mapping[str, object]) -> None:
-        """One commit of `rows`, unless `app` has committed `version` or a later one; `note` is its `userMetadata`."""
-        own: dict[str, Any] = {"txnAppId": app, "txnVersion": version, "userMetadata": json.dumps(note)}
-        own["mergeSchema"] = "decode_error" in rows.columns
-        writer = rows.write.format("delta").mode("append").partitionBy("date").options(**own, **self.options)
+        """Commit `rows`, unless `app` has committed `version` or a later one. `note` is the commit's `userMetadata`."""
+        options: dict[str, Any] = {
+            "txnAppId": app,
+            "txnVersion": version,
+            "userMetadata": json.dumps(note),
+            # Columns of decoded records grow with new versions of schemas. The other columns never change.
+            "mergeSchema": "decode_error" in rows.columns,
+        }
+        writer = rows.write.format("delta").mode("append").partitionBy("date").options(**options, **self.options)
         # in a thread: an interrupt would tear the main one's connection to the JVM, which it takes to cancel this
         with self._errors(), ThreadPoolExecutor(1) as apart:
             apart.submit(writer.save, self.path).result()
@@ -368,13 +443,14 @@ class DeltaTable:
         from pyspark.sql.pandas.types import to_arrow_type
         from pyspark.sql.types import StructType
 
-        columns = StructType.fromJson(json.loads(self._snapshot("schema").json()))
-        held = {column.name: column.dataType for column in columns}
-        return {part: to_arrow_type(held[name]) for part, name in DECODED.items() if name in held}
+        schema = json.loads(self._snapshot("schema").json())
+        kinds = {column.name: column.dataType for column in StructType.fromJson(schema)}
+        return {part: to_arrow_type(kinds[name]) for part, name in DECODED.items() if name in kinds}
 
     def rows(self) -> DataFrame:
-        """Return all of it, as of now, however often it is read."""
-        reader = self.session.read.format("delta").option("versionAsOf", self._snapshot("version"))
+        """Return all rows as of now. The version is fixed: a frame that is read twice gives the same rows."""
+        version = self._snapshot("version")
+        reader = self.session.read.format("delta").option("versionAsOf", version)
         with self._errors():
             return reader.options(**self.options).load(self.path)
 
@@ -385,16 +461,17 @@ class DeltaTable:
         for name, value in self.options.items():
             options.put(name, value)
         with self._errors():
-            snapshot = jvm.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(
-                self.session._jsparkSession,
-                jvm.org.apache.hadoop.fs.Path(self.path),
-                jvm.PythonUtils.toScalaMap(options),
-            )
-            return getattr(snapshot._2(), of)()
+            path = jvm.org.apache.hadoop.fs.Path(self.path)
+            scala_options = jvm.PythonUtils.toScalaMap(options)
+            log = jvm.org.apache.spark.sql.delta.DeltaLog
+            pair = log.forTableWithSnapshot(self.session._jsparkSession, path, scala_options)
+            snapshot = pair._2()  # the first is the log
+            return getattr(snapshot, of)()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn an error of Spark's or Delta's into that of the task of kbackup, or into its own first line."""
+        """Turn an error of Spark's or Delta's into the error that a task of kbackup raised, or into a `KbackupError`
+        with the first line of Spark's message."""
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
@@ -404,15 +481,23 @@ class DeltaTable:
             if isinstance(error, ConnectionError) or jvm_has_ended():
                 raise SparkEndedError from None
             text = str(error)
+            # An error of a task comes back as text within Spark's own, and has its own exit code and hint.
             known = from_text(text)
             if known is not None:
                 raise known from None
             java = getattr(error, "java_exception", None)
             message = str(java.getMessage() or java) if java is not None else text
-            line = next((line.strip() for line in message.splitlines() if line.strip()), "?")
             raise KbackupError(
-                f"Delta table {self.url}: {line}", "run again with --debug to see Spark's own words"
+                f"Delta table {self.url}: {_first_line(message)}", "run again with --debug to see Spark's own words"
             ) from None
+
+
+def _first_line(text: str) -> str:
+    """Return the first line with any text; '?' if there is none."""
+    for line in text.splitlines():
+        if line.strip():
+            return line.strip()
+    return "?"
 
 
 # Delta tables kept in step with an archive: one commit for each restore point that added something.
@@ -454,36 +539,44 @@ class _DeltaExport:
         first = next(iter(failed.values()))
         if len(topics) == 1:
             raise first
+        reasons = "; ".join([first.message, *self.run.losses])
         raise type(first)(
             f"{len(failed)} of {len(topics)} Delta tables could not be brought up to date ({', '.join(failed)}): "
-            + "; ".join([first.message, *self.run.losses]),
+            + reasons,
             first.hint,
         )
 
     def table(self, table: DeltaTable, topic: str | None) -> list[TableReport]:
-        """Brings one table up to date; returns nothing if there is nothing for it."""
-        app, additions = f"kbackup-{self.run.archive.info.id}", self.run.additions
+        """Bring one table up to date. Return the table's report, or nothing if there were no records for it."""
+        additions = self.run.additions
+        app = f"kbackup-{self.run.archive.info.id}"
         reached = table.reached(app)
         due = list(additions.after(reached, topic))
-        decoded = self._decoded(table, [topic] if topic is not None else additions.topics_after(reached))
-        self.run.losses += losses_of(additions, max(reached, self.run.since), table.url, topic)
+        topics = [topic] if topic is not None else additions.topics_after(reached)
+        decoded = self._decoded(table, topics)
+        # A table without new records keeps its older number, though the export has looked at it since.
+        since = max(reached, self.run.since)
+        self.run.losses += losses_of(additions, since, table.url, topic)
         self.expected += sum(addition.records for addition in due)
         for addition in due:
             self._append(table, app, addition, decoded)
         return [table_report(table.url, due)] if due else []
 
     def _decoded(self, table: DeltaTable, topics: Collection[str]) -> DecodedTopics:
-        """Return the types of topics, with columns that the table has as they are there."""
+        """Return the column types of topics. A column that the table has keeps its type there."""
         decoded = self.run.decode(topics)
-        held = table.decoded() if decoded.types else {}
-        types = {
-            topic: {part: merged_types(held.get(part, kind), kind, keep=True) for part, kind in own.items()}
-            for topic, own in decoded.types.items()
-        }
+        in_table = table.decoded() if decoded.types else {}
+        types: dict[str, Types] = {}
+        for topic, own in decoded.types.items():
+            merged: dict[str, pa.DataType] = {}
+            for part, kind in own.items():
+                merged[part] = merged_types(in_table.get(part, kind), kind, keep=True)
+            types[topic] = merged
         return DecodedTopics(decoded.source, types)
 
     def _append(self, table: DeltaTable, app: str, addition: Addition, decoded: DecodedTopics) -> None:
-        point, run = addition.point, self.run
+        point = addition.point
+        run = self.run
         note = {
             "archive": run.archive.info.id,
             "restorePoint": point.number,
@@ -492,12 +585,15 @@ class _DeltaExport:
         }
         parts = whole_units(addition.segments, PART_BYTES)
         work = ReadRows(run.archive.store, point.number, addition.partitions, decoded)
-        schema = table_schema(decoded.types.get(addition.segments[0].topic, {}))
+        # One table of all topics has the same columns for each of them, so the first topic speaks for all.
+        first_topic = addition.segments[0].topic
+        schema = table_schema(decoded.types.get(first_topic, {}))
 
         def show(records: int, size: int) -> None:
             run.job.listener.progress(self.records + records, self.bytes + size, self.expected)
 
         with batch_frame(self.session, parts, work, schema, show, run.destination.own) as rows:
+            # Delta's log on S3 is safe with one writer alone: no commit without the lease.
             run.lease.check()
             table.append(rows, app, point.number, note)
         self.records += addition.records
@@ -511,9 +607,13 @@ def export_delta(job: ExportJob) -> ExportReport:
 
 
 def _write_tables(run: ExportRun) -> list[TableReport]:
-    additions, url = run.additions, run.destination.url
-    lacking = [*additions.missed(run.since), *additions.damaged(run.since)]
-    topics = sorted({*additions.topics_after(run.since), *(tp.topic for tp, _ in lacking)})
+    additions = run.additions
+    url = run.destination.url
+    selected = set(additions.topics_after(run.since))
+    # A topic of which all new records are lost has nothing to write, and its losses are reported all the same.
+    selected.update(tp.topic for tp, _ in additions.missed(run.since))
+    selected.update(tp.topic for tp, _ in additions.damaged(run.since))
+    topics = sorted(selected)
     export = _DeltaExport(run)
     if run.job.options.one_table:
         run.destination.check_links([""])
@@ -547,25 +647,30 @@ class WriteFiles:
 
     def __call__(self, part: ReadUnit, progress: ProgressSender) -> Iterator[ExportedFile]:
         for piece in part.ranges:
-            for held in chunks(read_range(self.rows.store, piece)):
-                table = pa.Table.from_batches([self.rows.rows(piece, block) for block in held])
-                for day, some in by_date(table):
-                    yield self._file(piece, int(held[0].offsets[0]), day, some)
-                progress.add(len(table), sum(block.nbytes for block in held))
+            for chunk in chunks(read_range(self.rows.store, piece)):
+                batches = [self.rows.rows(piece, block) for block in chunk]
+                table = pa.Table.from_batches(batches)
+                first_offset = int(chunk[0].offsets[0])
+                for date, rows in by_date(table):
+                    yield self._write_file(piece, first_offset, date, rows)
+                size = sum(block.nbytes for block in chunk)
+                progress.add(len(table), size)
 
-    def _file(self, piece: SegmentRange, first: int, day: str, rows: pa.Table) -> ExportedFile:
+    def _write_file(self, piece: SegmentRange, first: int, date: str, rows: pa.Table) -> ExportedFile:
         s = piece.segment
-        path = f"topic={s.topic}/date={day}/{s.incarnation}-{s.partition:03d}-{first:010d}.parquet"
+        path = f"topic={s.topic}/date={date}/{s.incarnation}-{s.partition:03d}-{first:010d}.parquet"
         sink = io.BytesIO()
         pq.write_table(rows.drop_columns(_IN_PATH), sink, compression="zstd", store_schema=False)
         with suppress(AlreadyExistsError):  # of an attempt before this one: with the same records
             self.target.put_new(path, sink.getbuffer())
-        return ExportedFile(path=path, records=len(rows), bytes=self.target.stat(path).size)
+        # The size of the file that is there, whichever attempt wrote it.
+        size = self.target.stat(path).size
+        return ExportedFile(path=path, records=len(rows), bytes=size)
 
 
 def chunks(blocks: Iterator[RecordBlock]) -> Iterator[list[RecordBlock]]:
-    """Yield the blocks' records in chunks that end with the record that makes them larger than `CHUNK_BYTES`: wherever
-    the blocks end."""
+    """Yield the blocks' records in chunks. A chunk ends with the record that makes it larger than `CHUNK_BYTES`,
+    wherever the blocks end: a file's name is its first offset, so a second attempt must cut at the same records."""
     gathered: list[RecordBlock] = []
     size = 0
     for block in blocks:
@@ -584,16 +689,19 @@ def chunks(blocks: Iterator[RecordBlock]) -> Iterator[list[RecordBlock]]:
 
 
 def by_date(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the rows of each date ('' never: see `_NO_DATE`), in their order."""
-    date: Any = table.column("date").cast(pa.int32())
-    days = pc.fill_null(date, -1).to_numpy()
+    """Yield each date and its rows, in their order. Rows without a date come under `_NO_DATE`, Hive's name for none."""
+    dates: Any = table.column("date").cast(pa.int32())
+    days = pc.fill_null(dates, -1).to_numpy()
     order = np.argsort(days, kind="stable")
-    ordered = days[order]
-    edges = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
-    whole = table if len(edges) == 2 else table.take(order)
+    sorted_days = days[order]
+    changes = np.flatnonzero(np.diff(sorted_days)) + 1
+    edges = [0, *changes.tolist(), len(sorted_days)]
+    # Most chunks are of one date: then the rows need no copy.
+    rows = table if len(edges) == 2 else table.take(order)
     for start, stop in pairwise(edges):
-        day = int(ordered[start])
-        yield (str(np.datetime64(day, "D")) if day >= 0 else _NO_DATE), whole.slice(start, stop - start)
+        day = int(sorted_days[start])
+        name = str(np.datetime64(day, "D")) if day >= 0 else _NO_DATE
+        yield name, rows.slice(start, stop - start)
 
 
 def export_parquet(job: ExportJob) -> ExportReport:
@@ -608,22 +716,36 @@ def _write_points(run: ExportRun) -> list[TableReport]:
     due = list(run.additions.after(reached))
     decoded = run.decode(run.additions.topics_after(reached))
     for addition in due:
-        run.lease.check()
-        rows = ReadRows(run.job.store, addition.point.number, addition.partitions, decoded)
-        work = WriteFiles(destination.store, rows)
-        parts = whole_units(addition.segments)
-        files: list[ExportedFile] = run_counted(run.job.spark, parts, work, run.job.listener, addition.records)
-        point = ExportedPoint(
-            archive_id=run.archive.info.id,
-            restore_point=addition.point.number,
-            committed_at=addition.point.committed_at,
-            files=tuple(sorted(files, key=lambda f: f.path)),
-        )
-        run.lease.check()
-        destination.own.put(point_key(addition.point.number), dump(point))
+        _write_point(run, addition, decoded)
     return [table_report(destination.url, due)] if due else []
+
+
+def _write_point(run: ExportRun, addition: Addition, decoded: DecodedTopics) -> None:
+    """Write the files of a restore point, and then its commit."""
+    destination = run.destination
+    number = addition.point.number
+    run.lease.check()
+    rows = ReadRows(run.job.store, number, addition.partitions, decoded)
+    work = WriteFiles(destination.store, rows)
+    parts = whole_units(addition.segments)
+    files: list[ExportedFile] = run_counted(run.job.spark, parts, work, run.job.listener, addition.records)
+    files.sort(key=attrgetter("path"))
+    point = ExportedPoint(
+        archive_id=run.archive.info.id,
+        restore_point=number,
+        committed_at=addition.point.committed_at,
+        files=tuple(files),
+    )
+    # Once more: the files may have taken hours, and another export may have taken the lease over meanwhile.
+    run.lease.check()
+    destination.own.put(point_key(number), dump(point))
 
 
 def _reached(destination: Destination) -> int:
     """Return the newest restore point whose files are all there."""
-    return max((point_of(entry.key) or 0 for entry in destination.own.list("points/")), default=0)
+    newest = 0
+    for entry in destination.own.list("points/"):
+        number = point_of(entry.key)
+        if number is not None:
+            newest = max(newest, number)
+    return newest
