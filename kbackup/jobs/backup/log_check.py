@@ -17,9 +17,10 @@ afterwards. Its end offset does not show that. Its records at the offsets of the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -47,9 +48,13 @@ TUNING = {"fetch.message.max.bytes": 64 << 10, "fetch.wait.max.ms": 10}
 
 
 class ExpectedRecords(NamedTuple):
-    """The records of `range` in the log from `exact_from` on are some of `archived`; none, where the archive has none.
-    Below it, any others lie between those of `earlier`, digests by offset. `far` are more of these, below the range.
-    `epochs` are known leader epochs before that of the last record."""
+    """What a log that is the archived one has in `range`.
+
+    From `exact_from` on, the log has some of the `archived` records and no others; it has none there if the archive has
+    none. Below `exact_from`, it has any records, and those of `earlier` (digests by offset) are among them, unless they
+    were deleted. `far` are more earlier records, below the range. `epochs` are known leader epochs before the epoch of
+    the last record.
+    """
 
     range: OffsetRange
     archived: tuple[LastRecord, ...]
@@ -69,8 +74,11 @@ class ExpectedRecords(NamedTuple):
 
 
 class SeenRecords(NamedTuple):
-    """Records of a log in an expected range. From `exact_from` on: digests of the first ones by offset, number, last
-    epoch (-1: unknown). Below it: digests of the expected ones that are there."""
+    """Records that a log has in an expected range.
+
+    From `exact_from` on: the digests of the first records by offset, how many records there are, and the last leader
+    epoch (-1: unknown). Below `exact_from`: the digests of expected records that are there, in `earlier`.
+    """
 
     digests: Mapping[int, str]
     records: int
@@ -101,27 +109,44 @@ def compare_logs(
     same leader are left out."""
     if session.head is None:
         return {}, []
-    epochs = {TopicPartition(t.name, p): at.epoch for t in live for p, at in t.partitions.items()}
-    due = {tp for tp, epoch in epochs.items() if epoch is None or session.compared.get(tp) != epoch}
+    # A log is cut when its leader changes: with the same epoch as at the last comparison, there is nothing to find.
+    due: dict[TopicPartition, int | None] = {}
+    for topic in live:
+        for number, partition in topic.partitions.items():
+            tp = TopicPartition(topic.name, number)
+            if partition.epoch is None or session.compared.get(tp) != partition.epoch:
+                due[tp] = partition.epoch
     if not due:
         return {}, []
-    live = [replace(t, partitions={p: at for p, at in t.partitions.items() if (t.name, p) in due}) for t in live]
+    live = [_with_partitions(topic, due) for topic in live]
     session.head, warnings = with_last_records(session.archive, session.head, live)
     exact = may_salvage(session.archive.state)
     expected = expectations(session.head, live, exact=exact)
     if not all(each.archived for each in expected):
-        # a range may have no record in the archive only because it lost them
-        incarnations = {topic.name: topic.incarnation for topic in session.head.topics}
-        lost = lost_ranges(session.archive, session.head)
-
-        def is_lost(of: OffsetRange) -> bool:
-            ranges = lost.get((of.topic, incarnations[of.topic], of.partition), ())
-            return any(start < of.end and of.start < end for start, end in ranges)
-
-        expected = [each for each in expected if each.archived or not is_lost(each.range)]
+        expected = _without_lost(session.archive, session.head, expected)
     diverged, unanswered = _compare(source, session, expected)
-    session.compared |= {tp: epoch for tp in due if (epoch := epochs[tp]) is not None}
+    for tp, epoch in due.items():
+        if epoch is not None:
+            session.compared[tp] = epoch
     return diverged, [*warnings, *unanswered]
+
+
+def _with_partitions(topic: LiveTopic, kept: Collection[TopicPartition]) -> LiveTopic:
+    """Return the topic with the partitions in `kept` alone."""
+    partitions = {number: live for number, live in topic.partitions.items() if (topic.name, number) in kept}
+    return replace(topic, partitions=partitions)
+
+
+def _without_lost(archive: Archive, head: Manifest, expected: Sequence[ExpectedRecords]) -> list[ExpectedRecords]:
+    """Leave out the ranges that may have no record in the archive only because the archive lost them."""
+    incarnations = {topic.name: topic.incarnation for topic in head.topics}
+    lost = lost_ranges(archive, head)
+
+    def is_lost(of: OffsetRange) -> bool:
+        ranges = lost.get((of.topic, incarnations[of.topic], of.partition), ())
+        return any(start < of.end and of.start < end for start, end in ranges)
+
+    return [each for each in expected if each.archived or not is_lost(each.range)]
 
 
 def truncated_partitions(
@@ -130,7 +155,7 @@ def truncated_partitions(
     """Return the partitions whose log was cut after an earlier run read `segments`. A partition whose last segment
     can't be read is among them."""
     by_partition: dict[TopicPartition, list[Segment]] = defaultdict(list)
-    for segment in sorted(segments, key=lambda s: s.last):
+    for segment in sorted(segments, key=attrgetter("last")):
         by_partition[TopicPartition(segment.topic, segment.partition)].append(segment)
     newest = {tp: own[-1] for tp, own in by_partition.items()}
     records = last_records(session.archive.store, newest)
@@ -172,9 +197,12 @@ def _compare(
 
 
 def far_records(expected: Sequence[ExpectedRecords]) -> Iterator[list[ExpectedRecords]]:
-    """Yield what is to be read of the far records: one of each partition at a time, the nearest first, since a reader
-    takes one range a partition."""
-    waiting = [(each.range.tp, sorted(each.far.items(), reverse=True)) for each in expected if each.far]
+    """Yield the far records to read: one of each partition at a time, since a reader takes one range per partition. The
+    nearest record comes first."""
+    waiting: list[tuple[TopicPartition, list[tuple[int, str]]]] = []
+    for each in expected:
+        if each.far:
+            waiting.append((each.range.tp, sorted(each.far.items(), reverse=True)))
     depth = 0
     while waiting:
         taken: list[ExpectedRecords] = []
@@ -189,30 +217,36 @@ def far_records(expected: Sequence[ExpectedRecords]) -> Iterator[list[ExpectedRe
 def with_last_records(archive: Archive, head: Manifest, live: Sequence[LiveTopic]) -> tuple[Manifest, list[str]]:
     """Return `head` with the last record of each partition that the backup continues; and warnings. The record is read
     from the archive where the manifest lacks it: in older archives, and after salvage."""
-    missing = {TopicPartition(t.name, p.partition) for t, p, _ in _going_on(head, live) if p.last is None and p.records}
+    missing: set[TopicPartition] = set()
+    for topic, state, _ in _continued(head, live):
+        if state.last is None and state.records:
+            missing.add(TopicPartition(topic.name, state.partition))
     if not missing:
         return head, []
-    answers = read_last_records(archive, head, missing)
-    warnings = [
-        f"the log of {tp} was not compared with the archive: {a}" for tp, a in answers.items() if isinstance(a, str)
-    ]
-    known = {tp: records for tp, records in answers.items() if not isinstance(records, str)}
-    topics = {tp.topic for tp in known}
+    known: dict[TopicPartition, tuple[LastRecord, ...]] = {}
+    warnings: list[str] = []
+    for tp, answer in read_last_records(archive, head, missing).items():
+        if isinstance(answer, str):
+            warnings.append(f"the log of {tp} was not compared with the archive: {answer}")
+        else:
+            known[tp] = answer
 
     def filled(topic: str, state: PartitionState) -> PartitionState:
         records = known.get(TopicPartition(topic, state.partition))
-        return msgspec.structs.replace(state, last=records[-1], tail=records[:-1]) if records else state
+        if not records:
+            return state
+        return msgspec.structs.replace(state, last=records[-1], tail=records[:-1])
 
-    new = tuple(
-        msgspec.structs.replace(t, partitions=tuple(filled(t.name, p) for p in t.partitions)) if t.name in topics else t
-        for t in head.topics
-    )
-    return msgspec.structs.replace(head, topics=new), warnings
+    topics: list[TopicState] = []
+    for topic in head.topics:
+        partitions = tuple(filled(topic.name, state) for state in topic.partitions)
+        topics.append(msgspec.structs.replace(topic, partitions=partitions))
+    return msgspec.structs.replace(head, topics=tuple(topics)), warnings
 
 
-def _going_on(head: Manifest, live: Sequence[LiveTopic]) -> Iterator[tuple[TopicState, PartitionState, Live]]:
+def _continued(head: Manifest, live: Sequence[LiveTopic]) -> Iterator[tuple[TopicState, PartitionState, Live]]:
     """Yield the partitions of the archive that the cluster has with the same topic id."""
-    known = {t.name: t for t in head.topics}
+    known = {topic.name: topic for topic in head.topics}
     for topic in live:
         before = known.get(topic.name)
         if before is None or (before.id and topic.id and before.id != topic.id):
@@ -224,33 +258,46 @@ def _going_on(head: Manifest, live: Sequence[LiveTopic]) -> Iterator[tuple[Topic
 
 def expectations(head: Manifest, live: Sequence[LiveTopic], *, exact: bool) -> list[ExpectedRecords]:
     """Return the records that the logs must have, where the logs reach back to them. A log that ends before the archive
-    is left out: its end alone is a difference. `exact`: a range in which the archive has no record at all has none in
-    the log either."""
+    is left out: its end alone is a difference. With `exact`, a range in which the archive has no record at all has none
+    in the log either."""
     expected: list[ExpectedRecords] = []
-    for topic, state, now in _going_on(head, live):
-        end, last = min(state.end, now.end), state.last
+    for topic, state, now in _continued(head, live):
         if now.high < state.end:
             continue
+        last = state.last
         if last is None:
             start = max(state.start, now.start)
+            end = min(state.end, now.end)
             if exact and not state.records and not state.held and start < end:
-                expected.append(ExpectedRecords(OffsetRange(topic.name, state.partition, start, end), ()))
+                empty_range = OffsetRange(topic.name, state.partition, start, end)
+                expected.append(ExpectedRecords(empty_range, ()))
         elif now.start <= last.offset < now.end:
-            # where the log may show more records than the archive has, `tail` and `last` may be far apart
-            whole = max((high for _, high in state.held if high <= last.offset), default=now.start)
-            tail = tuple(record for record in state.tail if exact and record.offset >= max(now.start, whole))
-            end = min([end, *(low for low, _ in state.held if low > last.offset)])
-            start = tail[0].offset if tail else last.offset
-            # the log of a salvaged segment may have had later records, which were deleted since
-            end = last.offset + 1 if last.leader_epoch is None else end
-            tp_range = OffsetRange(topic.name, state.partition, start, end)
-            each = ExpectedRecords(tp_range, (*tail, last), state.epochs)
-            earlier = {offset: digest for offset, digest in state.earlier.items() if offset >= now.start}
-            record_bytes = state.bytes / max(1, state.records)
-            each = with_earlier(each, earlier, record_bytes)
-            if not _is_worth_far_reads(state, now, record_bytes):
-                each = each._replace(far={})
-            expected.append(each)
+            expected.append(_expected_end(topic.name, state, last, now, exact=exact))
+    return expected
+
+
+def _expected_end(topic: str, state: PartitionState, last: LastRecord, now: Live, *, exact: bool) -> ExpectedRecords:
+    """Return the records that a log must have at the archived end, whose `last` record is there."""
+    tail: tuple[LastRecord, ...] = ()
+    if exact:  # else the log may show more records than the archive has: `tail` and `last` may be far apart
+        # The log has records in held ranges that the archive lacks: no range may reach over one.
+        held_ends = [high for _, high in state.held if high <= last.offset]
+        whole_from = max(held_ends, default=now.start)
+        tail = tuple(record for record in state.tail if record.offset >= max(now.start, whole_from))
+    start = tail[0].offset if tail else last.offset
+    if last.leader_epoch is None:
+        # the log of a salvaged segment may have had later records, which were deleted since
+        end = last.offset + 1
+    else:
+        held_starts = [low for low, _ in state.held if low > last.offset]
+        end = min([state.end, now.end, *held_starts])
+    expected_range = OffsetRange(topic, state.partition, start, end)
+    expected = ExpectedRecords(expected_range, (*tail, last), state.epochs)
+    earlier = {offset: digest for offset, digest in state.earlier.items() if offset >= now.start}
+    record_bytes = state.bytes / max(1, state.records)
+    expected = with_earlier(expected, earlier, record_bytes)
+    if not _is_worth_far_reads(state, now, record_bytes):
+        expected = expected._replace(far={})
     return expected
 
 
@@ -294,8 +341,8 @@ def with_earlier(expected: ExpectedRecords, earlier: Mapping[int, str], record_b
 
 
 def differs(expected: ExpectedRecords, seen: SeenRecords | None, *, exact: bool) -> int | None:
-    """Return an offset at which the log differs from the archived one, None if none is known. `exact`: the archive has
-    every record that can be seen in the log."""
+    """Return an offset at which the log differs from the archived one, None if none is known. With `exact`, the archive
+    has every record that can be seen in the log."""
     if seen is None:
         return None
     for offset, digest in sorted(expected.earlier.items()):
@@ -305,25 +352,23 @@ def differs(expected: ExpectedRecords, seen: SeenRecords | None, *, exact: bool)
     for offset, digest in seen.digests.items():
         if archived.get(offset, digest) != digest or (exact and offset not in archived):
             return offset
-    if exact and seen.records > len(seen.digests):
+    has_more = seen.records > len(seen.digests)
+    if exact and has_more:
         return max(seen.digests) + 1
-    if (
-        not archived
-        or not seen.digests
-        or max(seen.digests) != expected.last.offset
-        or seen.records > len(seen.digests)
-    ):
-        return None  # the epoch is another record's
-    known = expected.last.leader_epoch
-    return expected.last.offset if known is not None and 0 <= seen.leader_epoch != known else None
+    if not archived or not seen.digests or has_more or max(seen.digests) != expected.last.offset:
+        return None  # the last record of the log is another one: so is its epoch
+    known_epoch = expected.last.leader_epoch
+    if known_epoch is None or seen.leader_epoch < 0 or seen.leader_epoch == known_epoch:
+        return None
+    return expected.last.offset
 
 
 def compare(
     reader: RangeReader, expected: Sequence[ExpectedRecords], *, exact: bool
 ) -> tuple[dict[TopicPartition, int], list[Unseen]]:
-    """Read the remembered records of each partition from its log: one fetch a partition, or few. Returns the partitions
-    whose log differs, with the lowest offset that differs, and those whose log lacks remembered records: compaction or
-    retention may have taken them."""
+    """Read the remembered records of each partition from its log, by one fetch per partition, or few. Returns the
+    partitions whose log differs, with the lowest offset that differs, and the partitions whose log lacks remembered
+    records: compaction or retention may have taken them."""
     diverged: dict[TopicPartition, int] = {}
     unseen: list[Unseen] = []
     for at in range(0, len(expected), BATCH):
@@ -372,27 +417,41 @@ def compare_missing(
     if not unseen:
         return {}, []
     # retention and DeleteRecords may have taken them since the log starts were read
-    starts = source.cluster.log_starts(list({each.tp for each in unseen}))
+    partitions = {each.tp for each in unseen}
+    starts = source.cluster.log_starts(list(partitions))
     missing: list[Unseen] = []
     for each in unseen:
         within = tuple(offset for offset in each.offsets if offset >= starts[each.tp])
         if within:
             missing.append(each._replace(offsets=within))
     topics = {each.tp.topic for each in missing}
-    policies = source.cluster.one_config(topics, "cleanup.policy") if topics else {}
-    before = {t.name: t.configs.get("cleanup.policy") for t in session.settings.topics} if session.settings else {}
-    # compaction may have taken records of these since the newest restore point
-    compacted = {name for name in topics if is_compacted(policies[name]) or is_compacted(before.get(name))}
+    compacted = _compacted_topics(source, session, topics)
     cut: dict[TopicPartition, int] = {}
+    last_missing: list[ExpectedRecords] = []
     for each in missing:
         if each.tp.topic not in compacted:
             cut[each.tp] = min(each.offsets[0], cut.get(each.tp, each.offsets[0]))
-    # of a compacted topic, an earlier record that is missing says nothing
-    last_missing = [each.expected for each in missing if each.tp.topic in compacted and each.lacks_last]
+        elif each.lacks_last:
+            # of a compacted topic, an earlier record that is missing says nothing
+            last_missing.append(each.expected)
     replaced, warnings = _compare_batches(source, last_missing, committed=committed)
     last_missing = [each for each in last_missing if each.range.tp not in replaced]
     truncated, unanswered = _compare_epochs(source, last_missing, starts)
     return {**cut, **replaced, **truncated}, [*warnings, *unanswered]
+
+
+def _compacted_topics(source: SourceCluster, session: BackupSession, topics: Set[str]) -> set[str]:
+    """Return the topics of which compaction may have taken records since the newest restore point: those that are
+    compacted now, and those that were at its capture."""
+    if not topics:
+        return set()
+    policies = source.cluster.one_config(topics, "cleanup.policy")
+    compacted = {name for name in topics if is_compacted(policies[name])}
+    if session.settings is not None:
+        for topic in session.settings.topics:
+            if topic.name in topics and is_compacted(topic.configs.get("cleanup.policy")):
+                compacted.add(topic.name)
+    return compacted
 
 
 def is_compacted(policy: str | None) -> bool:
@@ -412,13 +471,19 @@ def _compare_batches(
         why, batches = batches.why, {}
     else:
         why = "no answer of their leaders"
-    cut = {tp: last[tp].offset for tp, b in batches.items() if is_replaced(last[tp], b, committed=committed)}
-    if not (silent := sorted(last.keys() - batches.keys())):
+    cut: dict[TopicPartition, int] = {}
+    for tp, batch in batches.items():
+        if is_replaced(last[tp], batch, committed=committed):
+            cut[tp] = last[tp].offset
+    silent = sorted(last.keys() - batches.keys())
+    if not silent:
         return cut, []
-    return cut, [
-        f"{plural(len(silent), 'log')} ({silent[0]}, …) that compaction may have changed "
-        f"were compared with the archive by leader epochs alone: {why}"
-    ]
+    logs = plural(len(silent), "log")
+    warning = (
+        f"{logs} ({silent[0]}, …) that compaction may have changed were compared with the archive by leader epochs "
+        f"alone: {why}"
+    )
+    return cut, [warning]
 
 
 def is_replaced(last: LastRecord, batch: LogBatch, *, committed: bool) -> bool:
@@ -436,11 +501,17 @@ def _compare_epochs(
     """Return the partitions whose log was cut below an archived record whose epoch is known; and warnings."""
     truncated: dict[TopicPartition, int] = {}
     unanswered: set[TopicPartition] = set()
-    known = {each.range.tp: positions(each, starts[each.range.tp]) for each in missing}
-    for depth in range(max(map(len, known.values()), default=0)):
+    known: dict[TopicPartition, list[EpochPosition]] = {}
+    for each in missing:
+        tp = each.range.tp
+        known[tp] = positions(each, starts[tp])
+    most = max(map(len, known.values()), default=0)
+    # One request validates one epoch of each log: the newest first, and earlier ones only of logs that are not yet cut.
+    for depth in range(most):
         asked = {tp: ends[depth] for tp, ends in known.items() if depth < len(ends) and tp not in truncated}
         cut, silent = source.cluster.validate_epochs(asked, source.poll_timeout)
-        truncated |= {tp: asked[tp].offset - 1 for tp in cut}
+        for tp in cut:
+            truncated[tp] = asked[tp].offset - 1
         unanswered |= silent
     return truncated, [
         f"the log of {tp} was not compared with the archive: the cluster did not validate its leader epoch in time"
@@ -452,6 +523,10 @@ def positions(expected: ExpectedRecords, start: int) -> list[EpochPosition]:
     """Return the offset after the last known record of each leader epoch, the newest epoch first. A log that begins at
     `start` has forgotten earlier epochs."""
     last = expected.last
-    ends = [] if last.leader_epoch is None else [EpochPosition(last.offset + 1, last.leader_epoch)]
-    ends += [EpochPosition(e.offset + 1, e.leader_epoch) for e in reversed(expected.epochs) if e.offset >= start]
+    ends: list[EpochPosition] = []
+    if last.leader_epoch is not None:
+        ends.append(EpochPosition(last.offset + 1, last.leader_epoch))
+    for epoch in reversed(expected.epochs):
+        if epoch.offset >= start:
+            ends.append(EpochPosition(epoch.offset + 1, epoch.leader_epoch))
     return ends

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -40,9 +40,11 @@ _AGAIN = 60.0  # s, until a follower asks the registry again for what it knows
 
 
 class TakenSchemas(NamedTuple):
-    """The schemas of a restore point, None if it has none, and what is to be said. `failed`: they could not be read,
-    and are those of an earlier restore point. `unlisted`: records carry ids that nobody knows, so that all subjects are
-    kept."""
+    """The schemas of a restore point, None if the restore point has none, and what to report of them.
+
+    With `failed`, the registry could not be read, and the schemas are those of an earlier restore point. With
+    `unlisted`, records carry ids that nobody knows, so all subjects are kept.
+    """
 
     schemas: Schemas | None = None
     warnings: tuple[str, ...] = ()
@@ -51,14 +53,27 @@ class TakenSchemas(NamedTuple):
     unlisted: bool = False
 
 
+class _Answer(NamedTuple):
+    """What the registry answered at `moment`, when records carried the ids `asked`."""
+
+    moment: float
+    asked: set[int | str]
+    schemas: Schemas
+
+
+class _Failure(NamedTuple):
+    moment: float
+    message: str
+
+
 @dataclass
 class BackupSchemas:
     """The registry of the source, for one backup or for all rounds of a follower. `keep` is `backup.schemas`."""
 
     options: RegistryOptions = field(default_factory=RegistryOptions)
     keep: Keep = "none"
-    _asked: tuple[float, set[int | str], Schemas] | None = None
-    _failure: tuple[float, str] | None = None
+    _answer: _Answer | None = None
+    _failure: _Failure | None = None
 
     @property
     def active(self) -> bool:
@@ -70,44 +85,50 @@ class BackupSchemas:
             self._registry  # noqa: B018 (made now)
 
     def take(self, topics: Iterable[TopicState], before: Schemas | None, again: bool = True) -> TakenSchemas:
-        """Return the schemas for a restore point of `topics`, which goes on from one with the schemas `before`. Not
-        `again`: the registry is not asked if it was a minute ago, and no new ids have come."""
+        """Return the schemas for a restore point of `topics`. `before` are the schemas of the restore point before.
+        With `again` False, the registry is not asked if it was a minute ago, and no new ids have come."""
         topics = list(topics)
         if not self.active:
             return TakenSchemas(before, note=self._note(topics, before))
-        used, moment = ids_in_use(topics), time.monotonic()
+        moment = time.monotonic()
+        used = ids_in_use(topics)
         of_apicurio = apicurio_ids(topics)
-        every = used | of_apicurio.content_ids | of_apicurio.global_ids
-        taken: Schemas | None = None
-        if not again and self._asked is not None:
-            last, ids, answer = self._asked
-            taken = answer if moment - last <= _AGAIN and every <= ids else None
+        all_ids = used | of_apicurio.content_ids | of_apicurio.global_ids
+        taken = None if again else self._recent_answer(moment, all_ids)
         if taken is None:
-            if not again and self._failure is not None and moment - self._failure[0] < _AGAIN:
-                return _kept(before, self._failure[1])  # a round can't wait for it each time
+            # A registry that is down is waited for at length: a follower's rounds can't do that each time.
+            is_failure_recent = self._failure is not None and moment - self._failure.moment < _AGAIN
+            if self._failure is not None and is_failure_recent and not again:
+                return _kept(before, self._failure.message)
             try:
                 taken = self._capture(topics, used, of_apicurio, before)
             except UnreachableError as error:
-                self._failure = moment, error.message
+                self._failure = _Failure(moment, error.message)
                 return _kept(before, error.message)
-            self._asked, self._failure = (moment, every, taken), None
-        warnings = [
-            f"{u.part}s of {u.topic} carry schema {u.id} ({plural(u.fields, 'record')}), which the registry has not"
-            for u in unknown_ids(topics, SchemaIndex(taken))
-        ]
-        warnings += map(apicurio_words, apicurio_uses(topics, taken))
+            self._answer = _Answer(moment, all_ids, taken)
+            self._failure = None
         # whoever keeps all subjects by choice misses nothing
         unlisted = unlisted_words(topics, taken) if self.keep != "all" else []
-        warnings += [f"{words}. All subjects are kept: set backup.schemas to all" for words in unlisted]
+        warnings = _warnings(topics, taken, unlisted)
+        # The same object as before, where nothing changed: the restore point then refers to the document that it is in.
         kept = before if before is not None and same_schemas(before, taken) else taken
-        return TakenSchemas(kept, tuple(warnings), unlisted=bool(unlisted))
+        return TakenSchemas(kept, warnings, unlisted=bool(unlisted))
+
+    def _recent_answer(self, moment: float, ids: set[int | str]) -> Schemas | None:
+        """Return the registry's last answer if it is recent and has all of `ids`."""
+        answer = self._answer
+        if answer is None or moment - answer.moment > _AGAIN or not ids <= answer.asked:
+            return None
+        return answer.schemas
 
     def _note(self, topics: Collection[TopicState], before: Schemas | None) -> str:
-        """Return what is to be said of records that name schemas where no registry is asked."""
+        """Return a note on records that name schemas where no registry is asked."""
         if self.keep == "none" or before is not None:
             return ""
-        framed = {topic.name for topic in topics if any(map(evidently_names, used_schemas(topic)))}
-        framed |= {use.topic for use in apicurio_uses(topics, None)}
+        framed = {use.topic for use in apicurio_uses(topics, None)}
+        for topic in topics:
+            if any(map(evidently_names, used_schemas(topic))):
+                framed.add(topic.name)
         if not framed:
             return ""
         return (
@@ -118,7 +139,7 @@ class BackupSchemas:
     def _capture(
         self, topics: Collection[TopicState], used: set[int | str], of_apicurio: ApicurioIds, before: Schemas | None
     ) -> Schemas:
-        """Read the registry: all subjects where it is asked for, and where records may carry ids that nobody knows."""
+        """Read the registry: all subjects if the user keeps all, or if records may carry ids that nobody knows."""
         contents = self._contents(of_apicurio.global_ids)
         due = used | of_apicurio.content_ids | (contents or set())
         all_counted = all(topic.all_counted for topic in topics)  # older versions counted no ids
@@ -126,21 +147,37 @@ class BackupSchemas:
         are_ids_known = all_counted and of_apicurio.complete and are_contents_known
         if self.keep == "used" and are_ids_known and not unlisted_words(topics, before):
             taken = capture_schemas(self._registry, due, before, "used")
+            # Only the answer shows whether the registry has the schemas of ids that records carry without listing them.
             if not unlisted_words(topics, taken):
                 return taken
         return capture_schemas(self._registry, due, before, "all")
 
     def _contents(self, global_ids: Collection[int]) -> set[int | str] | None:
-        """Return the ids that Apicurio's global ids stand for; None if the registry does not tell them."""
-        found = in_threads(self._registry.content_of, sorted(global_ids))
-        return None if None in found else {each for each in found if each}
+        """Return the ids that Apicurio's global ids stand for; None if the registry does not know them all."""
+        answers = in_threads(self._registry.content_of, sorted(global_ids))
+        if None in answers:
+            return None
+        return {answer for answer in answers if answer}
 
     @cached_property
     def _registry(self) -> SchemaRegistry:
         return open_registry(self.options, "schema_registry")
 
 
+def _warnings(topics: Sequence[TopicState], taken: Schemas, unlisted: Sequence[str]) -> tuple[str, ...]:
+    warnings: list[str] = []
+    for use in unknown_ids(topics, SchemaIndex(taken)):
+        records = plural(use.fields, "record")
+        warnings.append(f"{use.part}s of {use.topic} carry schema {use.id} ({records}), which the registry has not")
+    for apicurio_use in apicurio_uses(topics, taken):
+        warnings.append(apicurio_words(apicurio_use))
+    for words in unlisted:
+        warnings.append(f"{words}. All subjects are kept: set backup.schemas to all")
+    return tuple(warnings)
+
+
 def _kept(before: Schemas | None, why: str) -> TakenSchemas:
+    """Return the schemas of the restore point before, for a registry that could not be read."""
     kept = "are those of the restore point before" if before is not None else "are not in it"
     return TakenSchemas(before, (f"{NOT_READ} {kept}: {why}",), failed=True)
 
@@ -151,46 +188,82 @@ def capture_schemas(
     """Read a registry: all of its subjects, or those of the ids `used` with what they refer to. Versions that `before`
     has are not read again, apart from each subject's last one. What only `before` has is kept if it is in use."""
     contexts = registry.contexts()
-    if keep == "all":
-        due = set(registry.subjects(deleted=True))
-    else:
-        # a GUID is that of all contexts
-        asked = [(each, at) for each in used for at in (contexts if isinstance(each, int) else [""])]
-        found = in_threads(lambda each: registry.places(*each), asked)
-        due = {subject for places in found for subject, _ in places}
-    known = {(v.subject, v.version): v for v in (before or NO_SCHEMAS).versions if v.state != "gone"}
+    due = set(registry.subjects(deleted=True)) if keep == "all" else _subjects_of_ids(registry, used, contexts)
+    before = before or NO_SCHEMAS
+    versions = _read_versions(registry, due, before)
+    gone = _gone(before, used, versions)
+    all_versions = [*versions.values(), *gone]
+    all_versions.sort(key=_by_place)
+    # Settings of the registry as a whole are those of the subject ''.
+    subjects = {"", *contexts}
+    subjects.update(subject for subject, _ in versions)
+    answers = in_threads(registry.settings, sorted(subjects))
+    settings = [each for each in answers if each.config is not None or each.mode is not None]
+    return Schemas(
+        captured_at=now(), registry=registry.url, kept=keep, versions=tuple(all_versions), settings=tuple(settings)
+    )
+
+
+def _by_place(version: SchemaVersion) -> tuple[str, int, str]:
+    return version.subject, version.version, version.state
+
+
+def _subjects_of_ids(registry: SchemaRegistry, used: Collection[int | str], contexts: Collection[str]) -> set[str]:
+    """Return the subjects that have versions of the ids."""
+    asked: list[tuple[int | str, str]] = []
+    for schema_id in used:
+        # A number may stand for another schema in each context. A GUID is the same in all of them.
+        asked_in = contexts if isinstance(schema_id, int) else [""]
+        asked += [(schema_id, context) for context in asked_in]
+
+    def places(asked_for: tuple[int | str, str]) -> list[Place]:
+        schema_id, context = asked_for
+        return registry.places(schema_id, context)
+
+    return {subject for answer in in_threads(places, asked) for subject, _ in answer}
+
+
+def _read_versions(registry: SchemaRegistry, subjects: set[str], before: Schemas) -> dict[Place, SchemaVersion]:
+    """Read all versions of `subjects`, and of the subjects that they refer to. `UnreachableError` if they are too many:
+    something else than a registry may answer, and a backup must not fill the memory with that."""
+    known = {(v.subject, v.version): v for v in before.versions if v.state != "gone"}
+
+    def read(subject: str) -> list[SchemaVersion]:
+        return read_subject(registry, subject, known)
+
     versions: dict[Place, SchemaVersion] = {}
     size = 0
+    due = subjects
     while due:
-        read = in_threads(lambda subject: read_subject(registry, subject, known), sorted(due))
-        new = [v for each in read for v in each]
-        versions |= {(v.subject, v.version): v for v in new}
-        size += sum(len(v.schema) for v in new)
+        referred: set[str] = set()
+        for new in in_threads(read, sorted(due)):
+            for version in new:
+                versions[version.subject, version.version] = version
+                size += len(version.schema)
+                context = context_of(version.subject)
+                for reference in version.references:
+                    # A reference may mean a subject of its own context or one of the default context.
+                    referred.add(reference.subject)
+                    referred.add(qualified(reference.subject, context))
         if len(versions) > _MOST_VERSIONS or size > _MOST_BYTES:
             raise UnreachableError(
                 f"the schema registry {registry.url} has more than {_MOST_VERSIONS:,} versions, or 1 GiB of schemas",
                 "check what answers at schema_registry.url",
             )
-        done = due | {subject for subject, _ in versions}
-        referred = {(r.subject, context_of(v.subject)) for v in new for r in v.references}
-        due = {name for subject, context in referred for name in (subject, qualified(subject, context))} - done
-    gone = _gone(before or NO_SCHEMAS, used, versions)
-    subjects = sorted({"", *contexts, *(subject for subject, _ in versions)})
-    settings = in_threads(registry.settings, subjects)
-    return Schemas(
-        captured_at=now(),
-        registry=registry.url,
-        kept=keep,
-        versions=tuple(sorted([*versions.values(), *gone], key=lambda v: (v.subject, v.version, v.state))),
-        settings=tuple(each for each in settings if each.config is not None or each.mode is not None),
-    )
+        done = {subject for subject, _ in versions}
+        due = referred - due - done
+    return versions
 
 
 def _gone(before: Schemas, used: Collection[int | str], versions: Mapping[Place, SchemaVersion]) -> list[SchemaVersion]:
-    """Return the versions that records need and the registry has no more: those of their ids, and what schemas refer
-    to, also schemas that the registry still has."""
+    """Return the versions that records need and the registry no longer has. Records need the versions of their ids, and
+    the versions that schemas refer to; the registry may still have the schemas that refer."""
     was = SchemaIndex(before)
-    now_there = {(context_of(v.subject), each) for v in versions.values() for each in (v.id, v.guid)}
+    now_there: set[tuple[str, int | str]] = set()
+    for version in versions.values():
+        context = context_of(version.subject)
+        now_there.add((context, version.id))
+        now_there.add((context, version.guid))
     gone: dict[Place, SchemaVersion] = {}
     waiting = list(versions.values())
 
@@ -198,10 +271,14 @@ def _gone(before: Schemas, used: Collection[int | str], versions: Mapping[Place,
         gone[version.subject, version.version] = msgspec.structs.replace(version, state="gone")
         waiting.append(version)
 
-    for each in (each for each in used if each in was):
-        found = was.find(each)
-        if (context_of(found.subject), each) not in now_there and (found.subject, found.version) not in gone:
-            keep(found)
+    for schema_id in used:
+        if schema_id not in was:
+            continue
+        version = was.find(schema_id)
+        if (context_of(version.subject), schema_id) in now_there:
+            continue
+        if (version.subject, version.version) not in gone:
+            keep(version)
     while waiting:
         version = waiting.pop()
         for reference in version.references:

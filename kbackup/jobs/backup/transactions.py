@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import msgspec
 
 from kbackup.archive.models import Group, Groups, HangingTransaction, Transactions, abort_command
 from kbackup.archive.query.content import with_offsets
 from kbackup.config.models import Backup
-from kbackup.jobs.capture import ABSENT, LiveTopic, SourceCluster, offline_partitions
+from kbackup.jobs.capture import ABSENT, Live, LiveTopic, SourceCluster, offline_partitions
 from kbackup.jobs.groups.job import as_stored
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.kafka.transaction_records import Commit
@@ -30,14 +31,14 @@ from kbackup.types import CommittedOffset, TopicPartition
 from kbackup.util.text import human_duration, human_size, join_names, plural
 
 Begun = CutBegun | Unavailable | str
-"""Or the reason why partitions end by position, as they are asked to."""
+"""The begun cut, or why there is none. A string: the options ask for partitions that end by position."""
 _NAMED = 5
 _BY_POSITION = "each partition ends at its own last stable offset"
 
 
 @dataclass(frozen=True)
 class WholeEnds:
-    """Where the logs end for a restore point, and the groups as of there. `written` are partitions that have
+    """Where the logs end for a restore point, and the groups as of these ends. `written` are the partitions with
     transactions."""
 
     topics: Sequence[LiveTopic]
@@ -72,40 +73,56 @@ def whole_ends(
     given_up: dict[TopicPartition, int],
 ) -> WholeEnds:
     """Return the ends for `topics`, of which the last stable offsets were listed after `groups` were asked for.
-    `selected` tells groups that are captured; `given_up` are the last stable offsets at which earlier restore points
-    stopped waiting, and gets those of this one. `OffsetsTopicCreatedError` if all must begin once more."""
+
+    `selected` tells whether a group is captured. `given_up` has the last stable offsets at which earlier restore points
+    stopped waiting for open transactions; they are replaced by the ones of this restore point.
+    `OffsetsTopicCreatedError` if the capture must begin once more.
+    """
     if not isinstance(begun, CutBegun):
         return _by_position(topics, groups, begun)
-    stable = {TopicPartition(t.name, p): live.end for t in topics for p, live in t.partitions.items()}
+    stable: dict[TopicPartition, int] = {}
+    for topic in topics:
+        for number, live in topic.partitions.items():
+            stable[TopicPartition(topic.name, number)] = live.end
     wait = source.whole_within or 0.0
     cut = begun.close(stable, wait, given_up)
     if isinstance(cut, Unavailable) and cut.reason == "failed":  # a leader may have moved
         cut = begun.close(stable, wait, given_up)
     if isinstance(cut, Unavailable):
         return _by_position(topics, groups, cut)
+    # A transaction that hangs is waited for once: the next restore point finds the same last stable offset here.
     given_up.clear()
-    seen, names = {**begun.groups, **stable}, {t.name for t in topics}
-    given_up |= {each.tp: seen[each.tp] for each in cut.open}
-    ended = [
-        replace(
-            topic,
-            partitions={
-                p: replace(live, end=cut.ends[tp], held=cut.held.get(tp, ()))
-                for p, live in topic.partitions.items()
-                for tp in (TopicPartition(topic.name, p),)
-            },
-        )
-        for topic in topics
-    ]
+    for open_transaction in cut.open:
+        tp = open_transaction.tp
+        given_up[tp] = stable[tp] if tp in stable else begun.groups[tp]
+    ended = [_with_ends(topic, cut) for topic in topics]
+    names = {topic.name for topic in topics}
     unread = {group for group, why in groups.not_carried.items() if why != ABSENT}
-    commits = [c for c in cut.commits if c.tp.topic in names and selected(c.group)]
-    positions = replayed(source, groups, [c for c in commits if c.group not in unread])
-    transactions = _transactions(cut, wait, topics, sorted({c.group for c in commits} & unread))
+    commits: list[Commit] = []
+    unread_commits: set[str] = set()
+    for commit in cut.commits:
+        if commit.tp.topic not in names or not selected(commit.group):
+            continue
+        if commit.group in unread:
+            unread_commits.add(commit.group)
+        else:
+            commits.append(commit)
+    positions = replayed(source, groups, commits)
+    transactions = _transactions(cut, wait, topics, sorted(unread_commits))
     return WholeEnds(ended, positions, transactions, _warnings(transactions), cut.transactional)
 
 
+def _with_ends(topic: LiveTopic, cut: TransactionCut) -> LiveTopic:
+    """Return the topic with its partitions ending where the cut ends them."""
+    partitions: dict[int, Live] = {}
+    for number, live in topic.partitions.items():
+        tp = TopicPartition(topic.name, number)
+        partitions[number] = replace(live, end=cut.ends[tp], held=cut.held.get(tp, ()))
+    return replace(topic, partitions=partitions)
+
+
 def _by_position(topics: Sequence[LiveTopic], groups: Groups, reason: Unavailable | str) -> WholeEnds:
-    """Return the ends as they are. A reason in words is what the user asked for, which is no warning."""
+    """Return the ends unchanged. A reason that is a string is what the user asked for, which is no warning."""
     if isinstance(reason, str):
         return WholeEnds(topics, groups, Transactions(whole=False, why=f"{_BY_POSITION}: {reason}"))
     transactions = Transactions(whole=False, why=f"{_BY_POSITION}: {reason.why}")
@@ -118,14 +135,15 @@ def _by_position(topics: Sequence[LiveTopic], groups: Groups, reason: Unavailabl
 def _warnings(transactions: Transactions) -> tuple[str, ...]:
     if transactions.whole:
         return ()
-    return (
-        f"transactions may be in this restore point in part: {transactions.why}",
-        *(
+    warnings = [f"transactions may be in this restore point in part: {transactions.why}"]
+    # Without the producer's id nobody can abort a transaction.
+    with_producer = [each for each in transactions.open if each.producer_id >= 0]
+    for each in with_producer[:_NAMED]:
+        warnings.append(
             f"producer {each.producer_id} has a transaction open in {each.topic}-{each.partition}; if its application "
             f"is gone, abort it: {abort_command(each)}"
-            for each in [each for each in transactions.open if each.producer_id >= 0][:_NAMED]
-        ),
-    )
+        )
+    return tuple(warnings)
 
 
 _REASONS: Mapping[CutReason, str] = {
@@ -135,10 +153,11 @@ _REASONS: Mapping[CutReason, str] = {
     "repeated marker": "a commit has a marker without records, which may have been written twice",
     "unknown marker": f"the markers of commits don't fit {STATE}",
 }
-"""Why transactions of a partition can't be told apart, but for those that are open."""
+"""Why a partition ends by position. The reason 'open' has words of its own, with the time that was waited."""
 
 
 def _transactions(cut: TransactionCut, wait: float, topics: Sequence[LiveTopic], unread: Sequence[str]) -> Transactions:
+    """Return what a restore point records of transactions. `unread` are groups with commits that it lacks."""
     reasons: list[str] = []
     by_reason: dict[CutReason, list[OpenTransaction]] = {}
     for each in cut.open:
@@ -151,7 +170,8 @@ def _transactions(cut: TransactionCut, wait: float, topics: Sequence[LiveTopic],
             reasons.append(f"{many} did not end within {human_duration(wait)}, in {names}: {_BY_POSITION} there")
         else:
             reasons.append(f"{_REASONS[reason]}, in {names}: {_BY_POSITION} there")
-    if offline := offline_partitions(topics):
+    offline = offline_partitions(topics)
+    if offline:
         reasons.append(f"partitions without a leader: {join_names(offline, _NAMED)}")
     if unread:
         reasons.append(f"groups that commit in transactions and can't be read: {join_names(unread, _NAMED)}")
@@ -169,7 +189,7 @@ def _transactions(cut: TransactionCut, wait: float, topics: Sequence[LiveTopic],
 
 
 def replayed(source: SourceCluster, groups: Groups, commits: Iterable[Commit]) -> Groups:
-    """Return `groups` after `commits`, which may be of groups that were not there before."""
+    """Return `groups` as they are after `commits`, which may be commits of new groups."""
     later: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
     for commit in commits:
         later.setdefault(commit.group, {})[commit.tp] = commit.offset
@@ -178,10 +198,17 @@ def replayed(source: SourceCluster, groups: Groups, commits: Iterable[Commit]) -
     known = {group.group: group for group in groups.groups}
     if later.keys() - known.keys():
         listed, _ = source.cluster.groups.listed()
-        known = {g.group: Group(group=g.group, type=g.type, state=g.state, offsets=()) for g in listed} | known
+        for new in listed:
+            known.setdefault(new.group, Group(group=new.group, type=new.type, state=new.state, offsets=()))
+    # A group that is not listed was deleted since its commit.
     for name in later.keys() & known.keys():
-        group, moved = known[name], later[name]
-        stay = (o for o in group.offsets if TopicPartition(o.topic, o.partition) not in moved)
-        known[name] = with_offsets(group, (*stay, *as_stored(filter(None, moved.values()))))
-    kept = sorted((g for g in known.values() if g.offsets), key=lambda g: g.group)
-    return msgspec.structs.replace(groups, groups=tuple(kept))
+        group = known[name]
+        moved = later[name]
+        offsets = [o for o in group.offsets if TopicPartition(o.topic, o.partition) not in moved]
+        # A commit without an offset is a deletion of the group's offset.
+        committed = [offset for offset in moved.values() if offset is not None]
+        offsets += as_stored(committed)
+        known[name] = with_offsets(group, offsets)
+    with_any_offset = [group for group in known.values() if group.offsets]
+    with_any_offset.sort(key=attrgetter("group"))
+    return msgspec.structs.replace(groups, groups=tuple(with_any_offset))
