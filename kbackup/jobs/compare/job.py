@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -51,16 +51,16 @@ from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.schemas.base import RegistryOptions
 from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted
 from kbackup.store.base import Store
-from kbackup.types import OffsetRange, Offsets, TopicPartition
+from kbackup.types import OffsetRange, Offsets, RecordBlock, TopicPartition
 
 _AHEAD = 1  # blocks of the archive that wait while one is compared
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedPartition:
-    """A partition of the archive from source offset `first` on, and the offsets [`start`, `end`) of the target. `start`
-    = `end` where the target partition does not exist. `target_offsets` as in `PartitionComparer`. `held` are offsets of
-    the source that the restore point leaves to the next one."""
+    """A partition of the archive from source offset `first` on, and the offsets [`start`, `end`) of the target. The two
+    are equal if the target partition does not exist. `target_offsets` is as in `PartitionComparer`. `held` are offsets
+    of the source that the restore point leaves to the next one."""
 
     archived: UnitRange
     first: int
@@ -77,8 +77,8 @@ class ComparedPartition:
 
 @dataclass(frozen=True)
 class CompareWork:
-    """Function of all tasks. `role` is the cluster's; `restored`: the cluster's records come from a restore. `timeout`
-    in seconds, as `RangeReader` has it."""
+    """The function of all tasks. `role` is the role of the cluster. With `restored`, the cluster's records come from a
+    restore. `timeout` is in seconds, as in `RangeReader`."""
 
     cluster: Properties = field(repr=False)
     role: str
@@ -103,21 +103,29 @@ class CompareWork:
                 yield result
 
     def _archived(self, part: UnitRange) -> Open:
-        pieces = partial(read_range, self.store, part, schemas=self.schemas)
-        return lambda start: ahead((piece.block for piece in pieces(start) if piece.block is not None), _AHEAD)
+        def blocks(start: int) -> Iterator[RecordBlock]:
+            for piece in read_range(self.store, part, start, schemas=self.schemas):
+                if piece.block is not None:
+                    yield piece.block
+
+        return lambda start: ahead(blocks(start), _AHEAD)
 
 
 def topic_blocks(reader: RangeReader, compared: ComparedPartition) -> Open:
     """Return a function that reads the target's records; `reader` reads one partition at a time."""
-    tp, end, held = compared.archived.tp, compared.end, compared.held
-    return lambda start: (
-        piece for _, block in reader.read([OffsetRange(*tp, start, end)]) for piece in pieces(block, held)
-    )
+
+    def blocks(start: int) -> Iterator[RecordBlock]:
+        offsets = OffsetRange(*compared.archived.tp, start, compared.end)
+        for _, block in reader.read([offsets]):
+            yield from pieces(block, compared.held)
+
+    return blocks
 
 
 # Check that consumer groups have committed the offsets that follow from a restore's offset map.
 
-NO_OFFSETS = TargetOffsets(*(np.empty(0, np.int64) for _ in range(3)))
+_NOTHING = np.empty(0, np.int64)
+NO_OFFSETS = TargetOffsets(_NOTHING, _NOTHING, _NOTHING)
 
 
 def check_groups(
@@ -128,32 +136,34 @@ def check_groups(
 ) -> tuple[tuple[GroupOffsetCheck, ...], list[str]]:
     """Compare every planned offset with the committed offset on the target. Returns the checks, and a finding for each
     group that can't be read. `target_offsets` and `ends` (log ends, as consumers see them) are by target partition."""
-    names = {t.source: t.target for t in plan.topics}
-    share = {g.target for g in plan.groups if g.type == SHARE}
-    committed, failed = cluster.groups.committed([g.target for g in plan.groups], share)
+    names = {topic.source: topic.target for topic in plan.topics}
+    groups = [group.target for group in plan.groups]
+    share_groups = {group.target for group in plan.groups if group.type == SHARE}
+    committed, failed = cluster.groups.committed(groups, share_groups)
     checks: list[GroupOffsetCheck] = []
     for group in plan.groups:
         if group.target in failed:
             continue
-        positions = {c.tp: c.offset for c in committed.get(group.target, [])}
+        positions = {offset.tp: offset.offset for offset in committed.get(group.target, [])}
         for offset in group.offsets:
             tp = TopicPartition(names[offset.topic], offset.partition)
             due, how = due_offset(target_offsets.get(tp, NO_OFFSETS), offset.offset)
             position = positions.get(tp)
-            checks.append(
-                GroupOffsetCheck(
-                    group=group.target,
-                    source_group=group.source,
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    committed=offset.offset,
-                    due=due,
-                    found=position,
-                    how=how,
-                    ok=position is not None and is_right_position(position, due, how, ends.get(tp, 0)),
-                )
+            is_right = position is not None and is_right_position(position, due, how, ends.get(tp, 0))
+            check = GroupOffsetCheck(
+                group=group.target,
+                source_group=group.source,
+                topic=tp.topic,
+                partition=tp.partition,
+                committed=offset.offset,
+                due=due,
+                found=position,
+                how=how,
+                ok=is_right,
             )
-    return tuple(checks), [f"group {group} can't be read: {why}" for group, why in sorted(failed.items())]
+            checks.append(check)
+    unread = [f"group {group} can't be read: {why}" for group, why in sorted(failed.items())]
+    return tuple(checks), unread
 
 
 def due_offset(target_offsets: TargetOffsets, committed: int) -> tuple[int, How]:
@@ -173,20 +183,24 @@ def due_offset(target_offsets: TargetOffsets, committed: int) -> tuple[int, How]
 
 
 def is_right_position(position: int, due: int, how: How, end: int) -> bool:
-    """Compare a position with the due one; past the last record any offset up to the log end is right. Transaction
-    markers lie between the last record and the log end."""
-    return due <= position <= end if how in ("log end", "empty") else position == due
+    """Return whether a position is the due one. Past the last record, any offset up to the log end is right:
+    transaction markers lie between the last record and the log end."""
+    if how in ("log end", "empty"):
+        return due <= position <= end
+    return position == due
 
 
 # Plan a comparison of `verify --against`: partitions of the archive, and the cluster's offsets to read for each.
 
-_SAME_OFFSETS = TargetOffsets(*(np.array([n], np.int64) for n in (0, 0, 1 << 62)))  # every record at its own offset
+_ZERO = np.zeros(1, np.int64)
+_SAME_OFFSETS = TargetOffsets(_ZERO, _ZERO, np.array([1 << 62], np.int64))  # every record at its own offset
 
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """Options of a comparison. `options` select restore point, topics and names, or (`restore_id`) a restore. `exact`:
-    records of the topics after the archive's last record are differences, too. `show` differences are named."""
+    """The options of a comparison. `options` select a restore point, topics and names, or a restore by `restore_id`.
+    With `exact`, records of the topics after the archive's last record are differences, too. `show` differences are
+    named."""
 
     against: Against
     options: Restore
@@ -197,8 +211,8 @@ class CompareRequest:
 
 @dataclass
 class ComparePlan:
-    """Partitions to compare, and what is known before. `target_offsets` by target partition; None: unknown. `schemas`
-    are the ids that the restored records have in place of the archived ones."""
+    """The partitions to compare, and what is known before. `target_offsets` are by target partition, None if they are
+    unknown. `schemas` has the ids that the restored records have in place of the archived ones."""
 
     plan: RestorePlan
     target_offsets: dict[TopicPartition, TargetOffsets] | None
@@ -222,48 +236,72 @@ def find_newer(plan: RestorePlan, cluster: Cluster, cluster_id: str, store: Stor
 
 def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster_id: str) -> ComparePlan:
     options = request.options
-    if request.groups and not options.restore_id:
-        raise UsageError("groups are compared by a restore's offset map", "give --restore-id")
+    _check_options(request)
+    if request.against == "target" and options.restore_id:
+        return _plan_of_restore(store, state, options.restore_id, cluster_id)
     if request.against == "source":
-        if options.restore_id:
-            raise UsageError("a restore is compared with its target", "use --against target")
-        if options.to_time or options.from_time or options.range or options.skip or options.where:
-            raise UsageError(
-                "the source is compared with all of a restore point", "leave out times, ranges and other windows"
-            )
+        # The source's topics have the names that the archive has, whatever a restore would call them.
         options = msgspec.structs.replace(options, map={}, map_regex=())
-    elif options.restore_id:
-        plan, runs = RestoreJournal(state, options.restore_id).finished()
-        plan = with_segments(state, plan)
-        check_same_target(plan, cluster_id)
-        check_same_archive(plan, open_archive_or_folder(store))
-        return ComparePlan(plan, restored_offsets(plan, runs), "read_committed")
     asked = RestoreRequest.of(msgspec.structs.replace(options, no_groups=True))
     plan = plan_restore(asked, select_content(asked, store), cluster_id)
     if request.against == "target":
         return ComparePlan(plan, None, "read_committed")
-    archive = open_archive_or_folder(store)  # a folder of the Java tool does not record it
-    point = archive.restore_point(plan.restore_point) if archive is not None else None
-    isolation = point.isolation_level if point is not None else "read_committed"
-    held = {TopicPartition(t.name, p.partition): p.held for t in (point.topics if point else ()) for p in t.partitions}
-    return ComparePlan(plan, {part.tp: _SAME_OFFSETS for part in _all_partitions(plan)}, isolation, held=held)
+    return _plan_of_source(store, plan)
+
+
+def _check_options(request: CompareRequest) -> None:
+    options = request.options
+    if request.groups and not options.restore_id:
+        raise UsageError("groups are compared by a restore's offset map", "give --restore-id")
+    if request.against == "target":
+        return
+    if options.restore_id:
+        raise UsageError("a restore is compared with its target", "use --against target")
+    if options.to_time or options.from_time or options.range or options.skip or options.where:
+        raise UsageError(
+            "the source is compared with all of a restore point", "leave out times, ranges and other windows"
+        )
+
+
+def _plan_of_restore(store: Store, state: Store, restore_id: str, cluster_id: str) -> ComparePlan:
+    """Plan to compare the result of a restore."""
+    plan, runs = RestoreJournal(state, restore_id).finished()
+    plan = with_segments(state, plan)
+    check_same_target(plan, cluster_id)
+    check_same_archive(plan, open_archive_or_folder(store))
+    return ComparePlan(plan, restored_offsets(plan, runs), "read_committed")
+
+
+def _plan_of_source(store: Store, plan: RestorePlan) -> ComparePlan:
+    """Plan to compare the cluster that was backed up, read with the isolation level of its backup."""
+    offsets = {part.tp: _SAME_OFFSETS for part in _all_partitions(plan)}
+    archive = open_archive_or_folder(store)
+    if archive is None:  # a folder of the Java tool does not record the isolation level
+        return ComparePlan(plan, offsets, "read_committed")
+    point = archive.restore_point(plan.restore_point)
+    held: dict[TopicPartition, Offsets] = {}
+    for topic in point.topics:
+        for partition in topic.partitions:
+            held[TopicPartition(topic.name, partition.partition)] = partition.held
+    return ComparePlan(plan, offsets, point.isolation_level, held=held)
 
 
 def restored_offsets(plan: RestorePlan, runs: pa.Table) -> dict[TopicPartition, TargetOffsets]:
     """Return the offset map of each target partition; an empty one where no record was restored."""
-    bare = {part.tp: NO_OFFSETS for part in _all_partitions(plan)}
-    return bare | {tp: TargetOffsets(*columns) for tp, columns in runs_by_partition(runs).items()}
+    offsets = {part.tp: NO_OFFSETS for part in _all_partitions(plan)}
+    for tp, columns in runs_by_partition(runs).items():
+        offsets[tp] = TargetOffsets(*columns)
+    return offsets
 
 
 def _all_partitions(plan: RestorePlan) -> list[UnitRange]:
-    """Return all partitions of the plan, also the empty ones."""
+    """Return all partitions of the plan, also the empty ones: the target may have records in them."""
     parts = {part.tp: part for unit in plan.units for part in unit}
-    bare = (
-        UnitRange(topic=topic.source, partition=number, target=topic.target, segments=())
-        for topic in plan.topics
-        for number in range(topic.partitions)
-    )
-    return [*parts.values(), *(part for part in bare if part.tp not in parts)]
+    for topic in plan.topics:
+        for number in range(topic.partitions):
+            empty = UnitRange(topic=topic.source, partition=number, target=topic.target, segments=())
+            parts.setdefault(empty.tp, empty)
+    return list(parts.values())
 
 
 def inspect_cluster(compare_plan: ComparePlan, cluster: Cluster, against: Against) -> None:
@@ -275,11 +313,14 @@ def inspect_cluster(compare_plan: ComparePlan, cluster: Cluster, against: Agains
     parts = _all_partitions(compare_plan.plan)
     known: list[TopicPartition] = []
     for part in parts:
-        if part.target in topics and part.partition in topics[part.target].partitions:
+        if part.target not in topics:
+            continue  # that is a finding already
+        if part.partition in topics[part.target].partitions:
             known.append(part.tp)
-        elif part.target in topics:
+        else:
             compare_plan.findings.append(f"partition {part.tp} is not in the {against} cluster")
-    starts, compare_plan.ends = cluster.log_starts(known), cluster.log_ends(known, compare_plan.isolation)
+    starts = cluster.log_starts(known)
+    compare_plan.ends = cluster.log_ends(known, compare_plan.isolation)
     if against == "target":
         types = cluster.one_config(topics, "message.timestamp.type")
         compare_plan.unstamped = {topic for topic, value in types.items() if value == "LogAppendTime"}
@@ -287,23 +328,35 @@ def inspect_cluster(compare_plan: ComparePlan, cluster: Cluster, against: Agains
 
 
 def _compared(compare_plan: ComparePlan, part: UnitRange, log_start: int, against: Against) -> ComparedPartition:
-    end, first = compare_plan.ends.get(part.tp, 0), 0
+    end = compare_plan.ends.get(part.tp, 0)
+    first = 0
     offsets = compare_plan.target_offsets
     target_offsets = offsets.get(part.tp, NO_OFFSETS) if offsets is not None else None
     start = log_start
     if against == "source":
-        begin = part.segments[0].first if part.segments else 0
-        first = start = max(begin, log_start)
-        end = max(start, min(end, part.segments[-1].last + 1)) if part.segments else start
-        if log_start > begin and part.segments:
-            compare_plan.notes.append(
-                f"{part.tp}: what was archived before offset {log_start} is no longer in the source: not compared"
-            )
+        first, end = _archived_range(compare_plan, part, log_start, end)
+        start = first
     elif target_offsets is not None and len(target_offsets.target) and compare_plan.plan.into_existing:
         # else the topic was empty: a record before the first restored record is an extra record
         start = max(log_start, int(target_offsets.target.min()))
-    stamps, held = part.target not in compare_plan.unstamped, compare_plan.held.get(part.tp, ())
+    stamps = part.target not in compare_plan.unstamped
+    held = compare_plan.held.get(part.tp, ())
     return ComparedPartition(part, first, min(start, end), end, stamps, target_offsets, held)
+
+
+def _archived_range(compare_plan: ComparePlan, part: UnitRange, log_start: int, log_end: int) -> tuple[int, int]:
+    """Return the offsets of a source partition that the archive and the log both reach. Add a note if the log lacks
+    some of what was archived."""
+    if not part.segments:
+        return log_start, log_start
+    begin = part.segments[0].first
+    if log_start > begin:
+        compare_plan.notes.append(
+            f"{part.tp}: what was archived before offset {log_start} is no longer in the source: not compared"
+        )
+    first = max(begin, log_start)
+    end = min(log_end, part.segments[-1].last + 1)
+    return first, max(first, end)
 
 
 # The phases of the job.
@@ -338,8 +391,8 @@ def verify_against(
     with phases.step("compare"):
         partitions = [p for p in compare_plan.partitions if p.archived.segments or p.start < p.end]
         # big partitions alone, small ones together, as a restore has them; the biggest first
-        partitions.sort(key=lambda p: -p.bytes)
-        tasks = pack(partitions, lambda p: p.bytes, UNIT_BYTES, UNIT_PARTITIONS)
+        partitions.sort(key=attrgetter("bytes"), reverse=True)
+        tasks = pack(partitions, attrgetter("bytes"), UNIT_BYTES, UNIT_PARTITIONS)
         work = CompareWork(
             cluster=properties,
             role=request.against,
@@ -352,7 +405,7 @@ def verify_against(
         )
         expected = sum(sum_of(p.archived.segments, "count") for p in partitions)
         results = run_counted(spark, tasks, work, listener, expected)
-        results.sort(key=lambda r: (r.target, r.partition))
+        results.sort(key=attrgetter("target", "partition"))
     checks: tuple[GroupOffsetCheck, ...] = ()
     if request.groups:
         with phases.step("groups"):
@@ -373,26 +426,21 @@ def _report(
 ) -> AgainstReport:
     plan = compare_plan.plan
     findings = [*compare_plan.findings, *findings_of(results, request.exact)]
-    findings += [
-        f"group {c.group} has {'nothing' if c.found is None else f'offset {c.found}'} in {c.topic}-{c.partition}, "
-        f"due is {c.due} ({c.how})"
-        for c in checks
-        if not c.ok
-    ]
-    notes = [
-        *compare_plan.notes,
-        *newer_sentences(compare_plan.newer, plan.restore_point),
-        *(
-            f"topic {name} has the broker's own timestamps (LogAppendTime): they were left out"
-            for name in sorted(compare_plan.unstamped)
-        ),
-        *(
-            f"{r.target}-{r.partition}: {r.after:,} records from offset {r.after_from} on came after the last one of "
-            "the archive: not compared"
-            for r in results
-            if r.after and not request.exact
-        ),
-    ]
+    for check in checks:
+        if not check.ok:
+            findings.append(_group_finding(check))
+    notes = [*compare_plan.notes, *newer_sentences(compare_plan.newer, plan.restore_point)]
+    for name in sorted(compare_plan.unstamped):
+        notes.append(f"topic {name} has the broker's own timestamps (LogAppendTime): they were left out")
+    for result in results:
+        if result.after and not request.exact:
+            notes.append(
+                f"{result.target}-{result.partition}: {result.after:,} records from offset {result.after_from} on came "
+                "after the last one of the archive: not compared"
+            )
+    topics = topics_of(plan.topics, results, compare_plan.unstamped, compare_plan.absent, request.exact)
+    # A partition that only has records after the archive's last one is listed as well, whether that is wrong or not.
+    listed = [result for result in results if is_wrong(result, True)]
     return AgainstReport(
         against=request.against,
         cluster_id=cluster_id,
@@ -400,8 +448,8 @@ def _report(
         archive_id=plan.archive_id,
         restore_point=plan.restore_point,
         restore_id=request.options.restore_id if request.against == "target" else None,
-        topics=topics_of(plan.topics, results, compare_plan.unstamped, compare_plan.absent, request.exact),
-        partitions=fewer_named([r for r in results if is_wrong(r, True)], request.show),
+        topics=topics,
+        partitions=fewer_named(listed, request.show),
         groups=checks,
         partitions_compared=len(compare_plan.partitions),
         findings=tuple(findings),
@@ -410,3 +458,8 @@ def _report(
         newer=compare_plan.newer,
         **totals(results),
     )
+
+
+def _group_finding(check: GroupOffsetCheck) -> str:
+    found = "nothing" if check.found is None else f"offset {check.found}"
+    return f"group {check.group} has {found} in {check.topic}-{check.partition}, due is {check.due} ({check.how})"

@@ -6,16 +6,14 @@ where they differ, records are compared one by one. In memory are the current bl
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import zip_longest
-from operator import itemgetter
+from difflib import Match, SequenceMatcher
 from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from kbackup.formats.block import heads, windows
 from kbackup.jobs.compare.report import Comparison, Difference, DifferenceKind
@@ -27,7 +25,8 @@ _LEAST = 64
 _MOST = 1 << 20
 """Records that are compared at a time: `_LEAST` after a difference, growing to `_MOST`."""
 _SEARCHES = ((32, _RUN), (256, _RUN), (256, 3), (4096, _RUN), (32768, _RUN))
-"""Searches for the next agreement: the records that are looked at on each side, and the equal records required."""
+"""Searches for the next agreement: the records that are looked at on each side, and the equal records required. Most
+differences are of few records: a narrow search finds their end without a digest of thousands."""
 _WINDOW = 32 << 20
 """Bytes of a side in memory while the next agreement is searched."""
 _MOST_FAR_SEARCHES = 4
@@ -36,6 +35,8 @@ _PAIRED = 256
 """Records that are paired in their order where nothing agrees."""
 _MOST_DIFFERENCES = 10_000
 """With more differences than these, the topic has other records; the comparison stops."""
+_SIMILAR_FIELDS = 3
+"""Fields of a record, out of four, that may differ where its key is the same: then it was changed, not exchanged."""
 
 Unpaired = Literal["missing", "extra"]
 Open = Callable[[int], Iterator[RecordBlock]]  # the records of a partition from an offset on
@@ -46,7 +47,7 @@ _TIMED_HEAD, _BARE_HEAD = (20, 12)  # bytes before the key's length: offset, typ
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetOffsets:
-    """Target offsets of a partition's source offsets, as runs sorted by source. int64[n] each; the record of offset
+    """Target offsets of a partition's source offsets, as runs sorted by source, int64[n] each. The record of offset
     `source + i` has target offset `target + i`, 0 <= i < `count`."""
 
     source: Int64Array
@@ -57,9 +58,11 @@ class TargetOffsets:
         """Return the target offset of each source offset, -1 if it has none."""
         if not len(self.source):
             return np.full(len(sources), -1, np.int64)
+        # Below the first run, `at` is -1: that reads the last run, and is left out below.
         at = np.searchsorted(self.source, sources, side="right") - 1
         into = sources - self.source[at]
-        return np.where((at >= 0) & (into < self.count[at]), self.target[at] + into, -1)
+        is_in_run = (at >= 0) & (into < self.count[at])
+        return np.where(is_in_run, self.target[at] + into, -1)
 
 
 # One side of a comparison: the records of a partition, read as far as needed, and compared without their offsets.
@@ -145,8 +148,10 @@ class Side:
         self._start(start)
 
     def _start(self, offset: int) -> None:
-        self.seen = RecordView(np.empty(0, np.uint8), *(np.empty(0, np.int64) for _ in range(6)))
-        self.at, self.ended = 0, False
+        nothing = np.empty(0, np.int64)
+        self.seen = RecordView(np.empty(0, np.uint8), nothing, nothing, nothing, nothing, nothing, nothing)
+        self.at = 0
+        self.ended = False
         self._blocks = self._open(offset)
 
     @property
@@ -160,22 +165,28 @@ class Side:
 
     def fill(self, records: int, size: int = 0) -> int:
         """Read until `records` records or more than `size` bytes remain, or to the end; return how many remain."""
-        while self.remaining < records and not self.ended and not (size and self.bytes_of(self.remaining) > size):
+        while self.remaining < records and not self.ended:
+            if size and self.bytes_of(self.remaining) > size:
+                break
             block = next(self._blocks, None)
             if block is None:
                 self.ended = True
             elif len(block):
                 more = self._view(block)
                 if self.remaining:
-                    more = self.seen.part(self.at, len(self.seen.offsets)).with_more(more)
-                self.seen, self.at = more, 0
+                    rest = self.seen.part(self.at, len(self.seen.offsets))
+                    more = rest.with_more(more)
+                self.seen = more
+                self.at = 0
         return self.remaining
 
     def _view(self, block: RecordBlock) -> RecordView:
         head = heads(block.data, block.positions)
-        kinds, stamps = head["type"].astype(np.int64), head["timestamp"].astype(np.int64)
+        kinds = head["type"].astype(np.int64)
+        stamps = head["timestamp"].astype(np.int64)
         timed = kinds >= 0
         bodies = block.positions + np.where(timed, _TIMED_HEAD, _BARE_HEAD)
+        # A record without a timestamp has other bytes where a timestamp would be.
         stamps[~timed] = 0
         kinds[~timed] = _NONE
         if self._restored:
@@ -195,8 +206,8 @@ class Side:
         self._start(offset)
 
     def digests(self, records: int, after: int = 0) -> list[int]:
-        """Return a number for each of `records` remaining records, from the one of index `after` on, that is equal for
-        equal records, in this process alone."""
+        """Return a number for each of `records` remaining records, from index `after` on. Equal records have equal
+        numbers, in this process alone."""
         first = self.at + after
         return [hash((self.seen.stamp(n), self.seen.body(n))) for n in range(first, first + records)]
 
@@ -210,7 +221,11 @@ class Side:
         return int(self.seen.offsets[self.at + number])
 
     def bytes_of(self, records: int) -> int:
-        return int(self.seen.ends[self.at + records - 1] - self.seen.starts[self.at]) if records else 0
+        """Return the size of the next `records` records."""
+        if not records:
+            return 0
+        end = self.seen.ends[self.at + records - 1]
+        return int(end - self.seen.starts[self.at])
 
     def close(self) -> None:
         """Close the reader; an iterator that is no generator needs no closing."""
@@ -222,34 +237,45 @@ class Side:
 def count_equal(one: Side, other: Side, records: int) -> int:
     """Return how many of the next `records` are equal on both sides before the first difference. `records` is at most
     the remaining records of each side. Bytes are compared, not digests."""
-    x, y = one.seen.part(one.at, one.at + records), other.seen.part(other.at, other.at + records)
+    x = one.seen.part(one.at, one.at + records)
+    y = other.seen.part(other.at, other.at + records)
+    # Lengths and timestamps first: with bodies of the same lengths, all bytes are compared in one step.
     same = (x.ends - x.bodies == y.ends - y.bodies) & (x.kinds == y.kinds) & (x.stamps == y.stamps)
     alike = records if same.all() else int(np.argmin(same))
     if not alike:
         return 0
-    x, y = x.part(0, alike), y.part(0, alike)
+    x = x.part(0, alike)
+    y = y.part(0, alike)
     if len(x.data) == len(y.data) and np.array_equal(x.starts, y.starts):
-        starts, differ = x.starts, x.data != y.data
-        # heads don't count
-        flags = differ.view(np.uint8)
-        windows(flags, f"V{_BARE_HEAD}")[starts] = np.zeros(1, f"V{_BARE_HEAD}")
-        timed = starts[x.bodies - starts == _TIMED_HEAD] + _BARE_HEAD
-        windows(flags, "V8")[timed] = np.zeros(1, "V8")
+        starts = x.starts
+        differ = x.data != y.data
+        _clear_heads(differ, x)
     else:  # records with and without timestamps, where these don't count
         differ = _packed(x) != _packed(y)
         lengths = x.ends - x.bodies
         starts = np.cumsum(lengths) - lengths
     if not differ.any():
         return alike
-    return int(np.searchsorted(starts, int(np.argmax(differ)), side="right")) - 1
+    first_byte = int(np.argmax(differ))
+    # The record that has this byte is the one before the first record that starts behind it.
+    return int(np.searchsorted(starts, first_byte, side="right")) - 1
+
+
+def _clear_heads(differ: npt.NDArray[np.bool_], view: RecordView) -> None:
+    """Set `differ` to False in the heads of records: their offsets always differ, and timestamps are compared apart."""
+    flags = differ.view(np.uint8)
+    windows(flags, f"V{_BARE_HEAD}")[view.starts] = np.zeros(1, f"V{_BARE_HEAD}")
+    timed = view.starts[view.bodies - view.starts == _TIMED_HEAD] + _BARE_HEAD
+    windows(flags, f"V{_TIMED_HEAD - _BARE_HEAD}")[timed] = np.zeros(1, f"V{_TIMED_HEAD - _BARE_HEAD}")
 
 
 def _packed(view: RecordView) -> Bytes:
     """Return the bodies alone, joined."""
-    edges = np.zeros(len(view.data) + 1, np.int8)  # a head begins, a head ends
-    edges[view.starts] = 1
-    edges[view.bodies] = -1
-    packed: Bytes = view.data[np.cumsum(edges[:-1], dtype=np.int8) == 0]
+    edges = np.zeros(len(view.data) + 1, np.int8)
+    edges[view.starts] = 1  # a head begins
+    edges[view.bodies] = -1  # a head ends
+    is_body = np.cumsum(edges[:-1], dtype=np.int8) == 0
+    packed: Bytes = view.data[is_body]
     return packed
 
 
@@ -258,9 +284,9 @@ def _packed(view: RecordView) -> Bytes:
 # Records are given as digests: equal digests stand for equal records.
 
 _MATCHES_TRIED = 8  # of a digest that occurs often, so many occurrences are compared
-_CELLS = 40_000  # of a table of costs: 200 by 200 records take some 50 ms
-
-Cost = Callable[[int, int], float]  # dissimilarity of two records, given by their indexes: 0 to 1.
+_MATCHED = 40_000
+"""The product of the lengths of two stretches, up to which equal records between them are looked for: the time that
+takes may grow with it."""
 
 
 class Pair(NamedTuple):
@@ -283,9 +309,12 @@ def find_sync(one: Sequence[int], other: Sequence[int], run: int, final: bool) -
 
     def agrees(i: int, j: int) -> bool:
         length = min(run, len(one) - i, len(other) - j)
-        whole = final and len(one) - i == length == len(other) - j
-        return (length == run or whole) and one[i : i + length] == other[j : j + length]
+        reaches_ends = final and len(one) - i == length == len(other) - j
+        if length < run and not reaches_ends:
+            return False
+        return one[i : i + length] == other[j : j + length]
 
+    # The best answer skips the fewest records on both sides together: no other explanation leaves out so little.
     best: tuple[int, int] | None = None
     for i, digest in enumerate(one):
         if best is not None and i >= sum(best):
@@ -299,100 +328,57 @@ def find_sync(one: Sequence[int], other: Sequence[int], run: int, final: bool) -
     return best
 
 
-def pair_records(one: Sequence[int], other: Sequence[int], cost: Cost) -> list[Pair]:
-    """Pair the records of two stretches, in the order of both. Equal records are pairs. Of the other records, the most
-    similar ones count as one record that was changed."""
-    moved = _find_moved(one, other)
-    moved_from, moved_to = {p.one for p in moved}, {p.other for p in moved}
-    one_rest = [i for i in range(len(one)) if i not in moved_from]
-    other_rest = [j for j in range(len(other)) if j not in moved_to]
-    if (len(one_rest) + 1) * (len(other_rest) + 1) > _CELLS:
-        pairs = [Pair(i, j) for i, j in zip_longest(one_rest, other_rest)]
-    else:
+def pair_records(one: Sequence[int], other: Sequence[int]) -> list[Pair]:
+    """Pair the records of two stretches, in the order of `one`.
 
-        def cost_of_pair(i: int, j: int) -> float:
-            return 0.0 if one[i] == other[j] else 1 + cost(i, j)
-
-        pairs = _pair_by_cost(one_rest, other_rest, cost_of_pair)
-    # Pairs are sorted by the records of `one`. A record that only the other side has stays after its predecessor.
-    placed: list[tuple[int, Pair]] = []
-    last = -1
-    for pair in pairs:
-        if pair.one is not None:
-            last = pair.one
-        placed.append((last, pair))
-    for pair in moved:
-        place = pair.one if pair.one is not None else -1
-        placed.append((place, pair))
-    placed.sort(key=itemgetter(0))
-    return [pair for _, pair in placed]
-
-
-def _find_moved(one: Sequence[int], other: Sequence[int]) -> list[Pair]:
-    """Return the fewest records whose move explains the different order of the records that both sides have."""
-    common = Counter(one) & Counter(other)
-    one_common, other_common = _common_records(one, common), _common_records(other, common)
-    if [one[i] for i in one_common] == [other[j] for j in other_common]:
-        return []
-    matches: dict[int, list[int]] = {}
-    for j in reversed(other_common):
-        matches.setdefault(other[j], []).append(j)
-    pairs = [(i, matches[one[i]].pop()) for i in one_common]
-    unmoved = _longest_increase([j for _, j in pairs])
-    return [Pair(i, j, True) for number, (i, j) in enumerate(pairs) if number not in unmoved]
-
-
-def _common_records(digests: Sequence[int], common: Counter[int]) -> list[int]:
-    remaining = Counter(common)
-    records = []
-    for at, digest in enumerate(digests):
-        if remaining[digest] > 0:
-            remaining[digest] -= 1
-            records.append(at)
-    return records
-
-
-def _longest_increase(numbers: Sequence[int]) -> set[int]:
-    """Return the indexes of a longest increasing subsequence (patience sorting)."""
-    smallest: list[int] = []  # the smallest last number of an increase of each length, and where it is
-    tops: list[int] = []
-    before: list[int] = []
-    for at, number in enumerate(numbers):
-        length = bisect_left(smallest, number)
-        before.append(tops[length - 1] if length else -1)
-        smallest[length : length + 1] = [number]
-        tops[length : length + 1] = [at]
-    longest: set[int] = set()
-    at = tops[-1] if tops else -1
-    while at >= 0:
-        longest.add(at)
-        at = before[at]
-    return longest
-
-
-def _pair_by_cost(one_rest: Sequence[int], other_rest: Sequence[int], cost: Cost) -> list[Pair]:
-    """Return the alignment of least cost; a record without a counterpart costs 1."""
-    rows, columns = len(one_rest), len(other_rest)
-    table = [[float(j) for j in range(columns + 1)]]
-    for i in range(1, rows + 1):
-        row = [float(i)]
-        for j in range(1, columns + 1):
-            paired = table[i - 1][j - 1] + cost(one_rest[i - 1], other_rest[j - 1])
-            row.append(min(paired, table[i - 1][j] + 1, row[j - 1] + 1))
-        table.append(row)
+    Records that are equal on both sides are pairs. What lies between two of them was changed: it is paired in its
+    order, and records that are left over on one side have no counterpart.
+    """
+    blocks = [Match(len(one), len(other), 0)]
+    moved: dict[int, int] = {}
+    if len(one) * len(other) <= _MATCHED:
+        blocks = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
+        moved = _find_moved(one, other, blocks)
     pairs: list[Pair] = []
-    i, j = rows, columns
-    while i or j:
-        if i and j and table[i][j] == table[i - 1][j - 1] + cost(one_rest[i - 1], other_rest[j - 1]):
-            i, j = i - 1, j - 1
-            pairs.append(Pair(one_rest[i], other_rest[j]))
-        elif i and table[i][j] == table[i - 1][j] + 1:
-            i -= 1
-            pairs.append(Pair(one_rest[i], None))
+    i = j = 0
+    for block in blocks:  # the last one is empty, and lies at both ends
+        pairs += _pair_changed(range(i, block.a), range(j, block.b), moved)
+        i = block.a + block.size
+        j = block.b + block.size
+        pairs += map(Pair, range(block.a, i), range(block.b, j))
+    return pairs
+
+
+def _find_moved(one: Sequence[int], other: Sequence[int], blocks: Iterable[Match]) -> dict[int, int]:
+    """Return the records outside of the equal `blocks` that both sides have all the same, by their indexes."""
+    unmatched: list[int] = []
+    places: dict[int, deque[int]] = defaultdict(deque)
+    i = j = 0
+    for block in blocks:
+        unmatched += range(i, block.a)
+        for at in range(j, block.b):
+            places[other[at]].append(at)
+        i = block.a + block.size
+        j = block.b + block.size
+    moved: dict[int, int] = {}
+    for at in unmatched:
+        if places[one[at]]:
+            moved[at] = places[one[at]].popleft()
+    return moved
+
+
+def _pair_changed(ours: Iterable[int], theirs: Iterable[int], moved: Mapping[int, int]) -> list[Pair]:
+    """Pair records in their order. A moved record is paired with its counterpart, wherever that is."""
+    moved_to = set(moved.values())
+    rest = (j for j in theirs if j not in moved_to)
+    pairs: list[Pair] = []
+    for i in ours:
+        if i in moved:
+            pairs.append(Pair(i, moved[i], True))
         else:
-            j -= 1
-            pairs.append(Pair(None, other_rest[j]))
-    return pairs[::-1]
+            pairs.append(Pair(i, next(rest, None)))
+    pairs += [Pair(None, j) for j in rest]
+    return pairs
 
 
 # The comparison of a partition.
@@ -414,20 +400,22 @@ class PartitionComparer:
         show: int,
         seen: Callable[[int, int], None],
     ) -> None:
-        self._archive, self._topic, self._target_offsets = archive, topic, target_offsets
-        self._show, self._seen = show, seen
+        self._archive = archive
+        self._topic = topic
+        self._target_offsets = target_offsets
+        self._show = show
+        self._seen = seen
         self._counts: Counter[DifferenceKind] = Counter()
         self._named: list[Difference] = []
         self._reported = self._records = self._bytes = self._same = self._far_searches = 0
 
     def run(self, topic: str, partition: int, target: str) -> Comparison:
         whole = self._compare_all()
-        after, after_from = 0, None
-        if whole:  # what the topic has after the archive's last record
-            after_from = self._topic.next_offset if self._topic.fill(1) else None
-            while count := self._topic.fill(1):
-                after += count
-                self._topic.skip(count)
+        after = 0
+        after_from: int | None = None
+        if whole and self._topic.fill(1):  # what the topic has after the archive's last record
+            after_from = self._topic.next_offset
+            after, _ = _skip_rest(self._topic)
         return Comparison(
             topic=topic,
             partition=partition,
@@ -443,8 +431,10 @@ class PartitionComparer:
         )
 
     def _compare_all(self) -> bool:
-        """Compare up to the archive's last record; return False where it stopped before."""
-        one, other, step = self._archive, self._topic, _MOST
+        """Compare up to the archive's last record. Return False if there were too many differences before it."""
+        one = self._archive
+        other = self._topic
+        step = _MOST
         while one.fill(1) and other.fill(1):
             ahead = min(one.remaining, other.remaining, step)
             alike = count_equal(one, other, ahead)
@@ -457,6 +447,7 @@ class PartitionComparer:
                 other.skip(alike)
             step = min(4 * step, _MOST)
             if alike < ahead:
+                # Differences come in clusters: a large step would compare records in vain that the next one parts.
                 step = _LEAST
                 self._resynchronize()
             if self._reported > _MOST_DIFFERENCES:
@@ -474,7 +465,8 @@ class PartitionComparer:
         if not len(wrong):
             return
         self._counts["place"] += len(wrong)
-        for at in wrong[: max(0, self._show - len(self._named))].tolist():
+        room = max(0, self._show - len(self._named))
+        for at in wrong[:room].tolist():
             due = int(expected[at]) if expected[at] >= 0 else None
             place = Difference(what=("place",), source=int(sources[at]), target=int(targets[at]), expected=due)
             self._named.append(place)
@@ -496,55 +488,60 @@ class PartitionComparer:
 
     def _resynchronize(self) -> None:
         """Report the differences from here on, up to the next records on which both sides agree."""
-        one, other = self._archive, self._topic
+        one = self._archive
+        other = self._topic
         tried = set()
         for size, run in _SEARCHES:
-            archived, present = min(one.fill(size, _WINDOW), size), min(other.fill(size, _WINDOW), size)
+            archived = min(one.fill(size, _WINDOW), size)
+            present = min(other.fill(size, _WINDOW), size)
+            # Near the ends, or with large records, a wider search would see nothing more.
             if (archived, present, run) in tried:
                 continue
             tried.add((archived, present, run))
-            last, ends = one.ended and one.remaining == archived, other.ended and other.remaining == present
-            a, b = one.digests(archived), other.digests(present)
-            sync = find_sync(a, b, run, last and ends)
-            if sync is None and last and (ends or present >= archived + _PAIRED):
+            archive_ends = one.ended and one.remaining == archived
+            topic_ends = other.ended and other.remaining == present
+            ours = one.digests(archived)
+            theirs = other.digests(present)
+            sync = find_sync(ours, theirs, run, archive_ends and topic_ends)
+            if sync is None and archive_ends and (topic_ends or present >= archived + _PAIRED):
+                # The archive's last records are changed in the topic, or missing: what follows there is of others.
                 sync = archived, min(present, archived + _PAIRED)
             if sync is not None:
-                self._report_stretch(a[: sync[0]], b[: sync[1]], last and sync[0] == archived)
+                skip_ours, skip_theirs = sync
+                is_last = archive_ends and skip_ours == archived
+                self._report_stretch(ours[:skip_ours], theirs[:skip_theirs], is_last)
                 return
         self._resynchronize_far()
 
-    def _report_stretch(self, archived: list[int], present: list[int], last: bool) -> None:
-        """Report two stretches, after which both sides agree or (`last`) the archive ends."""
-        one, other = self._archive, self._topic
-        # A table of costs asks for each record many times.
-        record_of_one, record_of_other = cache(one.record), cache(other.record)
-
-        def cost(i: int, j: int) -> float:
-            return len(_differing_fields(record_of_one(i), record_of_other(j))) / 5
-
-        pairs = pair_records(archived, present, cost)
+    def _report_stretch(self, archived: list[int], present: list[int], is_last: bool) -> None:
+        """Report two stretches, after which both sides agree or (`is_last`) the archive ends."""
+        pairs = pair_records(archived, present)
         taken = len(present)
-        while last and pairs and pairs[-1] == Pair(None, taken - 1):  # after the archive's last record
+        while is_last and pairs and pairs[-1] == Pair(None, taken - 1):  # after the archive's last record
             pairs.pop()
             taken -= 1
-        for i, j, moved in pairs:
-            if i is not None and j is not None and not moved:
-                self._report_change(i, j)
-            else:
-                source = None if i is None else one.offset(i)
-                target = None if j is None else other.offset(j)
-                kind: DifferenceKind = "order"
-                if j is None:
-                    kind = "missing"
-                elif i is None:
-                    kind = "extra"
-                self._report((kind,), source, target)
-        self._count_archived(len(archived), one.bytes_of(len(archived)))
-        one.skip(len(archived))
-        other.skip(taken)
+        for pair in pairs:
+            self._report_pair(pair)
+        self._count_archived(len(archived), self._archive.bytes_of(len(archived)))
+        self._archive.skip(len(archived))
+        self._topic.skip(taken)
+
+    def _report_pair(self, pair: Pair) -> None:
+        if pair.one is not None and pair.other is not None and not pair.moved:
+            self._report_change(pair.one, pair.other)
+            return
+        source = None if pair.one is None else self._archive.offset(pair.one)
+        target = None if pair.other is None else self._topic.offset(pair.other)
+        kind: DifferenceKind = "order"
+        if pair.other is None:
+            kind = "missing"
+        elif pair.one is None:
+            kind = "extra"
+        self._report((kind,), source, target)
 
     def _report_change(self, i: int, j: int) -> None:
-        source, target = self._archive.offset(i), self._topic.offset(j)
+        source = self._archive.offset(i)
+        target = self._topic.offset(j)
         kinds = _differing_fields(self._archive.record(i), self._topic.record(j))
         if kinds:
             self._report(kinds, source, target)
@@ -553,15 +550,17 @@ class PartitionComparer:
 
     def _resynchronize_far(self) -> None:
         """Report differences longer than the window: many records are missing, extra, or changed."""
-        one, other = self._archive, self._topic
+        one = self._archive
+        other = self._topic
         self._far_searches += 1
-        if self._far_searches <= _MOST_FAR_SEARCHES and (
-            self._search_far(one, other, "missing") or self._search_far(other, one, "extra")
-        ):
-            return
+        if self._far_searches <= _MOST_FAR_SEARCHES:
+            # Missing first: a restore that left out a whole segment is likelier than a topic with so many others.
+            if self._search_far(one, other, "missing"):
+                return
+            if self._search_far(other, one, "extra"):
+                return
         count = min(one.fill(_PAIRED, _WINDOW), other.fill(_PAIRED, _WINDOW), _PAIRED)
-        pairs = [(one.record(n), other.record(n)) for n in range(count)]
-        if 2 * sum(a.key == b.key and len(_differing_fields(a, b)) < 3 for a, b in pairs) >= count:
+        if 2 * self._count_similar(count) >= count:
             for n in range(count):
                 self._report_change(n, n)
             self._count_archived(count, one.bytes_of(count))
@@ -571,19 +570,27 @@ class PartitionComparer:
             self._report_rest(one, "missing")
             self._report_rest(other, "extra")
 
+    def _count_similar(self, records: int) -> int:
+        """Return how many of the next `records` look like changed ones, compared in their order."""
+        similar = 0
+        for n in range(records):
+            ours = self._archive.record(n)
+            theirs = self._topic.record(n)
+            if ours.key == theirs.key and len(_differing_fields(ours, theirs)) < _SIMILAR_FIELDS:
+                similar += 1
+        return similar
+
     def _search_far(self, side: Side, other: Side, kind: Unpaired) -> bool:
-        """Read `side` up to the next records of `other`; rewind it where it has none of them."""
+        """Read `side` up to the next records of `other`, and report what lies before them. If `side` has none of them,
+        rewind it and return False."""
         run = min(other.fill(_RUN, _WINDOW), _RUN)
-        expected, model, at = other.digests(run), other.seen, other.at
-        length, stamp = model.ends[at] - model.bodies[at], model.stamps[at]
         back = side.next_offset
         passed = size = 0
         while side.fill(run) >= run:
-            view, tried = side.seen, slice(side.at, side.at + side.remaining - run + 1)
-            likely = (view.ends[tried] - view.bodies[tried] == length) & (view.stamps[tried] == stamp)
-            hit = next((n for n in np.flatnonzero(likely).tolist() if side.digests(run, n) == expected), None)
+            hit = _find_run(side, other, run)
             further = side.remaining - run + 1 if hit is None else hit
-            passed, size = passed + further, size + side.bytes_of(further)
+            passed += further
+            size += side.bytes_of(further)
             side.skip(further)
             if hit is not None:
                 self._report_unpaired(back, passed, size, kind)
@@ -592,13 +599,10 @@ class PartitionComparer:
         return False
 
     def _report_rest(self, side: Side, kind: Unpaired) -> None:
-        if not side.fill(1):
-            return
-        first, passed, size = side.next_offset, 0, 0
-        while count := side.fill(1):
-            passed, size = passed + count, size + side.bytes_of(count)
-            side.skip(count)
-        self._report_unpaired(first, passed, size, kind)
+        if side.fill(1):
+            first = side.next_offset
+            records, size = _skip_rest(side)
+            self._report_unpaired(first, records, size, kind)
 
     def _report_unpaired(self, first: int, records: int, size: int, kind: Unpaired) -> None:
         """Report records that have no counterpart, from offset `first` on; their side has passed them."""
@@ -607,6 +611,31 @@ class PartitionComparer:
             self._report((kind,), first, None, records)
         else:
             self._report((kind,), None, first, records)
+
+
+def _find_run(side: Side, other: Side, run: int) -> int | None:
+    """Return where the next `run` records of `other` lie in a row among the remaining ones of `side`, as an index."""
+    expected = other.digests(run)
+    # The first record's length and timestamp leave few candidates: digests are made in Python, record by record.
+    length = other.seen.ends[other.at] - other.seen.bodies[other.at]
+    stamp = other.seen.stamps[other.at]
+    tried = slice(side.at, side.at + side.remaining - run + 1)
+    lengths = side.seen.ends[tried] - side.seen.bodies[tried]
+    likely = (lengths == length) & (side.seen.stamps[tried] == stamp)
+    for at in np.flatnonzero(likely).tolist():
+        if side.digests(run, at) == expected:
+            return int(at)
+    return None
+
+
+def _skip_rest(side: Side) -> tuple[int, int]:
+    """Read a side to its end, and return how many records there were, and their size."""
+    records = size = 0
+    while count := side.fill(1):
+        records += count
+        size += side.bytes_of(count)
+        side.skip(count)
+    return records, size
 
 
 def _differing_fields(a: ComparedRecord, b: ComparedRecord) -> tuple[DifferenceKind, ...]:

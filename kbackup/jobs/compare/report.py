@@ -19,8 +19,9 @@ DifferenceKind = Literal["missing", "extra", "order", "key", "value", "headers",
 
 
 class Difference(Member, frozen=True, kw_only=True):
-    """`what` is wrong with `count` records from offset `source` (null: not in the archive) or `target` (null: not in
-    the topic) on. `expected` is the target offset in the offset map, if `what` is 'place' (null: none)."""
+    """`count` records that differ in `what`, from offset `source` in the archive (null: not there) and offset `target`
+    in the topic (null: not there) on. `expected` is the target offset in the offset map, if `what` is 'place' (null:
+    none)."""
 
     what: tuple[DifferenceKind, ...]
     source: int | None = None
@@ -30,10 +31,10 @@ class Difference(Member, frozen=True, kw_only=True):
 
 
 class Comparison(Member, frozen=True, kw_only=True):
-    """`records` counts the archive's records that were compared, `bytes` is their size; `same` counts the records that
-    are in the topic, whole and in order. `counts` has how many records differ, by what. `after` is how many records the
-    topic has after the archive's last one, from target offset `after_from` on. `stopped` is the reason why not all was
-    compared."""
+    """The result of a partition. `records` counts the archive's records that were compared, and `bytes` is their size.
+    `same` counts the records that are in the topic, whole and in order. `counts` has how many records differ, by what.
+    `after` is how many records the topic has after the archive's last one, from target offset `after_from` on.
+    `stopped` is the reason why not all was compared."""
 
     topic: str
     partition: int
@@ -49,8 +50,8 @@ class Comparison(Member, frozen=True, kw_only=True):
 
 
 class ComparedTopic(Member, frozen=True, kw_only=True):
-    """`source` in the archive, `target` in the cluster. Counts are of records, as in `Comparison`. `timestamps` False:
-    the cluster's topic has the broker's own times (LogAppendTime), so they were left out."""
+    """A topic, called `source` in the archive and `target` in the cluster. Counts are of records, as in `Comparison`.
+    If `timestamps` is False, the cluster's topic has the broker's own times (LogAppendTime), so they were left out."""
 
     source: str
     target: str
@@ -65,8 +66,8 @@ class ComparedTopic(Member, frozen=True, kw_only=True):
 
 
 class GroupOffsetCheck(Member, frozen=True, kw_only=True):
-    """`committed` in the source. `due` is where that record is in the target, or (`how` 'log end', 'empty') the least
-    offset after the last one; `found` is what the group has there, null if it has nothing."""
+    """A group's offset, `committed` in the source. `due` is where that record is in the target, or (`how` 'log end',
+    'empty') the least offset after the last record. `found` is the group's offset there, null if it has none."""
 
     group: str
     source_group: str
@@ -128,24 +129,32 @@ def topics_of(
     by_topic: dict[str, list[Comparison]] = defaultdict(list)
     for result in results:
         by_topic[result.target].append(result)
-    return tuple(
-        ComparedTopic(
+    compared: list[ComparedTopic] = []
+    for topic in topics:
+        own = by_topic[topic.target]
+        is_any_wrong = any(is_wrong(result, exact) for result in own)
+        entry = ComparedTopic(
             source=topic.source,
             target=topic.target,
             partitions=topic.partitions,
             timestamps=topic.target not in unstamped,
-            ok=topic.target not in absent and not any(is_wrong(r, exact) for r in by_topic[topic.target]),
-            **totals(by_topic[topic.target]),
+            ok=topic.target not in absent and not is_any_wrong,
+            **totals(own),
         )
-        for topic in topics
-    )
+        compared.append(entry)
+    return tuple(compared)
 
 
 def totals(results: Iterable[Comparison]) -> dict[str, Any]:
     """Return the counts of a report or a topic."""
-    some = list(results)
-    numbers = {name: sum(getattr(r, name) for r in some) for name in ("records", "bytes", "same", "after")}
-    return {**numbers, "counts": sum_counts(some)}
+    every = list(results)
+    return {
+        "records": sum(result.records for result in every),
+        "bytes": sum(result.bytes for result in every),
+        "same": sum(result.same for result in every),
+        "after": sum(result.after for result in every),
+        "counts": sum_counts(every),
+    }
 
 
 def sum_counts(results: Iterable[Comparison]) -> dict[DifferenceKind, int]:
@@ -157,14 +166,19 @@ def sum_counts(results: Iterable[Comparison]) -> dict[DifferenceKind, int]:
 
 def findings_of(results: Iterable[Comparison], exact: bool) -> list[str]:
     """Return one line for each partition that differs."""
-    findings = []
-    for r in results:
-        counts = (f"{r.counts[kind]:,} {words}" for kind, words in WORDS.items() if r.counts.get(kind))
-        messages = [", ".join(counts)] if r.counts else []
-        messages += [f"not compared any further: {r.stopped}"] if r.stopped else []
-        messages += [f"{r.after:,} after the last restored one"] if exact and r.after else []
+    findings: list[str] = []
+    for result in results:
+        messages: list[str] = []
+        if result.counts:
+            counts = [f"{result.counts[kind]:,} {words}" for kind, words in WORDS.items() if result.counts.get(kind)]
+            messages.append(", ".join(counts))
+        if result.stopped:
+            messages.append(f"not compared any further: {result.stopped}")
+        if exact and result.after:
+            messages.append(f"{result.after:,} after the last restored one")
         if messages:
-            findings.append(f"{r.target}-{r.partition}: of {r.records:,} records compared, {'; '.join(messages)}")
+            partition = f"{result.target}-{result.partition}"
+            findings.append(f"{partition}: of {result.records:,} records compared, {'; '.join(messages)}")
     return findings
 
 

@@ -232,6 +232,31 @@ def test_several_changes_are_told_apart(count: int, data: st.DataObject, ours: l
     assert [d.what for d in found.differences] == [(kind,) for kind in kinds]
 
 
+@pytest.mark.parametrize(
+    ("archived", "present", "pairs"),
+    [
+        ("abc", "abc", ["aa", "bb", "cc"]),
+        ("abc", "axc", ["aa", "bx", "cc"]),
+        ("abc", "ac", ["aa", "b-", "cc"]),
+        ("ac", "axc", ["aa", "-x", "cc"]),
+        ("abcd", "bcda", ["a>a", "bb", "cc", "dd"]),
+        ("abcx", "bcya", ["a>a", "bb", "cc", "xy"]),
+        ("aab", "aabb", ["aa", "aa", "bb", "-b"]),
+        ("abc", "xyz!", ["ax", "by", "cz", "-!"]),
+    ],
+)
+def test_records_of_two_stretches_are_paired(archived: str, present: str, pairs: list[str]) -> None:
+    """A pair is written as both records, '-' for none, and with '>' if the record moved."""
+
+    def written(pair: compare.Pair) -> str:
+        one = "-" if pair.one is None else archived[pair.one]
+        other = "-" if pair.other is None else present[pair.other]
+        return f"{one}>{other}" if pair.moved else one + other
+
+    found = compare.pair_records([ord(c) for c in archived], [ord(c) for c in present])
+    assert [written(pair) for pair in found] == pairs
+
+
 # Compare partitions with long ranges of missing, extra or changed records.
 
 
