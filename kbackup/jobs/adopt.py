@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from msgspec import structs
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run
+from kbackup.archive.catalog.state import State
 from kbackup.archive.java import Flaw, JavaFolder
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.query.java import empty_groups, is_java_archive, java_topics, missing_indexes
@@ -41,7 +43,7 @@ _EMPTY = 1  # bytes of a records file without records: the magic
 def _convert(
     store: JavaFolder, copy: bool, task: Sequence[ToScan], progress: ProgressSender
 ) -> Iterator[Whole | Damaged]:
-    """A task: some segments of the folder, read back and (with `copy`) copied to their place in the archive."""
+    """Do a task: read back some segments of the folder, and with `copy`, copy them to their place in the archive."""
     for item in task:
         try:
             segment, index, _, end = read_unlisted(store, item.target, item.key)
@@ -59,7 +61,8 @@ def _convert(
 
 
 def _copy(store: Store, key: str, to: Segment, index: bytes) -> None:
-    """Create both objects. `CorruptError` where other bytes arrived than were read, or others are there already."""
+    """Create both objects of a segment. `CorruptError` if other bytes arrived than were read, or if other bytes are
+    there already."""
     wrong = CorruptError(
         f"file {to.key} is there and is not what {key} holds", "remove what an adoption left under topics/"
     )
@@ -100,14 +103,23 @@ def _check_address(store: Store) -> None:
     with suppress(NoArchiveError):
         if open_archive(store).restore_points:
             raise RefusedError(f"{store.url} is an archive already", "see 'kbackup list'")
-    places = ((e.key, layout.parse_topic_key(e.key)) for e in store.list(layout.TOPICS))
-    lost = next((key for key, place in places if place and layout.parse_partition_index(place[1]) is not None), None)
-    if lost is not None:
+    index = _first_partition_index(store)
+    if index is not None:
         raise RefusedError(
-            f"{store.url} is an archive that has lost its restore points: there is {lost}", "run 'kbackup repair'"
+            f"{store.url} is an archive that has lost its restore points: there is {index}", "run 'kbackup repair'"
         )
     if not is_java_archive(store):
         raise NoArchiveError(f"there is no folder of the Java tool at {store.url}", "check the address")
+
+
+def _first_partition_index(store: Store) -> str | None:
+    """Return the key of an archive's partition index. An interrupted adoption has left segments, but no such index:
+    partition indexes are written after the first restore point."""
+    for entry in store.list(layout.TOPICS):
+        place = layout.parse_topic_key(entry.key)
+        if place is not None and layout.parse_partition_index(place[1]) is not None:
+            return entry.key
+    return None
 
 
 def _adopt(
@@ -123,22 +135,30 @@ def _adopt(
         writing = begin_writing(store, lease, "adopt")
     with phases.step("read segments"):
         work = partial(_convert, folder, writing is not None)
-        scanned += read_back(items, [item.size for item in items], work, spark, listener)
-    warnings += [text for each in scanned if isinstance(each, Whole) for text in each.warnings]
+        item_sizes = [item.size for item in items]
+        scanned += read_back(items, item_sizes, work, spark, listener)
+    for found in scanned:
+        if isinstance(found, Whole):
+            warnings += found.warnings
     chosen = arrange(scanned)
     if writing is not None:
         with phases.step("commit"):
-            _commit(writing, folder, sizes, {*partitions, *chosen.segments}, chosen, warnings)
+            places = {*partitions, *chosen.segments}
+            _commit(writing, folder, sizes, places, chosen, warnings)
+    segments = list(chain.from_iterable(chosen.segments.values()))
+    losses = [loss.message for loss in chosen.losses]
+    for key, why in chosen.skipped:
+        warnings.append(f"{key}: {why}; left out")
     return RepairReport(
-        store.url,
-        writing.archive.info.id if writing is not None else "",
-        writing is not None,
-        True,
+        archive=store.url,
+        archive_id=writing.archive.info.id if writing is not None else "",
+        confirmed=writing is not None,
+        read_data=True,
         new_point=1 if writing is None else writing.next_point - 1,
-        losses=tuple(loss.message for loss in chosen.losses),
-        warnings=(*warnings, *(f"{key}: {why}; left out" for key, why in chosen.skipped)),
-        segments=sum(map(len, chosen.segments.values())),
-        records=sum(s.count for some in chosen.segments.values() for s in some),
+        losses=tuple(losses),
+        warnings=tuple(warnings),
+        segments=len(segments),
+        records=sum(segment.count for segment in segments),
         seconds=phases.seconds,
     )
 
@@ -152,17 +172,19 @@ def _commit(
     warnings: Sequence[str],
 ) -> None:
     places = set(partitions)
-    groups = groups_of_files(folder, sizes, {place[:2] for place in places}, root="")
+    incarnations = {(topic, incarnation) for topic, incarnation, _ in places}
+    groups = groups_of_files(folder, sizes, incarnations, root="")
     topics = topic_states(writing.next_point, places, chosen.segments, {}, {}, groups)
-    segments = [s for some in chosen.segments.values() for s in some]
+    segments = list(chain.from_iterable(chosen.segments.values()))
     found = manifest_of_files(writing, writing.next_point, topics, segments, groups, chosen.losses, warnings)
     manifest = put_manifest(writing, structs.replace(found, origin="folder"))
     added = in_table(segments)
-    writing.commit(
-        lambda state: end_run(add_point(state, manifest, added), writing.run),
-        "adopt",
-        f"restore point {manifest.number} of a folder of the Java tool",
-    )
+
+    def operation(state: State) -> State:
+        state = add_point(state, manifest, added)
+        return end_run(state, writing.run)
+
+    writing.commit(operation, "adopt", f"restore point {manifest.number} of a folder of the Java tool")
     writing.refresh_derived()
 
 
@@ -178,8 +200,9 @@ def _survey(
     for topic in java_topics(store):
         if not _NAME.match(topic) or topic in (".", ".."):
             raise CorruptError(f"folder {topic!r} can't be a topic's", "move it elsewhere")
-        for key in (key for key in sizes if key.startswith(f"{topic}/")):
-            name = key.removeprefix(f"{topic}/")
+        names = [key.removeprefix(f"{topic}/") for key in sizes if key.startswith(f"{topic}/")]
+        for name in names:
+            key = f"{topic}/{name}"
             segment = layout.parse_segment(name)
             number = layout.parse_partition_index(name)
             if segment is not None and segment.partition < MOST_PARTITIONS:
@@ -189,15 +212,17 @@ def _survey(
                     items.append(ToScan(target, key, sizes[key], segment.start))
             elif number is not None and number < MOST_PARTITIONS:
                 partitions.add((topic, 1, number))
-                missing += _not_there(store, sizes, topic, number, key)
+                missing += _missing_segments(store, sizes, topic, number, key)
             elif layout.parse_group_offsets(name) is not None and not sizes[key]:
                 flaws.append(empty_groups(key))
-        names = [key.removeprefix(f"{topic}/") for key in sizes if key.startswith(f"{topic}/")]
         flaws += missing_indexes(topic, names)
     return items, sorted(partitions), missing, [flaw.message for flaw in flaws]
 
 
-def _not_there(store: Store, sizes: Mapping[str, int], topic: str, partition: int, key: str) -> Iterator[Damaged]:
+def _missing_segments(
+    store: Store, sizes: Mapping[str, int], topic: str, partition: int, key: str
+) -> Iterator[Damaged]:
+    """Yield the segments that a partition index names and the folder lacks."""
     try:
         entries = decode_partition_index(store.get(key), key, partial=True)
     except (CorruptError, NotFoundError):

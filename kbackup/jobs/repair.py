@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, takewhile
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -25,7 +25,7 @@ from kbackup.archive.catalog.commit import Committed
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest, OpenRun
 from kbackup.archive.catalog.points import manifest_key, point_row
 from kbackup.archive.catalog.retention import drop_unreferenced, lose_segments
-from kbackup.archive.catalog.state import ExpiredPoint, State
+from kbackup.archive.catalog.state import ExpiredPoint, PointRow, State
 from kbackup.archive.derived import derived_files, put_files
 from kbackup.archive.identity import check_encryption
 from kbackup.archive.lease import HeldLease
@@ -57,6 +57,7 @@ from kbackup.spark.tasks import ProgressSender, run_tasks
 from kbackup.store.base import ObjectInfo, Store, encryption_of
 from kbackup.store.crypt import CryptStore, stored
 from kbackup.store.wrappers import DryStore, GuardedStore
+from kbackup.types import IncarnationPartition
 from kbackup.util.system import cut, in_threads
 from kbackup.util.times import now
 
@@ -169,20 +170,14 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
     phases = Phases(job.listener)
     with phases.step("list objects"):
         _check_archive_there(job.store)
-        before = takewhile(lambda entry: entry.key < layout.TOPICS, job.store.list())
-        later = job.store.list(start_after=f"{layout.TOPICS}~")
-        job.sizes = {entry.key: entry.size for entry in chain(before, later)}
+        job.sizes = _list_documents(job.store)
     with phases.step("restore points"):
         if not job.confirm:
             job.mended += _replace_corrupt_lease(job.store)
         documents = read_documents(job.store, job.sizes)
         info = _archive_info(job, documents)
         base = find_base(job.store, job.sizes, info.id)
-        catalog = base.committed.catalog
-        job.mended += [Mended(key, "replaced: its rows come from elsewhere") for key in base.files]
-        passed_over = map(layout.catalog_key, base.lost) if catalog is not None else ()
-        job.mended += [Mended(key, "left behind: a new catalog follows") for key in passed_over]
-        job.mended += [Mended(key, "left out: nothing needs it any more") for key in base.past]
+        job.mended += _mended_catalogs(base)
     archive = Archive(job.store, info, base.committed)
     writing = WritingRun(archive, job.plain, lease, "repair")
     with phases.step("read segments"):
@@ -193,7 +188,8 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
         job.losses += [row.loss.message for row in after.damage if row not in known]
     with phases.step("commit"):
         rebuilder = ManifestRebuilder(writing, documents, manifests)
-        after = _add_new_points(job, writing, base, rebuilder.mend(after), rebuilder.manifests, documents)
+        after = rebuilder.mend(after)
+        after = _add_new_points(job, writing, base, after, rebuilder.manifests, documents)
         job.losses += rebuilder.losses
         job.mended += [Mended(key, "made anew") for key in rebuilder.made]
         _commit(job, writing, base, after)
@@ -203,22 +199,52 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
             is_without_index = [key in job.without_index for (key,) in listed.rows("key")]
             _scan_segments(job, listed.where(np.array(is_without_index)))
         _refresh_derived_files(job, writing.archive)
+    return _report(job, info, base, after, phases)
+
+
+def _list_documents(store: Store) -> dict[str, int]:
+    """Return the keys and sizes of all objects but those under topics/. They may be millions, and most repairs need
+    only those that catalogs do not list."""
+    sizes: dict[str, int] = {}
+    for entry in store.list():
+        if entry.key >= layout.TOPICS:
+            break
+        sizes[entry.key] = entry.size
+    for entry in store.list(start_after=f"{layout.TOPICS}~"):
+        sizes[entry.key] = entry.size
+    return sizes
+
+
+def _mended_catalogs(base: RepairBase) -> list[Mended]:
+    mended = [Mended(key, "replaced: its rows come from elsewhere") for key in base.files]
+    if base.committed.catalog is not None:
+        for number in base.lost:
+            mended.append(Mended(layout.catalog_key(number), "left behind: a new catalog follows"))
+    for key in base.past:
+        mended.append(Mended(key, "left out: nothing needs it any more"))
+    return mended
+
+
+def _report(job: RepairJob, info: ArchiveInfo, base: RepairBase, after: State, phases: Phases) -> RepairReport:
+    catalog = base.committed.catalog
     new_totals = [manifest.totals for manifest in job.new_points.values()]
     new_segments = sum(totals.segments for totals in new_totals)
     new_records = sum(totals.records for totals in new_totals)
-    warnings = _warnings(base, after)
+    restored = sorted(job.restored)
+    lost = sorted(job.lost)
+    mended = sorted(set(job.mended))
     return RepairReport(
         archive=job.store.url,
         archive_id=info.id,
         confirmed=job.confirm,
         read_data=job.read_data,
         catalog=catalog.number if catalog is not None else None,
-        restored=tuple(sorted(job.restored)),
-        lost=tuple(sorted(job.lost)),
+        restored=tuple(restored),
+        lost=tuple(lost),
         new_point=max(job.new_points, default=None),
         losses=tuple(job.losses),
-        warnings=warnings,
-        mended=tuple(sorted(set(job.mended))),
+        warnings=_warnings(base, after),
+        mended=tuple(mended),
         segments=new_segments,
         records=new_records,
         seconds=phases.seconds,
@@ -242,10 +268,11 @@ def _warnings(base: RepairBase, after: State) -> tuple[str, ...]:
 
 
 def _check_archive_there(store: Store) -> None:
-    folders = (layout.ARCHIVE, layout.CATALOG, layout.POINTS, layout.TOPICS)
-    if not any(True for folder in folders for _ in store.list(folder)):
-        hint = "it is a folder of the Java tool: run 'kbackup adopt'" if is_java_archive(store) else "check the address"
-        raise NoArchiveError(f"there is no archive at {store.url}", hint)
+    for folder in (layout.ARCHIVE, layout.CATALOG, layout.POINTS, layout.TOPICS):
+        for _ in store.list(folder):
+            return
+    hint = "it is a folder of the Java tool: run 'kbackup adopt'" if is_java_archive(store) else "check the address"
+    raise NoArchiveError(f"there is no archive at {store.url}", hint)
 
 
 def _replace_corrupt_lease(store: Store) -> list[Mended]:
@@ -278,14 +305,16 @@ def _archive_info(job: RepairJob, documents: Documents) -> ArchiveInfo:
     info = load_whole(job.store, ArchiveInfo, layout.ARCHIVE)
     ids = _ids_of_archive(job, documents)
     if info is None:
-        sealed = next(stored(job.plain).list(layout.KEYS), None) is not None
-        encryption = CryptStore.encryption if sealed else None
+        # Files of data keys tell that the archive is encrypted: opened without a key, it must not get plain files.
+        first_key_file = next(stored(job.plain).list(layout.KEYS), None)
+        encryption = CryptStore.encryption if first_key_file is not None else None
         check_encryption(job.store, ArchiveInfo(id="", created_at="", encryption=encryption))
         archive_id = next(ids, uuid.uuid4().hex)
         info = ArchiveInfo(id=archive_id, created_at=now(), encryption=encryption_of(job.store))
     else:
         check_encryption(job.store, info)
         newest = next(ids, info.id)
+        # One other file with its id confirms archive.json, though the newest file may be of another archive.
         if newest == info.id or info.id in ids:
             return info
         info = msgspec.structs.replace(info, id=newest)
@@ -302,9 +331,14 @@ def _ids_of_archive(job: RepairJob, documents: Documents) -> Iterator[str]:
             if catalog is not None:
                 yield catalog.archive_id
     latest = load_whole(job.store, Latest, layout.LATEST)
+    if latest is not None:
+        yield latest.archive_id
     derived = load_whole(job.store, Derived, layout.DERIVED)
-    yield from (mark.archive_id for mark in (latest, derived) if mark is not None)
-    yield from (document.archive_id for document, _ in documents.values() if isinstance(document, Manifest))
+    if derived is not None:
+        yield derived.archive_id
+    for document, _ in documents.values():
+        if isinstance(document, Manifest):
+            yield document.archive_id
 
 
 # Reading segments back: in this process where they are few, else on Spark.
@@ -313,8 +347,8 @@ def _ids_of_archive(job: RepairJob, documents: Documents) -> Iterator[str]:
 def _scan_each(
     store: Store, mend: bool, task: Sequence[ToScan | Segment], progress: ProgressSender
 ) -> Iterator[Whole | Damaged]:
-    """Do a task: read some records objects, each whole. With `mend`, a damaged index is written anew. The results leave
-    out listed segments that are whole and have a whole index."""
+    """Do a task: read some records objects, each as a whole. With `mend`, a damaged index is written anew. The results
+    leave out listed segments that are whole and have a whole index."""
     for each in task:
         item = to_scan(each.key, each.stored, each) if isinstance(each, Segment) else each
         if item is None:
@@ -372,22 +406,27 @@ def _scan_segments(job: RepairJob, items: Segments | list[ToScan]) -> list[Whole
 
 
 def _damaged_segments(job: RepairJob, base: RepairBase, documents: Documents) -> dict[str, str]:
-    """Return keys of records objects of the catalog that are missing or damaged, with the reason; indexes
-    are mended. `job.sizes` gets the objects under topics/: all of them where segments have to be listed anew, else
-    those that are no whole ones of listed segments."""
-    added, findings = ordered([base.state.segments.read()], checked=True), Findings()
+    """Return the keys of records objects of the catalog that are missing or damaged, each with the reason. Indexes are
+    mended. `job.sizes` gets objects under topics/: all of them if segments have to be listed anew, otherwise only the
+    objects that are no whole ones of listed segments."""
+    added = ordered([base.state.segments.read()], checked=True)
+    findings = Findings()
     entries: Iterable[ObjectInfo] = job.store.list(layout.TOPICS)
     if not base.is_whole or points.unlisted_points(base, documents):
-        entries = [*entries]
+        entries = list(entries)
         job.sizes |= {entry.key: entry.size for entry in entries}
         job.modified = {entry.key: entry.modified for entry in entries}
     others, lacking = unpaired(entries, expected_in_order(added.parts))
     job.sizes |= others
     present = check_present(added.segments, lacking, job.sizes, findings)
-    wrong = {f.file: f.what for f in findings.entries}
-    keys = [key for (key,) in added.segments.rows("key") if key in wrong] if wrong else []
-    damaged = {key: f"the segment {wrong[key]}" for key in keys}
+    damaged: dict[str, str] = {}
+    if findings.entries:
+        wrong = {finding.file: finding.what for finding in findings.entries}
+        for (key,) in added.segments.rows("key"):
+            if key in wrong:
+                damaged[key] = f"the segment {wrong[key]}"
 
+    # A segment is read if that is asked for, or to make its index anew.
     due = [
         key not in lacking and (job.read_data or layout.index_key_of(key) in lacking) for (key,) in present.rows("key")
     ]
@@ -399,9 +438,14 @@ def _damaged_segments(job: RepairJob, base: RepairBase, documents: Documents) ->
 
 def _unlisted_segments(job: RepairJob, state: State) -> list[Segment]:
     """Return the whole segments that `state` does not list. Each is read once, and once more to write its index."""
-    known = set(state.segments.columns("key")[0])
+    (listed,) = state.segments.columns("key")
+    known = set(listed)
     keys = [key for key in job.sizes if key.startswith(layout.TOPICS) and key not in known]
-    items = [item for key in keys if key not in job.unlisted and (item := to_scan(key, job.sizes[key])) is not None]
+    items: list[ToScan] = []
+    for key in keys:
+        item = to_scan(key, job.sizes[key]) if key not in job.unlisted else None
+        if item is not None:
+            items.append(item)
     for result in _scan_segments(job, items):
         if isinstance(result, Whole):
             job.unlisted[result.segment.key] = result.segment
@@ -409,7 +453,8 @@ def _unlisted_segments(job: RepairJob, state: State) -> list[Segment]:
                 job.without_index.add(result.segment.key)
         else:
             job.unlisted[result.key] = None
-    return [segment for key in keys if (segment := job.unlisted.get(key)) is not None]
+    segments = [job.unlisted.get(key) for key in keys]
+    return [segment for segment in segments if segment is not None]
 
 
 # The state that a repair commits: of catalogs, and of restore points and segments that no catalog lists.
@@ -418,35 +463,53 @@ def _unlisted_segments(job: RepairJob, state: State) -> list[Segment]:
 def _rebuild_state(
     job: RepairJob, base: RepairBase, documents: Documents, damaged: Mapping[str, str]
 ) -> tuple[State, dict[int, Manifest]]:
-    """Return the state of the base with restore points and segments that it lacks, where catalogs or tables are lost;
-    and the whole manifests by number. Behind a whole base only the restore point of the open run is listed, where its
-    manifest is whole (`points.unlisted_points`)."""
+    """Return the state of the base, and the whole manifests by number. If catalogs or tables are lost, the state gets
+    the restore points and segments that the base lacks. Behind a whole base only the restore point of the open run is
+    listed, if its manifest is whole (`points.unlisted_points`)."""
     state = base.state
     manifests = points.listed_manifests(state, documents)
     unlisted = points.unlisted_points(base, documents)
     if base.is_whole and not unlisted:
         return state, manifests
-    manifests |= {number: manifest for number, (manifest, _) in unlisted.items()}
+    for number, (manifest, _) in unlisted.items():
+        manifests[number] = manifest
     job.restored |= unlisted.keys()
-    given = {parsed[0] for key in job.sizes if (parsed := layout.parse_point_key(key)) is not None}
-    state = points.with_points(state, [point for _, point in unlisted.values()], max(given, default=0) + 1)
-    least = 0 if "points" in base.stale else base.state.next_point
-    job.lost |= {n for n in given if n >= least} - {*state.numbers.tolist(), *state.past_manifests}
-    past = [ExpiredPoint(number, "") for number in sorted(job.lost - state.past_manifests.keys())]
-    state = replace(state, past=state.past.append(past))
+    state = _with_numbers(job, base, [point for _, point in unlisted.values()])
     if not state.isolation_levels:
         state = replace(state, isolation_levels=frozenset(m.isolation_level for m in manifests.values()))
     manifests = {number: manifests[number] for number in state.numbers.tolist() if number in manifests}
     state = points.without_expired(state)
-    rows = attribute(_unlisted_segments(job, state), state, manifests, job.modified)
+    segments = _unlisted_segments(job, state)
+    rows = attribute(segments, state, manifests, job.modified)
     lives = points.lives_of(state, manifests, job.sizes)
     # losses of expired restore points concern later ones
-    whole = [document for document, _ in documents.values() if isinstance(document, Manifest)]
-    known = {m.number: m for m in whole if (m.number, m.checksum) in state.lineage}
-    state = points.with_rows(state, lives, rows, points.losses_of(state, known | manifests))
+    known: dict[int, Manifest] = {}
+    for document, _ in documents.values():
+        if isinstance(document, Manifest) and (document.number, document.checksum) in state.lineage:
+            known[document.number] = document
+    losses = points.losses_of(state, known | manifests)
+    state = points.with_rows(state, lives, rows, losses)
     without = lose_segments(state, damaged)
     missing = missing_segments(without, manifests, named_starts(job.store, job.sizes))
     return replace(state, losses=state.losses_with(missing)), manifests
+
+
+def _with_numbers(job: RepairJob, base: RepairBase, unlisted: Sequence[PointRow]) -> State:
+    """Return the state of the base with the `unlisted` restore points. Numbers that files have, and no restore point,
+    are of lost ones: no later restore point may get such a number."""
+    given: set[int] = set()
+    for key in job.sizes:
+        parsed = layout.parse_point_key(key)
+        if parsed is not None:
+            given.add(parsed[0])
+    state = points.with_points(base.state, unlisted, max(given, default=0) + 1)
+    # Files under a lower number are left over from an expired restore point, unless the table of them is lost.
+    least = 0 if "points" in base.stale else base.state.next_point
+    accounted_for = {*state.numbers.tolist(), *state.past_manifests}
+    job.lost |= {number for number in given if number >= least} - accounted_for
+    lost = sorted(job.lost - state.past_manifests.keys())
+    past = [ExpiredPoint(number, "") for number in lost]
+    return replace(state, past=state.past.append(past))
 
 
 def _add_new_points(
@@ -457,23 +520,32 @@ def _add_new_points(
     manifests: dict[int, Manifest],
     documents: Documents,
 ) -> State:
-    """`state` with new restore points of whole segments whose own manifests are lost."""
+    """Return `state` with new restore points of whole segments whose own manifests are lost."""
     writing.archive.move(Committed(state, base.committed.catalog))
     if base.is_whole:
         return state
-    listed, state = writing.archive.starts(), drop_unreferenced(state)
+    # Before unreferenced segments are dropped: their first offsets were committed all the same.
+    committed: dict[IncarnationPartition, set[int]] = defaultdict(set)
+    for place, starts in writing.archive.starts().items():
+        committed[place].update(starts.tolist())
+    state = drop_unreferenced(state)
     unlisted = _unlisted_segments(job, state)
-    committed = defaultdict(set, {place: {*starts.tolist()} for place, starts in listed.items()})
-    for segment in () if manifests else unlisted:
-        committed[segment.incarnation_partition].add(segment.first)
+    if not manifests:
+        # Nothing is left that says which segments were committed: then all count.
+        for segment in unlisted:
+            committed[segment.incarnation_partition].add(segment.first)
     named = named_starts(job.store, job.sizes)
-    named |= {key: sorted({*firsts, *named.get(key, ())}) for key, firsts in committed.items()}
+    for place, firsts in committed.items():
+        firsts.update(named.get(place, ()))
+        named[place] = sorted(firsts)
     segments = unreached(unlisted, state, manifests, named)
     head = manifests.get(max(manifests, default=0))
     captured = points.captured_topics(documents)
-    ranks = by_rank(segments, {t.name: t.incarnation for t in (head.topics if head is not None else ())})
+    incarnations = {topic.name: topic.incarnation for topic in head.topics} if head is not None else {}
+    ranks = by_rank(segments, incarnations)
     for at, of_rank in enumerate(ranks):
-        number, is_last = state.next_point, at == len(ranks) - 1
+        number = state.next_point
+        is_last = at == len(ranks) - 1
         ids = {key: life.topic_id for key, life in state.lives.items()}
         behind = points.manifest_behind(writing, head, of_rank, ids, job.sizes, captured, number, last=is_last)
         manifest = put_manifest(writing, behind)
@@ -492,13 +564,15 @@ def _add_new_points(
 
 
 def _commit(job: RepairJob, writing: WritingRun, base: RepairBase, after: State) -> None:
-    """Commit the state and close every other run, in one catalog; nothing is undone to one before it. A run that was
-    open, or whose catalogs are lost, may have left segments: the repair's own stays open, and the next backup takes
-    them over."""
+    """Commit the state and close every other run, in one catalog; nothing is undone to a catalog before it. A run that
+    was open, or whose catalogs are lost, may have left segments: then the repair's own run stays open, and the next
+    backup takes the segments over."""
     latest = load_whole(job.store, Latest, layout.LATEST)
-    if base.committed.catalog is None and not base.lost and not after.restore_points:
+    catalog = base.committed.catalog
+    if catalog is None and not base.lost and not after.restore_points:
         return
-    if after is base.state and not base.lost and not base.past and base.committed.catalog is not None:
+    if catalog is not None and after is base.state and not base.lost and not base.past:
+        # A commit would write latest.json; without one it is mended alone.
         if latest is None or latest.archive_id != after.archive_id:
             job.store.put(layout.LATEST, dump(Latest(archive_id=after.archive_id, number=after.number)))
             job.mended.append(Mended(layout.LATEST, "written anew"))
@@ -524,6 +598,7 @@ def _commit(job: RepairJob, writing: WritingRun, base: RepairBase, after: State)
         "new restore points": len(job.new_points),
     }
     summary = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    # New restore points moved the archive on in memory: the commit starts from what is in the store.
     writing.archive.move(base.committed)
     writing.commit(operation, "repair", summary or "the state of an earlier catalog")
 
@@ -532,9 +607,10 @@ def _refresh_derived_files(job: RepairJob, archive: Archive) -> None:
     """Write the derived files that are not what follows from the catalog."""
     if archive.state.newest is None:
         return
-    files, findings = derived_files(archive), Findings()
+    files = derived_files(archive)
+    findings = Findings()
     check_derived(job.store, files, job.sizes, True, findings)
-    stale = sorted(f.file for f in findings.entries)
+    stale = sorted(finding.file for finding in findings.entries)
     put_files(job.store, [(key, files[key]) for key in stale])
     mark = load_whole(job.store, Derived, layout.DERIVED)
     if mark is None:
