@@ -8,7 +8,7 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,7 +52,7 @@ Status = Literal["ok", "warning", "failed", "skipped"]
 
 @dataclass(slots=True)
 class CheckStep:
-    """`exit_code` is the exit code of the error, 0 if the step succeeded."""
+    """A step of a check, and how it ended. `exit_code` is the exit code of its error, 0 if the step succeeded."""
 
     name: str
     status: Status
@@ -61,12 +61,14 @@ class CheckStep:
     exit_code: int = EXIT_OK
 
     def warn(self, detail: str, hint: str) -> None:
-        self.status, self.detail, self.hint = "warning", detail, hint
+        self.status = "warning"
+        self.detail = detail
+        self.hint = hint
 
 
 @dataclass
 class Steps:
-    """`show` is called with each step as it ends."""
+    """The steps of a check. `show` is called with each step as it ends."""
 
     show: Callable[[CheckStep], None]
     done: list[CheckStep] = field(default_factory=list)
@@ -74,11 +76,14 @@ class Steps:
     @property
     def exit_code(self) -> int:
         """The exit code of the first failed step; 0 if none failed."""
-        return next((step.exit_code for step in self.done if step.status == "failed"), EXIT_OK)
+        for step in self.done:
+            if step.status == "failed":
+                return step.exit_code
+        return EXIT_OK
 
     @contextmanager
     def trying(self, name: str) -> Iterator[CheckStep]:
-        """A step; an error of kbackup's tree in the block ends the block and is the step's failure."""
+        """Do a step in a block. A `KbackupError` ends the block, and is the step's failure; the check goes on."""
         step = CheckStep(name, "ok", "")
         try:
             yield step
@@ -110,7 +115,7 @@ _CACHE = "remove the cache between kbackup and the store"
 
 
 def check_archive(steps: Steps, named: Callable[[], Store]) -> Archive | None:
-    """Returns the archive where there is one."""
+    """Check that the archive can be opened and written. Return the archive if there is one."""
     archive: Archive | None = None
     reached = False
     with steps.trying("archive: open") as step:
@@ -168,7 +173,9 @@ def _check_writes(steps: Steps, store: Store, key: str) -> None:
         step.detail = f"{len(data) >> 10} KiB"
     with steps.trying("archive: clock") as step:
         step.detail = "agrees with this machine's"
-        skew = store.stat(key).modified - (began + time.time()) / 2
+        # The object was made at some time between: the middle is off by half of the requests' time at most.
+        middle = (began + time.time()) / 2
+        skew = store.stat(key).modified - middle
         if abs(skew) > _SKEW:
             ahead = "ahead of" if skew > 0 else "behind"
             step.warn(
@@ -190,27 +197,33 @@ _READ_TOPICS = 20  # topics of which a record is read: a consumer prefetches fro
 _SHOWN_TOPICS = 10
 _MENDABLE = ("denied", "failed")
 
-
-_SOURCE = (
-    *("source: topics", "source: offsets", "source: configs", "source: read", "source: groups", "source: settings"),
-    "source: transactions",
-)
-_TARGET = ("target: create topics", "target: transactions")
+_TOPICS = "source: topics"
+_OFFSETS = "source: offsets"
+_CONFIGS = "source: configs"
+_READ = "source: read"
+_GROUPS = "source: groups"
+_SETTINGS = "source: settings"
+_TRANSACTIONS = "source: transactions"
+_OF_TOPICS = (_OFFSETS, _CONFIGS, _READ, _GROUPS, _SETTINGS, _TRANSACTIONS)
+"""The steps that need the topics."""
+_CREATE_TOPICS = "target: create topics"
+_TARGET_TRANSACTIONS = "target: transactions"
 
 
 def check_source(steps: Steps, config: Config, archive: Archive | None) -> None:
-    source, options = config.source, config.backup
+    """Check that the source answers all that a backup asks."""
+    options = config.backup
     head = archive.head if archive is not None else None
 
     def belongs(cluster_id: str) -> None:
         check_cluster(head, cluster_id, config.archive or "", options.adopt_cluster)
 
-    cluster = _reach(steps, source, "source", belongs)
+    cluster = _reach(steps, config.source, "source", belongs)
     if cluster is None:
-        steps.skip(_SOURCE, "the source was not reached")
+        steps.skip((_TOPICS, *_OF_TOPICS), "the source was not reached")
         return
     topics: dict[str, Topic] | None = None
-    with steps.trying(_SOURCE[0]) as step:
+    with steps.trying(_TOPICS) as step:
         selection = Selection.of(options.topics, options.exclude_topics)
         topics, existing = capture.discover(cluster, selection, head)
         step.detail = f"{len(topics)} of {len(existing)} selected"
@@ -220,26 +233,29 @@ def check_source(steps: Steps, config: Config, archive: Archive | None) -> None:
                 "check backup.topics, and whether this user may describe the topics",
             )
     if topics is None:
-        steps.skip(_SOURCE[1:], "the topics are not known")
+        steps.skip(_OF_TOPICS, "the topics are not known")
         return
     live: list[LiveTopic] = []
-    with steps.trying(_SOURCE[1]) as step:
+    with steps.trying(_OFFSETS) as step:
         live = capture.live_topics(cluster, topics, options.isolation_level)
-        step.detail = f"{sum(len(t.partitions) for t in live)} partitions"
-        if offline := offline_partitions(live):
+        step.detail = f"{sum(len(topic.partitions) for topic in live)} partitions"
+        offline = offline_partitions(live)
+        if offline:
             step.warn(f"{len(offline)} without a leader: {join_names(offline, 5)}", "start their brokers")
-    with steps.trying(_SOURCE[2]) as step:
+    with steps.trying(_CONFIGS) as step:
         cluster.topic_configs(topics)
         step.detail = "readable"
-    with steps.trying(_SOURCE[3]) as step:
-        step.detail = _read_samples(source, options, live)
-    _check_groups(steps, cluster, Selection.of(options.groups, options.exclude_groups), set(topics), archive)
+    with steps.trying(_READ) as step:
+        step.detail = _read_samples(config.source, options, live)
+    groups = Selection.of(options.groups, options.exclude_groups)
+    _check_groups(steps, cluster, groups, set(topics), archive)
     if options.transactions == "partition":
-        steps.skip(_SOURCE[6:], "backup.transactions is partition")
+        steps.skip((_TRANSACTIONS,), "backup.transactions is partition")
         return
-    with steps.trying(_SOURCE[6]) as step:
+    with steps.trying(_TRANSACTIONS) as step:
         step.detail = "a restore point has them whole"
-        if isinstance(begun := begin_cut(cluster), Unavailable):
+        begun = begin_cut(cluster)
+        if isinstance(begun, Unavailable):
             step.warn(
                 f"a restore point may have them in part: {begun.why}",
                 "give Read on these topics, or set backup.transactions to partition",
@@ -251,7 +267,7 @@ def _check_groups(
 ) -> None:
     """Check that groups can be captured, and the cluster's settings with them."""
     names: list[str] = []
-    with steps.trying(_SOURCE[4]) as step:
+    with steps.trying(_GROUPS) as step:
         before = archive.groups(archive.head) if archive is not None and archive.head is not None else None
         groups = capture.groups(cluster, selection, topics, before)
         names = [group.group for group in groups.groups]
@@ -259,46 +275,41 @@ def _check_groups(
         if groups.not_carried:
             reasons = "; ".join(f"{group}: {why}" for group, why in groups.not_carried.items())
             step.warn(f"{len(groups.not_carried)} can't be read: {reasons}", "give Describe on these groups")
-    with steps.trying(_SOURCE[5]) as step:
+    with steps.trying(_SETTINGS) as step:
         step.detail = "ACLs, SCRAM users, configs, quotas and tokens are readable"
-        _warn_of_untold(step, capture_settings(cluster, names), "give these rights, or do without")
+        reading = capture_settings(cluster, names)
+        _warn_of_missing_settings(step, reading, "give these rights, or do without")
 
 
-def _warn_of_untold(step: CheckStep, reading: Reading, hint: str) -> None:
-    if unavailable := [f"{n.what}: {n.why}" for n in reading.not_carried if n.reason in _MENDABLE]:
-        step.warn(f"a restore point would not hold {'; '.join(unavailable)}", hint)
+def _warn_of_missing_settings(step: CheckStep, reading: Reading, hint: str) -> None:
+    """Warn of settings that a right or another try would give; what a cluster does not have is no reason to warn."""
+    missing = [f"{entry.what}: {entry.why}" for entry in reading.not_carried if entry.reason in _MENDABLE]
+    if missing:
+        step.warn(f"a restore point would not hold {'; '.join(missing)}", hint)
 
 
 def _reach(
-    steps: Steps, properties: Mapping[str, str], role: str, check_id: Callable[[str], None] = lambda cluster_id: None
+    steps: Steps, properties: Mapping[str, str], role: str, check_id: Callable[[str], None] | None = None
 ) -> Cluster | None:
+    """Connect to a cluster; return None if that failed, or if `check_id` refuses the cluster's id."""
     with steps.trying(f"{role}: reach") as step:
         cluster = Cluster(properties, role)
         cluster_id, brokers = cluster.connect()
         step.detail = f"cluster {cluster_id}, {plural(brokers, 'broker')}"
-        check_id(cluster_id)
+        if check_id is not None:
+            check_id(cluster_id)
         return cluster
     return None
 
 
-def _read_samples(source: Mapping[str, str], options: Backup, live: list[LiveTopic]) -> str:
-    """Read a record of one partition of each topic, of the first topics that have records."""
-    filled = [
-        OffsetRange(t.name, number, p.start, p.start + 1)
-        for t in live
-        for number, p in sorted(t.partitions.items())
-        if p.start < p.end
-    ]
-    ranges = list({r.topic: r for r in reversed(filled)}.values())[-_READ_TOPICS:]
+def _read_samples(source: Mapping[str, str], options: Backup, live: Sequence[LiveTopic]) -> str:
+    """Read the first record of one partition of each topic, of the first topics that have records."""
+    firsts = [_first_record(topic) for topic in live]
+    ranges = [first for first in firsts if first is not None][:_READ_TOPICS]
     if not ranges:
         return "nothing to read: every partition is empty"
-    reader = RangeReader(
-        source,
-        options.isolation_level,
-        layout.reader_group("backup", f"check-{uuid.uuid4().hex}"),
-        options.poll_timeout_seconds,
-        len(ranges),
-    )
+    group = layout.reader_group("backup", f"check-{uuid.uuid4().hex}")
+    reader = RangeReader(source, options.isolation_level, group, options.poll_timeout_seconds, len(ranges))
     try:
         records = sum(len(block) for _, block in reader.read(ranges))
     finally:
@@ -306,20 +317,30 @@ def _read_samples(source: Mapping[str, str], options: Backup, live: list[LiveTop
     return f"{plural(records, 'record')} from {plural(len(ranges), 'topic')}"
 
 
+def _first_record(topic: LiveTopic) -> OffsetRange | None:
+    """Return the offset of the first record of the topic's first partition with records."""
+    for number, partition in sorted(topic.partitions.items()):
+        if partition.start < partition.end:
+            return OffsetRange(topic.name, number, partition.start, partition.start + 1)
+    return None
+
+
 def check_target(steps: Steps, target: Mapping[str, str], transactions: bool) -> None:
+    """Check that a restore may create topics, and write in transactions if it is to."""
     cluster = _reach(steps, target, "target")
     if cluster is None:
-        steps.skip(_TARGET, "the target was not reached")
+        steps.skip((_CREATE_TOPICS, _TARGET_TRANSACTIONS), "the target was not reached")
         return
     name = f"kbackup-check-{uuid.uuid4().hex}"
-    with steps.trying(_TARGET[0]) as step:
-        for error in cluster.topic_admin.create([TopicToCreate(name, 1, -1)], dry_run=True).values():
+    with steps.trying(_CREATE_TOPICS) as step:
+        topic = TopicToCreate(name, 1, -1)
+        for error in cluster.topic_admin.create([topic], dry_run=True).values():
             raise error
         step.detail = "allowed"
     if not transactions:
-        steps.skip(_TARGET[1:], "restore.transactions is off")
+        steps.skip((_TARGET_TRANSACTIONS,), "restore.transactions is off")
         return
-    with steps.trying(_TARGET[1]) as step:
+    with steps.trying(_TARGET_TRANSACTIONS) as step:
         producer = BlockProducer(target, name, layout.progress_group(name), sink=open_message_sink)
         try:
             producer.start([TopicPartition(name, 0)])
@@ -343,41 +364,54 @@ def try_cluster(steps: Steps, configured: Configured) -> None:
         return
     with steps.trying("source: list topics") as step:
         names = sorted(name for name in cluster.topic_names() if not is_internal(name))
-        shown = [*names[:_SHOWN_TOPICS], *(["…"] if len(names) > _SHOWN_TOPICS else [])]
+        shown = names[:_SHOWN_TOPICS]
+        if len(names) > _SHOWN_TOPICS:
+            shown.append("…")
         step.detail = f"{len(names)}: {', '.join(shown)}" if names else "none, or none that this user may see"
 
 
 def speaks_tls(servers: str, seconds: float = 2.0) -> bool | None:
     """Return whether the first of `servers` (host:port, with commas between) that accepts a connection speaks TLS; None
-    if none accepts one, or gives no answer in time. Sends a TLS hello alone."""
+    if none accepts one, or gives no answer in time. Nothing but a TLS hello is sent."""
     context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    # No secret goes over this connection: whether the certificate is right is found out by the client later.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
     for server in words_of(servers):
         host, _, port = server.rpartition(":")
         try:
             with socket.create_connection((host.strip("[]"), int(port)), seconds) as plain:
-                try:
-                    context.wrap_socket(plain, server_hostname=host).close()
-                except (ssl.SSLEOFError, ConnectionError):
-                    return False
-                except ssl.SSLError as error:  # else an alert of TLS, for instance because we show no certificate
-                    return error.reason != "WRONG_VERSION_NUMBER"
-                return True
+                return _answers_hello(context, plain, host)
         except (OSError, ValueError):
             continue
     return None
 
 
+def _answers_hello(context: ssl.SSLContext, plain: socket.socket, host: str) -> bool:
+    try:
+        context.wrap_socket(plain, server_hostname=host).close()
+    except (ssl.SSLEOFError, ConnectionError):
+        return False
+    except ssl.SSLError as error:  # else an alert of TLS, for instance because we show no certificate
+        return error.reason != "WRONG_VERSION_NUMBER"
+    return True
+
+
 def try_archive(steps: Steps, configured: Configured) -> None:
     """Write, read, list and delete in the archive's store."""
-    if (config := _load(steps, configured)) is not None:
-        address, key = config.archive or "", config.encryption.key or ""
-        check_archive(steps, lambda: open_store(address, config.stores, key, key_class=layout.key_class))
+    config = _load(steps, configured)
+    if config is None:
+        return
+    address = config.archive or ""
+    key = config.encryption.key or ""
+    stores = config.stores
+    check_archive(steps, lambda: open_store(address, stores, key, key_class=layout.key_class))
 
 
 def try_selection(steps: Steps, configured: Configured) -> None:
     """Read what a backup of the selected topics and groups reads first."""
-    if (config := _load(steps, configured)) is not None:
+    config = _load(steps, configured)
+    if config is not None:
         check_source(steps, config, None)
 
 
@@ -390,7 +424,7 @@ def _load(steps: Steps, configured: Configured) -> Config | None:
         return None
 
 
-# The check job: walks the path that a backup takes, for real but with next to nothing, and says of each step
+# The check job: it walks the path that a backup takes, for real but with next to nothing, and reports of each step
 # whether it works. It leaves nothing behind, in the archive or in the clusters.
 
 
@@ -403,11 +437,14 @@ def check_registry(steps: Steps, options: RegistryOptions, section: str) -> None
         return
     with steps.trying(section.replace("_", " ")) as step:
         registry = open_registry(options, section)
-        active, every = registry.subjects(), registry.subjects(deleted=True)
+        active = registry.subjects()
+        deleted = len(registry.subjects(deleted=True)) - len(active)
         settings = registry.settings("")
         level = (settings.config or {}).get("compatibilityLevel", "unknown")
-        deleted = f", {len(every) - len(active)} deleted" if len(every) > len(active) else ""
-        step.detail = f"{registry.url}: {plural(len(active), 'subject')}{deleted}; compatibility {level}"
+        subjects = plural(len(active), "subject")
+        if deleted > 0:
+            subjects += f", {deleted} deleted"
+        step.detail = f"{registry.url}: {subjects}; compatibility {level}"
         if settings.mode == "READONLY" and section.startswith("target"):
             step.warn(f"{step.detail}; mode READONLY", "set the mode READWRITE or IMPORT before a restore")
 
@@ -425,8 +462,8 @@ def check(
     target: bool = False,
     spark: Spark | None = None,
 ) -> CheckReport:
-    """Try what a backup needs; with `target` also what a restore needs, with `spark` that a task runs. `store` returns
-    the archive's store or raises the reason why it can't."""
+    """Try what a backup needs; with `target` also what a restore needs, with `spark` also that a task runs. `store`
+    returns the archive's store, or raises the error with which it can't be opened."""
     steps = Steps(show)
     with steps.trying("configuration") as step:
         step.detail = "loaded"
@@ -438,7 +475,7 @@ def check(
             step.detail = f"{asked.name}, cluster {reading.cluster_id or 'unknown'}"
             if reading.outdated:
                 step.detail += f"; not used: {reading.outdated}"
-            _warn_of_untold(step, reading, "log in as a user that may read them")
+            _warn_of_missing_settings(step, reading, "log in as a user that may read them")
     if config.backup.schemas != "none":
         check_registry(steps, config.schema_registry, "schema_registry")
     if target:
@@ -450,7 +487,7 @@ def check(
 
 
 class Worker(NamedTuple):
-    """An executor, by its host and its working directory, what its tasks run with, and what they failed to reach."""
+    """An executor: its host and its working directory, what its tasks run with, and what they failed to reach."""
 
     host: str
     folder: str
@@ -461,7 +498,8 @@ class Worker(NamedTuple):
 
 @dataclass(frozen=True)
 class Visit:
-    """A task that returns its worker, which shares the directories of `stores`, and tries the first and `source`."""
+    """The function of tasks that return their worker. They try to reach the first of `stores`, and `source`. All of
+    `stores` go to the worker, which must have the directories among them."""
 
     stores: tuple[Store, ...]
     source: Properties
@@ -471,7 +509,7 @@ class Visit:
         time.sleep(self.seconds)  # so that every worker gets a task
         try:
             for store in self.stores[:1]:
-                any(store.list(layout.SCRATCH))
+                next(store.list(layout.SCRATCH), None)
             if self.source:
                 Cluster(self.source, "source").connect()
             yield _this_worker()
@@ -493,19 +531,29 @@ def _check_spark(steps: Steps, config: Config, spark: Spark) -> None:
         encrypted = open_store(config.archive or "", config.stores, config.encryption.key or "")
         check_protection(session, config.source, config.target, encrypted)
         workers = _visit_workers(session, stores, config.source)
-        if failures := sorted({f"worker {worker.host}: {worker.failure}" for worker in workers if worker.failure}):
-            raise UnreachableError("; ".join(failures), "open the way there from every worker, see spark.md")
-        here = _this_worker()
+        failures = {f"worker {worker.host}: {worker.failure}" for worker in workers if worker.failure}
+        if failures:
+            reasons = "; ".join(sorted(failures))
+            raise UnreachableError(reasons, "open the way there from every worker, see spark.md")
         pythons = ", ".join(sorted({worker.python for worker in workers}))
         step.detail = f"Spark {session.version} on {session.sparkContext.master}, tasks run in Python {pythons}"
         if not is_local(session):
             step.detail += f", on {plural(len(workers), 'executor')} with kbackup {__version__}"
-        if others := [worker for worker in workers if (worker.python, worker.librdkafka) != here[2:4]]:
-            versions = sorted({f"worker {w.host} has Python {w.python}, librdkafka {w.librdkafka}" for w in others})
-            step.warn(
-                f"{'; '.join(versions)}; the driver has Python {here.python}, librdkafka {here.librdkafka}",
-                "give workers the driver's environment: PYSPARK_PYTHON and spark.archives, see spark.md",
-            )
+        _warn_of_other_versions(step, workers)
+
+
+def _warn_of_other_versions(step: CheckStep, workers: Sequence[Worker]) -> None:
+    """Warn of workers that run with another Python or librdkafka than the driver."""
+    here = _this_worker()
+    versions: set[str] = set()
+    for worker in workers:
+        if (worker.python, worker.librdkafka) != (here.python, here.librdkafka):
+            versions.add(f"worker {worker.host} has Python {worker.python}, librdkafka {worker.librdkafka}")
+    if versions:
+        step.warn(
+            f"{'; '.join(sorted(versions))}; the driver has Python {here.python}, librdkafka {here.librdkafka}",
+            "give workers the driver's environment: PYSPARK_PYTHON and spark.archives, see spark.md",
+        )
 
 
 def _visit_workers(session: SparkSession, stores: tuple[Store, ...], source: Properties) -> list[Worker]:
@@ -513,9 +561,11 @@ def _visit_workers(session: SparkSession, stores: tuple[Store, ...], source: Pro
     if is_local(session):
         return run_tasks(session, [0], Visit((), {}, 0.0))
     workers: set[Worker] = set()
+    visit = Visit(stores, source, _VISIT_SECONDS)
     while True:
         slots = max(session.sparkContext.defaultParallelism, 2)
-        seen = set(run_tasks(session, range(2 * slots), Visit(stores, source, _VISIT_SECONDS)))
+        # Twice as many tasks as slots: each executor gets one, even if Spark sends two to some of them.
+        seen = set(run_tasks(session, range(2 * slots), visit))
         if seen <= workers or any(worker.failure for worker in seen):
             return sorted(seen | workers)
         workers |= seen

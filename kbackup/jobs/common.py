@@ -11,7 +11,8 @@ from kbackup.spark.tasks import TaskError
 
 
 class Stop:
-    """`ask` may be called in a signal handler: it takes no lock that the interrupted thread could hold."""
+    """A request to stop. `ask` may be called in a signal handler: it takes no lock that the interrupted thread could
+    hold. A socket wakes those who wait."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -28,9 +29,10 @@ class Stop:
         if self.asked:
             return True
         try:
-            return bool(select.select([self._reader], [], [], max(0.0, seconds))[0])
+            readable, _, _ = select.select([self._reader], [], [], max(0.0, seconds))
         except (OSError, ValueError):  # it was closed meanwhile
             return True
+        return bool(readable)
 
     def close(self) -> None:
         """Request a stop, for threads that outlive an interrupted command, and close the sockets."""
@@ -45,7 +47,8 @@ class Stop:
 RETRIED = (UnreachableError, StoreError, ClusterError, TaskError, LeaseRanOutError)
 """Errors that may pass. A lease that was taken over, damage, wrong settings and a fenced producer do not pass."""
 
-_FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # s
+_FIRST_PAUSE = 1.0  # s
+_LAST_PAUSE = 60.0  # s
 
 
 class RoundLoop:
@@ -83,8 +86,8 @@ class RoundLoop:
     def pause_after(self, error: KbackupError) -> float:
         """Return the seconds to wait after a round that failed: twice the last pause, until a round goes well.
 
-        Raise the `error` if no other round may mend it: that of the last round, and that of a process which was
-        fenced."""
+        Raise the `error` if no other round may mend it: the error of the last round, and the error of a process that
+        was fenced off."""
         if self.is_last or isinstance(error, FencedError):
             raise error
         self._has_failed = True

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, takewhile
+from itertools import chain
+from typing import NamedTuple
 
 from awscrt.checksums import crc64nvme
 
@@ -18,7 +19,7 @@ from kbackup.archive.catalog.copies import promote as promote_state
 from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
 from kbackup.archive.catalog.state import PointRow, State
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import ArchiveInfo, load
+from kbackup.archive.models import ArchiveInfo, DocumentRef, load
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.run import begin_writing
 from kbackup.archive.segments.table import ExpectedObject, Segments, not_in, objects_of, ordered, rows_where, sum_of
@@ -37,16 +38,10 @@ DIVERGED = "use another address: something other than 'kbackup copy' wrote to th
 
 
 def missing(target: Store, expected: list[ExpectedObject]) -> list[ExpectedObject]:
-    """Return the objects of `due` that are not at `target`. `RefusedError` for an object that is there and is not
+    """Return the objects of `expected` that are not at `target`. `RefusedError` for an object that is there and is not
     whole, by size or by the checksum that `target` keeps: a copy deletes and replaces nothing that a later copy may
     send."""
-    raw = stored(target)
-    keys = {each.key for each in expected}
-    sizes: dict[str, int] = {}
-
-    def find(key: str) -> None:
-        with suppress(NotFoundError):
-            sizes[key] = raw.stat(key).size
+    sizes = _sizes_at(target, {each.key for each in expected})
 
     def is_whole(each: ExpectedObject) -> bool:
         if sizes[each.key] != size_of(target, each.size):
@@ -54,12 +49,6 @@ def missing(target: Store, expected: list[ExpectedObject]) -> list[ExpectedObjec
         kept = target.checksum(each.key)
         return kept is None or f"{kept:016x}" == each.crc
 
-    if len(expected) > _FEW:
-        first, last = min(keys), max(keys)
-        listed = takewhile(lambda entry: entry.key <= last, raw.list(layout.TOPICS, first[:-1]))
-        sizes = {entry.key: entry.size for entry in listed if entry.key in keys}
-    else:
-        in_threads(find, keys, THREADS)
     there = [each for each in expected if each.key in sizes]
     for each, whole in zip(there, in_threads(is_whole, there, THREADS), strict=True):
         if not whole:
@@ -67,14 +56,37 @@ def missing(target: Store, expected: list[ExpectedObject]) -> list[ExpectedObjec
     return [each for each in expected if each.key not in sizes]
 
 
+def _sizes_at(target: Store, keys: Collection[str]) -> dict[str, int]:
+    """Return the stored sizes of those objects that are at `target`."""
+    raw = stored(target)
+    sizes: dict[str, int] = {}
+    if len(keys) > _FEW:
+        last = max(keys)
+        # A listing begins behind a key: the first one without its last letter comes before it.
+        for entry in raw.list(layout.TOPICS, min(keys)[:-1]):
+            if entry.key > last:
+                break
+            if entry.key in keys:
+                sizes[entry.key] = entry.size
+        return sizes
+
+    def find(key: str) -> None:
+        with suppress(NotFoundError):
+            sizes[key] = raw.stat(key).size
+
+    in_threads(find, keys, THREADS)
+    return sizes
+
+
 def send(source: Store, target: Store, expected: ExpectedObject) -> int:
-    """Copy one object, and return its stored bytes. `CorruptError` if it contradicts the archive; nothing is left at
-    `target` then. `RefusedError` if other bytes arrived than were sent; these stay."""
+    """Copy one object, and return its stored bytes. `CorruptError` if the object is not what the archive says: then
+    nothing is left at `target`. `RefusedError` if other bytes arrived than were sent: they stay."""
     crc = sent_crc = sent = 0
     with stored(target).upload(expected.key) as upload:
         for piece, plain in read_chunks(source, expected.key, expected.size):
             sent += len(piece)
             sent_crc = crc64nvme(piece, sent_crc)
+            # The archive's checksums are of plain bytes. Without encryption both are the same, and counted once.
             crc = sent_crc if plain is piece else crc64nvme(plain, crc)
             upload.write(piece)
         if f"{crc:016x}" != expected.crc:
@@ -82,6 +94,7 @@ def send(source: Store, target: Store, expected: ExpectedObject) -> int:
         try:
             arrived = upload.commit()
         except AlreadyExistsError:
+            # Another copy was faster: its object is looked at like one that was there before.
             missing(target, [expected])
             return sent
     if arrived != (sent, sent_crc):
@@ -90,7 +103,7 @@ def send(source: Store, target: Store, expected: ExpectedObject) -> int:
 
 
 def put_same(target: Store, key: str, data: bytes) -> None:
-    """Create, as it is stored; `RefusedError` if there is something else."""
+    """Create an object of stored bytes. `RefusedError` if the key has other bytes already."""
     raw = stored(target)
     try:
         raw.put_new(key, data)
@@ -105,7 +118,7 @@ def put_same(target: Store, key: str, data: bytes) -> None:
 
 
 def claim(source: Store, info: ArchiveInfo, target: Store) -> None:
-    """Make `target` an archive of the same id, if there is nothing. `RefusedError` if there is anything else,
+    """Make `target` an archive of the same id, if it is empty. `RefusedError` if anything else than a copy is there,
     `StoreError` for a store that can't keep an archive safe."""
     check_apart(target, source)
     if _is_ours(info, target):
@@ -148,9 +161,10 @@ def copy_keys(source: Store, target: Store) -> None:
 
 
 def check_keys(source: Store, target: Store) -> None:
-    """Raise `CorruptError` for a file of data keys that both have and that is not the same: it is never replaced, so
-    one of the two may hold the only genuine data keys."""
-    raw_source, raw_target = stored(source), stored(target)
+    """Raise `CorruptError` for a file of data keys that differs between the two. Such files are never replaced, so one
+    of the two may hold the only genuine data keys."""
+    raw_source = stored(source)
+    raw_target = stored(target)
 
     def check(key: str) -> None:
         with suppress(NotFoundError):  # a rotation was faster
@@ -161,30 +175,41 @@ def check_keys(source: Store, target: Store) -> None:
                 )
 
     there = {entry.key for entry in raw_target.list(layout.KEYS)}
-    in_threads(check, [entry.key for entry in raw_source.list(layout.KEYS) if entry.key in there], THREADS)
+    in_both = [entry.key for entry in raw_source.list(layout.KEYS) if entry.key in there]
+    in_threads(check, in_both, THREADS)
 
 
 def copy_beside(source: Store, target: Store) -> int:
     """Copy the files of restores and drills that are missing or different, and return their number. Reports are copied
     last: a report marks its restore as finished. Data keys that came since, under which some files may be encrypted,
     follow."""
-    raw_source, raw_target = stored(source), stored(target)
+    raw_source = stored(source)
+    raw_target = stored(target)
+    sizes: dict[str, int] = {}
 
-    def one(key: str) -> int:
+    def copy_if_different(key: str) -> bool:
         data = raw_source.get(key)
         if key in sizes and raw_target.get(key) == data:
-            return 0
+            return False
         raw_target.put(key, data)
-        return 1
+        return True
 
     copied = 0
     for folder in (layout.RESTORES, layout.DRILLS):
-        sizes = {entry.key: entry.size for entry in raw_target.list(folder)}
-        found = list(raw_source.list(folder))
-        changed = [e.key for e in found if sizes.get(e.key) != e.size or e.key.endswith(".json")]
-        reports = [key for key in changed if key.endswith("/" + layout.REPORT)]
-        copied += sum(in_threads(one, [key for key in changed if key not in set(reports)], THREADS))
-        copied += sum(in_threads(one, reports, THREADS))
+        for entry in raw_target.list(folder):
+            sizes[entry.key] = entry.size
+        reports: list[str] = []
+        others: list[str] = []
+        for entry in raw_source.list(folder):
+            # A document may change without its size: it is compared. The other files are written once.
+            if sizes.get(entry.key) == entry.size and not entry.key.endswith(".json"):
+                continue
+            if entry.key.endswith(f"/{layout.REPORT}"):
+                reports.append(entry.key)
+            else:
+                others.append(entry.key)
+        for keys in (others, reports):
+            copied += sum(in_threads(copy_if_different, keys, THREADS))
     copy_keys(source, target)
     return copied
 
@@ -221,9 +246,10 @@ SEGMENTS_AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class CopyReport:
-    """`restore_points` are the numbers that were copied, `dropped` the numbers that expired in the source and were
-    removed from the copy, `newest` is the newest number there now. `objects` and `bytes` (as they are stored) are what
-    was sent of segments; `found` counts those of an interrupted copy. `beside` are files of restores and drills."""
+    """What a copy did. `restore_points` are the numbers that were copied, `dropped` the numbers that expired in the
+    source and were removed from the copy, `newest` is the newest number there now. `objects` and `bytes` (stored bytes)
+    count what was sent of segments, `found` counts objects of segments that were there already, from an interrupted
+    copy. `beside` counts the files of restores and drills that were copied."""
 
     archive: str
     destination: str
@@ -267,9 +293,8 @@ def copy_archive(
             copy_keys(source, target)
             there = open_archive(target)
             check_lineage(there.state, archive.state, target.url)
-            numbers = {p.number for p in there.restore_points}
-            if point is not None and there.state.next_point > 1 and numbers != {p.number for p in ours.restore_points}:
-                raise RefusedError(f"{target.url} has other restore points already", "copy to an empty address")
+            if point is not None:
+                _check_same_points(there, ours, target.url)
             level: IsolationLevel = min(ours.isolation_levels, default="read_committed")
             writing = begin_writing(target, lease, "copy", level)
             began = partial(begin_copy, run=writing.run, source=archive.state, address=archive.store.url)
@@ -282,61 +307,91 @@ def copy_archive(
             after = goal(before)
             lacking = lacking_segments(after, before)
         with phases.step("copy"):
-            sent, sent_bytes, found = _copy_segments(source, writing.store, lacking, listener)
-            points = {(p.number, p.manifest) for p in before.restore_points}
-            new = [p for p in after.restore_points if (p.number, p.manifest) not in points]
+            sent = _copy_segments(source, writing.store, lacking, listener)
+            # A restore point that was repaired in the source keeps its number, and has another manifest.
+            copied = {(point.number, point.manifest) for point in before.restore_points}
+            new = [point for point in after.restore_points if (point.number, point.manifest) not in copied]
             _copy_documents(archive, writing.store, new)
             writing.commit(goal, "copy", f"{len(new)} restore points copied from {archive.store.url}")
             writing.refresh_derived()
         with phases.step("restores and drills"):
             beside = copy_beside(source, writing.store) if point is None else 0
         writing.end()
+    numbers = [point.number for point in new]
+    dropped = [point.number for point in before.restore_points if after.point(point.number) is None]
     return CopyReport(
         archive=archive.store.url,
         destination=target.url,
         archive_id=archive.info.id,
-        restore_points=tuple(p.number for p in new),
-        dropped=tuple(p.number for p in before.restore_points if after.point(p.number) is None),
+        restore_points=tuple(numbers),
+        dropped=tuple(dropped),
         newest=after.newest.number if after.newest is not None else None,
-        objects=sent,
-        bytes=sent_bytes,
-        found=found,
+        objects=sent.objects,
+        bytes=sent.bytes,
+        found=sent.found,
         beside=beside,
         seconds=phases.seconds,
     )
 
 
+def _check_same_points(there: Archive, ours: State, url: str) -> None:
+    """Raise `RefusedError` if a copy of one restore point would remove others that the destination has."""
+    numbers = {point.number for point in there.restore_points}
+    if there.state.next_point > 1 and numbers != {point.number for point in ours.restore_points}:
+        raise RefusedError(f"{url} has other restore points already", "copy to an empty address")
+
+
 def lacking_segments(source: State, copy: State) -> Segments:
-    """Return the segments of `source` that `copy` lacks, in order: mostly that of their keys."""
-    table, known = source.segments.read(), copy.segments.read(["key"])
-    return ordered([rows_where(table, not_in(table["key"], known["key"]))]).segments.checked()
+    """Return the segments of `source` that `copy` lacks, by topic, incarnation, partition and offset."""
+    table = source.segments.read()
+    known = copy.segments.read(["key"])
+    lacking = rows_where(table, not_in(table["key"], known["key"]))
+    return ordered([lacking]).segments.checked()
 
 
-def _copy_segments(
-    source: Store, target: Store, segments: Segments, listener: ProgressListener
-) -> tuple[int, int, int]:
-    """Send the objects of segments that are not at `target`; return their number, their stored bytes, and how many were
-    there already. Progress counts the records of each segment once."""
+class SentObjects(NamedTuple):
+    """How many objects of segments were sent, their stored bytes, and how many were found at the destination."""
+
+    objects: int
+    bytes: int
+    found: int
+
+
+def _copy_segments(source: Store, target: Store, segments: Segments, listener: ProgressListener) -> SentObjects:
+    """Send the objects of segments that are not at `target`. Progress counts the records of each segment once."""
     expected = sum_of(segments, "count")
-    objects = sent = present = records = plain = 0
+    objects = sent = found = records = plain = 0
+    send_object = partial(send, source, target)
     for at in range(0, len(segments), SEGMENTS_AT_ONCE):
         part = segments[at : at + SEGMENTS_AT_ONCE]
-        files = [*chain.from_iterable(objects_of(part))]
+        files = list(chain.from_iterable(objects_of(part)))
         counts = {key: (count, size) for key, count, size in part.rows("key", "count", "bytes")}
         lacking = missing(target, files)
-        present += len(files) - len(lacking)
+        found += len(files) - len(lacking)
         with ThreadPoolExecutor(THREADS) as pool:
-            for each, size in zip(lacking, pool.map(partial(send, source, target), lacking), strict=True):
-                objects, sent = objects + 1, sent + size
-                if each.key in counts:
-                    records, plain = records + counts[each.key][0], plain + counts[each.key][1]
+            for each, size in zip(lacking, pool.map(send_object, lacking), strict=True):
+                objects += 1
+                sent += size
+                if each.key in counts:  # the records; their index has none to count
+                    count, plain_size = counts[each.key]
+                    records += count
+                    plain += plain_size
                     listener.progress(records, plain, expected)
-    return objects, sent, present
+    return SentObjects(objects, sent, found)
 
 
 def _copy_documents(archive: Archive, target: Store, points: Sequence[PointRow]) -> None:
     """Copy the documents of restore points, each checked against the reference to it."""
-    documents = dict.fromkeys(ref for manifest in archive.manifests(points) for ref in manifest.documents)
-    in_threads(archive.read_document, documents, THREADS)
-    keys = dict.fromkeys(key for point in points for key in point.documents)
-    in_threads(lambda key: put_same(target, key, stored(archive.store).get(key)), keys, THREADS)
+    # Restore points share documents: each is read and sent once.
+    references: dict[DocumentRef, None] = {}
+    for manifest in archive.manifests(points):
+        references.update(dict.fromkeys(manifest.documents))
+    in_threads(archive.read_document, references, THREADS)
+    keys: dict[str, None] = {}
+    for point in points:
+        keys.update(dict.fromkeys(point.documents))
+
+    def copy(key: str) -> None:
+        put_same(target, key, stored(archive.store).get(key))
+
+    in_threads(copy, keys, THREADS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from kbackup.archive import layout
@@ -29,7 +30,7 @@ from kbackup.store.crypt.keyring import (
 
 @dataclass(frozen=True)
 class HeldKeys:
-    """A file of data keys. `ours`: the key that is given opens it."""
+    """A file of data keys. `ours` tells whether the given key opens it."""
 
     file: str
     created_at: str
@@ -63,36 +64,43 @@ def check_data_keys(store: Store, findings: Findings) -> None:
 
 
 def _read_key_files(crypt: CryptStore) -> KeyFiles:
-    kek, archive_id = crypt.keyring.kek, crypt.keyring.archive_id
+    kek = crypt.keyring.kek
+    archive_id = crypt.keyring.archive_id
     found, unusable = read_files(crypt.inner, list_files(crypt.inner), archive_id)
-    opened, closed = unwrap_files(kek, [each for each in found if each.file.kek == kek.name], archive_id)
+    under_our_key = [each for each in found if each.file.kek == kek.name]
+    opened, closed = unwrap_files(kek, under_our_key, archive_id)
     ours = {each.path for each in opened}
-    held = [HeldKeys(path, file.created_at, file.kek, len(file.keys), path in ours) for path, file in found]
-    skipped = [*unusable, *closed]
-    return KeyFiles(sorted(held, key=lambda h: (h.created_at, h.file)), skipped, find_conflicts(opened))
+    held: list[HeldKeys] = []
+    for path, file in found:
+        held.append(HeldKeys(path, file.created_at, file.kek, len(file.keys), path in ours))
+    held.sort(key=attrgetter("created_at", "file"))
+    return KeyFiles(held, [*unusable, *closed], find_conflicts(opened))
 
 
 def try_key(store: Store) -> str:
-    """Return the name of the key that an encrypting store is opened with, when it does its work."""
+    """Return the name of the key that an encrypting store is opened with, after wrapping and unwrapping by it."""
     if not isinstance(store, CryptStore):
         raise WrongKeyError(f"{store.url} is opened without a key", "set encryption.key")
     return store.keyring.try_out()
 
 
 def rotate_keys(store: Store, new: str, lease_seconds: float) -> Rotated:
-    """Wrap the data keys under the key that `new` names, instead of the key that `store` is opened with; under the
-    writer's lease."""
+    """Wrap the data keys under the key that `new` names, instead of the key that `store` is opened with. The writer's
+    lease is held meanwhile."""
     crypt = _encrypted(store)
     kek = load_kek(new)
-    inner, archive_id = crypt.inner, crypt.keyring.archive_id
+    inner = crypt.inner
+    archive_id = crypt.keyring.archive_id
 
     def samples() -> list[str]:
-        """Return the tables of the newest catalog and the manifest of each restore point: every run wrote
-        one of them."""
+        """Return the tables of the newest catalog and the manifest of each restore point. Every run wrote one of these
+        objects, so each data key is tried."""
         opened = CryptStore(inner, Keyring(inner, new, archive_id=archive_id), layout.key_class)
         committed = open_archive(opened).committed
         tables = table_refs(committed.catalog) if committed.catalog is not None else []
-        return [*(ref.key for ref in tables), *(p.documents[0] for p in committed.state.restore_points)]
+        keys = [ref.key for ref in tables]
+        keys += [point.documents[0] for point in committed.state.restore_points]
+        return keys
 
     with HeldLease(store, "kbackup key rotate", lease_seconds) as lease:
         lease.check()
@@ -100,7 +108,7 @@ def rotate_keys(store: Store, new: str, lease_seconds: float) -> Rotated:
 
 
 def _encrypted(store: Store) -> CryptStore:
-    read_info(store)  # says what does not fit
+    read_info(store)  # its errors tell which key or store does not fit
     if not isinstance(store, CryptStore):
         raise WrongKeyError(f"archive {store.url} is not encrypted", "create an encrypted archive for this command")
     return store

@@ -38,8 +38,8 @@ _LOOSE = {"internal"}
 
 @dataclass(frozen=True, slots=True, order=True)
 class MetadataDifference:
-    """`field` "": one of the sides has no such entity. `one` and `other` are the values there; None: nothing. A secret
-    is hidden."""
+    """A difference in a field of an entity. `one` and `other` are the values of the sides, None if there is none. If
+    `field` is empty, one of the sides has no such entity. Secrets are hidden."""
 
     part: str
     entity: str
@@ -57,23 +57,30 @@ class MetadataSide:
 
 
 def compare(one: MetadataSide, other: MetadataSide, topics: Collection[str] | None = None) -> list[MetadataDifference]:
-    """Return the differences in all parts that both sides have. `topics`: no other topics are compared."""
+    """Return the differences in all parts that both sides have. With `topics`, no other topics are compared."""
     differences: list[MetadataDifference] = []
     running = _running(one.metadata, other.metadata)
     for part in COMPARED:
-        values = _comparable(one.metadata, part), _comparable(other.metadata, part)
-        if values[0] is None or values[1] is None:
+        ours = _comparable(one.metadata, part)
+        theirs = _comparable(other.metadata, part)
+        if ours is None or theirs is None:
             continue
         if part.name == "next_producer_id":
             differences += _producer_ids(one, other)
         else:
-            differences += _entities(part, *(_chosen(part, found, topics, running) for found in values))
+            our_entities = _chosen(part, ours, topics, running)
+            their_entities = _chosen(part, theirs, topics, running)
+            differences += _entities(part, our_entities, their_entities)
     return differences
 
 
 def not_compared(one: MetadataSide, other: MetadataSide) -> list[str]:
     """Return the labels of the parts that one of the sides lacks."""
-    return [p.label for p in COMPARED if None in (_comparable(one.metadata, p), _comparable(other.metadata, p))]
+    labels: list[str] = []
+    for part in COMPARED:
+        if _comparable(one.metadata, part) is None or _comparable(other.metadata, part) is None:
+            labels.append(part.label)
+    return labels
 
 
 def in_words(difference: MetadataDifference, one: str, other: str) -> str:
@@ -82,29 +89,32 @@ def in_words(difference: MetadataDifference, one: str, other: str) -> str:
     if not difference.field:
         has, lacks = (one, other) if difference.other is None else (other, one)
         return f"{entity}: in {has}, not in {lacks}"
-    values = (
-        f"{'not set' if value is None else value} in {side}"
-        for value, side in ((difference.one, one), (difference.other, other))
-    )
-    return f"{entity}: {difference.field} is {', '.join(values)}"
+    ours = "not set" if difference.one is None else difference.one
+    theirs = "not set" if difference.other is None else difference.other
+    return f"{entity}: {difference.field} is {ours} in {one}, {theirs} in {other}"
 
 
 def _comparable(metadata: Reading | Metadata, part: MetadataPart) -> Any:
-    """Return the value of a part; None also if brokers don't use the part (other sources may still hold it), and for
-    tokens: brokers list only tokens that our user may describe."""
-    unused = any(entry.reason == "not there" and entry.part == part.name for entry in metadata.not_carried)
-    incomplete = part.name == "delegation_tokens" and metadata.source_of(part.name) == "brokers"
-    return None if unused or incomplete else getattr(metadata, part.name)
+    """Return the value of a part, None if it can't be compared."""
+    # Brokers don't use the part, though another source may still hold something of it.
+    if any(entry.reason == "not there" and entry.part == part.name for entry in metadata.not_carried):
+        return None
+    # Brokers list only the tokens that our user may describe.
+    if part.name == "delegation_tokens" and metadata.source_of(part.name) == "brokers":
+        return None
+    return getattr(metadata, part.name)
 
 
 def _running(*sides: Reading | Metadata) -> set[int] | None:
-    """Return the running brokers, where one side has its configs from brokers, which report no configs of others."""
-    ids = [
-        {each.id for each in side.registrations if each.role == "broker" and each.alive is not False}
-        for side in sides
-        if side.source_of("broker_configs") == "brokers" and side.registrations is not None
-    ]
-    return set.intersection(*ids) if ids else None
+    """Return the running brokers, if one side has its configs from brokers: they report no configs of others. None if
+    no side has."""
+    running: set[int] | None = None
+    for side in sides:
+        if side.source_of("broker_configs") != "brokers" or side.registrations is None:
+            continue
+        alive = {each.id for each in side.registrations if each.role == "broker" and each.alive is not False}
+        running = alive if running is None else running & alive
+    return running
 
 
 def _chosen(
@@ -131,7 +141,8 @@ def _entities(part: MetadataPart, one: dict[str, Any], other: dict[str, Any]) ->
 def _fields(part: MetadataPart, name: str, one: Any, other: Any) -> Iterator[MetadataDifference]:
     """Yield the differences of an entity that both sides have. A field that is null on a side is unknown there."""
     for field in one.__struct_fields__:
-        ours, theirs = _value(one, field), _value(other, field)
+        ours = _value(one, field)
+        theirs = _value(other, field)
         if field in _LOOSE or ours is None or theirs is None or ours == theirs:
             continue
         if isinstance(ours, dict):
@@ -146,9 +157,11 @@ _URL_SAFE = str.maketrans("+/", "-_")
 
 
 def _value(entity: Any, field: str) -> Any:
-    """The client library writes ids of topics in another base64 than Kafka itself."""
     value = getattr(entity, field)
-    return value.translate(_URL_SAFE) if field == "id" and isinstance(value, str) else value
+    if field == "id" and isinstance(value, str):
+        # Older restore points have the ids of topics in another base64 than Kafka itself.
+        return value.translate(_URL_SAFE)
+    return value
 
 
 def _difference(part: MetadataPart, entity: str, field: str, one: Any, other: Any) -> MetadataDifference:
@@ -165,13 +178,17 @@ def _shown(value: Any, hidden: bool) -> str | None:
 
 
 def _producer_ids(one: MetadataSide, other: MetadataSide) -> Iterator[MetadataDifference]:
-    """Return ZooKeeper's block if it is later than the log's: the migration moves it ahead. An earlier block would be
-    handed out twice after a rollback."""
-    ids = [(side.metadata.source_of("next_producer_id"), side.metadata.next_producer_id) for side in (one, other)]
-    by_source = dict(ids)
-    zookeeper, log = by_source.get("zookeeper"), by_source.get("controller log")
+    """Yield a difference if ZooKeeper's next block is earlier than the log's: a broker would hand it out twice after a
+    rollback. A later block is right, since the migration moves it ahead."""
+    firsts: dict[str | None, int | None] = {}
+    for side in (one, other):
+        firsts[side.metadata.source_of("next_producer_id")] = side.metadata.next_producer_id
+    zookeeper = firsts.get("zookeeper")
+    log = firsts.get("controller log")
     if zookeeper is not None and log is not None and zookeeper < log:
-        yield MetadataDifference("producer ids", "next block", "first id", *(str(first) for _, first in ids))
+        ours = str(one.metadata.next_producer_id)
+        theirs = str(other.metadata.next_producer_id)
+        yield MetadataDifference("producer ids", "next block", "first id", ours, theirs)
 
 
 # Merge the metadata of several sources into one document. Pure.
@@ -182,8 +199,8 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class Merged:
-    """`warnings` name what the sources disagree about, and the sources that don't speak for the cluster; `damage` names
-    the damaged ones, whose metadata is missing."""
+    """The metadata of all sources. `warnings` name what the sources disagree about, and the sources that don't speak
+    for the cluster. `damage` names the damaged sources, whose metadata is missing."""
 
     metadata: Metadata
     warnings: tuple[str, ...]
@@ -191,17 +208,22 @@ class Merged:
 
 
 def mark_outdated(readings: Sequence[Reading]) -> list[Reading]:
-    """Return the readings. ZooKeeper's is marked as outdated if the migration has ended in the metadata log; the log's
-    is, if a broker is the controller in ZooKeeper, as after a rollback."""
+    """Return the readings, of which one may be marked as outdated: ZooKeeper's if the migration has ended in the
+    metadata log, the log's if a broker is the controller in ZooKeeper, as after a rollback."""
     if any(reading.migration == "POST_MIGRATION" for reading in readings):
-        source, why = "zookeeper", "the migration has ended, and no controller writes to it"
+        source = "zookeeper"
+        why = "the migration has ended, and no controller writes to it"
     elif any(reading.is_led_by_broker for reading in readings):
-        source, why = "controller log", "a broker is the controller, and no KRaft controller writes to it"
+        source = "controller log"
+        why = "a broker is the controller, and no KRaft controller writes to it"
     else:
         return list(readings)
-    return [
-        dataclasses.replace(each, outdated=each.outdated or why) if each.source == source else each for each in readings
-    ]
+    marked: list[Reading] = []
+    for reading in readings:
+        if reading.source == source:
+            reading = dataclasses.replace(reading, outdated=reading.outdated or why)
+        marked.append(reading)
+    return marked
 
 
 def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged:
@@ -210,19 +232,31 @@ def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged
     `MismatchError` for sources of several clusters."""
     check_one_cluster(readings)
     readings = mark_outdated(readings)
+    # Outdated metadata is better than none: a source that is the only one counts all the same.
     current = [reading for reading in readings if not reading.outdated] or list(readings)
-    chosen = {part.name: reading for part in PARTS if (reading := _choose(part, current)) is not None}
-    values = {part.name: _filled(part, chosen[part.name], current) for part in PARTS if part.name in chosen}
+    chosen: dict[MetadataPartName, Reading] = {}
+    values: dict[MetadataPartName, Any] = {}
+    for part in PARTS:
+        reading = _choose(part, current)
+        if reading is not None:
+            chosen[part.name] = reading
+            values[part.name] = _filled(part, reading, current)
+    cluster_ids = [reading.cluster_id for reading in readings if reading.cluster_id]
+    registered = sum(each.role == "broker" for each in values.get("registrations", ()))
     metadata = Metadata(
         captured_at=captured_at,
-        cluster_id=next((r.cluster_id for r in readings if r.cluster_id), ""),
-        brokers=brokers or sum(each.role == "broker" for each in values.get("registrations", ())),
+        cluster_id=cluster_ids[0] if cluster_ids else "",
+        brokers=brokers or registered,
         sources={name: reading.source for name, reading in chosen.items()},
         not_carried=_not_carried(chosen, current, values),
         **{"topics": (), **values},
     )
-    outdated = [f"{entities.source_name(r.source)} is not read: {r.outdated}" for r in readings if r not in current]
-    return Merged(metadata, (*outdated, *_disagreements(current, chosen.get("topics"))))
+    warnings: list[str] = []
+    for reading in readings:
+        if reading not in current:
+            warnings.append(f"{entities.source_name(reading.source)} is not read: {reading.outdated}")
+    warnings += _disagreements(current, chosen.get("topics"))
+    return Merged(metadata, tuple(warnings))
 
 
 def check_one_cluster(readings: Sequence[Reading]) -> None:
@@ -237,35 +271,51 @@ def check_one_cluster(readings: Sequence[Reading]) -> None:
 
 
 def _choose(part: MetadataPart, readings: Sequence[Reading]) -> Reading | None:
-    having = [r for source in part.order for r in readings if r.source == source and getattr(r, part.name) is not None]
-    complete = [r for r in having if not any(entry.part == part.name for entry in r.not_carried)]
-    return next(iter(having if part.is_partial else [*complete, *having]), None)
+    """Return the reading that a part is taken from, None if no source has any of it."""
+    having: list[Reading] = []
+    for source in part.order:
+        for reading in readings:
+            if reading.source == source and getattr(reading, part.name) is not None:
+                having.append(reading)
+    if not part.is_partial:
+        for reading in having:
+            if not any(entry.part == part.name for entry in reading.not_carried):
+                return reading
+    return having[0] if having else None
 
 
 def _filled(part: MetadataPart, chosen: Reading, readings: Sequence[Reading]) -> Any:
+    """Return the value of a part. Fields that are null in the chosen reading are filled from the others."""
     value = getattr(chosen, part.name)
     if not isinstance(value, tuple) or not value or isinstance(value[0], str):
         return value
-    others = [
-        {part.identity(entity): entity for entity in getattr(r, part.name) or ()} for r in readings if r is not chosen
-    ]
-    return tuple(_fill(entity, [o[name] for o in others if (name := part.identity(entity)) in o]) for entity in value)
+    others: dict[str, list[Any]] = {}
+    for reading in readings:
+        if reading is not chosen:
+            for entity in getattr(reading, part.name) or ():
+                others.setdefault(part.identity(entity), []).append(entity)
+    return tuple(_fill(entity, others.get(part.identity(entity), [])) for entity in value)
 
 
 def _fill(entity: Any, others: Sequence[Any]) -> Any:
-    known = {
-        field: next((v for o in others if (v := getattr(o, field)) is not None), None)
-        for field in entity.__struct_fields__
-        if getattr(entity, field) is None
-    }
-    return replace(entity, **known) if any(v is not None for v in known.values()) else entity
+    """Return the entity, with the first value that `others` have of each field that is null."""
+    known: dict[str, Any] = {}
+    for field in entity.__struct_fields__:
+        if getattr(entity, field) is not None:
+            continue
+        for other in others:
+            value = getattr(other, field)
+            if value is not None:
+                known[field] = value
+                break
+    return replace(entity, **known) if known else entity
 
 
 def _not_carried(
     chosen: dict[MetadataPartName, Reading], readings: Sequence[Reading], values: dict[MetadataPartName, Any]
 ) -> tuple[NotCarried, ...]:
-    """Return the entries of metadata that is not carried. One of secrets stays where no source has filled them all; the
-    reason of a source that should have them counts before one of a source that never has them."""
+    """Return the entries of metadata that is not carried. An entry of secrets stays if no source has filled them all.
+    The reason of a source that should have them counts more than the reason of a source that never has them."""
     kept: dict[tuple[MetadataPartName | None, str], NotCarried] = {}
     missing = {
         entities.TOKEN_SECRETS: any(token.hmac is None for token in values.get("delegation_tokens", ())),
@@ -285,19 +335,17 @@ def _not_carried(
 
 def _disagreements(readings: Sequence[Reading], topics_of: Reading | None) -> list[str]:
     """Return one line for each two sources that disagree."""
-    topics = {t.name for t in topics_of.topics or ()} if topics_of is not None else None
-    warnings = []
+    topics: set[str] | None = None
+    if topics_of is not None:
+        topics = {topic.name for topic in topics_of.topics or ()}
+    warnings: list[str] = []
     for first, second in combinations(readings, 2):
-        one, other = (
-            MetadataSide(entities.source_name(first.source), first),
-            MetadataSide(entities.source_name(second.source), second),
-        )
+        one = MetadataSide(entities.source_name(first.source), first)
+        other = MetadataSide(entities.source_name(second.source), second)
         words = [in_words(difference, one.name, other.name) for difference in compare(one, other, topics)]
         if words:
-            warnings.append(
-                f"{one.name} and {other.name} disagree ({join_names(words, _NAMED, '; ')}): "
-                "run 'kbackup migrate verify'"
-            )
+            named = join_names(words, _NAMED, "; ")
+            warnings.append(f"{one.name} and {other.name} disagree ({named}): run 'kbackup migrate verify'")
     return warnings
 
 
@@ -309,29 +357,37 @@ def read_brokers(sources: Sources) -> tuple[Reading, int]:
     cluster = Cluster(sources.kafka, "source")
     cluster_id, brokers = cluster.connect()
     topics = cluster.topics(cluster.topic_names())
-    groups = sorted(group.group for group in cluster.groups.listed()[0])
+    listed, _ = cluster.groups.listed()
+    groups = sorted(group.group for group in listed)
     return capture.read_brokers(cluster, topics, cluster_id, groups), brokers
 
 
 def read_all(sources: Sources) -> Merged:
     """Read the whole metadata of a cluster. A source that can't be read is an error."""
-    brokers = read_brokers(sources) if sources.kafka.get("bootstrap.servers") else None
-    readings = [brokers[0]] if brokers is not None else []
+    readings: list[Reading] = []
+    brokers = 0
+    if sources.kafka.get("bootstrap.servers"):
+        of_brokers, brokers = read_brokers(sources)
+        readings.append(of_brokers)
     readings += [asked.read() for asked in metadata_sources(sources)]
-    return merge(readings, now(), brokers[1] if brokers is not None else 0)
+    return merge(readings, now(), brokers)
 
 
 def with_sources(of_brokers: Reading, brokers: int, sources: Sources) -> Merged:
-    """Complete the brokers' metadata by the other sources. A source that can't be read is a warning, and damage where
-    it is corrupt: the records of a backup are worth more."""
-    captured_at, readings, warnings, damage = now(), [of_brokers], [], []
+    """Complete the brokers' metadata by the other sources. A source that can't be read is a warning, and damage if it
+    is corrupt: the records of a backup are worth more."""
+    captured_at = now()
+    readings = [of_brokers]
+    warnings: list[str] = []
+    damage: list[str] = []
     for asked in metadata_sources(sources):
         try:
             readings.append(asked.read())
         except MismatchError:
             raise
         except KbackupError as error:
-            warnings.append(f"{asked.name} is not read: {error.message}; {error.hint or 'try it: kbackup check'}")
+            hint = error.hint or "try it: kbackup check"
+            warnings.append(f"{asked.name} is not read: {error.message}; {hint}")
             if isinstance(error, CorruptError):
                 damage.append(asked.name)
     merged = merge(readings, captured_at, brokers)

@@ -22,8 +22,8 @@ _NAMED = 20  # topics of which a text is shown
 
 
 class NewerRecords(Member, frozen=True, kw_only=True):
-    """`records` of a topic of the source are not in the restore point. They are counted by offsets, so markers of
-    transactions count as records. `in_later_points` of them are in later restore points. `recreated`: the source's
+    """A topic of the source with `records` that are not in the restore point. They are counted by offsets, so markers
+    of transactions count as records. `in_later_points` of them are in later restore points. `recreated`: the source's
     topic is another one than the archived one, and all its records count."""
 
     topic: str
@@ -105,8 +105,8 @@ def refused_with(error: RefusedError, sentences: Sequence[str]) -> RefusedError:
     """Return the error with `sentences` in front: its hints may make somebody delete a topic."""
     if not sentences:
         return error
-    told = "".join(f"\n  - {sentence}" for sentence in sentences)
-    return RefusedError(f"the target is the source of this archive:{told}\n{error.message}", error.hint)
+    items = "".join(f"\n  - {sentence}" for sentence in sentences)
+    return RefusedError(f"the target is the source of this archive:{items}\n{error.message}", error.hint)
 
 
 def _sentence(newer: NewerRecords, point: int) -> str:

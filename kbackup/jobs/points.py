@@ -19,7 +19,8 @@ from kbackup.util.times import now
 
 @dataclass(frozen=True)
 class PinReport:
-    """`changed`: it was not so before. `pinned` are all restore points that are pinned now."""
+    """What became of the pin of a restore point. `changed`: it was not so before. `pinned` are all restore points that
+    are pinned now."""
 
     archive: str
     restore_point: int
@@ -29,7 +30,8 @@ class PinReport:
 
 @dataclass(frozen=True)
 class LabelReport:
-    """`labels` are all labels of the archive now: label -> restore point. `restore_point` is None for one removed."""
+    """What became of a label. `labels` are all labels of the archive now: label -> restore point. `restore_point` is
+    None for a label that was removed."""
 
     archive: str
     label: str
@@ -40,7 +42,8 @@ class LabelReport:
 def pin(store: Store, name: str) -> PinReport:
     """Pin a restore point (a number, a label, or 'latest')."""
     archive = open_archive(store)
-    number, at = archive.find_point(name).number, now()
+    number = archive.find_point(name).number
+    at = now()  # once: the operation is repeated if another commit comes first
     changed = _commit(archive, lambda state: pin_points(state, [number], at), "keep", f"restore point {number} pinned")
     return PinReport(store.url, number, changed, tuple(sorted(archive.state.pins)))
 
@@ -56,7 +59,8 @@ def release(store: Store, name: str) -> PinReport:
 
 
 def label(store: Store, name: str, label: str) -> LabelReport:
-    """Give a restore point (a number, a label, or 'latest') a label; another restore point loses it."""
+    """Give a restore point (a number, a label, or 'latest') a label. Another restore point that has the label loses
+    it."""
     check_label(label)  # before the archive is opened: the restore point may be none either
     archive = open_archive(store)
     number = archive.find_point(name).number
@@ -71,20 +75,27 @@ def remove_label(store: Store, label: str) -> LabelReport:
 
 
 def _commit(archive: Archive, operation: Callable[[State], State], kind: OperationKind, summary: str) -> bool:
+    """Commit an operation, and return whether it changed the state: a commit without a change makes no catalog."""
     before = archive.state.number
     archive.move(commit(archive.store, archive.committed, operation, Author(kind, "", summary)))
     return archive.state.number > before
 
 
 def history(archive: Archive, limit: int | None = None, newest: int | None = None) -> list[HistoryRow]:
-    """Return the newest `limit` rows of the history, or all, oldest first: of existing catalogs, and before them rows
-    that sweeps recorded.
+    """Return the newest `limit` rows of the history, or all of them, oldest first. Rows of catalogs that a sweep
+    deleted come from the record that the sweep made of them; rows of other catalogs are read from the catalogs.
 
-    `newest` is the number of the last catalog that counts, by default the archive's."""
+    `newest` is the number of the last catalog that counts, by default the archive's newest."""
     last = archive.state.number if newest is None else newest
     numbers = {number for number in list_catalogs(archive.store) if number <= last}
-    rows = (HistoryRow(*row) for row in archive.state.history.rows(*HistoryRow._fields))
-    recorded = {row.catalog: row for row in rows if row.catalog <= last}
-    due = sorted(numbers - recorded.keys())[-limit if limit is not None else 0 :]
-    every = sorted([*recorded.values(), *read_history(archive.store, archive.info.id, due)])
-    return every if limit is None else every[-limit:]
+    recorded: dict[int, HistoryRow] = {}
+    for values in archive.state.history.rows(*HistoryRow._fields):
+        row = HistoryRow(*values)
+        if row.catalog <= last:
+            recorded[row.catalog] = row
+    unrecorded = sorted(numbers - recorded.keys())
+    if limit is not None:
+        unrecorded = unrecorded[-limit:]  # each of them costs a request
+    rows = [*recorded.values(), *read_history(archive.store, archive.info.id, unrecorded)]
+    rows.sort()
+    return rows if limit is None else rows[-limit:]
