@@ -1,13 +1,28 @@
-"""What jobs share: a request to stop, and rounds until then."""
+"""What jobs share: a listing of an archive's documents, a request to stop, and rounds until then."""
 
 from __future__ import annotations
 
 import select
 import socket
 
+from kbackup.archive import layout
 from kbackup.archive.lease import LeaseRanOutError
 from kbackup.errors import ClusterError, FencedError, KbackupError, StoreError, UnreachableError
 from kbackup.spark.tasks import TaskError
+from kbackup.store.base import Store
+
+
+def sizes_outside_topics(store: Store) -> dict[str, int]:
+    """Return the size of every object that is not under topics/, by key. The objects under topics/ are most of an
+    archive: they are listed later, beside the segments that they belong to."""
+    sizes: dict[str, int] = {}
+    for entry in store.list():
+        if entry.key >= layout.TOPICS:
+            break
+        sizes[entry.key] = entry.size
+    for entry in store.list(start_after=f"{layout.TOPICS}~"):
+        sizes[entry.key] = entry.size
+    return sizes
 
 
 class Stop:

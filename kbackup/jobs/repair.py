@@ -52,6 +52,7 @@ from kbackup.archive.segments.table import Segment, Segments, expected_in_order,
 from kbackup.archive.verify.catalog import check_derived, check_present
 from kbackup.archive.verify.findings import Findings
 from kbackup.errors import NoArchiveError, NotFoundError, PreconditionError, RefusedError
+from kbackup.jobs.common import sizes_outside_topics
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.spark.tasks import ProgressSender, run_tasks
 from kbackup.store.base import ObjectInfo, Store, encryption_of
@@ -170,7 +171,7 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
     phases = Phases(job.listener)
     with phases.step("list objects"):
         _check_archive_there(job.store)
-        job.sizes = _list_documents(job.store)
+        job.sizes = sizes_outside_topics(job.store)
     with phases.step("restore points"):
         if not job.confirm:
             job.mended += _replace_corrupt_lease(job.store)
@@ -200,19 +201,6 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
             _scan_segments(job, listed.where(np.array(is_without_index)))
         _refresh_derived_files(job, writing.archive)
     return _report(job, info, base, after, phases)
-
-
-def _list_documents(store: Store) -> dict[str, int]:
-    """Return the keys and sizes of all objects but those under topics/. They may be millions, and most repairs need
-    only those that catalogs do not list."""
-    sizes: dict[str, int] = {}
-    for entry in store.list():
-        if entry.key >= layout.TOPICS:
-            break
-        sizes[entry.key] = entry.size
-    for entry in store.list(start_after=f"{layout.TOPICS}~"):
-        sizes[entry.key] = entry.size
-    return sizes
 
 
 def _mended_catalogs(base: RepairBase) -> list[Mended]:

@@ -168,13 +168,15 @@ class PointFate:
 
 @dataclass(frozen=True)
 class ExpireReport:
-    """`confirmed`: it was done. `expiration` is the catalog that committed it, None if nothing expires.
+    """What an expiration did, or would do if it is not `confirmed`. `expiration` is the catalog that committed it, None
+    if nothing expires.
 
-    `records` and `segments` go, with `bytes` of objects that can be deleted from `deleted_from` on. `deleted` objects
-    of `deleted_bytes` were deleted now; without `confirmed` nobody looked for orphans. `failed` maps the others to
-    reasons. `unreadable` is a damaged catalog of the grace time: nothing is deleted before its time is over. `spared`
-    topics keep all records: they are compacted, or their settings are not known. `mirrors` are the flows because of
-    which records or restore points stay."""
+    `records` and `segments` expire, with `bytes` of objects that can be deleted from `deleted_from` on. `deleted`
+    objects of `deleted_bytes` were deleted now; without `confirmed` nobody looked for orphans. `failed` has the reason
+    for each orphan that could not be deleted. `unreadable` is a damaged catalog of the grace time: nothing is deleted
+    before its time is over. `spared` topics keep all records: they are compacted, or their settings are not known.
+    `mirrors` are the flows because of which records or restore points stay.
+    """
 
     archive: str
     confirmed: bool
@@ -196,7 +198,7 @@ class ExpireReport:
 
 @dataclass(frozen=True)
 class ExpiryUndoReport:
-    """`restore_points` are listed again; `catalog` committed it."""
+    """The undo of an expiration: `restore_points` are listed again, by the commit of `catalog`."""
 
     archive: str
     catalog: int
@@ -228,11 +230,7 @@ def plan_expiration(archive: Archive, expiry: Expiry, holds: Sequence[RetentionH
     for number in state.pins:
         reasons_to_keep[number] = ["pinned", *reasons_to_keep.get(number, [])]
     # Mirrors come last: a restore point that stays anyway is not reported as held by a mirror.
-    mirrors = set[str]()
-    for number, names in held_points(state, holds).items():
-        if number not in reasons_to_keep:
-            mirrors.update(names)
-            reasons_to_keep[number] = [f"mirror {name}" for name in names]
+    mirrors = _keep_for_mirrors(reasons_to_keep, state, holds)
     expired_points = frozenset(point.number for point in points if point.number not in reasons_to_keep)
     after = expire_points(state, expired_points)
     cutoff: int | None = None
@@ -254,13 +252,9 @@ def plan_expiration(archive: Archive, expiry: Expiry, holds: Sequence[RetentionH
     fates: list[PointFate] = []
     for point in points:
         why = tuple(reasons_to_keep.get(point.number, ()))
-        left = after_records.get(point.number)
-        gone = before_records[point.number] - left if left is not None else None
-        fates.append(PointFate(point.number, point.committed_at, why, left, gone))
-    spared_names: list[str] = []
-    for name, number in sorted(spared):
-        is_newest = after.highest[name] == number
-        spared_names.append(name if is_newest else f"{name} (incarnation {number})")
+        retained = after_records.get(point.number)
+        gone = before_records[point.number] - retained if retained is not None else None
+        fates.append(PointFate(point.number, point.committed_at, why, retained, gone))
     return ExpirationPlan(
         expired_points=expired_points,
         starts=starts,
@@ -268,9 +262,28 @@ def plan_expiration(archive: Archive, expiry: Expiry, holds: Sequence[RetentionH
         after=after,
         fates=tuple(fates),
         cutoff=cutoff,
-        spared=tuple(spared_names),
+        spared=_names_of(spared, after),
         mirrors=tuple(sorted(mirrors)),
     )
+
+
+def _keep_for_mirrors(reasons_to_keep: dict[int, list[str]], state: State, holds: Sequence[RetentionHold]) -> set[str]:
+    """Add the restore points that mirrors alone hold. Return the names of these mirrors."""
+    mirrors: set[str] = set()
+    for number, names in held_points(state, holds).items():
+        if number not in reasons_to_keep:
+            mirrors.update(names)
+            reasons_to_keep[number] = [f"mirror {name}" for name in names]
+    return mirrors
+
+
+def _names_of(incarnations: Collection[Incarnation], state: State) -> tuple[str, ...]:
+    """Return the names of topics; an incarnation before the newest one is named by its number as well."""
+    names: list[str] = []
+    for topic, number in sorted(incarnations):
+        is_newest = state.highest[topic] == number
+        names.append(topic if is_newest else f"{topic} (incarnation {number})")
+    return tuple(names)
 
 
 def _cutoff(newest: Manifest, older_than: timedelta) -> int:
@@ -290,7 +303,12 @@ def _holding_mirrors(
     if not holds:
         return set()
     without_holds = old_starts(state, cutoff, spared)
-    return {hold.name for hold in holds if old_starts(state, cutoff, spared, [hold]) != without_holds}
+    names: set[str] = set()
+    for hold in holds:
+        # By itself: where two mirrors hold the same records, both are named.
+        if old_starts(state, cutoff, spared, [hold]) != without_holds:
+            names.add(hold.name)
+    return names
 
 
 def _spared(archive: Archive, after: State) -> Iterator[Incarnation]:

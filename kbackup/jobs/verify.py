@@ -49,6 +49,7 @@ from kbackup.archive.verify.findings import (
 )
 from kbackup.archive.verify.java import survey_folder
 from kbackup.errors import NoArchiveError
+from kbackup.jobs.common import sizes_outside_topics
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.groups.job import GroupsBefore
 from kbackup.jobs.keys import check_data_keys
@@ -117,9 +118,10 @@ def verify(store: Store, point: str, quick: bool, spark: Spark, listener: Progre
     phases = Phases(listener)
     findings = Findings()
     with phases.step("list objects"):
-        sizes = _sizes_outside_topics(store)
+        sizes = sizes_outside_topics(store)
     segments: Sequence[Segment]
     lacking: Collection[str]
+    # An archive that lost archive.json is one all the same: the loss is a finding.
     is_archive = layout.ARCHIVE in sizes or any(key.startswith((layout.CATALOG, layout.POINTS)) for key in sizes)
     if is_archive:
         archive_id, numbers, count, segments, lacking = _survey(store, sizes, point, quick, phases, findings)
@@ -154,19 +156,6 @@ def verify(store: Store, point: str, quick: bool, spark: Spark, listener: Progre
     )
 
 
-def _sizes_outside_topics(store: Store) -> dict[str, int]:
-    """Return the size of every object that is not under topics/, by key. The objects under topics/ are most of an
-    archive: they are listed later, beside the segments that they belong to."""
-    sizes: dict[str, int] = {}
-    for entry in store.list():
-        if entry.key >= layout.TOPICS:
-            break
-        sizes[entry.key] = entry.size
-    for entry in store.list(start_after=f"{layout.TOPICS}~"):
-        sizes[entry.key] = entry.size
-    return sizes
-
-
 def _make_tasks(
     segments: Sequence[Segment], lacking: Collection[str]
 ) -> list[tuple[Sequence[Segment], Collection[str]]]:
@@ -190,6 +179,7 @@ def _survey(
     read, and the keys of their objects that are lacking. `sizes` gets the objects under topics/ that are not the
     expected objects of a segment.
     """
+    # Damage does not end a verification: what can still be read is verified, and each finding is listed once.
     with phases.step("restore points"):
         surveyed = catalog.survey(store, sizes, findings)
         archive = surveyed.archive
