@@ -42,6 +42,10 @@ class ConfigChange(Member, frozen=True, kw_only=True):
     def key(self) -> ConfigKey:
         return self.kind, self.owner, self.name
 
+    @property
+    def owner_words(self) -> str:
+        return "all brokers" if self.of_all else f"{self.kind} {self.owner}"
+
 
 class QuotaChange(Member, frozen=True, kw_only=True):
     """A quota of an entity (`ClientQuota`), such as producer_byte_rate; null: none."""
@@ -58,9 +62,11 @@ class QuotaChange(Member, frozen=True, kw_only=True):
 
 def entity_words(entity: QuotaEntity) -> str:
     """Return words such as 'user alice, default client-id'."""
-    return ", ".join(
-        f"default {kind}" if name is None else f"{kind} {name}" for kind, name in sorted(entity.items(), reverse=True)
-    )
+    words: list[str] = []
+    # In reverse, the user comes before the client id, as in Kafka's own /config/users/<user>/clients/<client-id>.
+    for kind, name in sorted(entity.items(), reverse=True):
+        words.append(f"default {kind}" if name is None else f"{kind} {name}")
+    return ", ".join(words)
 
 
 def config_values(reading: Reading) -> dict[ConfigKey, str | None]:
@@ -112,7 +118,9 @@ class TargetNames:
 
     @property
     def renamed(self) -> bool:
-        return any(old != new for names in (self.topics, self.groups) for old, new in names.items())
+        """Return whether a topic or a group gets another name on the target."""
+        new_names = [*self.topics.items(), *self.groups.items()]
+        return any(old != new for old, new in new_names)
 
 
 def map_acls(acls: Iterable[Acl], names: TargetNames) -> tuple[set[Acl], list[SkippedSetting]]:
@@ -154,37 +162,47 @@ def quota_command(servers: str, change: QuotaChange) -> str:
     """Return the command that sets a quota, or removes it."""
     entity: list[str] = []
     for kind, name in sorted(change.entity.items(), reverse=True):
-        owner = ["--entity-default"] if name is None else ["--entity-name", name]
-        entity += ["--entity-type", _ENTITIES[kind], *owner]
+        entity += ["--entity-type", _ENTITIES[kind]]
+        entity += ["--entity-default"] if name is None else ["--entity-name", name]
     value = change.after
-    text = None if value is None else str(int(value)) if value == int(value) else repr(value)
+    text = None if value is None else _quota_text(value)
     return _configs(servers, entity, change.name, text)
+
+
+def _quota_text(value: float) -> str:
+    """Return a quota as Kafka's tools write numbers: whole ones without a fraction."""
+    return str(int(value)) if value == int(value) else repr(value)
 
 
 def acl_command(servers: str, acl: Acl, action: str) -> str:
     """Return the command that creates an ACL (`--add`) or deletes it (`--remove`)."""
     side = acl.permission.lower()
-    resource = f"--{_RESOURCES.get(acl.resource, acl.resource)}"
-    return kafka_command(
-        "kafka-acls",
-        servers,
-        action,
-        *(f"--{side}-principal", acl.principal, f"--{side}-host", acl.host),
-        *("--operation", "".join(part.capitalize() for part in acl.operation.split("_"))),
-        *((resource,) if acl.resource == "cluster" else (resource, acl.name)),
-        *("--resource-pattern-type", acl.pattern),
-    )
+    who = [f"--{side}-principal", acl.principal, f"--{side}-host", acl.host]
+    # The archive names operations as the protocol does (describe_configs), the tool wants DescribeConfigs.
+    operation = "".join(part.capitalize() for part in acl.operation.split("_"))
+    resource = [f"--{_RESOURCES.get(acl.resource, acl.resource)}"]
+    if acl.resource != "cluster":  # there is only one, and the tool takes no name for it
+        resource.append(acl.name)
+    words = [*who, "--operation", operation, *resource, "--resource-pattern-type", acl.pattern]
+    return kafka_command("kafka-acls", servers, action, *words)
 
 
 def _configs(servers: str, entity: Iterable[str], name: str, value: str | None) -> str:
-    pair = f"{name}=[{value}]" if value is not None and "," in value else f"{name}={value}"
-    change = ("--delete-config", name) if value is None else ("--add-config", pair)
+    """Return a command of kafka-configs that sets `name` to a value, or removes it if the value is None."""
+    if value is None:
+        change = ["--delete-config", name]
+    elif "," in value:
+        # A comma separates configs, unless brackets surround the value.
+        change = ["--add-config", f"{name}=[{value}]"]
+    else:
+        change = ["--add-config", f"{name}={value}"]
     return kafka_command("kafka-configs", servers, "--alter", *entity, *change)
 
 
 # Plan which settings of a restore point to set on a target. Pure.
 #
-# ACLs are only ever added; configs are set, never unset. What belongs to a host is never applied, whatever it says.
+# ACLs are only ever added; configs are set, never unset. A config that belongs to a host is never applied, whatever its
+# value.
 
 HOST_SPECIFIC = re.compile(
     r"""(^|\.)(advertised\.)?listeners?(\.|$)  # also listener.name.<listener>.<any>
@@ -198,8 +216,8 @@ HOST_SPECIFIC = re.compile(
 
 
 class SettingsReport(Member, frozen=True, kw_only=True):
-    """Settings of `--with` that were set; in a plan, settings to set. `missing` are those that were selected and are
-    not on the target afterwards, `not_carried` those that no restore applies."""
+    """Settings of `--with` that were set; in a plan, settings to set. `missing` are selected settings that are not on
+    the target afterwards, `not_carried` are settings that no restore applies."""
 
     acls: tuple[Acl, ...] = ()
     configs: tuple[ConfigChange, ...] = ()
@@ -230,14 +248,13 @@ def plan_settings(
     warnings: list[str] = []
     missing: list[str] = []
     if selected:
-        for lacking in archived.not_carried:
-            if lacking.reason != "not there":
-                skipped.append(SkippedSetting(what=lacking.what, why=lacking.why))
+        skipped += _not_captured(archived)
     if "acls" in selected:
-        mapped, not_restored = map_acls(archived.acls or (), names)
+        archived_acls = archived.acls or ()
+        mapped, not_restored = map_acls(archived_acls, names)
         acls = _lacking_acls(there.acls or (), mapped)
         skipped += not_restored
-        warnings += _pattern_warnings(archived.acls or (), names)
+        warnings += _pattern_warnings(archived_acls, names)
     if "configs" in selected:
         wanted, not_applied = _wanted_configs(archived, names, brokers)
         configs = _config_changes(config_values(there), wanted)
@@ -246,12 +263,8 @@ def plan_settings(
     if "quotas" in selected:
         quotas = _quota_changes(there.client_quotas or (), archived.client_quotas or ())
     if "users" in selected:
-        existing = {(user.user, user.mechanism) for user in there.scram_users or ()}
-        lacking_users = [user for user in archived.scram_users or () if (user.user, user.mechanism) not in existing]
-        missing += [_by_hand(user, address) for user in lacking_users]
-        why = "a running cluster takes none from elsewhere; 'kbackup migrate bootstrap' brings tokens into a new one"
-        for token in archived.delegation_tokens or ():
-            skipped.append(SkippedSetting(what=f"delegation token {token.id} of {token.owner}", why=why))
+        missing += _lacking_users(archived, there, address)
+        skipped += _tokens(archived)
     return SettingsReport(
         acls=acls,
         configs=configs,
@@ -262,97 +275,137 @@ def plan_settings(
     )
 
 
+def _not_captured(archived: Metadata) -> list[SkippedSetting]:
+    """Return the settings that the capture could not read. A setting that the source did not have is no loss."""
+    skipped: list[SkippedSetting] = []
+    for lacking in archived.not_carried:
+        if lacking.reason != "not there":
+            skipped.append(SkippedSetting(what=lacking.what, why=lacking.why))
+    return skipped
+
+
+def _lacking_users(archived: Metadata, there: Reading, address: str) -> list[str]:
+    """Return for each SCRAM user that the target lacks how to create the user by hand."""
+    existing = {(user.user, user.mechanism) for user in there.scram_users or ()}
+    lacking: list[str] = []
+    for user in archived.scram_users or ():
+        if (user.user, user.mechanism) not in existing:
+            lacking.append(_by_hand(user, address))
+    return lacking
+
+
+def _tokens(archived: Metadata) -> list[SkippedSetting]:
+    why = "a running cluster takes none from elsewhere; 'kbackup migrate bootstrap' brings tokens into a new one"
+    skipped: list[SkippedSetting] = []
+    for token in archived.delegation_tokens or ():
+        skipped.append(SkippedSetting(what=f"delegation token {token.id} of {token.owner}", why=why))
+    return skipped
+
+
 def _acl_order(acl: Acl) -> tuple[object, ...]:
-    """Return the key to sort ACLs by. What denies comes first: until it is there, what allows
-    more would stand alone."""
+    """Return the key to sort ACLs by. ACLs that deny come first: until they are there, ACLs that allow would allow more
+    than they did."""
     return (acl.permission != "deny", acl.resource, acl.name, acl.pattern, acl.principal, acl.host, acl.operation)
 
 
 def _lacking_acls(there: Iterable[Acl], wanted: Iterable[Acl]) -> tuple[Acl, ...]:
-    """Return the ACLs that the target lacks; it keeps those that only it has."""
+    """Return the ACLs that the target lacks; it keeps the ACLs that only it has."""
     changes = changed_values(dict.fromkeys(there), dict.fromkeys(wanted), _acl_order)
     return tuple(change.key for change in changes if change.kind == "appeared")
 
 
 def _pattern_warnings(acls: Iterable[Acl], names: TargetNames) -> list[str]:
+    """Return a warning of each ACL for a pattern, if names change: only its author knows which names it is to match."""
     if not names.renamed:
         return []
     patterns: set[str] = set()
     for acl in acls:
-        if acl.resource in ("topic", "group") and (acl.pattern != "literal" or acl.name == "*"):
-            pattern = "any" if acl.name == "*" else acl.pattern
-            patterns.add(f"{acl.resource} {acl.name} ({pattern})")
+        if acl.resource not in ("topic", "group"):
+            continue
+        if acl.name == "*":
+            patterns.add(f"{acl.resource} {acl.name} (any)")
+        elif acl.pattern != "literal":
+            patterns.add(f"{acl.resource} {acl.name} ({acl.pattern})")
     why = "names change in this restore, but ACLs for patterns stay as they are"
     return [f"{why}: do {pattern} still mean the right ones?" for pattern in sorted(patterns)]
 
 
 def _quota_changes(there: Iterable[ClientQuota], wanted: Iterable[ClientQuota]) -> tuple[QuotaChange, ...]:
-    """Return the quotas to set; those that only the target has stay. The default entity has no name, and None sorts
-    with no string: the keys are sorted as text."""
+    """Return the quotas to set. Quotas that only the target has stay."""
+    # The default entity has no name, and None can't be compared with strings: the keys are sorted as text.
     changes = changed_values(quota_values(there), quota_values(wanted), repr)
-    found: list[QuotaChange] = []
+    to_set: list[QuotaChange] = []
     for change in changes:
         entity, name = change.key
         if change.kind != "gone":
-            found.append(QuotaChange(entity=dict(entity), name=name, before=change.before, after=change.after))
-    return tuple(found)
+            to_set.append(QuotaChange(entity=dict(entity), name=name, before=change.before, after=change.after))
+    return tuple(to_set)
 
 
 def _config_changes(
     there: Mapping[ConfigKey, str | None], wanted: Mapping[ConfigKey, str | None]
 ) -> tuple[ConfigChange, ...]:
-    """Return the configs to set, in the order of `wanted`; those that only the target has stay."""
+    """Return the configs to set, in the order of `wanted`. Configs that only the target has stay."""
     known = {key: there[key] for key in wanted if key in there}
-    places = {key: at for at, key in enumerate(wanted)}
+    positions = {key: position for position, key in enumerate(wanted)}
     changes: list[ConfigChange] = []
-    for change in changed_values(known, wanted, places.__getitem__):
+    for change in changed_values(known, wanted, positions.__getitem__):
         kind, owner, name = change.key
         of_all = kind == "broker" and not owner
-        changes.append(
-            ConfigChange(kind=kind, owner=owner, name=name, before=change.before, after=change.after, of_all=of_all)
+        to_set = ConfigChange(
+            kind=kind, owner=owner, name=name, before=change.before, after=change.after, of_all=of_all
         )
+        changes.append(to_set)
     return tuple(changes)
 
 
 def _kept_configs(archived: Metadata, there: Reading, changes: Iterable[ConfigChange]) -> list[str]:
     """Return a warning of each config that a broker has of its own: it hides the default that all brokers get."""
-    own = {(config.broker, config.name) for config in archived.broker_configs or ()}
+    archived_own = {(config.broker, config.name) for config in archived.broker_configs or ()}
     defaults = {change.name for change in changes if change.of_all}
-    return [
-        f"broker {config.broker} keeps {config.name}={config.value}, which is not what all brokers get"
-        for config in there.broker_configs or ()
-        if config.broker is not None and config.name in defaults and (config.broker, config.name) not in own
-    ]
+    warnings: list[str] = []
+    for config in there.broker_configs or ():
+        if config.broker is None or config.name not in defaults:
+            continue
+        # Where the archive has a config of this broker too, the broker gets that one: nothing of the target stays.
+        if (config.broker, config.name) not in archived_own:
+            warnings.append(
+                f"broker {config.broker} keeps {config.name}={config.value}, which is not what all brokers get"
+            )
+    return warnings
 
 
 def _wanted_configs(
     archived: Metadata, names: TargetNames, brokers: Sequence[int]
 ) -> tuple[dict[ConfigKey, str | None], list[SkippedSetting]]:
-    """Return the configs that the target is to have, in the order in which they are set, and those that are left out.
-    The defaults of all brokers come first."""
+    """Return the configs that the target is to have, in the order in which they are set, and the configs that are left
+    out. The defaults of all brokers come first."""
     wanted: dict[ConfigKey, str | None] = {}
     skipped: list[SkippedSetting] = []
-
-    def skip(name: str, owner: str, why: str) -> None:
-        skipped.append(SkippedSetting(what=f"config {name} of {owner}", why=why))
-
     for config in sorted(archived.broker_configs or (), key=_broker_order):
-        if why := _not_applied(config, brokers):
-            skip(config.name, "all brokers" if config.broker is None else f"broker {config.broker}", why)
+        why = _not_applied(config, brokers)
+        if why:
+            owner = "all brokers" if config.broker is None else f"broker {config.broker}"
+            skipped.append(_skipped_config(config.name, owner, why))
         else:
             wanted["broker", _broker_owner(config.broker), config.name] = config.value
     for of_group in archived.group_configs or ():
+        owner = f"group {of_group.group}"
         group = names.groups.get(of_group.group)
         if group is None:
-            skip(of_group.name, f"group {of_group.group}", "the group is not restored")
+            skipped.append(_skipped_config(of_group.name, owner, "the group is not restored"))
         elif of_group.value is None:
-            skip(of_group.name, f"group {of_group.group}", _SENSITIVE)
+            skipped.append(_skipped_config(of_group.name, owner, _SENSITIVE))
         else:
             wanted["group", group, of_group.name] = of_group.value
     for metrics in archived.client_metrics or ():
         for name, value in sorted(metrics.configs.items()):
             wanted["client metrics", metrics.name, name] = value
     return wanted, skipped
+
+
+def _skipped_config(name: str, owner: str, why: str) -> SkippedSetting:
+    return SkippedSetting(what=f"config {name} of {owner}", why=why)
 
 
 def _broker_order(config: BrokerConfig) -> tuple[bool, int, str]:
@@ -363,10 +416,12 @@ _SENSITIVE = "it is sensitive: brokers never give it"
 
 
 def _not_applied(config: BrokerConfig, brokers: Sequence[int]) -> str:
+    """Return why a config of brokers is not set on the target, '' if it is."""
     if HOST_SPECIFIC.search(config.name):
         return "it belongs to the host that it was set on"
     if config.value is None:
         return _SENSITIVE
+    # Brokers give no such value, but an encrypted archive has those that ZooKeeper or a metadata log gave.
     if is_sensitive(config.name):
         return "it is sensitive: set it by hand"
     if config.broker is not None and config.broker not in brokers:
@@ -376,12 +431,12 @@ def _not_applied(config: BrokerConfig, brokers: Sequence[int]) -> str:
 
 def _by_hand(user: ScramUser, address: str) -> str:
     """Return the message of a user that the target lacks, with the command that creates it but for the password."""
+    if user.stored_key is None:
+        where = "its secret is not in the archive"
+    else:
+        where = "a running cluster takes no stored keys ('kbackup migrate bootstrap' brings them into a new one)"
     secret = f"{user.mechanism}=[iterations={user.iterations},password=...]"
     entity = ("--entity-type", "users", "--entity-name", user.user)
-    where = "its secret is not in the archive"
-    if user.stored_key is not None:
-        where = "a running cluster takes no stored keys ('kbackup migrate bootstrap' brings them into a new one)"
-    return (
-        f"SCRAM user {user.user} ({user.mechanism}, {user.iterations} iterations) is to be made by hand, {where}: "
-        + kafka_command("kafka-configs", address, "--alter", *entity, "--add-config", secret)
-    )
+    command = kafka_command("kafka-configs", address, "--alter", *entity, "--add-config", secret)
+    name = f"SCRAM user {user.user} ({user.mechanism}, {user.iterations} iterations)"
+    return f"{name} is to be made by hand, {where}: {command}"

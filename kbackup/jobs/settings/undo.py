@@ -12,19 +12,27 @@ from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.capture import capture_settings
-from kbackup.jobs.settings.plan import Changes, ConfigChange, ConfigKey, QuotaChange, config_values, entity_words
+from kbackup.jobs.settings.plan import (
+    Changes,
+    ConfigChange,
+    ConfigKey,
+    ConfigResourceType,
+    QuotaChange,
+    config_values,
+    entity_words,
+)
 from kbackup.jobs.settings.write import SettingsBefore, SettingsCaptures, check_known, write_changes
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.metadata.differences import quota_values
-from kbackup.metadata.entities import MetadataPartName, QuotaKey, Reading
+from kbackup.metadata.entities import Acl, MetadataPartName, QuotaKey, Reading
 from kbackup.util.text import join_names
 
 
 class SettingsUndone(Member, frozen=True, kw_only=True):
     """`undone` are the numbers of the captures that were put back, `number` is the number of the capture that was
-    stored first (0: nothing was changed). `missing`: what the target refused, and settings that are no longer as the
-    restore left them, which stay. Unless `confirmed`, it is a plan, and nothing was written. `unproven` are documents
-    of which nothing proves that the restore wrote them."""
+    stored first (0: nothing was changed). `missing`: changes that the target refused, and settings that are no longer
+    as the restore left them, which stay. Unless `confirmed`, it is a plan, and nothing was written. `unproven` are
+    documents of which nothing proves that the restore wrote them."""
 
     restore_id: str
     target_cluster_id: str
@@ -39,46 +47,62 @@ class SettingsUndone(Member, frozen=True, kw_only=True):
 def undo_of(captures: Sequence[SettingsBefore], now: Reading) -> tuple[Changes, list[str]]:
     """Return the changes that turn `now` back into the settings before the first of `captures`, and in words the
     settings that are no longer as the last of them left them. Pure."""
-    made = {acl for capture in captures for acl in capture.changes.acls}
-    first_configs: dict[ConfigKey, ConfigChange] = {}
-    first_quotas: dict[tuple[QuotaKey, str], QuotaChange] = {}
-    last_configs: dict[ConfigKey, str | None] = {}
-    last_quotas: dict[tuple[QuotaKey, str], float | None] = {}
-    for changes in (capture.changes for capture in captures):
+    captured = [capture.changes for capture in captures]
+    configs, other_configs = _undo_configs(captured, now)
+    quotas, other_quotas = _undo_quotas(captured, now)
+    made: set[Acl] = set()
+    for changes in captured:
+        made.update(changes.acls)
+    acls = tuple(acl for acl in now.acls or () if acl in made)
+    return Changes(deleted_acls=acls, configs=configs, quotas=quotas), other_configs + other_quotas
+
+
+# A restore that was resumed has captured settings more than once. A setting goes back to the value in its first
+# capture, and its last capture tells whether it is still as the restore left it.
+
+
+def _undo_configs(captured: Sequence[Changes], now: Reading) -> tuple[tuple[ConfigChange, ...], list[str]]:
+    first: dict[ConfigKey, ConfigChange] = {}
+    last: dict[ConfigKey, str | None] = {}
+    for changes in captured:
         for config in changes.configs:
-            first_configs.setdefault(config.key, config)
-            last_configs[config.key] = config.after
-        for quota in changes.quotas:
-            first_quotas.setdefault(quota.key, quota)
-            last_quotas[quota.key] = quota.after
-    has_configs, has_quotas = config_values(now), quota_values(now.client_quotas or ())
-    configs: list[ConfigChange] = []
-    quotas: list[QuotaChange] = []
+            first.setdefault(config.key, config)
+            last[config.key] = config.after
+    current = config_values(now)
+    undone: list[ConfigChange] = []
     left: list[str] = []
-    for key, config in first_configs.items():
-        value = has_configs.get(key)
+    for key, config in first.items():
+        value = current.get(key)
         if value == config.before:
             continue
-        if value != last_configs[key]:
-            owner = "all brokers" if config.of_all else f"{config.kind} {config.owner}"
-            left.append(
-                f"config {config.name} of {owner} stays: it is {value} now, the restore set {last_configs[key]}"
-            )
+        if value == last[key]:
+            undone.append(replace(config, before=value, after=config.before))
+        else:
+            name = f"config {config.name} of {config.owner_words}"
+            left.append(f"{name} stays: it is {value} now, the restore set {last[key]}")
+    return tuple(undone), left
+
+
+def _undo_quotas(captured: Sequence[Changes], now: Reading) -> tuple[tuple[QuotaChange, ...], list[str]]:
+    first: dict[tuple[QuotaKey, str], QuotaChange] = {}
+    last: dict[tuple[QuotaKey, str], float | None] = {}
+    for changes in captured:
+        for quota in changes.quotas:
+            first.setdefault(quota.key, quota)
+            last[quota.key] = quota.after
+    current = quota_values(now.client_quotas or ())
+    undone: list[QuotaChange] = []
+    left: list[str] = []
+    for key, quota in first.items():
+        value = current.get(key)
+        if value == quota.before:
             continue
-        configs.append(replace(config, before=value, after=config.before))
-    for quota_key, quota in first_quotas.items():
-        number = has_quotas.get(quota_key)
-        if number == quota.before:
-            continue
-        if number != last_quotas[quota_key]:
-            entity = entity_words(quota.entity)
-            left.append(
-                f"quota {quota.name} of {entity} stays: it is {number} now, the restore set {last_quotas[quota_key]}"
-            )
-            continue
-        quotas.append(replace(quota, before=number, after=quota.before))
-    acls = tuple(acl for acl in now.acls or () if acl in made)
-    return Changes(deleted_acls=acls, configs=tuple(configs), quotas=tuple(quotas)), left
+        if value == last[key]:
+            undone.append(replace(quota, before=value, after=quota.before))
+        else:
+            name = f"quota {quota.name} of {entity_words(quota.entity)}"
+            left.append(f"{name} stays: it is {value} now, the restore set {last[key]}")
+    return tuple(undone), left
 
 
 @dataclass(frozen=True)
@@ -103,6 +127,7 @@ class SettingsUndo:
         plan does not bear out."""
         cluster_id, _ = self.cluster.connect()
         restore_id = self.journal.restore_id
+        # What an undo captured before its own changes is for reading, not for a second undo.
         captures = [before for before in SettingsCaptures(self.journal).every() if before.by == "restore"]
         if not captures:
             raise UsageError(
@@ -111,9 +136,9 @@ class SettingsUndo:
             )
         for before in captures:
             if before.target_cluster_id != cluster_id:
+                target = before.target_cluster_id
                 raise RefusedError(
-                    f"restore {restore_id} changed settings of cluster {before.target_cluster_id}, this is "
-                    f"{cluster_id}",
+                    f"restore {restore_id} changed settings of cluster {target}, this is {cluster_id}",
                     "name that cluster as the target",
                 )
         changed = [before.changes for before in captures]
@@ -123,14 +148,19 @@ class SettingsUndo:
         return PlannedSettingsUndo(cluster_id, captures, changes, left)
 
     def _settings_now(self, changed: Sequence[Changes], cluster_id: str) -> Reading:
-        """Return the settings that the target has now. `RefusedError` if it does not tell some that were changed."""
-        configs = [config for each in changed for config in each.configs]
-        groups = {config.owner for config in configs if config.kind == "group"}
+        """Return the settings that the target has now. `RefusedError` if the target doesn't tell settings of a kind
+        that was changed."""
+        kinds: set[ConfigResourceType] = set()
+        groups: set[str] = set()
+        for changes in changed:
+            for config in changes.configs:
+                kinds.add(config.kind)
+                if config.kind == "group":
+                    groups.add(config.owner)
         now = capture_settings(self.cluster, groups, cluster_id)
-        kinds = {config.kind for config in configs}
         needed: dict[MetadataPartName, bool] = {
-            "acls": any(each.acls for each in changed),
-            "client_quotas": any(each.quotas for each in changed),
+            "acls": any(changes.acls for changes in changed),
+            "client_quotas": any(changes.quotas for changes in changed),
             "broker_configs": "broker" in kinds,
             "group_configs": "group" in kinds,
             "client_metrics": "client metrics" in kinds,
@@ -172,12 +202,13 @@ def check_planned(plan: RestorePlan | None, changed: Sequence[Changes], restore_
     has written that capture. The restore wrote its plan before its first capture."""
     planned = set(plan.settings) if plan is not None else set()
     for changes in changed:
-        present = {
+        captured = {
             "acls": bool(changes.acls or changes.deleted_acls),
             "configs": bool(changes.configs),
             "quotas": bool(changes.quotas),
         }
-        if foreign := [kind for kind, is_there in present.items() if is_there and kind not in planned]:
+        foreign = [kind for kind, has_changes in captured.items() if has_changes and kind not in planned]
+        if foreign:
             raise RefusedError(
                 f"a capture of restore {restore_id} names {join_names(foreign, 3)}, which the restore's plan does not",
                 "find out who wrote it; the restore's plan is plan.json beside it",

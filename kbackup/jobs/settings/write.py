@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
 
 from msgspec.structs import replace
 
@@ -27,18 +28,18 @@ from kbackup.jobs.settings.plan import (
 )
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.unavailable import Unavailable
-from kbackup.metadata.entities import LABELS, MetadataPartName, QuotaKey, Reading, reason_for
+from kbackup.metadata.entities import LABELS, Acl, MetadataPartName, QuotaKey, Reading, reason_for
 from kbackup.store.base import Store
 
 # The settings of a target before they are changed: restores/<id>/settings-before-<n>.json.
 #
-# Stored before each change, so that it can be undone; numbered from 1, created and never replaced. It holds no secret:
-# sensitive configs are never changed.
+# A capture is stored before each change, so that the change can be undone. Captures are numbered from 1, created and
+# never replaced. They hold no secret: sensitive configs are never changed.
 
 
 class SettingsBefore(Document, frozen=True, kw_only=True):
     """restores/<id>/settings-before-<number>.json: `changes` were about to be made; each has the value `before`. ACLs
-    that were to be made were not there, those that were to be deleted were."""
+    that were to be made were not there, and ACLs that were to be deleted were there."""
 
     format: Literal["kbackup-settings-before"] = "kbackup-settings-before"
     restore_id: str
@@ -58,55 +59,77 @@ class SettingsCaptures(NumberedCaptures[SettingsBefore]):
 C = TypeVar("C")
 
 
+@dataclass
+class _Outcome(Generic[C]):
+    """The changes of one kind that the target made, and in words the changes that it refused."""
+
+    made: list[C] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    def note(self, change: C, refusal: str, failure: str, command: str) -> None:
+        """Note a change: it was made if `refusal` is empty. `failure` says what did not happen, and `command` is one
+        that makes the change."""
+        if refusal:
+            self.refused.append(f"{failure}: {refusal}; set it by hand: {command}")
+        else:
+            self.made.append(change)
+
+
 def write_changes(cluster: Cluster, changes: Changes) -> tuple[Changes, tuple[str, ...]]:
-    """Make each change; return those that were made, and in words those that the target refused. Deletions of ACLs
-    come last."""
-    created = cluster.security.create_acls(changes.acls)
-    acls = [created[acl] for acl in changes.acls]
-    configs = [_set(cluster, change) for change in changes.configs]
-    quotas = _set_quotas(cluster, changes.quotas)
-    failed = cluster.security.delete_acls(changes.deleted_acls)
-    deleted = [failed[acl] for acl in changes.deleted_acls]
+    """Make each change; return the changes that were made, and in words the changes that the target refused. Deletions
+    of ACLs come last."""
     servers = cluster.connection.properties["bootstrap.servers"]
-    words: list[str] = []
-
-    def accepted(asked: Sequence[C], refusals: Sequence[str], told: Callable[[C], tuple[str, str]]) -> tuple[C, ...]:
-        """Return the changes that were made. `told`: what was not, and the command that makes the change."""
-        for change, why in zip(asked, refusals, strict=True):
-            if why:
-                what, command = told(change)
-                words.append(f"{what}: {why}; set it by hand: {command}")
-        return tuple(change for change, why in zip(asked, refusals, strict=True) if not why)
-
-    def config_words(c: ConfigChange) -> tuple[str, str]:
-        owner = "all brokers" if c.of_all else f"{c.kind} {c.owner}"
-        return f"config {c.name} of {owner} was not set", config_command(servers, c)
-
-    done = Changes(
-        acls=accepted(changes.acls, acls, lambda a: (f"ACL {a.words} was not made", acl_command(servers, a, "--add"))),
-        configs=accepted(changes.configs, configs, config_words),
-        quotas=accepted(
-            changes.quotas,
-            quotas,
-            lambda q: (f"quota {q.name} of {entity_words(q.entity)} was not set", quota_command(servers, q)),
-        ),
-        deleted_acls=accepted(
-            changes.deleted_acls,
-            deleted,
-            lambda a: (f"ACL {a.words} was not deleted", acl_command(servers, a, "--remove")),
-        ),
-    )
-    return done, tuple(dict.fromkeys(words))
+    created, not_created = _create_acls(cluster, changes.acls, servers)
+    configs, not_configured = _set_configs(cluster, changes.configs, servers)
+    quotas, no_quotas = _set_quotas(cluster, changes.quotas, servers)
+    deleted, not_deleted = _delete_acls(cluster, changes.deleted_acls, servers)
+    done = Changes(acls=created, configs=configs, quotas=quotas, deleted_acls=deleted)
+    refused = not_created + not_configured + no_quotas + not_deleted
+    return done, tuple(dict.fromkeys(refused))
 
 
-def _set_quotas(cluster: Cluster, changes: Sequence[QuotaChange]) -> list[str]:
-    """Set quotas; return for each '' or the reason why the target refused it."""
+def _create_acls(cluster: Cluster, acls: Sequence[Acl], servers: str) -> tuple[tuple[Acl, ...], list[str]]:
+    refusals = cluster.security.create_acls(acls)
+    outcome = _Outcome[Acl]()
+    for acl in acls:
+        outcome.note(acl, refusals[acl], f"ACL {acl.words} was not made", acl_command(servers, acl, "--add"))
+    return tuple(outcome.made), outcome.refused
+
+
+def _delete_acls(cluster: Cluster, acls: Sequence[Acl], servers: str) -> tuple[tuple[Acl, ...], list[str]]:
+    refusals = cluster.security.delete_acls(acls)
+    outcome = _Outcome[Acl]()
+    for acl in acls:
+        outcome.note(acl, refusals[acl], f"ACL {acl.words} was not deleted", acl_command(servers, acl, "--remove"))
+    return tuple(outcome.made), outcome.refused
+
+
+def _set_configs(
+    cluster: Cluster, changes: Sequence[ConfigChange], servers: str
+) -> tuple[tuple[ConfigChange, ...], list[str]]:
+    outcome = _Outcome[ConfigChange]()
+    for change in changes:
+        refusal = _set(cluster, change)
+        failure = f"config {change.name} of {change.owner_words} was not set"
+        outcome.note(change, refusal, failure, config_command(servers, change))
+    return tuple(outcome.made), outcome.refused
+
+
+def _set_quotas(
+    cluster: Cluster, changes: Sequence[QuotaChange], servers: str
+) -> tuple[tuple[QuotaChange, ...], list[str]]:
+    # One request has all quotas of an entity, and brokers accept or refuse them together.
     by_entity: dict[QuotaKey, dict[str, float | None]] = {}
     for change in changes:
         entity, name = change.key
         by_entity.setdefault(entity, {})[name] = change.after
-    refused = cluster.security.set_quotas(by_entity)
-    return [refused[change.key[0]] for change in changes]
+    refusals = cluster.security.set_quotas(by_entity)
+    outcome = _Outcome[QuotaChange]()
+    for change in changes:
+        entity, _ = change.key
+        failure = f"quota {change.name} of {entity_words(change.entity)} was not set"
+        outcome.note(change, refusals[entity], failure, quota_command(servers, change))
+    return tuple(outcome.made), outcome.refused
 
 
 def _set(cluster: Cluster, change: ConfigChange) -> str:
@@ -123,7 +146,7 @@ def _set(cluster: Cluster, change: ConfigChange) -> str:
 
 # `restore --with`: ACLs, dynamic configs, quotas and users, compared with the target's and set there.
 #
-# ACLs come before the topics are made: no record lies open between its restore and its ACL.
+# ACLs are set before the topics are made, so that no record can be read by anybody between its restore and its ACL.
 
 _PARTS: dict[str, MetadataPartName] = {
     "acls": "acls",
@@ -149,13 +172,13 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
     names = TargetNames(topics=topics, skipped_topics=skipped, groups=groups)
     current = capture_settings(cluster, names.groups.values())
     brokers = cluster.members.broker_ids()
-    address, older = cluster.connection.address, "it was made by an older version of kbackup"
+    address = cluster.connection.address
+    older = "it was made by an older version of kbackup"
     hint = "grant that right, or leave them out of --with"
     for part in plan.settings:
         check_known(_PARTS[part], metadata, f"restore point {plan.restore_point}", older, hint)
         check_known(_PARTS[part], current, address, older, hint)
-    unused = any(entry.part == "acls" and entry.reason == "not there" for entry in current.not_carried)
-    if "acls" in plan.settings and metadata.acls and unused:
+    if "acls" in plan.settings and metadata.acls and _has_no_authorizer(current):
         raise RefusedError(f"{address} has no authorizer, so it takes no ACLs", "leave acls out of --with")
     if isinstance(brokers, Unavailable):
         raise RefusedError(f"{brokers.why}", "leave configs out of --with")
@@ -163,8 +186,13 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
     return plan_settings(plan.settings, metadata, names, current, brokers, servers)
 
 
+def _has_no_authorizer(current: Reading) -> bool:
+    # A cluster without an authorizer answers that it has no ACLs: the capture notes them as not there.
+    return any(lacking.part == "acls" and lacking.reason == "not there" for lacking in current.not_carried)
+
+
 def check_known(part: MetadataPartName, source: Metadata | Reading, where: str, otherwise: str, hint: str) -> None:
-    """Raise `RefusedError` if `source` lacks a part; `otherwise` is the reason if it has none itself."""
+    """Raise `RefusedError` if `source` lacks a part. The error gives the reason that `source` notes, or `otherwise`."""
     if getattr(source, part) is None:
         why = reason_for(part, source.not_carried) or otherwise
         raise RefusedError(f"{where} does not tell its {LABELS[part]}: {why}", hint)
@@ -173,8 +201,8 @@ def check_known(part: MetadataPartName, source: Metadata | Reading, where: str, 
 def apply_settings(
     cluster: Cluster, captures: SettingsCaptures, cluster_id: str, planned: SettingsReport | None
 ) -> SettingsReport | None:
-    """Apply the planned settings, after the target's own are captured. Refused ones are in `missing`, and the
-    restore continues."""
+    """Apply the planned settings, after the target's own are captured. Settings that the target refuses are in
+    `missing`, and the restore continues."""
     if planned is None:
         return None
     if planned.changes:
