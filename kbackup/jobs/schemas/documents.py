@@ -1,4 +1,4 @@
-"""What a restore notes of the schemas that it registers: restores/<id>/schemas-before.json and schemas.json.
+"""The documents of a restore about the schemas that it registers: restores/<id>/schemas-before.json and schemas.json.
 
 schemas-before.json is created before the first write and has the plan; schemas.json is created at the end. Neither is
 ever replaced: whoever resumes a killed restore has its plan, and a restore has one map.
@@ -40,7 +40,7 @@ class RestoredSchema(Member, frozen=True, kw_only=True):
 class SchemaMap(Document, frozen=True, kw_only=True):
     """restores/<id>/schemas.json: `ids` and `guids` that records carry, and what they are on the target; `contexts` has
     ids of the source's contexts, apart from the default one. `judged` says how records are judged, by the schemas of
-    the document `archived`, and `unmapped` what is done about those that can't be mapped. Older versions judged none:
+    the document `archived`, and `unmapped` what is done about records that can't be mapped. Older versions judged none:
     they mapped the `parts` of topics, by their names in the source, by ids alone. `not_set` are settings and deletions
     that the registry refused, `uncovered` says what names schemas in records and is not mapped."""
 

@@ -9,6 +9,7 @@ by a sample of the records. `rewrite` judges single records by it.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,19 +49,19 @@ How = Literal["subject", "decoding", "asked", "unknown", "left", "excluded"]
 
 
 class JudgedPart(Member, frozen=True, kw_only=True):
-    """How the keys, or the values, of a topic are told from what only looks like a serializer's.
+    """How the keys, or the values, of a topic are told from data that only look like a serializer's.
 
-    - `subject`: the ids of `certain` are those of the topic's own subjects. A record with another id is a serializer's
-      if it decodes.
+    - `subject`: the ids of `certain` are the ids of the topic's own subjects. A record with another id is a
+      serializer's if it decodes.
     - `decoding`: a record is a serializer's if it decodes by the schema that it names.
     - `asked`: whoever restores says that ids alone decide.
     - `unknown`: they look like a serializer's, and the restore point has none of their schemas.
     - `left`: no serializer wrote them, so they stay as they are.
     - `excluded`: whoever restores says that they stay as they are.
 
-    Of the counted records, `framed` keys or values look like a serializer's. By their ids, `by_subject` frames are of
-    the `certain` ones, `others` of other known ones, `unknown` of none that is known. Of a sample, `looked_at` frames
-    were decoded, and `fitting` fit. `context` is that of the topic's own subjects. `counted`: all records were counted.
+    Of the counted records, `framed` keys or values look like a serializer's. `by_subject` frames have a `certain` id,
+    `others` another known id, and `unknown` an id that is not known. Of a sample, `looked_at` frames were decoded, and
+    `fitting` fit. `context` is the context of the topic's own subjects. `counted`: all records were counted.
     """
 
     topic: str
@@ -100,7 +101,7 @@ class JudgedPart(Member, frozen=True, kw_only=True):
                 return "left as they are (--no-schemas-topic)"
 
 
-# What whoever restores knows better.
+# Topics whose judgement is overruled by whoever restores.
 
 
 NameFilter = Callable[[str], bool]
@@ -112,8 +113,8 @@ def _no_topic(topic: str) -> bool:
 
 @dataclass(frozen=True)
 class SchemaTopics:
-    """Topics whose judgement is overruled. Records of those that `by_id` is true of are mapped by ids alone, and those
-    that `untouched` is true of stay as they are."""
+    """Topics whose judgement is overruled. Records of a topic that `by_id` accepts are mapped by ids alone, and records
+    of a topic that `untouched` accepts stay as they are."""
 
     by_id: NameFilter = _no_topic
     untouched: NameFilter = _no_topic
@@ -122,20 +123,25 @@ class SchemaTopics:
 def named_topics(by_id: Sequence[str], untouched: Sequence[str], topics: Collection[str]) -> SchemaTopics:
     """Return the topics of two lists of names or /regexes/. `UsageError` for a name that is none of `topics`, and for a
     topic in both lists."""
-    filters: list[NameFilter] = []
-    for option, names in (("--schemas-topic", by_id), ("--no-schemas-topic", untouched)):
-        selection = Selection.of(names, ())
-        if names:
-            hint = f"name topics that are restored to {option}; see 'kbackup info'"
-            check_selection(selection, "topic", topics, "that is restored", hint, internal=True)
-        filters.append(selection.matches if names else _no_topic)
-    found = SchemaTopics(*filters)
+    overruled = SchemaTopics(
+        by_id=_topic_filter("--schemas-topic", by_id, topics),
+        untouched=_topic_filter("--no-schemas-topic", untouched, topics),
+    )
     for topic in sorted(topics):
-        if found.by_id(topic) and found.untouched(topic):
+        if overruled.by_id(topic) and overruled.untouched(topic):
             raise UsageError(
                 f"topic {topic} is named to --schemas-topic and to --no-schemas-topic", "leave one of them out"
             )
-    return found
+    return overruled
+
+
+def _topic_filter(option: str, names: Sequence[str], topics: Collection[str]) -> NameFilter:
+    if not names:  # an empty selection would match all topics
+        return _no_topic
+    selection = Selection.of(names, ())
+    hint = f"name topics that are restored to {option}; see 'kbackup info'"
+    check_selection(selection, "topic", topics, "that is restored", hint, internal=True)
+    return selection.matches
 
 
 # Records to look at.
@@ -143,15 +149,17 @@ def named_topics(by_id: Sequence[str], untouched: Sequence[str], topics: Collect
 Sample = Callable[[TopicState], Iterable[Row]]
 """Returns some records of a topic."""
 
-_SEGMENTS, _RECORDS = 8, 100  # of a topic that are looked at; records of each of these segments
+_SAMPLED_SEGMENTS = 8  # at most, of a topic
+_SAMPLED_RECORDS = 100  # of each of these segments
 
 
 def sample_of(archive: Archive, point: Manifest) -> Sample:
-    """Return what reads records of a topic from segments all over its log, as writers change in the course of time."""
+    """Return a function that reads a sample of a topic's records from segments all over its log: the programs that
+    write to a topic change in the course of time."""
 
     def sample(topic: TopicState) -> Iterator[Row]:
         segments = archive.segments(point, [topic])
-        step = max(1, -(-len(segments) // _SEGMENTS))
+        step = max(1, math.ceil(len(segments) / _SAMPLED_SEGMENTS))
         for segment in segments[::step]:
             yield from _first_records(archive, segment)
 
@@ -161,10 +169,11 @@ def sample_of(archive: Archive, point: Manifest) -> Sample:
 def _first_records(archive: Archive, segment: Segment) -> Iterator[Row]:
     try:
         for block in read_records(archive.store, segment, None):
-            yield from rows(slice_block(block, 0, min(len(block), _RECORDS)))
+            number = min(len(block), _SAMPLED_RECORDS)
+            yield from rows(slice_block(block, 0, number))
             return
     except (CorruptError, NotFoundError):
-        return  # who restores it is told; here other segments do as well
+        return  # the restore itself reports the damage; for a sample the other segments are enough
 
 
 # The judgement.
@@ -178,8 +187,9 @@ class _Evidence(NamedTuple):
 
     @property
     def against(self) -> bool:
-        """Return whether the sample shows that no serializer wrote these. Three bytes behind an id fit a schema of a
-        number by chance in one of eight records, so a few that fit say nothing."""
+        """Return whether the sample shows that no serializer wrote these frames."""
+        # Three bytes behind an id fit a schema of a number by chance in one of eight records: a few that fit prove
+        # nothing.
         return 2 * self.fitting < self.looked_at
 
 
@@ -219,34 +229,39 @@ class Judge:
         return tuple(judged)
 
     def _topic(self, topic: TopicState) -> Iterator[JudgedPart]:
-        by_id, untouched = self.choice.by_id(topic.name), self.choice.untouched(topic.name)
-        uses = {used.part: used for used in (topic.schemas if by_id or untouched else used_schemas(topic))}
+        by_id = self.choice.by_id(topic.name)
+        untouched = self.choice.untouched(topic.name)
+        all_used = topic.schemas if by_id or untouched else used_schemas(topic)
+        uses = {used.part: used for used in all_used}
         for part in PARTS:
             used = uses.get(part) or UsedSchemas(part=part, fields=0, framed=0, sure=0, ids={})
-            found = self._counted(topic, used)
-            if found is None:
+            counted = self._counted(topic, used)
+            if counted is None:
                 continue
             if untouched:
-                yield _with(found, "excluded")
+                yield replace(counted, how="excluded")
             elif by_id:
-                yield _with(found, "asked")
-            elif self._is_certain(found, used):
-                yield _with(found, "subject")
-            elif found.by_subject or found.others or not found.counted:
-                seen = self._look(topic, part, found.context)
-                found = replace(found, looked_at=seen.looked_at, fitting=seen.fitting)
-                if found.framed or seen.looked_at:
-                    yield _with(found, "left" if seen.against else "decoding")
+                yield replace(counted, how="asked")
+            elif self._is_certain(counted, used):
+                yield replace(counted, how="subject")
+            elif counted.by_subject or counted.others or not counted.counted:
+                evidence = self._look(topic, part, counted.context)
+                if counted.framed or evidence.looked_at:
+                    yield _judged_by_decoding(counted, evidence)
+            elif _looks_whole(used):
+                yield replace(counted, how="unknown")
             else:
-                yield _with(found, "unknown" if _looks_whole(used) else "left")
+                yield replace(counted, how="left")
 
     def _counted(self, topic: TopicState, used: UsedSchemas) -> JudgedPart | None:
-        """Return the counts of a side, for any judgement; None where nothing looks like a serializer's."""
+        """Return the counts of a topic's keys or values, for any judgement; None if none of them looks like a
+        serializer's."""
         own = self._own(topic.name, used.part)
-        of_subjects: set[int | str] = {v.id for v in own}
-        of_subjects |= {v.guid for v in own if v.guid}
-        contexts = sorted({context_of(v.subject) for v in own})
-        context = contexts[0] if len(contexts) == 1 else ""
+        of_subjects: set[int | str] = {version.id for version in own}
+        of_subjects |= {version.guid for version in own if version.guid}
+        contexts = {context_of(version.subject) for version in own}
+        # Subjects of several contexts leave open which of them an id means: then it means the default one's.
+        context = contexts.pop() if len(contexts) == 1 else ""
         known = self.index(context)
         by_subject = others = unknown = 0
         for text, count in used.ids.items():
@@ -275,30 +290,31 @@ class Judge:
         )
 
     def _is_certain(self, found: JudgedPart, used: UsedSchemas) -> bool:
-        """Return whether ids of the topic's own subjects decide alone.
-
-        They do where every field has one. They do not where most fields have none, or where all fields are eight bytes
-        long, or the subjects are named after types alone, which may be the other side's: then the topic has a subject,
-        and something else was written to it."""
+        """Return whether ids of the topic's own subjects decide alone."""
         if not found.certain:
             return False
         if not found.by_subject:
             return not found.counted and not used.fields and self._has_side(found)
         if found.by_subject >= used.fields:
             return True
+        # Not every field has such an id. If most fields have none, the topic has a subject, and something else was
+        # written to it. If all fields are eight bytes long, they may be numbers. And a subject that is named after a
+        # type alone may be of the other side, the key or the value.
         listed = used.fields - used.unlisted  # of the others nobody knows the ids
         return used.sure > 0 and 2 * found.by_subject >= listed and self._has_side(found)
 
     def _own(self, topic: str, part: Part) -> list[SchemaVersion]:
         """Return the versions of the topic's own subjects: of this side, or of a type that either side may have."""
-        first = bisect_left(self._by_subject, f"{topic}-", key=itemgetter(0))
-        found: list[SchemaVersion] = []
+        # All these subjects begin with the topic's name: in the sorted list they stand together.
+        prefix = f"{topic}-"
+        first = bisect_left(self._by_subject, prefix, key=itemgetter(0))
+        own: list[SchemaVersion] = []
         for subject, version in islice(self._by_subject, first, None):
-            if not subject.startswith(f"{topic}-"):
+            if not subject.startswith(prefix):
                 break
             if is_of_side(version, topic, part) or is_of_type(version, topic):
-                found.append(version)
-        return found
+                own.append(version)
+        return own
 
     def _has_side(self, found: JudgedPart) -> bool:
         own = self._own(found.topic, found.part)
@@ -326,28 +342,43 @@ class Judge:
         codec = self._decoder(context, part).codec(frame.schema)
         if isinstance(codec, Undecoded):
             return False
-        return payload_fits(codec, frame.rest, data if frame.apart else None)
+        apart = data if frame.apart else None
+        return payload_fits(codec, frame.rest, apart)
 
     def needed(
         self, judged: Iterable[JudgedPart], topics: Iterable[TopicState], *, only_certain: bool = False
     ) -> list[SchemaVersion]:
         """Return the schemas that records carry where a serializer wrote them. With `only_certain`, leave out the other
         ids of keys or values that are judged by subject: one odd record may have such an id by chance."""
-        uses = {(topic.name, used.part): used for topic in topics for used in topic.schemas}
-        found: dict[Place, SchemaVersion] = {}
-        for each in judged:
-            if not each.maps:
+        uses: dict[tuple[str, Part], UsedSchemas] = {}
+        for topic in topics:
+            for used in topic.schemas:
+                uses[topic.name, used.part] = used
+        needed: dict[Place, SchemaVersion] = {}
+        for part in judged:
+            if not part.maps:
                 continue
-            used = uses.get((each.topic, each.part))
-            ids = {usual_id(text) for text in used.ids} if used is not None else set()
-            if not each.counted:  # any of the topic's own schemas may be meant, or any at all
-                ids |= {*each.certain} if each.how == "subject" else {v.id for v in self.schemas.versions}
-            if only_certain and each.how == "subject":
-                ids &= {*each.certain}
-            known = self.index(each.context)
-            for version in (known.find(schema) for schema in ids if schema in known):
-                found[version.subject, version.version] = version
-        return list(found.values())
+            ids = self._ids(part, uses.get((part.topic, part.part)))
+            if only_certain and part.how == "subject":
+                ids.intersection_update(part.certain)
+            known = self.index(part.context)
+            for schema in ids:
+                if schema in known:
+                    version = known.find(schema)
+                    needed[version.subject, version.version] = version
+        return list(needed.values())
+
+    def _ids(self, part: JudgedPart, used: UsedSchemas | None) -> set[int | str]:
+        """Return the ids that records may carry: the counted ones, and if records were not counted, any of the topic's
+        own, or any at all."""
+        ids: set[int | str] = set()
+        if used is not None:
+            ids.update(usual_id(text) for text in used.ids)
+        if not part.counted and part.how == "subject":
+            ids.update(part.certain)
+        elif not part.counted:
+            ids.update(version.id for version in self.schemas.versions)
+        return ids
 
 
 def _looks_whole(used: UsedSchemas) -> bool:
@@ -355,14 +386,17 @@ def _looks_whole(used: UsedSchemas) -> bool:
     return used.sure > 0 and used.framed == used.fields
 
 
-def _with(found: JudgedPart, how: How) -> JudgedPart:
-    return replace(found, how=how)
+def _judged_by_decoding(found: JudgedPart, evidence: _Evidence) -> JudgedPart:
+    how: How = "left" if evidence.against else "decoding"
+    return replace(found, how=how, looked_at=evidence.looked_at, fitting=evidence.fitting)
 
 
 def unmapped_words(judged: Iterable[JudgedPart]) -> list[str]:
-    """Return in words what a serializer wrote, it seems, by schemas that the restore point lacks."""
-    return [
-        f"{plural(each.unknown, each.part)} of topic {each.topic} with schemas that the restore point lacks"
-        for each in judged
-        if each.unknown and (each.maps or each.how == "unknown")
-    ]
+    """Return in words the keys and values that a serializer seems to have written by schemas that the restore point
+    lacks."""
+    words: list[str] = []
+    for part in judged:
+        if part.unknown and (part.maps or part.how == "unknown"):
+            fields = plural(part.unknown, part.part)
+            words.append(f"{fields} of topic {part.topic} with schemas that the restore point lacks")
+    return words

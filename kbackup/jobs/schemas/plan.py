@@ -1,4 +1,4 @@
-"""What a schema registry lacks of a restore point's schemas, under its own names.
+"""Plan the schemas of a restore point that a schema registry lacks, under their names on the target.
 
 `same` registers them with their ids and versions, which registries allow in mode IMPORT. `map` registers their texts
 and learns the registry's own ids.
@@ -46,7 +46,7 @@ Mode = Literal["same", "map"]
 
 class PlannedSchema(Member, frozen=True, kw_only=True):
     """`source` is the subject in the restore point. `schema` and its references have the names of the target, and the
-    versions of the restore point. `undelete`: the target has it, softly deleted."""
+    versions of the restore point. `undelete`: the target has the schema, softly deleted."""
 
     source: str
     schema: SchemaVersion
@@ -54,9 +54,9 @@ class PlannedSchema(Member, frozen=True, kw_only=True):
 
 
 class SchemaPlan(Member, frozen=True, kw_only=True):
-    """`steps` are in order: a schema comes after what it refers to. `versions` are those that subjects have before, if
-    they get others; `before` are the settings of all subjects and of the registry, and `after` those to be set. With
-    `problems` nothing may be written; `notes` say what is left as it is."""
+    """`steps` are in order: a schema comes after the schemas that it refers to. `versions` are the versions that
+    subjects have before, if they get others; `before` are the settings of all subjects and of the registry, and `after`
+    the settings to set. With `problems` nothing may be written; `notes` say what is left as it is."""
 
     registry: str
     mode: Mode
@@ -72,7 +72,7 @@ class SchemaPlan(Member, frozen=True, kw_only=True):
     guids: tuple[str, ...] = ()
     """GUIDs that records carry."""
     uncovered: tuple[str, ...] = ()
-    """What names schemas in records and is not mapped, in words."""
+    """In words, what names schemas in records and is not mapped."""
     judged: tuple[JudgedPart, ...] = ()
     """How the records are judged. Older plans have none: they map the `parts` by ids alone."""
     unmapped: Unmapped = "fail"
@@ -93,11 +93,11 @@ class SchemaPlan(Member, frozen=True, kw_only=True):
             raise RefusedError(f"the schemas can't be restored: {join_names(self.problems, 50, '; ')}", hint)
 
 
-# What a restore point has, and what is wanted of it under its names on the target.
+# The schemas of a restore point, and the selected ones under their names on the target.
 
 
 class SubjectOverview(Member, frozen=True, kw_only=True):
-    """`topics` are those whose records carry one of the `ids`; `type` is that of the last version."""
+    """`topics` are the topics whose records carry one of the `ids`; `type` is the type of the last version."""
 
     subject: str
     type: str
@@ -109,24 +109,27 @@ class SubjectOverview(Member, frozen=True, kw_only=True):
 
 def subjects_of(schemas: Schemas, topics: Iterable[TopicState]) -> list[SubjectOverview]:
     """Return the subjects of a restore point, in order."""
-    index, users = SchemaIndex(schemas), defaultdict[tuple[str, int], set[str]](set)
+    index = SchemaIndex(schemas)
+    users = defaultdict[tuple[str, int], set[str]](set)
     for use in schema_uses(topics, index):
         if use.version is not None:
             users[context_of(use.version.subject), use.version.id].add(use.topic)
     by_subject = defaultdict[str, list[SchemaVersion]](list)
-    for v in schemas.versions:
-        by_subject[v.subject].append(v)
+    for version in schemas.versions:
+        by_subject[version.subject].append(version)
     overviews: list[SubjectOverview] = []
     for subject, versions in sorted(by_subject.items()):
+        ids = [version.id for version in versions]
+        deleted = [version for version in versions if version.state != "active"]
         topics_of_subject: set[str] = set()
-        for version in versions:
-            topics_of_subject |= users[context_of(subject), version.id]
+        for schema_id in ids:
+            topics_of_subject |= users[context_of(subject), schema_id]
         overview = SubjectOverview(
             subject=subject,
             type=versions[-1].type,
             versions=tuple(version.version for version in versions),
-            ids=tuple(version.id for version in versions),
-            deleted=sum(version.state != "active" for version in versions),
+            ids=tuple(ids),
+            deleted=len(deleted),
             topics=tuple(sorted(topics_of_subject)),
         )
         overviews.append(overview)
@@ -135,14 +138,15 @@ def subjects_of(schemas: Schemas, topics: Iterable[TopicState]) -> list[SubjectO
 
 def ids_of_records(topics: Collection[TopicState], index: SchemaIndex) -> tuple[set[int | str], list[str]]:
     """Return the ids and GUIDs that records carry and the restore point knows, and in words those that it lacks."""
-    ids, lost = set[int | str](), list[str]()
+    ids: set[int | str] = set()
+    unknown: list[str] = []
     for use in schema_uses(topics, index):
         if use.version is not None:
             ids.add(usual_id(use.id))
         else:
             fields = plural(use.fields, use.part)
-            lost.append(f"{fields} of topic {use.topic} with schema {use.id}, which the restore point lacks")
-    return ids, lost
+            unknown.append(f"{fields} of topic {use.topic} with schema {use.id}, which the restore point lacks")
+    return ids, unknown
 
 
 def carried_versions(topics: Collection[TopicState], index: SchemaIndex) -> list[SchemaVersion]:
@@ -152,86 +156,150 @@ def carried_versions(topics: Collection[TopicState], index: SchemaIndex) -> list
 
 
 def versions_beside(topics: Collection[TopicState], schemas: Schemas) -> list[SchemaVersion]:
-    """Return the schemas that readers of the records need though no id of them is mapped: those of Apicurio's own
-    forms, and all that are not deleted where records carry ids that are not listed."""
+    """Return the schemas that readers of the records need though their ids are not mapped: the schemas of Apicurio's
+    own forms, and, where records carry ids that are not listed, all schemas that are not deleted."""
     if unlisted_words(topics, schemas):
-        return [v for v in schemas.versions if v.state != "deleted"]
+        return [version for version in schemas.versions if version.state != "deleted"]
     index = SchemaIndex(schemas)
-    ids = {schema_id for use in apicurio_uses(topics, schemas) for schema_id in use.ids}
-    return [index.find(each) for each in sorted(ids) if each in index]
+    ids: set[int] = set()
+    for use in apicurio_uses(topics, schemas):
+        ids.update(use.ids)
+    return [index.find(schema_id) for schema_id in sorted(ids) if schema_id in index]
 
 
 def renamed(subject: str, prefix: str) -> str:
     """Return a subject's name on the target. A prefix may begin with a context (`:.rehearsal:`), in place of the
     subject's own."""
     context = context_of(subject)
-    return (prefix if prefix.startswith(":.") else context + prefix) + subject[len(context) :]
+    name = subject[len(context) :]
+    if prefix.startswith(":."):
+        return prefix + name
+    return context + prefix + name
 
 
 def planned_versions(
     schemas: Schemas, carried: Collection[SchemaVersion], prefix: str = "", subjects: Selection | None = None
 ) -> tuple[list[tuple[str, SchemaVersion]], list[str]]:
-    """Return the versions of `subjects`, or of the subjects that have an id of the `carried` schemas, whose ids records
-    carry; with all that they refer to, in order, each with its subject in the restore point. Also return in words what
-    stands against it.
+    """Return the versions to bring back, in order, each with its subject in the restore point, and in words what stands
+    against it.
 
-    A deleted version whose references are gone is left out if no record carries its id."""
+    These are the versions of `subjects`; without these, of the subjects that have the id of a `carried` schema, which
+    records carry. They come with all versions that they refer to. A deleted version whose references are gone is left
+    out if no record carries its id."""
     if prefix.startswith(":.") and not context_of(prefix):
         raise UsageError(f"subject prefix {prefix} is no context", "write it as :.rehearsal:")
     index = SchemaIndex(schemas)
-    places = dict(index.places)
-    for v in schemas.versions:
-        if places[v.subject, v.version] is not v:  # of a subject that was made anew; its id needs another place
-            number = 1 + max(number for subject, number in places if subject == v.subject)
-            places[v.subject, number] = replace(v, version=number)
-    found = {(context_of(v.subject), v.id) for v in carried}
-    by_id = {v.subject for v in places.values() if (context_of(v.subject), v.id) in found}
-    problems: list[str] = []
-    waiting = [
-        (v, v.state == "active" or (context_of(v.subject), v.id) in found)
-        for v in places.values()
-        if (v.subject in by_id if subjects is None else subjects.matches(v.subject))
-    ]
-    wanted: dict[Place, set[Place]] = {}  # with what it refers to
-    while waiting:
-        v, needed = waiting.pop()
-        below = [index.referred(v, r) for r in v.references]
-        if (v.subject, v.version) in wanted or (None in below and not needed):
-            continue
-        problems += [lacking(v, r) for r, each in zip(v.references, below, strict=True) if each is None]
-        wanted[v.subject, v.version] = {(each.subject, each.version) for each in below if each is not None}
-        waiting += [(each, needed) for each in below if each is not None]
-    names: dict[str, str] = {}
-    for name in sorted({subject for subject, _ in wanted}):
-        if (other := names.setdefault(renamed(name, prefix), name)) != name:
-            problems.append(f"subjects {other} and {name} would both become {renamed(name, prefix)}")
+    places = _places(schemas, index)
+    carried_ids = {_id_in_context(version) for version in carried}
+    carried_subjects = {version.subject for version in places.values() if _id_in_context(version) in carried_ids}
+    is_selected = carried_subjects.__contains__ if subjects is None else subjects.matches
+    selected: list[tuple[SchemaVersion, bool]] = []
+    for version in places.values():
+        if is_selected(version.subject):
+            is_needed = version.state == "active" or _id_in_context(version) in carried_ids
+            selected.append((version, is_needed))
+    references, problems = _with_references(selected, index)
+    problems += _name_clashes(references, prefix)
     try:
-        versions = [places[place] for place in _in_order(wanted)]
+        in_order = list(_in_order(references))
     except CycleError as error:
         circle = join_names([f"{subject} version {number}" for subject, number in error.args[1]], 5)
-        versions, problems = [], [*problems, f"schemas refer to one another in a circle: {circle}"]
-    return [(v.subject, _on_target(v, index, prefix)) for v in versions], problems
+        problems.append(f"schemas refer to one another in a circle: {circle}")
+        in_order = []
+    planned: list[tuple[str, SchemaVersion]] = []
+    for place in in_order:
+        version = places[place]
+        planned.append((version.subject, _on_target(version, index, prefix)))
+    return planned, problems
 
 
-def _in_order(wanted: Mapping[Place, set[Place]]) -> Iterator[Place]:
-    """Yield the places after what they refer to, and the versions of a subject in order."""
-    order, last = TopologicalSorter[Place](), ("", 0)
-    for place in sorted(wanted):
-        before = wanted[place] | ({last} if last[0] == place[0] else set())
-        order.add(place, *sorted(before - {place}))
-        last = place
-    return (place for place in order.static_order() if place in wanted)
+def _id_in_context(version: SchemaVersion) -> tuple[str, int]:
+    return context_of(version.subject), version.id
 
 
-def _on_target(v: SchemaVersion, index: SchemaIndex, prefix: str) -> SchemaVersion:
+def _places(schemas: Schemas, index: SchemaIndex) -> dict[Place, SchemaVersion]:
+    """Return the versions of a restore point by subject and number.
+
+    A subject that was deleted for good and made anew begins with version 1 again. Records may carry the ids of the old
+    versions too, so these come after the new ones, under numbers of their own."""
+    places = dict(index.places)
+    for version in schemas.versions:
+        if places[version.subject, version.version] is version:
+            continue
+        taken = [number for subject, number in places if subject == version.subject]
+        number = 1 + max(taken)
+        places[version.subject, number] = replace(version, version=number)
+    return places
+
+
+def _with_references(
+    selected: list[tuple[SchemaVersion, bool]], index: SchemaIndex
+) -> tuple[dict[Place, set[Place]], list[str]]:
+    """Return the places of the selected versions and of all that they refer to, each with the places that it refers to
+    itself; and in words the broken references. A version that is not needed is left out if a reference is broken."""
+    waiting = list(selected)
+    references: dict[Place, set[Place]] = {}
+    problems: list[str] = []
+    while waiting:
+        version, is_needed = waiting.pop()
+        place = (version.subject, version.version)
+        if place in references:
+            continue
+        referred: list[SchemaVersion] = []
+        broken: list[str] = []
+        for reference in version.references:
+            other = index.referred(version, reference)
+            if other is None:
+                broken.append(lacking(version, reference))
+            else:
+                referred.append(other)
+        if broken and not is_needed:
+            continue
+        problems += broken
+        references[place] = {(other.subject, other.version) for other in referred}
+        waiting += [(other, is_needed) for other in referred]
+    return references, problems
+
+
+def _name_clashes(places: Iterable[Place], prefix: str) -> list[str]:
+    """Return in words which subjects would get the same name on the target: a prefix with a context replaces theirs."""
+    clashes: list[str] = []
+    names: dict[str, str] = {}
+    for subject in sorted({subject for subject, _ in places}):
+        name = renamed(subject, prefix)
+        other = names.setdefault(name, subject)
+        if other != subject:
+            clashes.append(f"subjects {other} and {subject} would both become {name}")
+    return clashes
+
+
+def _in_order(references: Mapping[Place, set[Place]]) -> Iterator[Place]:
+    """Yield the places after the places that they refer to, and the versions of a subject in order."""
+    order = TopologicalSorter[Place]()
+    previous = ("", 0)
+    for place in sorted(references):
+        before = set(references[place])
+        if previous[0] == place[0]:
+            before.add(previous)
+        before.discard(place)
+        order.add(place, *sorted(before))
+        previous = place
+    return (place for place in order.static_order() if place in references)
+
+
+def _on_target(version: SchemaVersion, index: SchemaIndex, prefix: str) -> SchemaVersion:
+    """Return a version with its names on the target, its own and those of the subjects that it refers to."""
     if not prefix:
-        return v
-    needed = ((r, index.referred(v, r)) for r in v.references)
-    references = tuple(replace(r, subject=renamed(n.subject, prefix)) for r, n in needed if n is not None)
-    return replace(v, subject=renamed(v.subject, prefix), references=references)
+        return version
+    references: list[SchemaReference] = []
+    for reference in version.references:
+        referred = index.referred(version, reference)
+        if referred is not None:
+            references.append(replace(reference, subject=renamed(referred.subject, prefix)))
+    return replace(version, subject=renamed(version.subject, prefix), references=tuple(references))
 
 
-# What the target has of it.
+# The schemas that the target has.
 
 
 def open_registry(options: RegistryOptions, section: str = "target_schema_registry") -> SchemaRegistry:
@@ -247,8 +315,9 @@ def open_registry(options: RegistryOptions, section: str = "target_schema_regist
 
 
 def _answers(ask: Callable[[K], V], keys: Iterable[K]) -> dict[K, V]:
-    due = list(keys)
-    return dict(zip(due, in_threads(ask, due), strict=True))
+    """Ask for each key in threads: a registry answers one question a request."""
+    asked = list(keys)
+    return dict(zip(asked, in_threads(ask, asked), strict=True))
 
 
 Subjects = Mapping[str, Mapping[int, SchemaVersion]]
@@ -257,68 +326,111 @@ Subjects = Mapping[str, Mapping[int, SchemaVersion]]
 
 def read_subjects(registry: SchemaRegistry, versions: Iterable[SchemaVersion]) -> Subjects:
     """Return the target's subjects of these versions."""
-    found = _answers(lambda name: read_subject(registry, name, {}), sorted({v.subject for v in versions}))
-    return {name: {v.version: v for v in each} for name, each in found.items()}
+
+    def read(name: str) -> list[SchemaVersion]:
+        return read_subject(registry, name, {})
+
+    names = sorted({version.subject for version in versions})
+    subjects: dict[str, dict[int, SchemaVersion]] = {}
+    for name, found in _answers(read, names).items():
+        subjects[name] = {version.version: version for version in found}
+    return subjects
 
 
 def read_subject(registry: SchemaRegistry, subject: str, known: Mapping[Place, SchemaVersion]) -> list[SchemaVersion]:
-    """Return all versions of a subject, the newest first. Those that are `known` are not read again, apart from the
-    last one: if it is not the one that is known, the subject was made anew."""
-    numbers, active = registry.versions(subject, deleted=True), set(registry.versions(subject))
+    """Return all versions of a subject, the newest first. `known` versions are not read again, apart from the last one:
+    if the registry has another one in its place, the subject was made anew."""
+    numbers = registry.versions(subject, deleted=True)
+    active = set(registry.versions(subject))
     found: list[SchemaVersion] = []
     for number in sorted(numbers, reverse=True):
         old = known.get((subject, number))
-        version = old if found and old is not None else registry.version(subject, number)
+        is_last = not found
+        version = registry.version(subject, number) if old is None or is_last else old
         if version is None:  # it was deleted for good meanwhile
             continue
-        if not found and old is not None and old.id != version.id:
+        if is_last and old is not None and old.id != version.id:
             known = {}
-        found.append(replace(version, state="active" if number in active else "deleted"))
+        state: Literal["active", "deleted"] = "active" if number in active else "deleted"
+        found.append(replace(version, state=state))
     return found
 
 
 def locate(
     registry: SchemaRegistry, wanted: Iterable[SchemaVersion], mode: Mode, there: Subjects
 ) -> dict[Place, SchemaVersion]:
-    """Return what the target has at the places of the wanted versions, or in `map` what it has of the same content.
-
-    A registry may tell a text in a form of its own, and look it up in the original one, or the other way round."""
+    """Return what the target has at the places of the wanted versions, or in `map` what it has of the same content."""
+    by_content = defaultdict[tuple[str, str], list[SchemaVersion]](list)
+    for versions in there.values():
+        for held in versions.values():
+            by_content[held.subject, content_digest(held)].append(held)
     found: dict[Place, SchemaVersion] = {}
-    known = defaultdict[tuple[str, str], list[SchemaVersion]](list)
-    for held in (v for versions in there.values() for v in versions.values()):
-        known[held.subject, content_digest(held)].append(held)
-    for v in wanted:
-        versions = there.get(v.subject, {})
-        at = versions.get(v.version)
+    for version in wanted:
+        versions = there.get(version.subject, {})
         if mode == "map":
-            asked = numbered(v, found)
-            at = None if asked is None else _same_content(known[v.subject, content_digest(asked)], asked)
-            if at is None and asked is not None and versions and (again := registry.lookup(asked)) is not None:
-                at = versions.get(again.version)
-        elif at is not None and not same_schema(at, v):
-            again = registry.lookup(v)
-            if again is not None and again.version == v.version:
-                at = replace(v, id=again.id, guid=again.guid, state=at.state)
+            at = _located_by_content(registry, numbered(version, found), versions, by_content)
+        else:
+            at = _located_by_place(registry, version, versions)
         if at is not None:
-            found[v.subject, v.version] = at
+            found[version.subject, version.version] = at
     return found
 
 
+# A registry may tell a text in a form of its own, and look it up in the original form, or the other way round. So where
+# texts differ it is asked: it knows which it takes for the same.
+
+
+def _located_by_place(
+    registry: SchemaRegistry, wanted: SchemaVersion, versions: Mapping[int, SchemaVersion]
+) -> SchemaVersion | None:
+    at = versions.get(wanted.version)
+    if at is None or same_schema(at, wanted):
+        return at
+    known = registry.lookup(wanted)
+    if known is not None and known.version == wanted.version:
+        return replace(wanted, id=known.id, guid=known.guid, state=at.state)
+    return at
+
+
+def _located_by_content(
+    registry: SchemaRegistry,
+    wanted: SchemaVersion | None,
+    versions: Mapping[int, SchemaVersion],
+    by_content: Mapping[tuple[str, str], list[SchemaVersion]],
+) -> SchemaVersion | None:
+    """`wanted` is None if the target lacks a schema that it refers to."""
+    if wanted is None:
+        return None
+    same = by_content.get((wanted.subject, content_digest(wanted)), [])
+    at = _same_content(same, wanted)
+    if at is not None or not versions:
+        return at
+    known = registry.lookup(wanted)
+    return None if known is None else versions.get(known.version)
+
+
 def _same_content(versions: Iterable[SchemaVersion], wanted: SchemaVersion) -> SchemaVersion | None:
-    """Return one with the same metadata and rules too: rather of the very same text, active, and new."""
-    same = [at for at in versions if (at.metadata, at.rules) == (wanted.metadata, wanted.rules)]
-    return max(same, key=lambda at: (at.schema == wanted.schema, at.state == "active", at.version), default=None)
+    """Return the version that also has the same metadata and rules. Of several, one of the very same text comes first,
+    then an active one, then the newest."""
+
+    def rank(version: SchemaVersion) -> tuple[bool, bool, int]:
+        return version.schema == wanted.schema, version.state == "active", version.version
+
+    same = [at for at in versions if at.metadata == wanted.metadata and at.rules == wanted.rules]
+    return max(same, key=rank, default=None)
 
 
-def numbered(v: SchemaVersion, found: Mapping[Place, SchemaVersion]) -> SchemaVersion | None:
-    """Return a version with references as they are numbered on the target; None if one isn't there."""
-    context, references = context_of(v.subject), list[SchemaReference]()
-    for r in v.references:
-        at = found.get((qualified(r.subject, context), r.version)) or found.get((r.subject, r.version))
+def numbered(version: SchemaVersion, found: Mapping[Place, SchemaVersion]) -> SchemaVersion | None:
+    """Return a version with references as they are numbered on the target; None if the target lacks one of them."""
+    context = context_of(version.subject)
+    references: list[SchemaReference] = []
+    for reference in version.references:
+        own = qualified(reference.subject, context)
+        at = found.get((own, reference.version)) or found.get((reference.subject, reference.version))
         if at is None:
             return None
-        references.append(replace(r, version=at.version))
-    return replace(v, references=tuple(references))
+        references.append(replace(reference, version=at.version))
+    return replace(version, references=tuple(references))
 
 
 def same_schema(one: SchemaVersion, other: SchemaVersion) -> bool:
@@ -326,19 +438,23 @@ def same_schema(one: SchemaVersion, other: SchemaVersion) -> bool:
     return content_digest(one) == content_digest(other)
 
 
-def content_digest(v: SchemaVersion) -> str:
+def content_digest(version: SchemaVersion) -> str:
     """Return hex digits that schemas of equal type, references and text have in common."""
-    text: object = " ".join(v.schema.split())
-    if v.type != "PROTOBUF":
+    text: object = " ".join(version.schema.split())
+    if version.type != "PROTOBUF":
+        # Avro and JSON Schema are JSON, where the order of keys means nothing. A text that is no JSON, or is nested too
+        # deep, is compared as it is.
         with suppress(msgspec.DecodeError, RecursionError):
-            text = msgspec.json.encode(msgspec.json.decode(v.schema), order="sorted")
-    references = sorted((r.name, qualified(r.subject, context_of(v.subject)), r.version) for r in v.references)
-    return hashlib.sha256(msgspec.json.encode([v.type, text, references])).hexdigest()[:16]
+            text = msgspec.json.encode(msgspec.json.decode(version.schema), order="sorted")
+    context = context_of(version.subject)
+    references = sorted((r.name, qualified(r.subject, context), r.version) for r in version.references)
+    content = msgspec.json.encode([version.type, text, references])
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
-def text_digest(v: SchemaVersion) -> str:
+def text_digest(version: SchemaVersion) -> str:
     """Return hex digits that schemas of equal type and text have in common, whatever they refer to."""
-    return content_digest(replace(v, references=()))
+    return content_digest(replace(version, references=()))
 
 
 # The plan.
@@ -355,9 +471,9 @@ def plan_schemas(
     """Plan what to create and to set in a registry. `versions` and `problems` are from `planned_versions`, `settings`
     from the restore point. Settings of contexts and of the whole registry are set only in an empty registry."""
     subjects = set(registry.subjects(deleted=True))
-    due = [version for _, version in versions]
-    there = read_subjects(registry, [version for version in due if version.subject in subjects])
-    found = locate(registry, due, mode, there)
+    wanted = [version for _, version in versions]
+    there = read_subjects(registry, [version for version in wanted if version.subject in subjects])
+    found = locate(registry, wanted, mode, there)
     clashes: list[str] = []
     if mode == "same":
         clashes = _clashes(registry, versions, found)
@@ -367,23 +483,14 @@ def plan_schemas(
         steps.append(PlannedSchema(source=source, schema=version, action=action))
     names = {step.source: step.schema.subject for step in steps}
     created = {step.schema.subject for step in steps if step.action != "exists"}
+    # The name of a context, or of the whole registry (''), stands for all subjects in it.
     general = [each.subject for each in settings if each.subject == context_of(each.subject)]
-    now = _answers(registry.settings, dict.fromkeys(["", *general, *(version.subject for version in due)]))
-    after: list[SubjectSettings] = []
-    notes: list[str] = []
-    for each in settings:
-        is_general = each.subject in general
-        name = each.subject if is_general else names.get(each.subject)
-        if name is None:
-            continue
-        before = now[name]
-        wanted = replace(before, config=each.config or before.config, mode=each.mode or before.mode)
-        if wanted != before and is_general and (prefix or subjects):
-            notes.append(f"{settings_words(each)} of {each.subject or 'all subjects'} is not set: others depend on it")
-        elif wanted != before:
-            after.append(wanted)
-    after.sort(key=attrgetter("subject"), reverse=True)  # a mode for all comes last
-    touched = {"", *names.values(), *(each.subject for each in after)}
+    asked = dict.fromkeys(["", *general, *names.values()])
+    now = _answers(registry.settings, asked)
+    may_set_general = not prefix and not subjects
+    after, notes = _planned_settings(settings, names, now, may_set_general)
+    touched = {"", *names.values()}
+    touched.update(each.subject for each in after)
     versions_before = {name: tuple(sorted(there[name])) for name in sorted(created & there.keys())}
     settings_before = [now[name] for name in sorted(now) if name in touched]
     return SchemaPlan(
@@ -397,6 +504,34 @@ def plan_schemas(
         problems=(*problems, *clashes),
         notes=tuple(notes),
     )
+
+
+def _planned_settings(
+    settings: Iterable[SubjectSettings],
+    names: Mapping[str, str],
+    now: Mapping[str, SubjectSettings],
+    may_set_general: bool,
+) -> tuple[list[SubjectSettings], list[str]]:
+    """Return the settings to set, and in words the settings that are not set because other subjects depend on them.
+    `names` are the subjects' names on the target, and `now` are the target's settings."""
+    after: list[SubjectSettings] = []
+    notes: list[str] = []
+    for each in settings:
+        is_general = each.subject == context_of(each.subject)
+        name = each.subject if is_general else names.get(each.subject)
+        if name is None:
+            continue
+        before = now[name]
+        wanted = replace(before, config=each.config or before.config, mode=each.mode or before.mode)
+        if wanted == before:
+            continue
+        if is_general and not may_set_general:
+            notes.append(f"{settings_words(each)} of {each.subject or 'all subjects'} is not set: others depend on it")
+        else:
+            after.append(wanted)
+    # The settings of all subjects come last: a registry whose mode is READONLY takes no more configs of subjects.
+    after.sort(key=attrgetter("subject"), reverse=True)
+    return after, notes
 
 
 def _action(version: SchemaVersion, at: SchemaVersion | None) -> Literal["create", "undelete", "exists"]:
@@ -414,26 +549,37 @@ def _clashes(
     """Return in words which versions can't get their own ids: the target has other schemas in their places, or under
     their ids. `found` is what it has in these places."""
     clashes: list[str] = []
-    due = list(versions)
-    holders = _holders(registry, [version for _, version in due])
-    for source, v in due:
-        at = found.get((v.subject, v.version))
-        # two versions of the restore point itself may have one id, as only one schema
-        holder = holders.setdefault((context_of(v.subject), v.id), v)
-        here = f"{source} version {v.version} of the restore point"
-        if at is not None and (at.id != v.id or not same_schema(at, v)):
-            clashes.append(f"{v.subject} version {v.version} is another schema, with id {at.id}; {here} has id {v.id}")
-        elif at is None and not same_schema(holder, v):
-            clashes.append(f"id {v.id} is taken by {holder.subject} version {holder.version}; {here} has it too")
+    wanted = list(versions)
+    holders = _holders(registry, [version for _, version in wanted])
+    for source, version in wanted:
+        at = found.get((version.subject, version.version))
+        # Two versions of the restore point itself may have one id, as long as they are the same schema.
+        holder = holders.setdefault(_id_in_context(version), version)
+        name = f"{version.subject} version {version.version}"
+        here = f"{source} version {version.version} of the restore point"
+        if at is not None:
+            if at.id != version.id or not same_schema(at, version):
+                clashes.append(f"{name} is another schema, with id {at.id}; {here} has id {version.id}")
+        elif not same_schema(holder, version):
+            clashes.append(f"id {version.id} is taken by {holder.subject} version {holder.version}; {here} has it too")
     return clashes
 
 
 def _holders(registry: SchemaRegistry, versions: Iterable[SchemaVersion]) -> dict[tuple[str, int], SchemaVersion]:
     """Return which schemas the target has under the ids of some versions, by context and id."""
-    ids = sorted({(context_of(version.subject), version.id) for version in versions})
-    places = _answers(lambda key: registry.places(key[1], key[0]), ids)
+
+    def places_of(key: tuple[str, int]) -> list[Place]:
+        context, schema_id = key
+        return registry.places(schema_id, context)
+
+    def first_holder(key: tuple[str, int]) -> SchemaVersion | None:
+        subject, number = places[key][0]
+        return registry.version(subject, number)
+
+    ids = sorted({_id_in_context(version) for version in versions})
+    places = _answers(places_of, ids)
     taken = [key for key in ids if places[key]]
-    holders = _answers(lambda key: registry.version(*places[key][0]), taken)
+    holders = _answers(first_holder, taken)
     return {key: holder for key, holder in holders.items() if holder is not None}
 
 
@@ -451,7 +597,7 @@ def prepare_schemas(
     prefix: str = "",
     subjects: Selection | None = None,
 ) -> SchemaPlan:
-    """Plan to bring back the schemas of `subjects`, or else those with the ids of `carried`, which records carry. Write
-    nothing."""
+    """Plan to bring back the schemas of `subjects`, or else the schemas with the ids of `carried`, which records carry.
+    Write nothing."""
     versions, problems = planned_versions(schemas, carried, prefix, subjects)
     return plan_schemas(registry, versions, schemas.settings, mode, prefix, problems)

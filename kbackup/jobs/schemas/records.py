@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -14,9 +14,10 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.restores.unmapped import UnmappedRecords
-from kbackup.archive.schemas import SchemaIndex, may_name, used_schemas, usual_id
+from kbackup.archive.schemas import Place, SchemaIndex, may_name, used_schemas, usual_id
 from kbackup.archive.uncovered_schemas import apicurio_uses, uncovered
 from kbackup.errors import MismatchError, UndecodableError, UsageError
+from kbackup.formats.schema_ids import Part
 from kbackup.jobs.schemas.documents import SchemaMap, begun_plan, schema_map
 from kbackup.jobs.schemas.judgement import (
     Judge,
@@ -31,7 +32,7 @@ from kbackup.jobs.schemas.judgement import (
 from kbackup.jobs.schemas.plan import Mode, SchemaPlan, ids_of_records, open_registry, prepare_schemas, versions_beside
 from kbackup.jobs.schemas.rewrite import ArchivedCodecs, CheckedRewrite, NewIds, SchemaRewrite
 from kbackup.jobs.schemas.write import lost_since
-from kbackup.schemas.base import RegistryOptions
+from kbackup.schemas.base import RegistryOptions, SchemaVersion
 from kbackup.schemas.decoder import codec_of
 from kbackup.store.base import Store
 from kbackup.util.system import in_threads
@@ -43,9 +44,9 @@ if TYPE_CHECKING:
 
 class SchemasReport(Member, frozen=True, kw_only=True):
     """The schemas of a restore: how many versions of how many subjects. `not_set` are settings that the registry
-    refused. `judged` says how keys and values were told from what only looks like a serializer's, and `unmapped` counts
-    records that stayed as they are though they seem to be a serializer's. `uncovered` says what names schemas in the
-    records and is not mapped."""
+    refused. `judged` says how keys and values were told from data that only look like a serializer's, and `unmapped`
+    counts records that stayed as they are though they seem to be a serializer's. `uncovered` says what names schemas in
+    the records and is not mapped."""
 
     registry: str
     mode: Mode
@@ -61,14 +62,16 @@ def schemas_report(of: SchemaPlan | SchemaMap, unmapped: tuple[UnmappedRecords, 
     """Return the report of planned schemas, or of those that were registered."""
     if isinstance(of, SchemaPlan):
         subjects = [step.schema.subject for step in of.steps]
+        not_set: tuple[str, ...] = ()
     else:
         subjects = [schema.subject for schema in of.schemas]
+        not_set = of.not_set
     return SchemasReport(
         registry=of.registry,
         mode=of.mode,
         versions=len(subjects),
-        subjects=len({*subjects}),
-        not_set=() if isinstance(of, SchemaPlan) else of.not_set,
+        subjects=len(set(subjects)),
+        not_set=not_set,
         uncovered=of.uncovered,
         judged=of.judged,
         unmapped=unmapped,
@@ -89,7 +92,8 @@ class RecordOptions:
 
 
 class RecordSchemas(NamedTuple):
-    """What a restore writes to the target's registry before its records; and what is left as it is or not known."""
+    """The schemas that a restore writes to the target's registry before its records; `warnings` tell what is left as it
+    is or not known."""
 
     registry: SchemaRegistry
     plan: SchemaPlan
@@ -107,24 +111,15 @@ def plan_record_schemas(
         _check_mode(asked, begun.mode, plan.restore_id)
         asked = begun.mode
     if not options.url:
-        if asked is not None:
-            raise UsageError(
-                f"--schemas {asked} needs the schema registry of the target",
-                "give --target-schema-registry, or set target_schema_registry.url",
-            )
-        if given.by_id:
-            raise UsageError(
-                "--schemas-topic maps ids to those of the target's schema registry, and none is named",
-                "give --target-schema-registry, or set target_schema_registry.url",
-            )
+        _check_needs_no_registry(asked, given)
         return None
     topics = planned_topics(archive, plan) if archive is not None else []
-    overruled = named_topics(given.by_id, given.untouched, {topic.name for topic in topics})
+    topic_names = {topic.name for topic in topics}
+    overruled = named_topics(given.by_id, given.untouched, topic_names)
     point = archive.manifest(plan.restore_point) if archive is not None else None
     schemas = archive.schemas(point) if archive is not None and point is not None else None
     if archive is None or point is None or schemas is None:
-        framed = any(may_name(used) for topic in topics for used in used_schemas(topic))
-        if asked is None and not framed and not apicurio_uses(topics, None):
+        if asked is None and not _seem_to_name_schemas(topics):
             return None
         raise UsageError(
             f"restore point {plan.restore_point} has no schemas, so that ids in its records may mean others",
@@ -132,14 +127,39 @@ def plan_record_schemas(
         )
     registry = open_registry(options)
     if begun is not None:
-        found = begun
+        schema_plan = begun
     else:
         records = JudgedRecords(schemas, point.schemas, topics, sample_of(archive, point))
-        windowed = {part.topic for unit in plan.units for part in unit if part.window is not None}
         unmapped = given.unmapped or "keep"
-        found = plan_judged(registry, records, asked or "same", overruled, unmapped, given.prefix, windowed)
-    found.check()
-    return RecordSchemas(registry, found, (*found.notes, *_record_warnings(found, topics)))
+        schema_plan = plan_judged(
+            registry, records, asked or "same", overruled, unmapped, given.prefix, _windowed_topics(plan)
+        )
+    schema_plan.check()
+    warnings = (*schema_plan.notes, *_record_warnings(schema_plan, topics))
+    return RecordSchemas(registry, schema_plan, warnings)
+
+
+def _check_needs_no_registry(asked: Mode | None, given: RecordOptions) -> None:
+    hint = "give --target-schema-registry, or set target_schema_registry.url"
+    if asked is not None:
+        raise UsageError(f"--schemas {asked} needs the schema registry of the target", hint)
+    if given.by_id:
+        raise UsageError("--schemas-topic maps ids to those of the target's schema registry, and none is named", hint)
+
+
+def _seem_to_name_schemas(topics: Sequence[TopicState]) -> bool:
+    for topic in topics:
+        if any(may_name(used) for used in used_schemas(topic)):
+            return True
+    return bool(apicurio_uses(topics, None))
+
+
+def _windowed_topics(plan: RestorePlan) -> set[str]:
+    """Return the topics of which a window of the records is restored."""
+    topics: set[str] = set()
+    for unit in plan.units:
+        topics.update(part.topic for part in unit if part.window is not None)
+    return topics
 
 
 class JudgedRecords(NamedTuple):
@@ -170,34 +190,64 @@ def plan_judged(
     carried = [*judge.needed(judged, records.topics), *beside]
     plan = prepare_schemas(registry, records.schemas, carried, mode, prefix)
     if plan.problems and unmapped == "keep":
-        # an odd record with an id of another subject must not block the others: it is left as it is
+        # An odd record with an id of another subject must not block the others: such records stay as they are.
         certain = [*judge.needed(judged, records.topics, only_certain=True), *beside]
-        if len(certain) < len(carried):
-            smaller = prepare_schemas(registry, records.schemas, certain, mode, prefix)
-            left_out = tuple(f"left out: {problem}" for problem in plan.problems if problem not in smaller.problems)
-            if left_out:
-                plan = replace(smaller, notes=(*smaller.notes, *left_out))
-                carried, judged = certain, tuple(_without_others(part) for part in judged)
+        smaller = _plan_without_others(registry, records.schemas, carried, certain, plan)
+        if smaller is not None:
+            plan, carried = smaller, certain
+            judged = tuple(_without_others(part) for part in judged)
     problems = plan.problems
     if unmapped == "fail":
-        some = set(windowed)
-        problems += tuple(unmapped_words(part for part in judged if part.topic not in some))
-    parts: dict[str, tuple[Literal["key", "value"], ...]] = {}
-    for part in judged:
-        if part.maps:
-            parts[part.topic] = (*parts.get(part.topic, ()), part.part)
-    ids = {usual_id(text) for topic in records.topics for used in topic.schemas for text in used.ids}
-    guids = tuple(sorted({v.guid for v in carried if v.guid} & {each for each in ids if isinstance(each, str)}))
+        windowed_topics = set(windowed)
+        whole = [part for part in judged if part.topic not in windowed_topics]
+        problems += tuple(unmapped_words(whole))
     return replace(
         plan,
         problems=problems,
         judged=judged,
         unmapped=unmapped,
-        parts=parts,
-        guids=guids,
+        parts=_mapped_parts(judged),
+        guids=_carried_guids(carried, records.topics),
         archived=records.archived,
         uncovered=tuple(uncovered(records.topics, records.schemas)),
     )
+
+
+def _plan_without_others(
+    registry: SchemaRegistry,
+    schemas: Schemas,
+    carried: Sequence[SchemaVersion],
+    certain: Sequence[SchemaVersion],
+    plan: SchemaPlan,
+) -> SchemaPlan | None:
+    """Plan the `certain` schemas alone, with notes of the problems that this avoids; None if it avoids none."""
+    if len(certain) == len(carried):
+        return None
+    smaller = prepare_schemas(registry, schemas, certain, plan.mode, plan.prefix)
+    left_out = [f"left out: {problem}" for problem in plan.problems if problem not in smaller.problems]
+    if not left_out:
+        return None
+    return replace(smaller, notes=(*smaller.notes, *left_out))
+
+
+def _mapped_parts(judged: Iterable[JudgedPart]) -> dict[str, tuple[Part, ...]]:
+    """Return by topic which of keys and values are mapped."""
+    parts: dict[str, tuple[Part, ...]] = {}
+    for judgement in judged:
+        if judgement.maps:
+            earlier = parts.get(judgement.topic, ())
+            parts[judgement.topic] = (*earlier, judgement.part)
+    return parts
+
+
+def _carried_guids(carried: Iterable[SchemaVersion], topics: Iterable[TopicState]) -> tuple[str, ...]:
+    """Return the GUIDs of the `carried` schemas that records name by their GUIDs, not by ids."""
+    named: set[int | str] = set()
+    for topic in topics:
+        for used in topic.schemas:
+            named.update(usual_id(text) for text in used.ids)
+    guids = {version.guid for version in carried if version.guid and version.guid in named}
+    return tuple(sorted(guids))
 
 
 def _without_others(part: JudgedPart) -> JudgedPart:
@@ -238,7 +288,7 @@ def _check_mode(asked: str | None, was: str, restore_id: str) -> None:
 
 
 def unreadable_records(archive: Archive, plan: RestorePlan) -> list[str]:
-    """Return in words which schemas of the planned records the restore point lacks, and which are none."""
+    """Return in words which schemas of the planned records the restore point lacks, and which can't be read."""
     schemas = archive.schemas(plan.restore_point)
     if schemas is None:
         return []
@@ -249,12 +299,13 @@ def unreadable_records(archive: Archive, plan: RestorePlan) -> list[str]:
         topics = planned_topics(archive, plan)
         ids, problems = ids_of_records(topics, index)
         problems += uncovered(topics, schemas)
-        for each in sorted(ids, key=str):
+        for schema_id in sorted(ids, key=str):
             try:
-                codec_of(index.schema(each))
+                codec_of(index.schema(schema_id))
             except UndecodableError as error:
-                problems.append(f"records name schema {each}: {error.message}")
+                problems.append(f"records name schema {schema_id}: {error.message}")
     except (ImportError, UsageError) as error:
+        # The libraries of schemas are an extra, and this is a check beside the restore: it goes on without them.
         return [f"the schemas of records were not looked at: {error}"]
     return problems
 
@@ -262,24 +313,32 @@ def unreadable_records(archive: Archive, plan: RestorePlan) -> list[str]:
 def missing_schemas(
     options: RegistryOptions, source: bool, archive: Archive | None, plan: RestorePlan, state: Store
 ) -> list[str]:
-    """Return in words what a registry lacks: that of the `source`, of the restore point's schemas; the target's, of
-    what the restore of the plan registered. Nothing without a registry."""
+    """Return in words what a registry lacks: the `source` registry, of the schemas of the restore point; the target's,
+    of the schemas that the restore of the plan registered. Nothing without a registry."""
     if not options.url:
         return []
     if not source:
         done = schema_map(RestoreJournal(state, plan.restore_id))
         return [] if done is None else lost_since(open_registry(options), done.places)
     schemas = archive.schemas(plan.restore_point) if archive is not None else None
-    due = [] if schemas is None else [(v.subject, v.version, v.id) for v in schemas.versions if v.state != "gone"]
-    return lost_since(open_registry(options, "schema_registry"), due)
+    places: list[tuple[str, int, int]] = []
+    if schemas is not None:
+        for version in schemas.versions:
+            if version.state != "gone":
+                places.append((version.subject, version.version, version.id))
+    return lost_since(open_registry(options, "schema_registry"), places)
 
 
 def planned_topics(archive: Archive, plan: RestorePlan) -> Sequence[TopicState]:
     """Return the restored topics as the newest restore point of the plan that has them knows them."""
-    found: dict[tuple[str, int], TopicState] = {}
-    for number in sorted({plan.restore_point, *(t.as_of for t in plan.topics)} - {0}):
-        found |= archive.manifest(number).incarnations()
-    return [found[t.source, t.incarnation] for t in plan.topics if (t.source, t.incarnation) in found]
+    numbers = {plan.restore_point}
+    numbers.update(topic.as_of for topic in plan.topics)
+    numbers.discard(0)
+    known: dict[tuple[str, int], TopicState] = {}
+    for number in sorted(numbers):
+        known |= archive.manifest(number).incarnations()
+    incarnations = [(topic.source, topic.incarnation) for topic in plan.topics]
+    return [known[incarnation] for incarnation in incarnations if incarnation in known]
 
 
 def rewrite_of(done: SchemaMap | None, store: Store, unmapped: Unmapped | None = None) -> SchemaRewrite | None:
@@ -302,24 +361,28 @@ def _counting(part: JudgedPart) -> JudgedPart:
 
 
 def judged_parts(done: SchemaMap) -> list[JudgedPart]:
-    """Return how the records of a restore are judged. Older versions mapped the parts of topics by their ids alone: a
-    restore that they have begun goes on so."""
+    """Return how the records of a restore are judged."""
     if done.judged or not done.parts:
         return list(done.judged)
-    return [JudgedPart(topic=topic, part=part, how="asked") for topic, parts in done.parts.items() for part in parts]
+    # Older versions mapped the parts of topics by their ids alone: a restore that they have begun goes on so.
+    judged: list[JudgedPart] = []
+    for topic, parts in done.parts.items():
+        judged += [JudgedPart(topic=topic, part=part, how="asked") for part in parts]
+    return judged
 
 
 def checked_schemas(
     plan: RestorePlan, store: Store, state: Store, options: RegistryOptions | None
 ) -> CheckedRewrite | None:
-    """Return what maps the archived records of a restore as it should have done it, by what they decode to; None where
-    it has mapped nothing. `options` are of the target's registry, if it is known: then records must decode to the same
-    by its schemas."""
+    """Return what maps the archived records of a restore as the restore should have done it, by what they decode to;
+    None if the restore has mapped nothing. `options` are of the target's registry, if it is known: then records must
+    decode to the same by its schemas."""
     done = schema_map(RestoreJournal(state, plan.restore_id))
     if done is None or done.mode == "same":
         return None
     judged, archived = done.judged, done.archived
-    if not judged and done.parts:  # an older version mapped by ids alone, also what no serializer wrote
+    if not judged and done.parts:
+        # An older version mapped by ids alone, also data that no serializer wrote: they are judged now.
         from kbackup.kafka.schema_registry import BUILT_IN
 
         archive = open_archive_or_folder(store)
@@ -327,17 +390,24 @@ def checked_schemas(
         schemas = None if archive is None or point is None else archive.schemas(point)
         if archive is not None and point is not None and schemas is not None:
             judge = Judge(schemas, BUILT_IN, SchemaTopics(), sample_of(archive, point))
-            judged, archived = judge.topics(planned_topics(archive, plan)), point.schemas
+            judged = judge.topics(planned_topics(archive, plan))
+            archived = point.schemas
     if archived is None:
         return None
-    target = None if options is None or not options.url else _schemas_of_target(open_registry(options), done)
+    target = None
+    if options is not None and options.url:
+        target = _schemas_of_target(open_registry(options), done)
     new = NewIds(done.ids, done.guids, done.contexts)
     return CheckedRewrite(new, judged, "keep", ArchivedCodecs(store, archived), target=target)
 
 
 def _schemas_of_target(registry: SchemaRegistry, done: SchemaMap) -> Schemas:
     """Return what the target has at the places where a restore registered schemas."""
+
+    def read(place: Place) -> SchemaVersion | None:
+        subject, number = place
+        return registry.version(subject, number)
+
     places = sorted({(subject, number) for subject, number, _ in done.places})
-    found = in_threads(lambda place: registry.version(*place), places)
-    versions = tuple(version for version in found if version is not None)
+    versions = tuple(version for version in in_threads(read, places) if version is not None)
     return Schemas(captured_at="", registry=registry.url, kept="used", versions=versions)

@@ -1,6 +1,6 @@
 """Put the ids of the target's schema registry into records in place of those of the source's, on workers.
 
-A compiled loop maps the ids that decide alone. Only the frames that are left, of other ids, are looked at one by one:
+A compiled loop maps the ids that decide alone. Only the remaining frames, of other ids, are looked at one by one:
 decoding libraries know nothing of blocks.
 """
 
@@ -51,9 +51,9 @@ class NewIds:
         return dict(pairs)
 
 
-# What decodes. Workers are processes that do many tasks: what they have read and compiled once they keep.
+# Decoders. A worker is a process that does many tasks: it keeps the decoders that it has read and compiled.
 
-_KEPT = 8
+_KEPT = 8  # decoders of one process; the oldest one goes
 _decoders: dict[tuple[str, str, Part], ByRegistry] = {}
 _lock = threading.Lock()
 
@@ -70,7 +70,8 @@ class ArchivedCodecs:
         with _lock:
             if key not in _decoders:
                 while len(_decoders) >= _KEPT:
-                    del _decoders[next(iter(_decoders))]
+                    oldest = next(iter(_decoders))
+                    del _decoders[oldest]
                 _decoders[key] = self._open(context, part)
             decoder = _decoders[key]
         return decoder.codec(schema)
@@ -86,7 +87,7 @@ class ArchivedCodecs:
 @dataclass(frozen=True)
 class _TopicRule:
     """What is done with the records of a topic: `rows` are the ids that decide alone, as the compiled loop has them,
-    and `known` all that have a new one."""
+    and `known` are all ids that have a new one."""
 
     parts: Mapping[Part, JudgedPart]
     known: Mapping[Part, SchemaIds]
@@ -118,7 +119,8 @@ class SchemaRewrite:
             if new is None:
                 unmapped.append(self._kept(source, block, frames, is_known=False))
                 continue
-            fits = np.array(self.fits(block, frames, rule.parts[frames.part], new), np.bool_)
+            part = rule.parts[frames.part]
+            fits = np.array(self.fits(block, frames, part, new), np.bool_)
             put_schema(block, frames.select(fits), new)
             if not fits.all():
                 unmapped.append(self._kept(source, block, frames.select(~fits), is_known=True))
@@ -145,15 +147,15 @@ class SchemaRewrite:
         for part in self.judged:
             if part.maps or part.how == "unknown":
                 by_topic.setdefault(part.topic, {})[part.part] = part
-        rules: dict[str, _TopicRule] = {}
-        for topic, parts in by_topic.items():
-            known: dict[Part, SchemaIds] = {}
-            certain: dict[Part, SchemaIds] = {}
-            for name, part in parts.items():
-                known[name] = self.new.of(part.context) if part.maps else {}
-                certain[name] = self.certain(part, known[name])
-            rules[topic] = _TopicRule(parts, known, make_map(certain))
-        return rules
+        return {topic: self._rule(parts) for topic, parts in by_topic.items()}
+
+    def _rule(self, parts: Mapping[Part, JudgedPart]) -> _TopicRule:
+        known: dict[Part, SchemaIds] = {}
+        certain: dict[Part, SchemaIds] = {}
+        for name, part in parts.items():
+            known[name] = self.new.of(part.context) if part.maps else {}
+            certain[name] = self.certain(part, known[name])
+        return _TopicRule(parts, known, make_map(certain))
 
     def _kept(
         self, source: TopicPartition, block: RecordBlock, frames: LeftFrames, *, is_known: bool
@@ -164,9 +166,9 @@ class SchemaRewrite:
         if self.unmapped == "fail":
             place = f"{source.topic}:{source.partition}:{offset}"
             why = "by which it does not decode" if is_known else "which the restore point lacks"
+            named = f"the {frames.part} of {place} names schema {frames.schema}, {why}"
             raise RefusedError(
-                f"the {frames.part} of {place} names schema {frames.schema}, {why}: it has no id in the target's "
-                "registry",
+                f"{named}: it has no id in the target's registry",
                 f"leave the record out with --skip {place}, or {self.hint}",
             )
         return UnmappedRecords(
@@ -180,26 +182,31 @@ class SchemaRewrite:
 
 
 def payloads(block: RecordBlock, frames: LeftFrames) -> Iterable[tuple[bytes, bytes | None]]:
-    """Yield for each frame what follows it, and the key or value if that stands apart from it."""
+    """Yield for each frame the data that follow it, or that stand apart from it, in the key or value: then the frame is
+    in a header."""
     data = np.ascontiguousarray(block.data).data
+    # A frame is a zero byte and an id of 4 bytes, or a byte 1 and a GUID of 16 bytes.
     size_of_frame = 5 if isinstance(frames.schema, int) else 17
-    columns = (column.tolist() for column in (frames.at, frames.sizes, frames.field_at, frames.field_sizes))
-    for at, size, field_at, field_size in zip(*columns, strict=True):
-        rest = data[at + size_of_frame : at + size].tobytes()
-        apart = None if field_at == at else data[field_at : field_at + field_size].tobytes()
-        yield rest, apart
+    starts, sizes = frames.at.tolist(), frames.sizes.tolist()
+    field_starts, field_sizes = frames.field_at.tolist(), frames.field_sizes.tolist()
+    for start, size, field_start, field_size in zip(starts, sizes, field_starts, field_sizes, strict=True):
+        rest = data[start + size_of_frame : start + size].tobytes()
+        if field_start == start:
+            yield rest, None
+        else:
+            yield rest, data[field_start : field_start + field_size].tobytes()
 
 
-# Check records that were mapped.
+# Check the records that were mapped.
 
 
 @dataclass(frozen=True)
 class CheckedRewrite(SchemaRewrite):
-    """Maps archived records as they should have been, to compare them with what was restored: each by what it decodes
-    to, also where the restore looked at its id alone.
+    """Maps archived records as they should have been, to compare them with the restored records: each by what it
+    decodes to, even if the restore looked at its id alone.
 
     `target` are the schemas that the target has, with its own ids; None: it was not asked. A record that decodes
-    otherwise by them stays as it is archived, so that it is found to differ."""
+    to something else by them stays as it is archived, so that the comparison finds a difference."""
 
     target: Schemas | None = None
 
@@ -207,19 +214,21 @@ class CheckedRewrite(SchemaRewrite):
         return {}
 
     def fits(self, block: RecordBlock, frames: LeftFrames, part: JudgedPart, new: int | str) -> list[bool]:
-        # where the judgement was by id alone, data that do not decode at all (they may be encrypted) are no difference
+        # Where the judgement was by id alone, data that do not decode at all (they may be encrypted) are no difference.
         by_id = part.how == "asked" or (part.how == "subject" and frames.schema in part.certain)
         codec = None if self.codecs is None else self.codecs.codec(part.context, part.part, frames.schema)
         if codec is None or isinstance(codec, Undecoded):
             return [by_id] * len(frames.records)
-        theirs = self._target_codec(part.part, new)
-        found: list[bool] = []
+        target_codec = self._target_codec(part.part, new)
+        fits: list[bool] = []
         for rest, apart in payloads(block, frames):
             if not payload_fits(codec, rest, apart):
-                found.append(by_id)
+                fits.append(by_id)
+            elif target_codec is None:
+                fits.append(True)
             else:
-                found.append(theirs is None or _decode_alike(codec, theirs, rest, apart))
-        return found
+                fits.append(_decode_alike(codec, target_codec, rest, apart))
+        return fits
 
     def _target_codec(self, part: Part, new: int | str) -> Codec | None:
         """Return what decodes by a schema of the target; None if that is not known here, or can't be read here."""

@@ -13,7 +13,7 @@ from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.schemas import Place
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.schemas.documents import SchemaMap, begun_plan, schema_map
-from kbackup.jobs.schemas.plan import SchemaPlan, Subjects, locate, numbered, read_subjects, text_digest
+from kbackup.jobs.schemas.plan import PlannedSchema, SchemaPlan, Subjects, locate, numbered, read_subjects, text_digest
 from kbackup.schemas.base import SchemaVersion, SubjectSettings
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class SchemasUndone(Member, frozen=True, kw_only=True):
 
 
 class BegunSchemas(NamedTuple):
-    """The schemas of a restore: what it was about to write, and the map that it noted at its end (None: it did not come
-    to its end)."""
+    """The schemas of a restore: the plan that it was about to write, and the map that it noted at its end (None: it did
+    not come to its end)."""
 
     plan: SchemaPlan
     done: SchemaMap | None
@@ -45,29 +45,26 @@ class BegunSchemas(NamedTuple):
 def undo_schemas(registry: SchemaRegistry, restore_id: str, begun: BegunSchemas, confirm: bool) -> SchemasUndone:
     """Undo what a restore has written to the registry; without `confirm` write nothing."""
     plan, done = begun
+    # Settings go back first: a mode READONLY that the restore set would refuse the deletions.
     settings, left = _put_settings_back(registry, plan, done is None, confirm)
     there = read_subjects(registry, [step.schema for step in plan.steps])
     found = _restored(registry, plan, done, there)
-    ours = {(at.subject, at.version) for at in found.values()}
-    others: dict[str, list[SchemaVersion]] = {}
-    for subject, versions in there.items():
-        before = plan.versions.get(subject, ())
-        others[subject] = [v for n, v in versions.items() if (subject, n) not in ours and n not in before]
+    others = _versions_of_others(plan, found, there)
     if done is None:
         left += _unclear(restore_id, plan, found, others)
-    deleted = dict[str, None]()
+    deleted: dict[str, None] = {}  # in order
     for step in reversed(plan.created):
         at = found.get((step.schema.subject, step.schema.version))
         if at is None:
             continue
         name = f"{at.subject} version {at.version}"
-        was_there = at.version in plan.versions.get(at.subject, ())
-        if name in deleted or (at.state != "active" if step.action == "undelete" else was_there):
+        if name in deleted or _was_there_before(plan, step, at):
             continue
         if not _is_as_made(registry, step.schema, at, found):
             left.append(f"{name} is left: it is not the schema that the restore registered")
             continue
-        if newer := [v.version for v in others[at.subject] if v.version > at.version and v.state == "active"]:
+        newer = [other.version for other in others[at.subject] if other.version > at.version and _is_active(other)]
+        if newer:
             left.append(f"{name} is left: others have registered version {min(newer)} since")
             continue
         try:
@@ -86,22 +83,51 @@ def undo_schemas(registry: SchemaRegistry, restore_id: str, begun: BegunSchemas,
     )
 
 
+def _versions_of_others(
+    plan: SchemaPlan, found: Mapping[Place, SchemaVersion], there: Subjects
+) -> dict[str, list[SchemaVersion]]:
+    """Return by subject the versions that came since the plan was made, and are none of the restore's."""
+    ours = {(at.subject, at.version) for at in found.values()}
+    others: dict[str, list[SchemaVersion]] = {}
+    for subject, versions in there.items():
+        before = plan.versions.get(subject, ())
+        others[subject] = []
+        for number, version in versions.items():
+            if (subject, number) not in ours and number not in before:
+                others[subject].append(version)
+    return others
+
+
+def _was_there_before(plan: SchemaPlan, step: PlannedSchema, at: SchemaVersion) -> bool:
+    """Return whether a version is as it was before the restore, so that nothing is to be undone."""
+    if step.action == "undelete":
+        return at.state != "active"
+    return at.version in plan.versions.get(at.subject, ())
+
+
+def _is_active(version: SchemaVersion) -> bool:
+    return version.state == "active"
+
+
 def _unclear(
     restore_id: str,
     plan: SchemaPlan,
     found: Mapping[Place, SchemaVersion],
     others: Mapping[str, Sequence[SchemaVersion]],
 ) -> list[str]:
-    """Return what may be of a restore that has not ended, but differs from its plan."""
-    lost = [step.schema for step in plan.created if (step.schema.subject, step.schema.version) not in found]
-    texts = {(v.subject, text_digest(v)) for v in lost}
+    """Return in words the versions that may be of a restore that has not ended, but differ from its plan."""
+    lost_texts: set[tuple[str, str]] = set()
+    for step in plan.created:
+        version = step.schema
+        if (version.subject, version.version) not in found:
+            lost_texts.add((version.subject, text_digest(version)))
     unclear: list[str] = []
     for versions in others.values():
-        for v in versions:
-            if (v.subject, text_digest(v)) in texts:
+        for version in versions:
+            if (version.subject, text_digest(version)) in lost_texts:
                 unclear.append(
-                    f"{v.subject} version {v.version} is left: it may be of this restore, with metadata or rules of "
-                    f"the registry's own; end the restore with --restore-id {restore_id}, then undo it"
+                    f"{version.subject} version {version.version} is left: it may be of this restore, with metadata or "
+                    f"rules of the registry's own; end the restore with --restore-id {restore_id}, then undo it"
                 )
     return unclear
 
@@ -109,17 +135,17 @@ def _unclear(
 def _is_as_made(
     registry: SchemaRegistry, planned: SchemaVersion, at: SchemaVersion, found: Mapping[Place, SchemaVersion]
 ) -> bool:
-    """Return whether the registry has at a place the schema that was planned there. It may tell a text in a form of its
-    own: then it is asked where it has the planned one."""
+    """Return whether the registry has at a place the schema that was planned there."""
     if text_digest(planned) == text_digest(at):
         return True
+    # The registry may tell a text in a form of its own: then it is asked where it has the planned one.
     asked = numbered(planned, found)
     known = registry.lookup(asked) if asked is not None else None
     return known is not None and known.version == at.version
 
 
 def _delete(registry: SchemaRegistry, at: SchemaVersion, permanent: bool) -> None:
-    """Delete a version; `permanent` also where it is deleted already, which comes first."""
+    """Delete a version softly; if `permanent`, for good, which registries do only after a soft deletion."""
     if at.state == "active":
         registry.delete(at.subject, at.version)
     if permanent:
@@ -129,49 +155,64 @@ def _delete(registry: SchemaRegistry, at: SchemaVersion, permanent: bool) -> Non
 def _restored(
     registry: SchemaRegistry, plan: SchemaPlan, done: SchemaMap | None, there: Subjects
 ) -> dict[Place, SchemaVersion]:
-    """Return what the target has of a restore. If that did not end, it is found by its content, or in `same` also by
-    its ids: the registry may have added something to it."""
+    """Return what the target has of a restore, by its place in the plan. The versions of a restore that did not end are
+    found by their content, or in `same` also by their ids: the registry may have added something to them."""
+    found: dict[Place, SchemaVersion] = {}
     if done is not None:
-        found, ids = {}, [(s.subject, s.version, s.target_version, s.id) for s in done.schemas]
-    else:
-        wanted = [step.schema for step in plan.steps]
-        found = locate(registry, wanted, "map", there)
-        ids = [(v.subject, v.version, v.version, v.id) for v in wanted] if plan.mode == "same" else []
-    for subject, version, number, schema_id in ids:
-        at = there[subject].get(number)
-        if at is not None and at.id == schema_id:
-            found[subject, version] = at
+        for restored in done.schemas:
+            at = there[restored.subject].get(restored.target_version)
+            if at is not None and at.id == restored.id:
+                found[restored.subject, restored.version] = at
+        return found
+    planned = [step.schema for step in plan.steps]
+    found = locate(registry, planned, "map", there)
+    if plan.mode == "same":
+        for version in planned:
+            at = there[version.subject].get(version.version)
+            if at is not None and at.id == version.id:
+                found[version.subject, version.version] = at
     return found
 
 
 def _put_settings_back(
     registry: SchemaRegistry, plan: SchemaPlan, is_open: bool, confirm: bool
 ) -> tuple[list[str], list[str]]:
-    """Put back what is still as the restore set it; return the subjects, and what is not put back. `is_open`: the
-    restore did not end, so what it sets for a while may be there. Without `confirm` nothing is written."""
-    after = {s.subject: s for s in plan.after}
-    touched = {"", *after, *(step.schema.subject for step in plan.created)}
-    settings, left = list[str](), list[str]()
-    for before in (s for s in reversed(plan.before) if s.subject in touched):
-        at, ours, name = registry.settings(before.subject), after.get(before.subject, before), before.subject or "all"
-        is_unchecked = is_open and before.subject in unchecked_subjects(plan) and at.config == UNCHECKED
-        is_importing = is_open and plan.mode == "same" and at.mode == "IMPORT"
-        config = before.config if at.config == ours.config or is_unchecked else at.config
-        mode = before.mode if at.mode == ours.mode or is_importing else at.mode
-        wanted = replace(before, config=config, mode=mode)
-        if wanted != at:
+    """Put back the settings that are still as the restore set them; return the subjects whose settings were put back,
+    and in words the settings that were not. `is_open`: the restore did not end, so settings that it makes for a while
+    may be there. Without `confirm` nothing is written."""
+    after = {settings.subject: settings for settings in plan.after}
+    touched = {"", *after}
+    touched.update(step.schema.subject for step in plan.created)
+    put_back: list[str] = []
+    left: list[str] = []
+    for before in reversed(plan.before):
+        if before.subject not in touched:
+            continue
+        name = before.subject or "all"
+        is_planned = before.subject in after
+        ours = after.get(before.subject, before)
+        now = registry.settings(before.subject)
+        is_unchecked = is_open and before.subject in unchecked_subjects(plan) and now.config == UNCHECKED
+        is_importing = is_open and plan.mode == "same" and now.mode == "IMPORT"
+        wanted = now
+        if now.config == ours.config or is_unchecked:
+            wanted = replace(wanted, config=before.config)
+        if now.mode == ours.mode or is_importing:
+            wanted = replace(wanted, mode=before.mode)
+        if wanted != now:
             if confirm:
-                set_settings(registry, wanted, at)
-            settings += [name] if before.subject in after or at.mode == "IMPORT" else []
-        if wanted != before and before.subject in after:
+                set_settings(registry, wanted, now)
+            if is_planned or now.mode == "IMPORT":
+                put_back.append(name)
+        if wanted != before and is_planned:
             left.append(f"the settings of {name} are left: others have changed them")
-    return settings, left
+    return put_back, left
 
 
 @dataclass(frozen=True)
 class SchemasUndo:
-    """Deletes what a restore created in the registry and is still as it was made, the newest first, and puts settings
-    back (an `UndoSteps`)."""
+    """Deletes the versions that a restore created in the registry and that are still as it made them, the newest first,
+    and puts settings back (an `UndoSteps`)."""
 
     registry: SchemaRegistry
     journal: RestoreJournal
@@ -199,14 +240,17 @@ class SchemasUndo:
         return undo_schemas(self.registry, self.journal.restore_id, planned, confirm=True)
 
 
-# What the restore sets in the registry while it writes.
+# Settings that a restore makes in the registry while it writes.
 
 UNCHECKED = {"compatibilityLevel": "NONE"}
 
 
 def unchecked_subjects(plan: SchemaPlan) -> set[str]:
     """Return the new subjects, which are not checked for compatibility while `map` writes them."""
-    return {step.schema.subject for step in plan.created} - plan.versions.keys() if plan.mode == "map" else set()
+    if plan.mode != "map":
+        return set()
+    created = {step.schema.subject for step in plan.created}
+    return created - plan.versions.keys()
 
 
 def set_settings(registry: SchemaRegistry, wanted: SubjectSettings, now: SubjectSettings) -> None:
