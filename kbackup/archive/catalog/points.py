@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import asdict
@@ -26,7 +25,10 @@ def manifest_key(manifest: Manifest) -> str:
 
 def point_row(manifest: Manifest, key: str) -> PointRow:
     """Return the row in the catalog of the restore point whose manifest is at `key`."""
-    keys = [key, *(ref.key for ref in manifest.documents)]
+    keys = [key]
+    keys += [ref.key for ref in manifest.documents]
+    # Two captures of a manifest may have the same document. It stands once, in the order in which it is first named.
+    documents = tuple(dict.fromkeys(keys))
     return PointRow(
         **asdict(manifest.totals),
         number=manifest.number,
@@ -39,7 +41,7 @@ def point_row(manifest: Manifest, key: str) -> PointRow:
         losses=len(manifest.losses),
         warnings=len(manifest.warnings),
         manifest=manifest.checksum,
-        documents=tuple(dict.fromkeys(keys)),
+        documents=documents,
     )
 
 
@@ -47,7 +49,11 @@ def loss_rows(manifest: Manifest) -> list[LossRow]:
     """Return the rows in the catalog of the losses that a restore point found. A loss is of the incarnation that the
     restore point has; a topic that it lacks was never made anew, as far as the archive knows."""
     incarnations = {topic.name: topic.incarnation for topic in manifest.topics}
-    return [LossRow(manifest.number, incarnations.get(loss.topic, 1), loss) for loss in manifest.losses]
+    rows: list[LossRow] = []
+    for loss in manifest.losses:
+        incarnation = incarnations.get(loss.topic, 1)
+        rows.append(LossRow(manifest.number, incarnation, loss))
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,9 @@ class PointOverview:
 
 
 def point_overview(row: PointRow, state: State, damaged: int = 0) -> PointOverview:
-    """Return what readers are shown of a restore point that is in the catalog `state`."""
+    """Return what readers are shown of a restore point that is in the catalog `state`. `damaged` is how many of its
+    segments are lost."""
+    labels = [name for name, number in state.labels.items() if number == row.number]
     return PointOverview(
         number=row.number,
         origin=row.origin,
@@ -91,18 +99,18 @@ def point_overview(row: PointRow, state: State, damaged: int = 0) -> PointOvervi
         warnings=row.warnings,
         damaged=damaged,
         pinned=row.number in state.pins,
-        labels=tuple(sorted(_labels_of(row.number, state.labels))),
+        labels=tuple(sorted(labels)),
     )
-
-
-def _labels_of(number: int, labels: Mapping[str, int]) -> list[str]:
-    return [name for name, labelled in labels.items() if labelled == number]
 
 
 def list_points(state: State) -> list[PointOverview]:
     """Return every restore point, oldest first."""
-    damage = damaged_segments(state)
-    return [point_overview(row, state, damage.get(row.number, 0)) for row in state.restore_points]
+    damaged_by_point = damaged_segments(state)
+    points: list[PointOverview] = []
+    for row in state.restore_points:
+        damaged = damaged_by_point.get(row.number, 0)
+        points.append(point_overview(row, state, damaged))
+    return points
 
 
 def damaged_segments(state: State) -> dict[int, int]:
@@ -112,8 +120,10 @@ def damaged_segments(state: State) -> dict[int, int]:
     last = state.last_points()
     counts: dict[int, int] = defaultdict(int)
     for row in state.damage:
-        # a segment is in all restore points from the one that added it to the last one of its incarnation
+        # A segment is in all restore points from the one that added it to the last one of its incarnation.
         end = last.get(row.incarnation_key, 0)
-        for number in numbers[bisect_left(numbers, row.point) : bisect_left(numbers, end + 1)]:
+        first_index = bisect_left(numbers, row.point)
+        end_index = bisect_left(numbers, end + 1)
+        for number in numbers[first_index:end_index]:
             counts[number] += 1
     return dict(counts)

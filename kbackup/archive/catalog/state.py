@@ -24,8 +24,8 @@ from kbackup.types import Incarnation, IncarnationPartition, Int64Array
 
 class PointRow(NamedTuple):
     """One row per restore point. `segments`, `records` and bytes count what it added; `losses` and `warnings` are
-    counts. `manifest` is the checksum of its manifest; `documents` are the keys of the documents that it needs, that
-    one first.
+    counts. `manifest` is the checksum of its manifest; `documents` are the keys of the documents that it needs, the
+    manifest's first.
     """
 
     number: int
@@ -99,7 +99,9 @@ class LossRow:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Partition, offsets and kind, to compare losses by: a copy finds the same damage at another restore point."""
+        """Partition, offsets and kind, to compare losses by.
+
+        The restore point is left out: a copy may find the same damage at another one. So is the message."""
         return *self.segment_key, self.loss.end, self.loss.kind
 
     @classmethod
@@ -173,6 +175,7 @@ SCHEMAS = {
     "history": schema_of(HistoryRow),
 }
 """The tables of a catalog. `history` is of catalogs that were swept."""
+_NO_ROWS = {name: Rows(schema) for name, schema in SCHEMAS.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,13 +195,13 @@ class State:
     origin: Origin | None = None
     pins: Mapping[int, str] = field(default_factory=dict)
     labels: Mapping[str, int] = field(default_factory=dict)
-    points: Rows = field(default_factory=lambda: Rows(SCHEMAS["points"]))
-    incarnations: Rows = field(default_factory=lambda: Rows(SCHEMAS["incarnations"]))
-    segments: Rows = field(default_factory=lambda: Rows(SCHEMAS["segments"]))
-    losses: Rows = field(default_factory=lambda: Rows(SCHEMAS["losses"]))
-    past: Rows = field(default_factory=lambda: Rows(SCHEMAS["past"]))
-    log_starts: Rows = field(default_factory=lambda: Rows(SCHEMAS["log_starts"]))
-    history: Rows = field(default_factory=lambda: Rows(SCHEMAS["history"]))
+    points: Rows = _NO_ROWS["points"]
+    incarnations: Rows = _NO_ROWS["incarnations"]
+    segments: Rows = _NO_ROWS["segments"]
+    losses: Rows = _NO_ROWS["losses"]
+    past: Rows = _NO_ROWS["past"]
+    log_starts: Rows = _NO_ROWS["log_starts"]
+    history: Rows = _NO_ROWS["history"]
 
     def tables(self) -> dict[str, Rows]:
         """Return the tables by name."""
@@ -207,25 +210,37 @@ class State:
     @cached_property
     def restore_points(self) -> tuple[PointRow, ...]:
         """Every restore point, in order of its number."""
-        return tuple(sorted(_points(self.points.read())))
+        points = _points(self.points.read())
+        return tuple(sorted(points))
 
     @cached_property
     def numbers(self) -> Int64Array:
         """int64[points]: the numbers of all restore points, rising."""
-        return np.sort(integers(self.points.read(["number"]), "number"))
+        table = self.points.read(["number"])
+        return np.sort(integers(table, "number"))
 
     @cached_property
     def lives(self) -> Mapping[Incarnation, IncarnationRow]:
-        return {(row[0], row[1]): IncarnationRow(*row) for row in self.incarnations.rows(*IncarnationRow._fields)}
+        """Every incarnation, reserved and retired ones included."""
+        lives: dict[Incarnation, IncarnationRow] = {}
+        for row in self.incarnations.rows(*IncarnationRow._fields):
+            life = IncarnationRow(*row)
+            lives[life.topic, life.incarnation] = life
+        return lives
 
     @cached_property
     def highest(self) -> Mapping[str, int]:
-        """Return, by topic, the highest incarnation number that was ever given."""
+        """The highest incarnation number that was ever given, by topic."""
         return highest_incarnations(self.lives)
 
     @cached_property
     def starts(self) -> Mapping[IncarnationPartition, LogStart]:
-        return {row[:3]: LogStart(*row) for row in self.log_starts.rows(*LogStart._fields)}
+        """The log start of each partition whose oldest records expired."""
+        starts: dict[IncarnationPartition, LogStart] = {}
+        for row in self.log_starts.rows(*LogStart._fields):
+            start = LogStart(*row)
+            starts[start.topic, start.incarnation, start.partition] = start
+        return starts
 
     @cached_property
     def lost(self) -> tuple[LossRow, ...]:
@@ -243,40 +258,55 @@ class State:
 
     @cached_property
     def past_manifests(self) -> Mapping[int, str]:
-        """Return, by number, the manifest's checksum of every restore point that was let go."""
+        """The manifest's checksum of every restore point that expired, by number."""
         return dict(self.past.rows("number", "manifest"))
 
     @cached_property
     def lineage(self) -> frozenset[tuple[int, str]]:
         """Number and checksum of every manifest that is or was of a restore point. A number has several where a repair
         made its manifest anew."""
-        points = ((point.number, point.manifest) for point in self.restore_points)
-        return frozenset([*self.past.rows("number", "manifest"), *points])
+        manifests = set(self.past.rows("number", "manifest"))
+        manifests.update((point.number, point.manifest) for point in self.restore_points)
+        return frozenset(manifests)
 
     @property
     def expired(self) -> int:
-        """The number of restore points that were let go."""
-        return len(self.past_manifests.keys() - set(self.numbers.tolist()))
+        """How many restore points expired."""
+        listed = set(self.numbers.tolist())
+        # A repair that makes a manifest anew notes the former manifest in `past`, while the restore point stays.
+        return len(self.past_manifests.keys() - listed)
 
     @cached_property
     def newest(self) -> PointRow | None:
-        """The newest restore point. No other row becomes a Python value: a commit asks for it."""
-        return self._numbered(int(self.numbers[-1])) if len(self.points) else None
+        """The newest restore point.
+
+        Each commit asks for it. No other row becomes a Python value, of which an archive may have ten thousand.
+        """
+        if not len(self.points):
+            return None
+        return self._point_at(self.numbers[-1])
 
     @property
     def oldest(self) -> PointRow | None:
-        return self._numbered(int(self.numbers[0])) if len(self.points) else None
+        """The oldest restore point."""
+        if not len(self.points):
+            return None
+        return self._point_at(self.numbers[0])
 
-    def _numbered(self, number: int) -> PointRow:
-        """One row, which exists."""
+    def _point_at(self, number: np.int64) -> PointRow:
+        """Return the row of restore point `number`, which exists."""
         table = self.points.read()
-        at = np.flatnonzero(integers(table, "number") == number)
-        return next(_points(table.slice(int(at[0]), 1)))
+        (places,) = np.nonzero(integers(table, "number") == number)
+        row = table.slice(int(places[0]), 1)
+        return next(_points(row))
 
     def point(self, number: int) -> PointRow | None:
-        at = bisect_left(self.restore_points, (number,))
-        found = self.restore_points[at] if at < len(self.restore_points) else None
-        return found if found is not None and found.number == number else None
+        """Return the row of restore point `number`; None if the archive doesn't have it."""
+        points = self.restore_points
+        place = bisect_left(points, (number,))
+        if place == len(points) or points[place].number != number:
+            return None
+        return points[place]
 
     def last_points(self) -> dict[Incarnation, int]:
         """Return the last restore point of each incarnation that a restore point has."""
@@ -285,20 +315,25 @@ class State:
         for key, life in self.lives.items():
             if life.first is None:
                 continue
-            at = len(numbers) if life.last is None else bisect_left(numbers, life.last + 1)
-            if at and numbers[at - 1] >= life.first:
-                points[key] = numbers[at - 1]
+            # `life.last` may have expired: then an earlier restore point is the last one, or none is.
+            end = len(numbers) if life.last is None else bisect_left(numbers, life.last + 1)
+            if end > 0 and numbers[end - 1] >= life.first:
+                points[key] = numbers[end - 1]
         return points
 
 
 def _points(table: pa.Table) -> Iterator[PointRow]:
+    """Yield the rows of a table of restore points."""
     columns: list[list[Any]] = [column.to_pylist() for column in table.select(PointRow._fields).columns]
+    # Lists of keys become tuples: a row is compared, and hashed, as a value.
     columns[-1] = [tuple(keys) for keys in columns[-1]]
-    return map(PointRow._make, zip(*columns, strict=True))
+    rows = zip(*columns, strict=True)
+    return map(PointRow._make, rows)
 
 
 def highest_incarnations(incarnations: Iterable[Incarnation]) -> dict[str, int]:
     """Return the highest incarnation of each topic."""
+    # In rising order, so that a topic's highest number is the last that the dictionary takes.
     return dict(sorted(incarnations))
 
 
@@ -309,9 +344,9 @@ def highest_incarnations(incarnations: Iterable[Incarnation]) -> dict[str, int]:
 class RetentionHold:
     """Records that somebody still has to read: `name` has read restore points up to `restore_point`.
 
-    `positions` maps a topic to an incarnation and the next offsets to read of its partitions. Earlier incarnations are
-    read, later ones are not. Topics that are not in it are not read at all, so that only restore points later than
-    `restore_point` hold them."""
+    `positions` maps a topic to an incarnation and the next offsets to read of its partitions. All records of earlier
+    incarnations have been read, none of later ones. Topics that `positions` lacks are not read at all: of those, only
+    records stay that restore points later than `restore_point` added."""
 
     name: str
     restore_point: int
@@ -324,20 +359,27 @@ class RetentionHold:
             return True
         if topic not in self.positions:
             return False
-        reading, following = self.positions[topic]
-        if incarnation != reading:
-            return incarnation > reading
-        return last >= (following[partition] if partition < len(following) else 0)
+        current, positions = self.positions[topic]
+        if incarnation != current:
+            return incarnation > current
+        # The topic may have got partitions since: of those nothing has been read.
+        position = positions[partition] if partition < len(positions) else 0
+        return last >= position
 
 
 def held_points(state: State, holds: Sequence[RetentionHold]) -> dict[int, list[str]]:
     """Return the restore points that must stay, each with the names of its holds. A hold on an incarnation that has
     ended is on the last restore point that has it."""
+    if not holds:
+        return {}
     last_points = state.last_points()
     names_by_point: dict[int, list[str]] = {}
-    for row in state.segments.rows("topic", "incarnation", "partition", "last", "point") if holds else ():
-        number = last_points.get((row[0], row[1]), 0)
+    columns = state.segments.rows("topic", "incarnation", "partition", "last", "point")
+    for topic, incarnation, partition, last, point in columns:
+        number = last_points.get((topic, incarnation), 0)
         for hold in holds:
-            if hold.name not in names_by_point.get(number, ()) and hold.holds(*row):
+            # Most segments are of a restore point whose holds are known: that look-up is the cheaper one.
+            is_known = hold.name in names_by_point.get(number, ())
+            if not is_known and hold.holds(topic, incarnation, partition, last, point):
                 names_by_point.setdefault(number, []).append(hold.name)
     return names_by_point

@@ -27,11 +27,15 @@ from kbackup.util.system import in_threads
 SEGMENTS = SCHEMA.append(pa.field("point", pa.int64(), nullable=False))
 """One row per segment; `point` is the restore point that added it."""
 
+# `_SMALL`: a table with no more rows stays one chunk. `_MIDDLE`: the second chunk may have as many rows, however small
+# the table is, and a chunk with no more rows is decoded whole.
 _SMALL, _MIDDLE = 64, 4096
+# How many times larger a chunk may grow than the chunk after it.
 _RATIO = 16
 
 
 def encode(table: pa.Table) -> bytes:
+    """Return a table as a Parquet file."""
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd")
     return sink.getvalue()
@@ -57,17 +61,24 @@ class Chunk:
         differs from its checksum in the catalog."""
         if self.rows > _MIDDLE and not isinstance(self.source, pa.Table):
             return self._decoded(columns, topics)
-        table = self._table if columns is None else self._table.select(list(columns))
-        return table if topics is None else of_topics(table, topics)
+        table = self._table
+        if columns is not None:
+            table = table.select(list(columns))
+        if topics is not None:
+            table = of_topics(table, topics)
+        return table
 
     @cached_property
     def _table(self) -> pa.Table:
-        """The whole table, which a small one is kept as: most of the time for a part of it is spent for each file."""
-        return self.source if isinstance(self.source, pa.Table) else self._decoded(None, None)
+        """All rows. Of a small file they are kept: to decode one column takes nearly as long as to decode them all."""
+        if isinstance(self.source, pa.Table):
+            return self.source
+        return self._decoded(None, None)
 
     def _decoded(self, columns: Sequence[str] | None, topics: Collection[str] | None) -> pa.Table:
         name = self.ref.key if self.ref is not None else ""
         table = decode_table(self.data, name, self.schema, columns, self.rows, topics)
+        # How many rows the topics have, the catalog does not say.
         if topics is None and len(table) != self.rows:
             raise CorruptError(f"file {name} has {len(table)} rows, its catalog says {self.rows}", REPAIR)
         return table
@@ -91,42 +102,68 @@ class Rows:
         return sum(chunk.rows for chunk in self.chunks)
 
     def read(self, columns: Sequence[str] | None = None, topics: Collection[str] | None = None) -> pa.Table:
+        """Return the rows as one table, or some columns, or those of `topics` alone."""
         names = self.schema.names if columns is None else list(columns)
         schema = pa.schema([self.schema.field(name) for name in names])
-        empty = pa.Table.from_batches([], schema)  # `empty_table` would load pandas
-        return pa.concat_tables([empty, *(chunk.read(names, topics) for chunk in self.chunks)])
+        # Without chunks the table still has its columns. `schema.empty_table` would load pandas.
+        tables = [pa.Table.from_batches([], schema)]
+        for chunk in self.chunks:
+            tables.append(chunk.read(names, topics))
+        return pa.concat_tables(tables)
 
     def above(self, column: str, limit: int) -> Rows:
         """Return the chunks that have rows in which a column of integers is above `limit`."""
-        return Rows(self.schema, tuple(chunk for chunk in self.chunks if chunk.greatest(column) > limit))
+        chunks = [chunk for chunk in self.chunks if chunk.greatest(column) > limit]
+        return Rows(self.schema, tuple(chunks))
 
     def columns(self, *names: str) -> list[list[Any]]:
-        """Columns as Python values."""
-        table = self.read(names or None)
-        return [[value for chunk in column.chunks for value in values_of(chunk)] for column in table.columns]
+        """Return some columns, or all, as lists of Python values."""
+        columns: list[list[Any]] = []
+        for column in self.read(names or None).columns:
+            values: list[Any] = []
+            for chunk in column.chunks:
+                values += values_of(chunk)
+            columns.append(values)
+        return columns
 
     def rows(self, *names: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of some columns as Python values, of which few are there at a time."""
-        for batch in self.read(names or None).to_batches(_MIDDLE):
-            yield from zip(*map(values_of, batch.columns), strict=True)
+        """Yield the rows of some columns, or of all, as tuples of Python values. The tuples of one batch are there at a
+        time."""
+        table = self.read(names or None)
+        for batch in table.to_batches(_MIDDLE):
+            columns = map(values_of, batch.columns)
+            yield from zip(*columns, strict=True)
 
     def dicts(self) -> list[dict[str, Any]]:
         """Return the rows as Python values: for tables that are small, or wanted whole."""
         return self.read().to_pylist()
 
     def append(self, rows: pa.Table | Sequence[dict[str, Any]] | Sequence[NamedTuple]) -> Rows:
-        table = rows
-        if not isinstance(table, pa.Table):
-            dicts = [row if isinstance(row, dict) else row._asdict() for row in table]
-            table = pa.Table.from_pylist(dicts, schema=self.schema)
+        """Return these rows and, as its last chunk, more `rows`, with the chunks merged that became too many or too
+        large."""
+        table = self._table_of(rows)
         if not len(table):
             return self
         total = len(self) + len(table)
+        # The most rows of the first, the second and the third chunk. Most commits write the third chunk alone, a 256th
+        # of the rows; the second is written anew when the third is full.
         limits = (total, max(_MIDDLE, total // _RATIO), max(_SMALL, total // _RATIO**2))
-        chunks, joined = [*self.chunks], [table]
-        while chunks and (total <= _SMALL or len(chunks) == len(limits) or sum(map(len, joined)) > limits[len(chunks)]):
-            joined.insert(0, chunks.pop().read())
-        return Rows(self.schema, (*chunks, self._chunk(pa.concat_tables(joined))))
+        chunks = list(self.chunks)
+        merged = [table]
+        while chunks:
+            has_room = len(chunks) < len(limits) and sum(map(len, merged)) <= limits[len(chunks)]
+            if has_room and total > _SMALL:
+                break
+            merged.insert(0, chunks.pop().read())
+        last = pa.concat_tables(merged)
+        chunks.append(self._chunk(last))
+        return Rows(self.schema, tuple(chunks))
+
+    def _table_of(self, rows: pa.Table | Sequence[dict[str, Any]] | Sequence[NamedTuple]) -> pa.Table:
+        if isinstance(rows, pa.Table):
+            return rows
+        dicts = [row if isinstance(row, dict) else row._asdict() for row in rows]
+        return pa.Table.from_pylist(dicts, schema=self.schema)
 
     def replace(self, rows: pa.Table | Sequence[dict[str, Any]] | Sequence[NamedTuple]) -> Rows:
         """Return all rows anew, as one chunk."""
@@ -135,16 +172,19 @@ class Rows:
     def where(self, keep: Callable[..., bool], *names: str) -> Rows:
         """Return the rows for which `keep` of their columns `names` is true. Chunks that lose no row stay as they
         are."""
-        every = np.fromiter((keep(*row) for row in self.rows(*names)), np.bool_)
+        answers = (keep(*row) for row in self.rows(*names))
+        is_kept = np.fromiter(answers, np.bool_)
         chunks: list[Chunk] = []
-        at = 0
+        begin = 0
         for chunk in self.chunks:
-            kept = every[at : at + chunk.rows]
-            at += chunk.rows
-            if kept.all():
+            is_kept_here = is_kept[begin : begin + chunk.rows]
+            begin += chunk.rows
+            if is_kept_here.all():
+                # A new chunk would be a new file: the commit keeps the file that there is.
                 chunks.append(chunk)
-            elif kept.any():
-                chunks.append(self._chunk(rows_where(chunk.read(), kept)))
+            elif is_kept_here.any():
+                remaining = rows_where(chunk.read(), is_kept_here)
+                chunks.append(self._chunk(remaining))
         return Rows(self.schema, tuple(chunks))
 
     def without(self, column: str, values: Collection[object]) -> Rows:
@@ -169,23 +209,47 @@ def read_ref(store: Store, ref: TableRef, owner: str = "its catalog", hint: str 
 
 def open_rows(store: Store, schema: pa.Schema, refs: Sequence[TableRef], known: Rows | None = None) -> Rows:
     """Return rows that are read from `store` when they are first needed; chunks of `known` rows are taken over."""
-    there = {chunk.ref: chunk for chunk in known.chunks} if known is not None else {}
-    chunks = (there.get(ref) or Chunk(schema, ref.rows, partial(read_ref, store, ref), ref) for ref in refs)
+    known_chunks: dict[TableRef | None, Chunk] = {}
+    if known is not None:
+        known_chunks = {chunk.ref: chunk for chunk in known.chunks}
+    chunks: list[Chunk] = []
+    for ref in refs:
+        chunk = known_chunks.get(ref)
+        if chunk is None:
+            chunk = Chunk(schema, ref.rows, partial(read_ref, store, ref), ref)
+        chunks.append(chunk)
     return Rows(schema, tuple(chunks))
 
 
 def fetch(*tables: Rows) -> None:
     """Read the files of tables side by side; otherwise each is read when its rows are first needed."""
-    in_threads(lambda chunk: chunk.data, [chunk for rows in tables for chunk in rows.chunks])
+
+    def read(chunk: Chunk) -> bytes:
+        return chunk.data
+
+    chunks: list[Chunk] = []
+    for rows in tables:
+        chunks += rows.chunks
+    in_threads(read, chunks)
 
 
 def write_rows(store: Store, rows: Rows, names: Iterator[str]) -> tuple[Rows, tuple[TableRef, ...]]:
     """Create a file for each chunk that has none, under the next name. Returns the rows with their references."""
-    chunks = [*rows.chunks]
-    for at, chunk in enumerate(chunks):
-        if chunk.ref is None:
-            data = encode(chunk.read())
-            ref = TableRef(key=next(names), size=len(data), sha256=hashlib.sha256(data).hexdigest(), rows=chunk.rows)
-            store.put_new(ref.key, data)
-            chunks[at] = Chunk(chunk.schema, chunk.rows, chunk.source, ref)
-    return Rows(rows.schema, tuple(chunks)), tuple(chunk.ref for chunk in chunks if chunk.ref is not None)
+    chunks: list[Chunk] = []
+    refs: list[TableRef] = []
+    for chunk in rows.chunks:
+        written = chunk
+        ref = chunk.ref
+        if ref is None:
+            table = chunk.read()
+            ref = _write_table(store, table, next(names))
+            written = Chunk(chunk.schema, chunk.rows, chunk.source, ref)
+        chunks.append(written)
+        refs.append(ref)
+    return Rows(rows.schema, tuple(chunks)), tuple(refs)
+
+
+def _write_table(store: Store, table: pa.Table, key: str) -> TableRef:
+    data = encode(table)
+    store.put_new(key, data)
+    return TableRef(key=key, size=len(data), sha256=hashlib.sha256(data).hexdigest(), rows=len(table))
