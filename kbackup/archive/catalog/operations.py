@@ -1,14 +1,13 @@
 """Operations of writers on the state: begin and end a run, add a restore point, pin, label. Pure.
 
-Each returns the next state, the same one where nothing changes, or raises: `LeaseLostError` for a run that a later one
-closed, `RefusedError` and `UsageError` for what the state does not permit.
+Each returns the next state, or the same object if nothing changes: then nothing is committed. `LeaseLostError` means
+that a later run closed this one, `RefusedError` and `UsageError` that the state does not permit the operation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -17,6 +16,7 @@ from kbackup.archive.catalog.documents import OpenRun
 from kbackup.archive.catalog.labels import check_label
 from kbackup.archive.catalog.points import loss_rows, manifest_key, point_row
 from kbackup.archive.catalog.state import IncarnationRow, State, highest_incarnations
+from kbackup.archive.catalog.tables import Rows
 from kbackup.archive.models import Manifest
 from kbackup.errors import LeaseLostError, RefusedError, UsageError
 from kbackup.types import Incarnation
@@ -24,10 +24,13 @@ from kbackup.types import Incarnation
 
 def begin_run(state: State, run: OpenRun) -> State:
     """Open `run` and close every other: the fence."""
-    return replace(state, open_run=run, isolation_levels=state.isolation_levels | {run.isolation_level})
+    # The level is noted before the first segment is written: an interrupted run leaves segments, too.
+    levels = state.isolation_levels | {run.isolation_level}
+    return replace(state, open_run=run, isolation_levels=levels)
 
 
 def end_run(state: State, run: str) -> State:
+    """Close `run`, which must be the open one."""
     check_open(state, run)
     return replace(state, open_run=None)
 
@@ -46,9 +49,11 @@ def next_incarnation(state: State, topic: str, topic_id: str) -> int:
     id, or a new one."""
     highest = state.highest.get(topic, 0)
     life = state.lives.get((topic, highest))
-    if life is None or life.first is not None or life.retired or not topic_id or life.topic_id != topic_id:
+    if life is None or not life.is_reserved:
         return highest + 1
-    return highest
+    # An empty id is unknown: it may be of a topic that was made anew since.
+    is_same_topic = topic_id != "" and life.topic_id == topic_id
+    return highest if is_same_topic else highest + 1
 
 
 def reserve_incarnations(state: State, run: str, incarnations: Mapping[Incarnation, str]) -> State:
@@ -57,31 +62,44 @@ def reserve_incarnations(state: State, run: str, incarnations: Mapping[Incarnati
     check_open(state, run)
     new = {key: topic_id for key, topic_id in incarnations.items() if key not in state.lives}
     for topic, incarnation in new:
-        if incarnation != state.highest.get(topic, 0) + 1:
+        highest = state.highest.get(topic, 0)
+        # A run that planned on an older state would write into the folder of another incarnation.
+        if incarnation != highest + 1:
             raise RefusedError(
-                f"topic {topic}: incarnation {incarnation} can't follow {state.highest.get(topic, 0)}",
-                "run the command again",
+                f"topic {topic}: incarnation {incarnation} can't follow {highest}", "run the command again"
             )
-    lives = [IncarnationRow(*key, new[key], None, None, False) for key in sorted(new)]
-    return replace(state, incarnations=state.incarnations.append(lives))
+    rows = [_incarnation_row(key, new[key], first=None) for key in sorted(new)]
+    return replace(state, incarnations=state.incarnations.append(rows))
+
+
+def _incarnation_row(key: Incarnation, topic_id: str, first: int | None) -> IncarnationRow:
+    """Return the row of a living incarnation."""
+    topic, incarnation = key
+    return IncarnationRow(topic, incarnation, topic_id, first, last=None, retired=False)
 
 
 def add_point(state: State, manifest: Manifest, segments: pa.Table) -> State:
-    """Add the next restore point of a run, with its losses and its incarnations. `segments` are those that it adds, in
-    the schema of `segments.table.SCHEMA`: the catalog's, but for the restore point."""
+    """Add the next restore point of a run, with its losses, its incarnations and the segments that it adds.
+
+    `segments` has the schema of `segments.table.SCHEMA`, which is the catalog's without the number of the restore
+    point.
+    """
     check_open(state, manifest.run)
-    number, row = manifest.number, point_row(manifest, manifest_key(manifest))
+    number = manifest.number
     if number != state.next_point:
         raise RefusedError(f"restore point {number} is not the next one, {state.next_point}", "run again")
-    # a sweep may have deleted the documents of an older restore point: only the newest one's are there for certain
+    row = point_row(manifest, manifest_key(manifest))
+    # The documents of an older restore point may have been swept while the run went on, after the point expired. The
+    # newest one does not expire, so its documents are there for certain.
     known = state.newest.documents if state.newest is not None else ()
     prefix = layout.point_prefix(number)
     for key in row.documents:
         if key not in known and not key.startswith(prefix):
             raise RefusedError(f"restore point {number} refers to {key}, which the newest one does not", "run again")
     present = {key: topic.id for key, topic in manifest.incarnations().items()}
-    numbers = pa.array([number] * len(segments), pa.int64())
-    added = segments.append_column(state.segments.schema.field("point"), numbers)
+    point_field = state.segments.schema.field("point")
+    point_column = pa.array([number] * len(segments), pa.int64())
+    added = segments.append_column(point_field, point_column)
     return replace(
         state,
         next_point=number + 1,
@@ -92,60 +110,72 @@ def add_point(state: State, manifest: Manifest, segments: pa.Table) -> State:
     )
 
 
-def _advance(state: State, number: int, present: Mapping[Incarnation, str]) -> Any:
-    """Return the incarnations after restore point `number`, which has the `present` ones: other living incarnations
-    ended before it."""
+def _advance(state: State, number: int, present: Mapping[Incarnation, str]) -> Rows:
+    """Return the incarnations after restore point `number`. `present` are those that the restore point has, with their
+    topic ids; other living incarnations ended before it."""
     lives = state.lives
     before = state.newest.number if state.newest is not None else number - 1
     rows = dict(lives)
     for key, life in lives.items():
-        is_alive = life.first is not None and life.last is None and not life.retired
-        if is_alive and key not in present:
+        if life.is_alive and key not in present:
             rows[key] = life._replace(last=before)
         elif key in present and (life.first is None or life.retired):
-            # a run reserved the number, or its restore points have all expired: it begins with this restore point
-            rows[key] = IncarnationRow(*key, present[key], number, None, False)
-    new = [IncarnationRow(*key, present[key], number, None, False) for key in sorted(present) if key not in lives]
+            # A run reserved the number, or its restore points have all expired: it begins with this restore point.
+            rows[key] = _incarnation_row(key, present[key], first=number)
+    new = [_incarnation_row(key, present[key], first=number) for key in sorted(present) if key not in lives]
     if rows == lives:
-        return state.incarnations.append(new)  # the chunks that are written stay as they are
-    return state.incarnations.replace(drop_superseded([*rows.values(), *new]))
+        # No row changed, so the files that are there go on being used: most commits make no incarnation.
+        return state.incarnations.append(new)
+    remaining = drop_superseded([*rows.values(), *new])
+    return state.incarnations.replace(remaining)
 
 
 def drop_superseded(lives: Iterable[IncarnationRow]) -> list[IncarnationRow]:
-    """Drop rows that nothing needs: reserved or retired numbers below the highest of their topic."""
-    every = list(lives)
-    highest = highest_incarnations(life[:2] for life in every)
-    return [
-        life
-        for life in every
-        if life.incarnation == highest[life.topic] or (life.first is not None and not life.retired)
-    ]
+    """Drop rows that nothing needs: reserved or retired numbers below the highest of their topic.
+
+    The highest number of a topic stays whatever became of it, so that it is not given again.
+    """
+    rows = list(lives)
+    highest = highest_incarnations(life.key for life in rows)
+    kept: list[IncarnationRow] = []
+    for life in rows:
+        has_points = life.first is not None and not life.retired
+        if has_points or life.incarnation == highest[life.topic]:
+            kept.append(life)
+    return kept
 
 
 def pin_points(state: State, numbers: Collection[int], at: str) -> State:
     """Pin restore points; those that are pinned keep their time."""
     check_listed(state, numbers)
     new = {number: at for number in numbers if number not in state.pins}
-    return replace(state, pins={**state.pins, **new}) if new else state
+    if not new:
+        return state
+    return replace(state, pins={**state.pins, **new})
 
 
 def release_points(state: State, numbers: Collection[int]) -> State:
+    """Take the pins of restore points away."""
     check_listed(state, numbers)
     pins = {number: at for number, at in state.pins.items() if number not in numbers}
-    return replace(state, pins=pins) if len(pins) < len(state.pins) else state
+    if len(pins) == len(state.pins):
+        return state
+    return replace(state, pins=pins)
 
 
 def label_point(state: State, name: str, number: int | None) -> State:
     """Give restore point `number` the label `name`, or with None take the label away. `UsageError` for a name that
     can't be a label; an older version may have written one, so it can be taken away."""
-    labels = {other: point for other, point in state.labels.items() if other != name}
     if number is None and name not in state.labels:
         raise UsageError(f"no restore point has label {name!r}", "see 'kbackup list'")
+    labels = {other: point for other, point in state.labels.items() if other != name}
     if number is not None:
         check_label(name)
         check_listed(state, [number])
         labels[name] = number
-    return replace(state, labels=labels) if labels != state.labels else state
+    if labels == state.labels:
+        return state
+    return replace(state, labels=labels)
 
 
 def check_listed(state: State, numbers: Iterable[int]) -> None:
@@ -157,5 +187,7 @@ def check_listed(state: State, numbers: Iterable[int]) -> None:
 
 
 def may_salvage(state: State) -> bool:
-    """Return whether segments of interrupted runs can be salvaged: all runs read with one isolation level."""
+    """Return whether segments of interrupted runs can be salvaged: all runs read with one isolation level.
+
+    A segment does not say how it was read, so with two levels nobody can tell whether it lacks aborted records."""
     return len(state.isolation_levels) <= 1

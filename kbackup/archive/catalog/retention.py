@@ -1,4 +1,4 @@
-"""Let restore points and records go, take them back within the grace period, and note damage. Pure."""
+"""Expire restore points and records, take an expiration back within the grace time, and note damage. Pure."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from kbackup.archive.catalog.state import (
     ExpiredPoint,
     IncarnationRow,
     LogStart,
+    LossRow,
     RetentionHold,
     State,
     damage_row,
     highest_incarnations,
 )
+from kbackup.archive.catalog.tables import Rows
 from kbackup.errors import RefusedError
 from kbackup.types import Incarnation, IncarnationPartition
 
 
 def expire_points(state: State, numbers: Iterable[int]) -> State:
-    """Let restore points go, and segments, incarnations and losses that no other restore point has."""
-    going = set(numbers)
-    if not going:
+    """Expire restore points, and with them segments, incarnations and losses that no other restore point has."""
+    expiring = set(numbers)
+    if not expiring:
         return state
-    check_listed(state, going)
-    pinned = sorted(going & state.pins.keys())
+    check_listed(state, expiring)
+    pinned = sorted(expiring & state.pins.keys())
     if pinned:
         raise RefusedError(f"restore point {pinned[0]} is pinned", f"run 'kbackup release {pinned[0]}' first")
+    # The next backup continues at the ends of the newest restore point, and may refer to its documents.
     newest = state.restore_points[-1].number
-    if newest in going:
+    if newest in expiring:
         raise RefusedError(f"restore point {newest} is the newest one", "keep the newest restore point")
-    return lose_points(state, going)
+    return lose_points(state, expiring)
 
 
 def lose_points(state: State, numbers: Collection[int]) -> State:
     """Return `state` without restore points, their pins and labels, and what no other restore point has. The numbers
     are not given again."""
-    gone = [ExpiredPoint(p.number, p.manifest) for p in state.restore_points if p.number in numbers]
-    if not gone:
+    expired = [ExpiredPoint(p.number, p.manifest) for p in state.restore_points if p.number in numbers]
+    if not expired:
         return state
-    return drop_unreferenced(
-        replace(
-            state,
-            points=state.points.without("number", numbers),
-            past=state.past.append(gone),
-            pins={number: at for number, at in state.pins.items() if number not in numbers},
-            labels={name: number for name, number in state.labels.items() if number not in numbers},
-        )
+    pins = {number: at for number, at in state.pins.items() if number not in numbers}
+    labels = {name: number for name, number in state.labels.items() if number not in numbers}
+    remaining = replace(
+        state, points=state.points.without("number", numbers), past=state.past.append(expired), pins=pins, labels=labels
     )
+    return drop_unreferenced(remaining)
 
 
 def drop_unreferenced(state: State) -> State:
@@ -63,18 +63,38 @@ def drop_unreferenced(state: State) -> State:
     """
     last = state.last_points()
     highest = highest_incarnations(last)
-    kept = drop_superseded(
-        life if life.first is None or key in last else life._replace(retired=True) for key, life in state.lives.items()
-    )
-    if kept != list(state.lives.values()):
-        state = replace(state, incarnations=state.incarnations.replace(kept))
-    key = ("topic", "incarnation")
+
+    def is_segment_of_a_point(topic: str, incarnation: int, point: int) -> bool:
+        return point <= last.get((topic, incarnation), 0)
+
+    def is_loss_of_a_point(topic: str, incarnation: int) -> bool:
+        return incarnation <= highest.get(topic, 0)
+
+    def is_incarnation_of_a_point(topic: str, incarnation: int) -> bool:
+        return (topic, incarnation) in last
+
     return replace(
         state,
-        segments=state.segments.where(lambda *row: row[2] <= last.get(row[:2], 0), *key, "point"),
-        losses=state.losses.where(lambda topic, incarnation: incarnation <= highest.get(topic, 0), *key),
-        log_starts=state.log_starts.where(lambda *incarnation: incarnation in last, *key),
+        incarnations=_retire(state, last),
+        segments=state.segments.where(is_segment_of_a_point, "topic", "incarnation", "point"),
+        losses=state.losses.where(is_loss_of_a_point, "topic", "incarnation"),
+        log_starts=state.log_starts.where(is_incarnation_of_a_point, "topic", "incarnation"),
     )
+
+
+def _retire(state: State, last: Mapping[Incarnation, int]) -> Rows:
+    """Return the incarnations of `state`, those retired that no restore point has any more. `last` has the last restore
+    point of each of the others."""
+    lives: list[IncarnationRow] = []
+    for key, life in state.lives.items():
+        was_in_a_point = life.first is not None
+        is_retired = was_in_a_point and key not in last
+        lives.append(life._replace(retired=True) if is_retired else life)
+    kept = drop_superseded(lives)
+    if kept == list(state.lives.values()):
+        # The files of the table go on being used.
+        return state.incarnations
+    return state.incarnations.replace(kept)
 
 
 def old_starts(
@@ -82,21 +102,27 @@ def old_starts(
 ) -> dict[IncarnationPartition, int]:
     """Return new log starts that expire records from before `cutoff` (ms since the epoch), by whole segments from the
     start of each partition. Segments of pinned restore points, of `holds` and of incarnations `spared` stay."""
-    last, lives, pinned = state.last_points(), state.lives, sorted(state.pins)
+    last = state.last_points()
+    lives = state.lives
+    pinned = sorted(state.pins)
     names = ["topic", "incarnation", "partition", "first", "last", "max_timestamp", "point"]
-    table = state.segments.read(names).sort_by([(name, "ascending") for name in names[:4]])
+    unsorted = state.segments.read(names)
+    table = unsorted.sort_by([(name, "ascending") for name in names[:4]])
+    columns = [column.to_pylist() for column in table.columns]
     starts: dict[IncarnationPartition, int] = {}
+    # Records expire without a gap, so the first segment of a partition that stays keeps all later ones.
     stopped: set[IncarnationPartition] = set()
-    for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
-        topic, incarnation, partition, _, end, newest, point = row
-        incarnation_key, key = (topic, incarnation), (topic, incarnation, partition)
+    for topic, incarnation, partition, _first, end, newest, point in zip(*columns, strict=True):
+        incarnation_key = (topic, incarnation)
+        key = (topic, incarnation, partition)
         if key in stopped or incarnation_key in spared:
             continue
-        first = lives[incarnation_key].first or 0
-        held = any(max(point, first) <= pin <= last[incarnation_key] for pin in pinned) or any(
-            hold.holds(topic, incarnation, partition, end, point) for hold in holds
-        )
-        if newest is None or newest >= cutoff or held:
+        if newest is None or newest >= cutoff:
+            stopped.add(key)
+            continue
+        first_point = lives[incarnation_key].first or 0
+        is_pinned = any(max(point, first_point) <= pin <= last[incarnation_key] for pin in pinned)
+        if is_pinned or any(hold.holds(topic, incarnation, partition, end, point) for hold in holds):
             stopped.add(key)
         else:
             starts[key] = end + 1
@@ -104,102 +130,136 @@ def old_starts(
 
 
 def expire_records(state: State, starts: Mapping[IncarnationPartition, int]) -> State:
-    """Raise log starts: segments that end below them go. A segment that a pinned restore point has must not."""
-    place = ("topic", "incarnation", "partition")
-    sums: dict[IncarnationPartition, list[int]] = defaultdict(lambda: [0, 0])
-    last, pinned = state.last_points(), sorted(state.pins)
-    for *_key, end, count, size, point in state.segments.rows(*place, "last", "count", "bytes", "point"):
-        key = (_key[0], _key[1], _key[2])
+    """Raise log starts: segments that end below them expire. `RefusedError` for a segment of a pinned restore point."""
+    last = state.last_points()
+    pinned = sorted(state.pins)
+    expired_records: dict[IncarnationPartition, int] = defaultdict(int)
+    expired_bytes: dict[IncarnationPartition, int] = defaultdict(int)
+    rows = state.segments.rows("topic", "incarnation", "partition", "last", "count", "bytes", "point")
+    for topic, incarnation, partition, end, count, size, point in rows:
+        key = (topic, incarnation, partition)
         if end >= starts.get(key, 0):
             continue
-        if any(point <= pin <= last[key[:2]] for pin in pinned):
+        if any(point <= pin <= last[topic, incarnation] for pin in pinned):
             raise RefusedError(
-                f"{key[0]}-{key[2]}: a pinned restore point has records below offset {starts[key]}",
+                f"{topic}-{partition}: a pinned restore point has records below offset {starts[key]}",
                 "release the restore point first",
             )
-        sums[key][0] += count
-        sums[key][1] += size
-    if not sums:
+        expired_records[key] += count
+        expired_bytes[key] += size
+    if not expired_records:
         return state
-    rows = dict(state.starts)
-    for key, (records, size) in sums.items():
-        old = rows.get(key, LogStart(*key, 0, 0, 0))
-        rows[key] = LogStart(*key, max(old.start, starts[key]), old.records + records, old.bytes + size)
+
+    def is_kept(topic: str, incarnation: int, partition: int, end: int) -> bool:
+        return end >= starts.get((topic, incarnation, partition), 0)
+
+    # What expired before is counted on: a log start has the sum of all that went below it.
+    log_starts = dict(state.starts)
+    for key, count in expired_records.items():
+        before = log_starts.get(key, LogStart(*key, start=0, records=0, bytes=0))
+        start = max(before.start, starts[key])
+        log_starts[key] = LogStart(*key, start, before.records + count, before.bytes + expired_bytes[key])
     return replace(
         state,
-        segments=state.segments.where(lambda *row: row[3] >= starts.get(row[:3], 0), *place, "last"),
-        log_starts=state.log_starts.replace([row for _, row in sorted(rows.items())]),
+        segments=state.segments.where(is_kept, "topic", "incarnation", "partition", "last"),
+        log_starts=log_start_rows(state, log_starts),
     )
+
+
+def log_start_rows(state: State, starts: Mapping[IncarnationPartition, LogStart]) -> Rows:
+    """Return the table of log starts of `state` with the rows `starts` in place of its own."""
+    rows = [start for _, start in sorted(starts.items())]
+    return state.log_starts.replace(rows)
 
 
 def records_by_point(state: State) -> dict[int, int]:
     """Return the number of records of each restore point."""
-    numbers, last = state.numbers, state.last_points()
+    numbers = state.numbers
+    last = state.last_points()
     topics, incarnations, points, counts = state.segments.columns("topic", "incarnation", "point", "count")
-    ends = [last.get(key, 0) for key in zip(topics, incarnations, strict=True)]
-    low = np.searchsorted(numbers, np.array(points, np.int64), "left")
-    high = np.searchsorted(numbers, np.array(ends, np.int64), "right")
-    sums = np.zeros(len(numbers) + 1, np.int64)
-    had = low < high
-    np.add.at(sums, low[had], np.array(counts, np.int64)[had])
-    np.subtract.at(sums, high[had], np.array(counts, np.int64)[had])
-    return dict(zip(numbers.tolist(), np.cumsum(sums)[:-1].tolist(), strict=True))
+    last_points = [last.get(key, 0) for key in zip(topics, incarnations, strict=True)]
+    # A segment is in the restore points from its own to the last of its incarnation. Its records are added where these
+    # begin and subtracted where they end: so the running sum is what each restore point has, for one look per segment.
+    begin = np.searchsorted(numbers, np.array(points, np.int64), "left")
+    end = np.searchsorted(numbers, np.array(last_points, np.int64), "right")
+    records = np.array(counts, np.int64)
+    is_in_a_point = begin < end
+    changes = np.zeros(len(numbers) + 1, np.int64)
+    np.add.at(changes, begin[is_in_a_point], records[is_in_a_point])
+    np.subtract.at(changes, end[is_in_a_point], records[is_in_a_point])
+    sums = np.cumsum(changes)[:-1]
+    return dict(zip(numbers.tolist(), sums.tolist(), strict=True))
 
 
 def lose_segments(state: State, damaged: Mapping[str, str]) -> State:
     """Move segments that are missing or damaged to the losses. `damaged` maps keys of records objects to reasons."""
-    names = ("key", "topic", "incarnation", "partition", "first", "last", "point")
-    losses = [
-        damage_row(point, (topic, incarnation, partition), first, last + 1, damaged[key])
-        for key, topic, incarnation, partition, first, last, point in state.segments.rows(*names)
-        if key in damaged
-    ]
+    losses: list[LossRow] = []
+    rows = state.segments.rows("key", "topic", "incarnation", "partition", "first", "last", "point")
+    for key, topic, incarnation, partition, first, last, point in rows:
+        if key in damaged:
+            place = (topic, incarnation, partition)
+            losses.append(damage_row(point, place, first, last + 1, damaged[key]))
     if not losses:
         return state
     return replace(state, segments=state.segments.without("key", damaged), losses=state.losses_with(losses))
 
 
 def undo_expiration(state: State, before: State, after: State) -> State:
-    """Take back what the newest expiration, from `before` to `after`, let go.
+    """Return `state` with the restore points and records back that the newest expiration, from `before` to `after`,
+    dropped.
 
-    What was done since stands: restore points that were added, damage that was found.
+    What was done since stays: restore points that were added, damage that was found.
 
-    `RefusedError` if a sweep may have deleted it, and where restore points or records went since: they may share
-    segments with what that expiration let go.
+    `RefusedError` if a sweep may have deleted objects of that expiration. Also if restore points or records went since:
+    they may share segments with what that expiration dropped.
     """
     if state.origin is not None:
         raise RefusedError("this archive is a copy", "undo the expiration at the source, then copy to an empty address")
     if state.swept >= before.number:
         raise RefusedError("objects of that expiration may be deleted already", "run --undo within the grace time")
-    listed = {p.number for p in state.restore_points}
-    numbers = {p.number for p in before.restore_points} - {p.number for p in after.restore_points}
-    if numbers <= listed and state.starts == before.starts:
-        return state  # another undo was faster
-    if numbers & listed or state.starts != after.starts or any(p.number not in listed for p in after.restore_points):
+    listed = {point.number for point in state.restore_points}
+    kept = {point.number for point in after.restore_points}
+    expired = {point.number for point in before.restore_points} - kept
+    if expired <= listed and state.starts == before.starts:
+        # Another undo was faster.
+        return state
+    if expired & listed or kept - listed or state.starts != after.starts:
         raise RefusedError("restore points or records went since that expiration", "see 'kbackup log', then run again")
-    labels = {name: number for name, number in before.labels.items() if number in numbers}
+    points = [point for point in before.restore_points if point.number in expired]
+    # A label may have been given to another restore point since: that one keeps it.
+    labels = {name: number for name, number in before.labels.items() if number in expired}
+    labels.update(state.labels)
+    # A segment that was found damaged since is in `after` alone, and stays out.
+    (keys_after,) = after.segments.columns("key")
+    (keys_now,) = state.segments.columns("key")
+    segments = before.segments.without("key", {*keys_after, *keys_now})
     known_losses = set(after.lost)
-    known_keys = {key for rows in (after.segments, state.segments) for key in rows.columns("key")[0]}
+    losses = [row for row in before.lost if row not in known_losses]
+    lives = _lives_before(state, before, after)
     return replace(
         state,
+        # Readers may open this catalog, and the rows may expire again. A sweep then has to know that they were here:
+        # a catalog that names itself decides as well.
         reinstated=state.number + 1,
-        labels={**labels, **state.labels},
-        points=state.points.append([p for p in before.restore_points if p.number in numbers]),
-        past=state.past.without("number", numbers),
-        segments=state.segments.append(before.segments.without("key", known_keys).read()),
-        losses=state.losses_with(row for row in before.lost if row not in known_losses),
-        incarnations=state.incarnations.replace(_lives_before(state, before, after)),
+        labels=labels,
+        points=state.points.append(points),
+        past=state.past.without("number", expired),
+        segments=state.segments.append(segments.read()),
+        losses=state.losses_with(losses),
+        incarnations=state.incarnations.replace(lives),
         log_starts=before.log_starts,
     )
 
 
 def _lives_before(state: State, before: State, after: State) -> list[IncarnationRow]:
-    """Return the incarnations of `state`, with those that lost their last restore point from `before` to `after` as
-    they were. An incarnation that has restore points now is as it is now."""
-    last = after.last_points()
+    """Return the incarnations of `state`. Those that lost their last restore point from `before` to `after` are as they
+    were before; one that has restore points again is as it is now."""
+    last_after = after.last_points()
     lives = dict(state.lives)
-    lives |= {key: life for key, life in before.lives.items() if key not in last}
-    lives |= {key: life for key, life in state.lives.items() if not life.retired}
+    for key, life in before.lives.items():
+        is_retired_now = key not in state.lives or state.lives[key].retired
+        if key not in last_after and is_retired_now:
+            lives[key] = life
     return drop_superseded(lives.values())
 
 

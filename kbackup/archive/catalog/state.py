@@ -60,6 +60,20 @@ class IncarnationRow(NamedTuple):
     last: int | None
     retired: bool
 
+    @property
+    def key(self) -> Incarnation:
+        return self.topic, self.incarnation
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether a run reserved the number and no restore point has had it yet."""
+        return self.first is None and not self.retired
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the newest restore point has the incarnation."""
+        return self.first is not None and self.last is None and not self.retired
+
 
 class LogStart(NamedTuple):
     """One row per partition whose oldest records expired: `records` of them, in `bytes` of plain records files."""
