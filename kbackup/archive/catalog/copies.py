@@ -1,13 +1,13 @@
 """Operations that make a copy of an archive, bring it up to its source, and make it an archive of its own. Pure.
 
 A copy never creates a key again that its sweep may delete. Therefore a copy takes nothing from its source that lies
-below its own ends or log starts: restore points and records that a copy let go stay away.
+below its own ends or log starts: restore points and records that expired in the copy don't come back.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 
 from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
 from kbackup.archive.catalog.operations import check_open, drop_superseded
-from kbackup.archive.catalog.retention import drop_unreferenced, lose_points
+from kbackup.archive.catalog.retention import drop_unreferenced, log_start_rows, lose_points
 from kbackup.archive.catalog.state import IncarnationRow, LogStart, LossRow, State, damage_row
-from kbackup.archive.catalog.tables import Rows
 from kbackup.archive.models import TopicState
 from kbackup.archive.segments.table import not_in, rows_where
 from kbackup.errors import RefusedError
@@ -36,20 +35,31 @@ def check_lineage(copy: State, source: State, label: str = "the destination") ->
             f"{label} has restore point {copy.next_point - 1}, the source ends at {source.next_point - 1}",
             "copy to an empty address, or promote the copy: the source was probably rolled back",
         )
+    # A number has several manifests where a repair made its manifest anew: one that both have is enough.
     shared = {number for number, _ in copy.lineage & source.lineage}
-    diverged = min({number for number, _ in copy.lineage} - shared, default=None)
+    diverged = min((number for number, _ in copy.lineage if number not in shared), default=None)
     if diverged is not None:
         raise RefusedError(
             f"{label} has diverged: its restore point {diverged} is not of the source's history",
             "copy to an empty address",
         )
-    ours, theirs = (state.segments.read(["key", "crc"]) for state in (copy, source))
-    if len(ours):
-        known = pc.index_in(ours["key"], value_set=theirs["key"])
-        for key in ours["key"].filter(pc.not_equal(theirs["crc"].take(known), ours["crc"])).to_pylist():
-            raise RefusedError(
-                f"{label} has diverged: the source has another segment {key}", "copy to an empty address"
-            )
+    other = _first_other_segment(copy, source)
+    if other is not None:
+        raise RefusedError(f"{label} has diverged: the source has another segment {other}", "copy to an empty address")
+
+
+def _first_other_segment(copy: State, source: State) -> str | None:
+    """Return the key of a segment that has other bytes in `source` than in `copy`; None if no segment has."""
+    ours = copy.segments.read(["key", "crc"])
+    theirs = source.segments.read(["key", "crc"])
+    if not len(ours):
+        return None
+    # The place of a segment that has expired at the source is null, and so is every value that is made of it: the
+    # filter drops the segment.
+    places = pc.index_in(ours["key"], value_set=theirs["key"])
+    is_other = pc.not_equal(theirs["crc"].take(places), ours["crc"])
+    keys: list[Any] = ours["key"].filter(is_other).to_pylist()
+    return keys[0] if keys else None
 
 
 def begin_copy(state: State, run: str, source: State, address: str) -> State:
@@ -58,24 +68,29 @@ def begin_copy(state: State, run: str, source: State, address: str) -> State:
     check_open(state, run)
     check_lineage(state, source)
     levels = state.isolation_levels | source.isolation_levels
+    # No catalog of the source has number 0: the copy has followed none yet.
     origin = state.origin or Origin(archive=address, catalog=Link(number=0, checksum=""))
-    if (levels, origin) == (state.isolation_levels, state.origin):
+    if levels == state.isolation_levels and origin == state.origin:
         return state
     return replace(state, isolation_levels=levels, origin=origin)
 
 
 def follow_source(copy: State, source: State, run: str, origin: Origin, keep: bool = False) -> State:
     """Return the state of a copy that has caught up with `source`; `copy` itself if it already had. With `keep`, the
-    copy retains restore points and records that the source let go."""
+    copy retains restore points and records that have expired at the source."""
     check_open(copy, run)
     check_lineage(copy, source)
-    # nothing below the ends of a copy is sent again: what it let go, or never had, below its next number stays away
-    gone = {p.number for p in source.restore_points if p.number < copy.next_point and not copy.point(p.number)}
-    source = lose_points(source, gone)
+    # Nothing below the ends of a copy is sent again. So restore points below its next number that the copy lacks,
+    # because they expired there or because it never had them, stay out.
+    left_out = {p.number for p in source.restore_points if p.number < copy.next_point and copy.point(p.number) is None}
+    source = lose_points(source, left_out)
     source = without_holes(source, copy)
     source = with_whole_segments(source, copy)
     source = with_retained(source, copy) if keep else without_expired(source, copy)
+    # Files of tables are the source's own. Rows that are put together anew have none, so the commit writes the copy's.
     tables: dict[str, Any] = {name: rows.replace(rows.read()) for name, rows in source.tables().items()}
+    # The log of operations is the copy's: it names the copy's own catalogs.
+    tables["history"] = copy.history
     state = replace(
         source,
         number=copy.number,
@@ -84,31 +99,49 @@ def follow_source(copy: State, source: State, run: str, origin: Origin, keep: bo
         open_run=copy.open_run,
         origin=origin,
         isolation_levels=copy.isolation_levels | source.isolation_levels,
-        **tables | {"history": copy.history},
+        **tables,
     )
-    keys, ours = (each.segments.read(["key"])["key"] for each in (state, copy))
-    same = _content(copy) == _content(state) and len(keys) == len(ours) and not not_in(keys, ours).any()
-    return copy if same else state
+    if _content(copy) == _content(state) and _has_same_segments(copy, state):
+        return copy
+    return state
 
 
-def _content(state: State) -> tuple[object, ...]:
-    return (
-        *(state.origin, state.next_point, dict(state.pins), dict(state.labels), state.restore_points),
-        *(dict(state.lives), dict(state.starts)),
-        {row.identity for row in state.lost},
-    )
+def _content(state: State) -> dict[str, object]:
+    """Return what a copy is compared with its source by, apart from the segments."""
+    return {
+        "origin": state.origin,
+        "next_point": state.next_point,
+        "pins": dict(state.pins),
+        "labels": dict(state.labels),
+        "points": state.restore_points,
+        "incarnations": dict(state.lives),
+        "log_starts": dict(state.starts),
+        "losses": {row.identity for row in state.lost},
+    }
+
+
+def _has_same_segments(one: State, other: State) -> bool:
+    """Return whether two states have the same segments, by columns: a value for each key would take too much memory."""
+    keys = one.segments.read(["key"])["key"]
+    other_keys = other.segments.read(["key"])["key"]
+    return len(keys) == len(other_keys) and not not_in(other_keys, keys).any()
 
 
 def without_holes(source: State, copy: State) -> State:
     """Return `source` without the segments that the copy has lost by damage, and with the copy's losses of them."""
     known = {row.identity for row in source.lost}
     new = [row for row in copy.damage if row.identity not in known]
-    present = {row.segment_key for row in new}.intersection(source.segments.rows(*_PLACE, "first"))
+    damaged = {row.segment_key for row in new}
+    present = damaged.intersection(source.segments.rows(*_PLACE, "first"))
     if not present:
         return source
+
+    def is_whole(*segment_key: object) -> bool:
+        return segment_key not in present
+
     return replace(
         source,
-        segments=source.segments.where(lambda *start: start not in present, *_PLACE, "first"),
+        segments=source.segments.where(is_whole, *_PLACE, "first"),
         losses=source.losses_with(row for row in new if row.segment_key in present),
     )
 
@@ -119,135 +152,184 @@ def with_whole_segments(source: State, copy: State) -> State:
     if not lost:
         return source
     known = {row[4] for row in source.segments.rows(*_PLACE, "first", "key") if row[:4] in lost}
-    whole = copy.segments.where(lambda *row: row[:4] in lost and row[4] not in known, *_PLACE, "first", "key")
+
+    def is_lost_at_the_source(topic: str, incarnation: int, partition: int, first: int, key: str) -> bool:
+        return (topic, incarnation, partition, first) in lost and key not in known
+
+    whole = copy.segments.where(is_lost_at_the_source, *_PLACE, "first", "key")
     healed = set(whole.rows(*_PLACE, "first"))
+
+    def is_still_lost(topic: str, incarnation: int, partition: int | None, start: int | None, kind: str) -> bool:
+        return kind != "damaged" or (topic, incarnation, partition, start) not in healed
+
     return replace(
         source,
         segments=source.segments.append(whole.read()),
-        losses=source.losses.where(lambda *row: row[4] != "damaged" or row[:4] not in healed, *_PLACE, "start", "kind"),
+        losses=source.losses.where(is_still_lost, *_PLACE, "start", "kind"),
     )
 
 
 def without_expired(source: State, copy: State) -> State:
-    """Return `source` without the records that the copy let go and the source still has: nothing below the log starts
-    of a copy is sent again."""
+    """Return `source` without the records that expired in the copy and that the source still has: nothing below the
+    log starts of a copy is sent again."""
     last = source.last_points()
-    higher = {
-        key: start
-        for key, start in copy.starts.items()
-        if key[:2] in last and start.start > (source.starts[key].start if key in source.starts else 0)
-    }
+    higher: dict[IncarnationPartition, LogStart] = {}
+    for key, start in copy.starts.items():
+        source_start = source.starts[key].start if key in source.starts else 0
+        if key[:2] in last and start.start > source_start:
+            higher[key] = start
     if not higher:
         return source
+
+    def is_kept(topic: str, incarnation: int, partition: int, last_offset: int) -> bool:
+        start = higher.get((topic, incarnation, partition))
+        return start is None or last_offset >= start.start
+
     return replace(
         source,
-        segments=source.segments.where(
-            lambda *row: row[:3] not in higher or row[3] >= higher[row[:3]].start, *_PLACE, "last"
-        ),
-        log_starts=_log_start_rows(source, {**source.starts, **higher}),
+        segments=source.segments.where(is_kept, *_PLACE, "last"),
+        log_starts=log_start_rows(source, {**source.starts, **higher}),
     )
-
-
-def _log_start_rows(state: State, starts: Mapping[IncarnationPartition, LogStart]) -> Rows:
-    return state.log_starts.replace([start for _, start in sorted(starts.items())])
 
 
 def with_retained(source: State, copy: State) -> State:
-    """Return `source` with the restore points and the records that it let go and the copy has."""
+    """Return `source` with the restore points and the records that have expired there and that the copy has."""
     copied = without_expired(source, copy)
-    kept = [point for point in copy.restore_points if source.point(point.number) is None]
-    numbers = {point.number for point in kept}
+    points = [point for point in copy.restore_points if source.point(point.number) is None]
+    numbers = {point.number for point in points}
+
     holes = _expired_unseen(source, copy)
-    known = {row.identity for row in [*copied.lost, *holes]}
-    new_losses = [row for row in copy.lost if row.identity not in known]
-    ours, theirs = copy.segments.read(), copied.segments.read()
+    known = {row.identity for row in copied.lost}
+    known.update(row.identity for row in holes)
+    losses = [row for row in copy.lost if row.identity not in known]
+
+    ours = copy.segments.read()
+    theirs = copied.segments.read()
     others = rows_where(theirs, not_in(theirs["key"], ours["key"]))
+    segments = pa.concat_tables([others, ours])
+
     lives = _joined_lives(source, copy)
+    log_starts = _retained_starts(copied, copy)
+    # Where both name a restore point, the source decides: its names come last.
     pins = {number: at for number, at in copy.pins.items() if number in numbers}
+    pins.update(source.pins)
     labels = {name: number for name, number in copy.labels.items() if number in numbers}
+    labels.update(source.labels)
     state = replace(
         copied,
-        points=copied.points.append(kept),
+        points=copied.points.append(points),
         past=copied.past.without("number", numbers),
-        segments=copied.segments.replace(pa.concat_tables([others, ours])),
-        losses=copied.losses_with([*holes, *new_losses]),
+        segments=copied.segments.replace(segments),
+        losses=copied.losses_with(holes + losses),
         incarnations=source.incarnations.replace(list(lives.values())),
-        log_starts=_log_start_rows(copied, _retained_starts(copied, copy)),
-        # the source decides where both name a restore point
-        pins=pins | dict(source.pins),
-        labels=labels | dict(source.labels),
+        log_starts=log_start_rows(copied, log_starts),
+        pins=pins,
+        labels=labels,
     )
+
+    # Only now is it known which incarnations have a restore point: the copy's points count as well as the source's.
     last = state.last_points()
-    retired = [life._replace(retired=life.first is not None and key not in last) for key, life in sorted(lives.items())]
-    return replace(state, incarnations=state.incarnations.replace(drop_superseded(retired)))
+    rows: list[IncarnationRow] = []
+    for key, life in sorted(lives.items()):
+        is_retired = life.first is not None and key not in last
+        rows.append(life._replace(retired=is_retired))
+    return replace(state, incarnations=state.incarnations.replace(drop_superseded(rows)))
 
 
 def _retained_starts(copied: State, copy: State) -> dict[IncarnationPartition, LogStart]:
-    """Return the log starts of a copy that retains what its source let go: of what it had, its own."""
+    """Return the log starts of a copy that retains what has expired at its source. Of an incarnation that a restore
+    point of the copy has, they are the copy's own."""
     had = copy.last_points()
-    starts = {place: start for place, start in copied.starts.items() if place in copy.starts or place[:2] not in had}
-    return starts | {place: start for place, start in copy.starts.items() if place[:2] in had}
+    starts: dict[IncarnationPartition, LogStart] = {}
+    for place, start in copied.starts.items():
+        if place in copy.starts or place[:2] not in had:
+            starts[place] = start
+    for place, start in copy.starts.items():
+        if place[:2] in had:
+            starts[place] = start
+    return starts
 
 
 def _joined_lives(source: State, copy: State) -> dict[Incarnation, IncarnationRow]:
     """Return the incarnations of both, each from the earliest restore point that one of them has."""
     lives = dict(source.lives)
-    for key, life in copy.lives.items():
-        if key in lives:
-            firsts = [each.first for each in (life, lives[key]) if each.first is not None]
-            lives[key] = lives[key]._replace(first=min(firsts, default=None))
-        else:  # what only the copy has ended after its newest restore point
-            goes_on = life.first is not None and life.last is None
-            lives[key] = life._replace(last=copy.next_point - 1) if goes_on else life
+    for key, ours in copy.lives.items():
+        theirs = lives.get(key)
+        if theirs is not None:
+            firsts = [life.first for life in (ours, theirs) if life.first is not None]
+            lives[key] = theirs._replace(first=min(firsts, default=None))
+        elif ours.first is not None and ours.last is None:
+            # The source dropped the incarnation, so it ended after the newest restore point of the copy.
+            lives[key] = ours._replace(last=copy.next_point - 1)
+        else:
+            lives[key] = ours
     return lives
 
 
 def _expired_unseen(source: State, copy: State) -> list[LossRow]:
     """Return losses for the records that expired at the source before they were copied, beyond records that the copy
-    keeps. A log start is the last offset of a segment plus 1."""
+    keeps."""
+    # The next restore point that is copied is the first that shows such a hole.
+    point = min((p.number for p in source.restore_points if p.number >= copy.next_point), default=None)
+    if point is None:
+        return []
     ends: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for *place, last in copy.segments.rows(*_PLACE, "last"):
-        ends[tuple(place)].append(last + 1)
+    for topic, incarnation, partition, last in copy.segments.rows(*_PLACE, "last"):
+        ends[topic, incarnation, partition].append(last + 1)
+    # Damage is known already: what it covers is no hole.
     for row in copy.damage:
         if row.loss.end is not None:
             ends[row.partition_key].append(row.loss.end)
-    point = min((p.number for p in source.restore_points if p.number >= copy.next_point), default=None)
     holes: list[LossRow] = []
-    for key, start in sorted(source.starts.items()):
-        end = max((end for end in ends[key] if end <= start.start), default=None)
-        if point is not None and end is not None and end != start.start:
+    for place, log_start in sorted(source.starts.items()):
+        # A log start is the end of a segment. If the copy has that segment, or its loss, there is no hole.
+        end = max((end for end in ends[place] if end <= log_start.start), default=None)
+        if end is not None and end != log_start.start:
             why = "they expired at the source before they were copied"
-            holes.append(damage_row(point, key, end, start.start, why))
+            holes.append(damage_row(point, place, end, log_start.start, why))
     return holes
 
 
 def only_point(source: State, number: int, topics: Iterable[TopicState] = ()) -> State:
     """Return `source` as of restore point `number`, which has `topics`, without all other restore points."""
-    before = {p.number for p in source.restore_points if p.number < number}
-    lives = [
-        life._replace(last=None if life.last is None or life.last >= number else life.last)
-        for life in source.lives.values()
-        if life.first is None or life.first <= number
-    ]
+    lives: list[IncarnationRow] = []
+    for life in source.lives.values():
+        if life.first is None or life.first <= number:
+            # One that ended at this restore point or later is alive in it.
+            is_alive = life.last is None or life.last >= number
+            lives.append(life._replace(last=None) if is_alive else life)
+
     starts = dict(source.starts)
     for topic in topics:
-        for p in topic.partitions:
-            place = (topic.name, topic.incarnation, p.partition)
-            if place in starts and starts[place].start > p.end:  # the next backup reads on from the end
-                starts[place] = LogStart(*place, p.end, p.records, p.bytes)
-    earlier = replace(
+        for partition in topic.partitions:
+            place = (topic.name, topic.incarnation, partition.partition)
+            # Records beyond the restore point may have expired at the source. The next backup into the copy reads on
+            # from the end of the partition, so its records begin there at the latest.
+            if place in starts and starts[place].start > partition.end:
+                starts[place] = LogStart(*place, partition.end, partition.records, partition.bytes)
+
+    def is_of_that_time(point: int) -> bool:
+        return point <= number
+
+    def expired_before(point: int) -> bool:
+        return point < number
+
+    pins = {point: at for point, at in source.pins.items() if point == number}
+    labels = {name: point for name, point in source.labels.items() if point == number}
+    as_of_then = replace(
         source,
         next_point=number + 1,
-        points=source.points.where(lambda each: each <= number, "number"),
+        points=source.points.where(is_of_that_time, "number"),
         incarnations=source.incarnations.replace(lives),
-        segments=source.segments.where(lambda point: point <= number, "point"),
-        losses=source.losses.where(lambda point: point <= number, "point"),
-        pins={point: at for point, at in source.pins.items() if point == number},
-        labels={name: point for name, point in source.labels.items() if point == number},
-        log_starts=_log_start_rows(source, starts),
-        past=source.past.where(lambda point: point < number, "number"),
+        segments=source.segments.where(is_of_that_time, "point"),
+        losses=source.losses.where(is_of_that_time, "point"),
+        pins=pins,
+        labels=labels,
+        log_starts=log_start_rows(source, starts),
+        past=source.past.where(expired_before, "number"),
     )
-    return drop_unreferenced(lose_points(earlier, before))
+    earlier_points = {point.number for point in source.restore_points if point.number < number}
+    return drop_unreferenced(lose_points(as_of_then, earlier_points))
 
 
 def promote(state: State) -> State:
@@ -255,5 +337,8 @@ def promote(state: State) -> State:
     ends may be of another topic id than the next backup's, which therefore takes over nothing."""
     if state.origin is None:
         raise RefusedError("this archive is not a copy", "use it as it is: only a copy is promoted")
-    levels: frozenset[IsolationLevel] = frozenset(("read_committed", "read_uncommitted"))
-    return replace(state, origin=None, isolation_levels=state.isolation_levels if state.open_run is None else levels)
+    if state.open_run is None:
+        return replace(state, origin=None)
+    # With both levels nothing is salvaged (`operations.may_salvage`).
+    both_levels: frozenset[IsolationLevel] = frozenset(("read_committed", "read_uncommitted"))
+    return replace(state, origin=None, isolation_levels=both_levels)
