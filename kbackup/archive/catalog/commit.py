@@ -23,7 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.documents import Catalog, Label, Latest, Link, Operation, OperationKind, Pin, Tables
+from kbackup.archive.catalog.documents import (
+    Catalog,
+    Label,
+    Latest,
+    Link,
+    Operation,
+    OperationKind,
+    Pin,
+    TableRef,
+    Tables,
+)
 from kbackup.archive.catalog.state import SCHEMAS, State
 from kbackup.archive.catalog.tables import open_rows, write_rows
 from kbackup.archive.identity import REPAIR
@@ -46,6 +56,7 @@ log = logging.getLogger(__name__)
 
 _COPIED = "take the right one from a bucket version: this one was copied from elsewhere"
 _ATTEMPTS = 100
+"""How often a commit begins again because another writer was faster: one that never wins must not write for ever."""
 FAR = 1000
 """How far a catalog's number may be beyond the newest readable catalog: numbers are given one by one, and the hint lags
 by a few."""
@@ -61,8 +72,14 @@ class Committed:
 
 def list_catalogs(store: Store, first: int = 0) -> list[int]:
     """Return the numbers of the catalogs that are there, from `first` on, rising."""
-    entries = store.list(layout.CATALOG, layout.catalog_key(first - 1) if first > 1 else "")
-    return sorted(n for entry in entries if (n := layout.parse_catalog_key(entry.key)) is not None)
+    start_after = layout.catalog_key(first - 1) if first > 1 else ""
+    numbers: list[int] = []
+    for entry in store.list(layout.CATALOG, start_after):
+        number = layout.parse_catalog_key(entry.key)
+        # `catalog/latest.json` has no number.
+        if number is not None:
+            numbers.append(number)
+    return sorted(numbers)
 
 
 def open_newest(store: Store, archive_id: str) -> Committed:
@@ -70,11 +87,8 @@ def open_newest(store: Store, archive_id: str) -> Committed:
 
     An unreadable one whose number nobody can have given is named and passed over: whoever may write can put one there.
     """
-    hint = 0
-    with suppress(NotFoundError):
-        latest = load(Latest, store.get(layout.LATEST), layout.LATEST)
-        check_archive(layout.LATEST, latest.archive_id, archive_id)
-        hint = latest.number
+    hint = _read_hint(store, archive_id)
+    # The hint may lag, so newer catalogs are looked for. It never leads: the catalog that it names did exist.
     numbers = list_catalogs(store, hint)
     if max(numbers, default=0) < hint:
         raise CorruptError(f"file {layout.catalog_key(hint)} is missing, {layout.LATEST} names it", REPAIR)
@@ -85,9 +99,23 @@ def open_newest(store: Store, archive_id: str) -> Committed:
         try:
             return open_catalog(store, number, archive_id)
         except CorruptError as error:
-            if not numbers or not far_numbers([number], max(hint, numbers[-1])):
+            if not numbers:
+                raise
+            newest_known = max(hint, numbers[-1])
+            if not far_numbers([number], newest_known):
                 raise
             log.warning("%s is passed over, no run gave it that number: %s", layout.catalog_key(number), error)
+
+
+def _read_hint(store: Store, archive_id: str) -> int:
+    """Return the number of the catalog that latest.json names; 0 if there is none."""
+    try:
+        data = store.get(layout.LATEST)
+    except NotFoundError:
+        return 0
+    latest = load(Latest, data, layout.LATEST)
+    check_archive(layout.LATEST, latest.archive_id, archive_id)
+    return latest.number
 
 
 def far_numbers(numbers: Iterable[int], newest: int, most: int = FAR) -> set[int]:
@@ -99,15 +127,18 @@ def far_numbers(numbers: Iterable[int], newest: int, most: int = FAR) -> set[int
 def open_later(store: Store, base: Committed) -> Committed:
     """Return the newest catalog after `base`, or `base` itself if it is still the newest, for one LIST. Chunks of
     tables that both have are not read again."""
-    number, archive_id = base.state.number, base.state.archive_id
-    if base.catalog is not None:
-        numbers = list_catalogs(store, number)
-        later = sorted({*numbers} - far_numbers(numbers, number))
-        if later == [number]:
-            return base
-        if number in later:
-            return open_catalog(store, later[-1], archive_id, base.state)
-    return open_newest(store, archive_id)
+    number = base.state.number
+    archive_id = base.state.archive_id
+    if base.catalog is None:
+        return open_newest(store, archive_id)
+    numbers = list_catalogs(store, number)
+    later = sorted(set(numbers) - far_numbers(numbers, number))
+    if number not in later:
+        # A sweep deleted `base`, so there are newer catalogs; or else the archive went back, which `open_newest` tells.
+        return open_newest(store, archive_id)
+    if later == [number]:
+        return base
+    return open_catalog(store, later[-1], archive_id, base.state)
 
 
 def read_catalog(store: Store, number: int, archive_id: str) -> Catalog:
@@ -139,11 +170,13 @@ def check_archive(key: str, owner: str, archive_id: str) -> None:
 
 def state_of(store: Store, catalog: Catalog, known: State | None = None) -> State:
     """Return the state that a catalog refers to. Chunks of a `known` state that it shares are taken over."""
-    tables = known.tables() if known is not None else {}
-    rows: dict[str, Any] = {
-        name: open_rows(store, schema, getattr(catalog.tables, name), tables.get(name))
-        for name, schema in SCHEMAS.items()
-    }
+    known_tables = known.tables() if known is not None else {}
+    tables: dict[str, Any] = {}
+    for name, schema in SCHEMAS.items():
+        refs: tuple[TableRef, ...] = getattr(catalog.tables, name)
+        tables[name] = open_rows(store, schema, refs, known_tables.get(name))
+    pins = {pin.point: pin.at for pin in catalog.pins}
+    labels = {label.name: label.point for label in catalog.labels}
     return State(
         archive_id=catalog.archive_id,
         number=catalog.number,
@@ -153,9 +186,9 @@ def state_of(store: Store, catalog: Catalog, known: State | None = None) -> Stat
         isolation_levels=frozenset(catalog.isolation_levels),
         open_run=catalog.open_run,
         origin=catalog.origin,
-        pins={pin.point: pin.at for pin in catalog.pins},
-        labels={label.name: label.point for label in catalog.labels},
-        **rows,
+        pins=pins,
+        labels=labels,
+        **tables,
     )
 
 
@@ -173,15 +206,18 @@ def commit(
 ) -> Committed:
     """Apply `operation` to the newest state and create the next catalog; `base` is the state to try first.
 
-    `operation` may run more than once, on newer states. Where it returns the state itself nothing is written. Raises
+    `operation` may run more than once, on newer states. If it returns the state itself, nothing is written. Raises
     what `operation` raises, and `OutcomeUnknownError` if the store does not tell whether the catalog was created.
     """
     for _ in range(_ATTEMPTS):
-        state, token = operation(base.state), uuid.uuid4().hex
+        state = operation(base.state)
         if state is base.state:
             return base
+        # Each attempt has a token of its own, so its tables get new names. A sweep may be late to delete the tables of
+        # an attempt that lost, and must not hit those of this one.
+        token = uuid.uuid4().hex
         made = _write(store, base, state, author, token)
-        if made is not None and _stands(store, made):
+        if made is not None and _is_in_history(store, made):
             if hint:
                 write_hint(store, made.state)
             return made
@@ -190,22 +226,53 @@ def commit(
 
 
 def _write(store: Store, base: Committed, state: State, author: Author, token: str) -> Committed | None:
-    """Create the next catalog and return it, also where the answer was lost on the way; None if its number is taken."""
-    number, previous = base.state.number + 1, base.catalog
+    """Create the next catalog and return it, also if the answer was lost on the way; None if its number is taken."""
+    number = base.state.number + 1
     names = (layout.table_key(number, token, index) for index in count())
     rows: dict[str, Any] = {}
-    refs = {}
+    refs: dict[str, tuple[TableRef, ...]] = {}
+    # All tables are written before the catalog: whatever a catalog refers to is there, wherever a crash comes.
     for table in SCHEMAS:
         rows[table], refs[table] = write_rows(store, getattr(state, table), names)
     by = f"{socket.gethostname()} pid {os.getpid()}"
     operation = Operation(kind=author.kind, token=token, run=author.run, by=by, at=now(), summary=author.summary)
-    link = Link(number=previous.number, checksum=previous.checksum) if previous is not None else None
+    previous = None
+    if base.catalog is not None:
+        previous = Link(number=base.catalog.number, checksum=base.catalog.checksum)
+    catalog = _catalog_of(state, number, previous, operation, Tables(**refs))
+    key = layout.catalog_key(number)
+    data = dump(catalog)
+    try:
+        store.put_new(key, data)
+    except AlreadyExistsError:
+        return _find_own(store, number, state.archive_id, token)
+    # Read back from its text, which alone has the checksum.
+    written = load(Catalog, data, key)
+    return Committed(replace(state, number=number, **rows), written)
+
+
+def _find_own(store: Store, number: int, archive_id: str, token: str) -> Committed | None:
+    """Return catalog `number` if the attempt with this token made it; None if another one did.
+
+    The store's client tries again after a lost answer, and is told then that the key exists: by its own first try.
+    """
+    try:
+        found = open_catalog(store, number, archive_id)
+    except NotFoundError:
+        # A sweep deleted it since, so others have committed.
+        return None
+    is_own = found.catalog is not None and found.catalog.operation.token == token
+    return found if is_own else None
+
+
+def _catalog_of(state: State, number: int, previous: Link | None, operation: Operation, tables: Tables) -> Catalog:
+    """Return the document that holds `state`, whose tables are written."""
     pins = [Pin(point=point, at=at) for point, at in sorted(state.pins.items())]
     labels = [Label(name=name, point=point) for name, point in sorted(state.labels.items())]
-    catalog = Catalog(
+    return Catalog(
         archive_id=state.archive_id,
         number=number,
-        previous=link,
+        previous=previous,
         operation=operation,
         next_point=state.next_point,
         swept=state.swept,
@@ -215,43 +282,40 @@ def _write(store: Store, base: Committed, state: State, author: Author, token: s
         origin=state.origin,
         pins=tuple(pins),
         labels=tuple(labels),
-        tables=Tables(**refs),
+        tables=tables,
     )
-    key, data = layout.catalog_key(number), dump(catalog)
-    try:
-        store.put_new(key, data)
-        return Committed(replace(state, number=number, **rows), load(Catalog, data, key))
-    except AlreadyExistsError:
-        with suppress(NotFoundError):  # swept since
-            found = open_catalog(store, number, state.archive_id)
-            if found.catalog is not None and found.catalog.operation.token == token:
-                return found
-    return None
 
 
-def _stands(store: Store, made: Committed) -> bool:
-    """Return whether the newest catalog is the one just created, or follows from it."""
+def _is_in_history(store: Store, made: Committed) -> bool:
+    """Return whether the newest catalog is the one just created, or follows from it.
+
+    A run that slept may have created a catalog whose number a sweep had freed: later catalogs then follow from another
+    one of that number.
+    """
     catalog = made.catalog
     assert catalog is not None  # noqa: S101 (it was just created)
     later = list_catalogs(store, catalog.number + 1)
     if not later:
         return True
     if later[0] == catalog.number + 1:
-        with suppress(NotFoundError):  # a sweep deleted it just now
+        # Suppressed: a sweep deleted the next catalog just now.
+        with suppress(NotFoundError):
             link = read_catalog(store, later[0], catalog.archive_id).previous
             return link is not None and link.checksum == catalog.checksum
+    # The next catalog is swept. Then the newest one has the operations of all that are swept in its history.
     newest = open_newest(store, catalog.archive_id)
     if newest.catalog is not None and newest.catalog.checksum == catalog.checksum:
         return True
-    made_by = catalog.operation
-    entry = (catalog.number, made_by.run, made_by.by, made_by.at)
+    operation = catalog.operation
+    entry = (catalog.number, operation.run, operation.by, operation.at)
     return entry in newest.state.history.rows("catalog", "run", "by", "at")
 
 
 def write_hint(store: Store, state: State) -> None:
     """Write latest.json after a commit. A failure costs readers a longer listing, nothing else."""
+    latest = Latest(archive_id=state.archive_id, number=state.number)
     with suppress(StoreError, UnreachableError, LeaseLostError):
-        store.put(layout.LATEST, dump(Latest(archive_id=state.archive_id, number=state.number)))
+        store.put(layout.LATEST, dump(latest))
 
 
 # The newest catalog that this machine has read at each address, by its number and checksum.
@@ -260,6 +324,7 @@ def write_hint(store: Store, state: State) -> None:
 # is another one, without a trace in the bucket. A machine that has read the catalog notices.
 
 _TRIED = 3
+"""How many of the newest catalogs are tried before none counts as readable."""
 
 
 class SeenCatalog:
@@ -276,7 +341,8 @@ class SeenCatalog:
         seen = self._read()
         numbers = self._numbers(seen.number)
         newest = self._newest(numbers, seen.number)
-        is_damaged = seen.number in numbers and newest.number < seen.number  # the command names it, and repair mends it
+        # The catalog that was seen is there and can't be read. The command names it, and a repair mends it.
+        is_damaged = seen.number in numbers and newest.number < seen.number
         if newest.number < seen.number and not is_damaged and not accept_rollback:
             raise MismatchError(
                 f"archive {self._store.url} went back: its newest catalog is {newest.number or 'missing'}, "
@@ -284,46 +350,61 @@ class SeenCatalog:
                 "find out who deleted the newer ones and restore them from bucket versions or a copy; "
                 "pass --accept-rollback to go on with the older state",
             )
-        now = self._load(seen.number) if seen.checksum and seen.number in numbers else None
-        if now is not None and now.checksum != seen.checksum and not accept_rollback:
+        # Without a checksum (the machine lacked the key then) and without the object there is nothing to compare.
+        same_number = None
+        if seen.checksum and seen.number in numbers:
+            same_number = self._load(seen.number)
+        if same_number is not None and same_number.checksum != seen.checksum and not accept_rollback:
             raise MismatchError(
                 f"archive {self._store.url} is another one: catalog {seen.number} is not the one that this machine "
                 "has seen",
                 "find out who replaced it and restore it from a bucket version or a copy; "
                 "pass --accept-rollback to go on with the archive as it is",
             )
+        # If the older one were kept now, the archive could go back to it unnoticed.
         if not is_damaged:
             self._keep(newest, seen)
 
     def remember(self) -> None:
         """Keep the newest catalog, which this command may have committed. One LIST, one GET."""
         seen = self._read()
-        self._keep(self._newest(self._numbers(seen.number), seen.number), seen)
+        numbers = self._numbers(seen.number)
+        newest = self._newest(numbers, seen.number)
+        self._keep(newest, seen)
 
     def _numbers(self, seen: int) -> list[int]:
-        """List the catalogs from the one that was seen on, or all where none of them follows it closely."""
+        """List the catalogs from the one that was seen on, or all if none of them follows it closely."""
         numbers = list_catalogs(self._store, seen)
-        return list_catalogs(self._store) if seen > 1 and not {*numbers} - far_numbers(numbers, seen) else numbers
+        near = set(numbers) - far_numbers(numbers, seen)
+        if not near and seen > 1:
+            return list_catalogs(self._store)
+        return numbers
 
     def _load(self, number: int) -> Link | None:
         """Return a catalog's number and checksum; None if it can't be read, which the command reports."""
         key = layout.catalog_key(number)
         with suppress(NotFoundError, CorruptError, WrongKeyError):
             catalog = load(Catalog, self._store.get(key), key)
-            return Link(number=number, checksum=catalog.checksum) if catalog.number == number else None
+            if catalog.number == number:
+                return Link(number=number, checksum=catalog.checksum)
         return None
 
     def _newest(self, numbers: list[int], seen: int) -> Link:
         """Return the newest catalog that can be read: anybody who may write can put an object under a number. Without
         one, as without the key, the newest number that is not far beyond `seen`, and no checksum."""
-        near = sorted({*numbers} - far_numbers(numbers, seen))
-        for number in [*reversed(numbers[-_TRIED:]), *reversed(near[-_TRIED:])]:
-            if (found := self._load(number)) is not None:
-                return found
+        near = sorted(set(numbers) - far_numbers(numbers, seen))
+        # The far numbers come first: a forged one is skipped as unreadable, and a true one is the newest catalog.
+        for tried in (numbers, near):
+            for number in reversed(tried[-_TRIED:]):
+                link = self._load(number)
+                if link is not None:
+                    return link
         return Link(number=max(near or numbers, default=0), checksum="")
 
     def _keep(self, newest: Link, seen: Link) -> None:
-        if newest == seen or (newest.number and not newest.checksum):
+        """Keep the number and the checksum of the newest catalog, if it was read."""
+        is_unread = newest.number > 0 and not newest.checksum
+        if newest == seen or is_unread:
             return
         document = {"archive": self._store.url, "catalog": newest.number, "checksum": newest.checksum}
         try:
