@@ -28,16 +28,17 @@ from kbackup.archive.identity import REPAIR
 from kbackup.archive.models import Manifest, load
 from kbackup.errors import CorruptError, NotFoundError, RefusedError
 from kbackup.store.base import Failed, ObjectInfo, Store
-from kbackup.types import IncarnationPartition
+from kbackup.types import Incarnation, IncarnationPartition
 from kbackup.util.system import in_threads
 
 _AT_ONCE = 1000
+"""Keys of one delete: as many as S3 takes in a request."""
 Ends = Mapping[IncarnationPartition, int]
 
 
 @dataclass(frozen=True)
 class Orphans:
-    """Objects to delete, catalogs first, and `upto`, the newest of the catalogs among them or before them.
+    """Objects to delete, catalogs first. `upto` is the newest catalog among them, or that an earlier sweep deleted.
 
     `unreadable` is a catalog of the grace time that can't be read, or that is not the one that the next catalog names:
     nothing is deleted until its time is over."""
@@ -56,65 +57,100 @@ def find_orphans(store: Store, newest: Committed, objects: Iterable[ObjectInfo],
     only objects that were written before `cutoff` are orphans. No catalog's own numbers or times count.
     """
     state = newest.state
-    listed: dict[int, ObjectInfo] = {}
-    for each in store.list(layout.CATALOG):
-        parsed = layout.parse_catalog_key(each.key)
-        if parsed is not None and parsed <= state.number:
-            listed[parsed] = each
+    listed = _list_catalogs(store, state.number)
     first = max((number for number, each in listed.items() if each.modified <= cutoff), default=None)
     if first is None:
+        # No catalog is older than the grace time: readers may still have any state open.
         return Orphans(0, ())
+    window = [number for number in sorted(listed) if first <= number < state.number]
+    catalogs = _read_catalogs(store, window, state.archive_id)
+    untrusted = [number for number, catalog in catalogs.items() if catalog is None]
+    readable = [catalog for catalog in catalogs.values() if catalog is not None]
+    untrusted += _replaced_catalogs(readable, newest.catalog)
+    if untrusted:
+        return Orphans(0, (), unreadable=min(untrusted))
+
+    deciding: list[Committed] = []
+    for catalog in readable:
+        # The oldest one, and those that brought rows back: they name themselves.
+        if catalog.number in (first, catalog.reinstated):
+            deciding.append(Committed(state_of(store, catalog), catalog))
+    deciding.append(newest)
+    manifests: list[Manifest | None] = []
+    for committed in deciding:
+        try:
+            # Its tables are read now: the keys of one that is missing or altered would be missing among those to keep.
+            referred_keys(committed)
+            manifests.append(_newest_manifest(store, committed))
+        except (NotFoundError, CorruptError):
+            return Orphans(0, (), unreadable=committed.state.number)
+
+    # Catalogs come first, so that a sweep that is interrupted leaves none whose tables are gone.
+    oldest_key = layout.catalog_key(first)
+    orphans = [each for each in sorted(listed.values()) if each.key < oldest_key and each.modified <= cutoff]
+    oldest_state = deciding[0].state
+    ends = [(oldest_state, _ends(oldest_state, manifests[0])), (state, _ends(state, manifests[-1]))]
+    orphans += _without_reference(deciding, ends, objects, cutoff)
+    return Orphans(first - 1, tuple(orphans))
+
+
+def _list_catalogs(store: Store, newest: int) -> dict[int, ObjectInfo]:
+    """Return the objects of catalogs up to number `newest`."""
+    listed: dict[int, ObjectInfo] = {}
+    for each in store.list(layout.CATALOG):
+        number = layout.parse_catalog_key(each.key)
+        if number is not None and number <= newest:
+            listed[number] = each
+    return listed
+
+
+def _read_catalogs(store: Store, numbers: Sequence[int], archive_id: str) -> dict[int, Catalog | None]:
+    """Return catalogs by number; None for one that can't be read."""
 
     def read(number: int) -> Catalog | None:
         with suppress(NotFoundError, CorruptError):
-            return read_catalog(store, number, state.archive_id)
+            return read_catalog(store, number, archive_id)
         return None
 
-    window = sorted(number for number in listed if first <= number < state.number)
-    catalogs = dict(zip(window, in_threads(read, window), strict=True))
-    unreadable = [number for number, catalog in catalogs.items() if catalog is None]
-    readable = [catalog for catalog in (*catalogs.values(), newest.catalog) if catalog is not None]
+    catalogs = in_threads(read, numbers)
+    return dict(zip(numbers, catalogs, strict=True))
+
+
+def _replaced_catalogs(catalogs: Sequence[Catalog], newest: Catalog | None) -> list[int]:
+    """Return the numbers of `catalogs` that are not what the next catalog was made from: somebody overwrote them.
+
+    The numbers of `catalogs` rise, and the `newest` comes after them.
+    """
+    chain = list(catalogs)
+    if newest is not None:
+        chain.append(newest)
     replaced: list[int] = []
-    for before, after in pairwise(readable):
+    for before, after in pairwise(chain):
         link = after.previous
         if link is not None and link.number == before.number and link.checksum != before.checksum:
             replaced.append(before.number)
-    if unreadable or replaced:
-        return Orphans(0, (), min(unreadable + replaced))
-    deciding = [
-        Committed(state_of(store, catalog), catalog)
-        for catalog in readable[:-1]
-        if catalog.number in (first, catalog.reinstated)
-    ]
-    deciding.append(newest)
-    number, manifests = first, []
-    try:
-        for committed in deciding:
-            number = committed.state.number
-            referred_keys(committed)
-            manifests.append(_newest_manifest(store, committed))
-    except (NotFoundError, CorruptError):
-        return Orphans(0, (), number)
-    oldest = layout.catalog_key(first)
-    old = sorted(each for each in listed.values() if each.key < oldest and each.modified <= cutoff)
-    ends = [(deciding[at].state, _ends(deciding[at].state, manifests[at])) for at in (0, -1)]
-    return Orphans(first - 1, (*old, *_without_reference(deciding, ends, objects, cutoff)))
+    return replaced
 
 
 def _newest_manifest(store: Store, committed: Committed) -> Manifest | None:
+    """Return the manifest of a catalog's newest restore point; None without one. `CorruptError` for another one."""
     point = committed.state.newest
     if point is None:
         return None
-    manifest = load(Manifest, store.get(point.documents[0]), point.documents[0])
+    key = point.documents[0]
+    manifest = load(Manifest, store.get(key), key)
     if manifest.checksum != point.manifest:
-        raise CorruptError(f"file {point.documents[0]} is not the manifest that the catalog names", REPAIR)
+        raise CorruptError(f"file {key} is not the manifest that the catalog names", REPAIR)
     return manifest
 
 
 def _ends(state: State, manifest: Manifest | None) -> Ends:
-    partitions = manifest.partitions() if manifest is not None else {}
-    # from there on the next backup may write segments, which no sweep must take for those of an earlier one
-    ends = {place: p.unbroken for place, p in partitions.items()}
+    """Return the offsets of partitions below which nobody writes a segment again."""
+    ends: dict[IncarnationPartition, int] = {}
+    if manifest is not None:
+        for place, partition in manifest.partitions().items():
+            # The next backup writes from the end on, and also what is held below the end.
+            ends[place] = partition.unbroken
     for place, start in state.starts.items():
         ends[place] = max(start.start, ends.get(place, 0))
     return ends
@@ -125,30 +161,41 @@ def _without_reference(
 ) -> list[ObjectInfo]:
     """Return the objects, apart from catalogs, that are orphans by the oldest and by the newest of the catalogs that
     decide."""
-    referred = set[str]().union(*map(referred_keys, deciding))
-    filled = {place for c in deciding for place in c.state.segments.rows("topic", "incarnation", "partition")}
-    return sorted(
-        each
-        for each in objects
-        if each.modified <= cutoff
-        and layout.parse_catalog_key(each.key) is None
-        and each.key not in referred
-        and all(_may_go(each.key, state, filled, end) for state, end in ends)
-    )
+    referred: set[str] = set()
+    filled: set[IncarnationPartition] = set()
+    for committed in deciding:
+        referred |= referred_keys(committed)
+        filled.update(committed.state.segments.rows("topic", "incarnation", "partition"))
+    orphans: list[ObjectInfo] = []
+    for each in objects:
+        if each.modified > cutoff or each.key in referred or layout.parse_catalog_key(each.key) is not None:
+            continue
+        if all(_may_go(each.key, state, filled, end) for state, end in ends):
+            orphans.append(each)
+    return sorted(orphans)
 
 
 def referred_keys(committed: Committed) -> set[str]:
     """Return the keys that a catalog refers to."""
-    state, catalog = committed.state, committed.catalog
-    keys = {ref.key for ref in table_refs(catalog)} if catalog is not None else set()
-    keys.update(key for documents in state.points.columns("documents")[0] for key in documents)
+    state = committed.state
+    keys: set[str] = set()
+    if committed.catalog is not None:
+        keys.update(ref.key for ref in table_refs(committed.catalog))
+    (documents,) = state.points.columns("documents")
+    for point_documents in documents:
+        keys.update(point_documents)
     (segments,) = state.segments.columns("key")
-    return keys.union(segments, map(layout.index_key_of, segments))
+    keys.update(segments)
+    keys.update(map(layout.index_key_of, segments))
+    return keys
 
 
 def table_refs(catalog: Catalog) -> list[TableRef]:
     """Return the files of a catalog's tables."""
-    return [ref for refs in astuple(catalog.tables) for ref in refs]
+    refs: list[TableRef] = []
+    for table in astuple(catalog.tables):
+        refs += table
+    return refs
 
 
 def _may_go(key: str, state: State, filled: Collection[IncarnationPartition], ends: Ends) -> bool:
@@ -159,33 +206,58 @@ def _may_go(key: str, state: State, filled: Collection[IncarnationPartition], en
         return table <= state.number
     point = layout.parse_point_key(key)
     if point is not None:
-        return point[0] < state.next_point
+        number, _run, _name = point
+        return number < state.next_point
     place = layout.parse_topic_key(key)
     if place is None:
         return False
-    (topic, incarnation), name = place
+    incarnation_key, name = place
+    if _is_over(incarnation_key, state):
+        return _may_go_of_ended(incarnation_key, name, filled)
     segment = layout.parse_segment(name)
-    life = state.lives.get((topic, incarnation))
-    is_over = incarnation < state.highest.get(topic, 0)
-    if is_over or (life is not None and (life.retired or life.last is not None)):
-        if segment is not None:
-            return True
-        partition = layout.parse_partition_index(name)
-        if partition is not None:
-            return (topic, incarnation, partition) not in filled
-        return layout.parse_group_offsets(name) is not None and all(p[:2] != place[0] for p in filled)
-    return segment is not None and segment.start < ends.get((topic, incarnation, segment.partition), 0)
+    if segment is None:
+        return False
+    # What lies at or beyond the end belongs to the next backup.
+    end = ends.get((*incarnation_key, segment.partition), 0)
+    return segment.start < end
+
+
+def _is_over(key: Incarnation, state: State) -> bool:
+    """Return whether no run writes segments of an incarnation any more."""
+    topic, incarnation = key
+    if incarnation < state.highest.get(topic, 0):
+        return True
+    life = state.lives.get(key)
+    return life is not None and (life.retired or life.last is not None)
+
+
+def _may_go_of_ended(key: Incarnation, name: str, filled: Collection[IncarnationPartition]) -> bool:
+    """Return whether file `name` in the folder of an incarnation that is over is an orphan."""
+    topic, incarnation = key
+    if layout.parse_segment(name) is not None:
+        return True
+    partition = layout.parse_partition_index(name)
+    if partition is not None:
+        return (topic, incarnation, partition) not in filled
+    # The file of a partition's group offsets stays as long as any partition of the incarnation has segments.
+    is_group_file = layout.parse_group_offsets(name) is not None
+    return is_group_file and all(place[:2] != key for place in filled)
 
 
 def commit_sweep(store: Store, newest: Committed, orphans: Orphans, author: Author) -> Committed:
     """Commit that `orphans` of catalog `newest` are about to be deleted: no undo reaches back behind this commit, and
-    the history of deleted catalogs stays in a table. `RefusedError` where rows were brought back in the meantime."""
+    the history of deleted catalogs stays in a table. `RefusedError` if rows were brought back in the meantime."""
     if not orphans.objects:
         return newest
-    numbers = [n for e in orphans.objects if (n := layout.parse_catalog_key(e.key)) is not None]
+    numbers: list[int] = []
+    for each in orphans.objects:
+        number = layout.parse_catalog_key(each.key)
+        if number is not None:
+            numbers.append(number)
     history = read_history(store, newest.state.archive_id, numbers)
 
     def operation(state: State) -> State:
+        # An undo that was faster may refer to what were orphans. One that is later is refused, by `swept`.
         if state.reinstated != newest.state.reinstated:
             raise RefusedError(
                 f"nothing was deleted: catalog {state.reinstated} brought restore points back in the meantime",
@@ -193,17 +265,22 @@ def commit_sweep(store: Store, newest: Committed, orphans: Orphans, author: Auth
             )
         if state.swept >= orphans.upto and not history:
             return state
+        # A sweep that was interrupted after its commit has written some of the rows.
         known = set(state.history.columns("catalog")[0])
         rows = [row for row in history if row.catalog not in known]
-        return mark_swept(replace(state, history=state.history.append(rows)), orphans.upto)
+        with_history = replace(state, history=state.history.append(rows))
+        return mark_swept(with_history, orphans.upto)
 
     return commit(store, newest, operation, author)
 
 
 def delete_orphans(store: Store, orphans: Orphans) -> list[Failed]:
-    """Returns each object that could not be deleted: a later sweep tries again."""
+    """Delete `orphans`, and return each object that could not be deleted: a later sweep tries again."""
     keys = [each.key for each in orphans.objects]
-    return [failed for at in range(0, len(keys), _AT_ONCE) for failed in store.delete(keys[at : at + _AT_ONCE])]
+    failed: list[Failed] = []
+    for begin in range(0, len(keys), _AT_ONCE):
+        failed += store.delete(keys[begin : begin + _AT_ONCE])
+    return failed
 
 
 def read_history(store: Store, archive_id: str, numbers: Iterable[int]) -> list[HistoryRow]:
@@ -211,39 +288,49 @@ def read_history(store: Store, archive_id: str, numbers: Iterable[int]) -> list[
 
     def read(number: int) -> HistoryRow | None:
         with suppress(NotFoundError):
-            made = read_catalog(store, number, archive_id).operation
-            return HistoryRow(number, made.kind, made.run, made.by, made.at, made.summary)
+            operation = read_catalog(store, number, archive_id).operation
+            return HistoryRow(number, operation.kind, operation.run, operation.by, operation.at, operation.summary)
         return None
 
-    return [row for row in in_threads(read, sorted(numbers)) if row is not None]
+    rows = in_threads(read, sorted(numbers))
+    return [row for row in rows if row is not None]
 
 
 def last_expiration(store: Store, newest: Committed) -> int | None:
     """Return the catalog of the newest expiration that was not undone and that no sweep has reached; None without
     one."""
-    undone = 0
+    # Backwards, each undo is of the nearest expiration that has none yet.
+    undos = 0
     for number in range(newest.state.number, newest.state.swept + 1, -1):
         try:
             kind = read_catalog(store, number, newest.state.archive_id).operation.kind
         except NotFoundError:
             return None
-        if kind == "expire" and not undone:
-            return number
-        undone += {"undo": 1, "expire": -1}.get(kind, 0)
+        if kind == "undo":
+            undos += 1
+        elif kind == "expire":
+            if undos == 0:
+                return number
+            undos -= 1
     return None
 
 
 def commit_undo(store: Store, newest: Committed, number: int) -> Committed:
     """Take back the expiration of catalog `number`; `RefusedError` if a sweep may have deleted its objects."""
     archive_id = newest.state.archive_id
+    author = Author("undo", "", f"expiration of catalog {number} undone")
     try:
         after = open_catalog(store, number, archive_id).state
         before = open_catalog(store, number - 1, archive_id).state
-        author = Author("undo", "", f"expiration of catalog {number} undone")
-        return commit(store, newest, lambda state: undo_expiration(state, before, after), author)
+
+        def undo(state: State) -> State:
+            return undo_expiration(state, before, after)
+
+        return commit(store, newest, undo, author)
     except (NotFoundError, CorruptError) as error:
+        # A sweep that was faster deletes catalogs and tables: a refusal. Otherwise the archive is damaged.
         if open_newest(store, archive_id).state.swept < number - 1:
             raise
-        raise RefusedError(  # a sweep was faster
+        raise RefusedError(
             "objects of that expiration are deleted already", "run --undo within the grace time"
         ) from error
