@@ -16,6 +16,7 @@ from kbackup.archive.segments.writer import greatest, least
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.index import SegmentIndex
 from kbackup.store.base import Store
+from kbackup.types import RecordBlock
 
 Scope = Literal["full", "quick", "partial"]
 REBUILD = "run kbackup repair --confirm for the Java tool, or wait for new records; kbackup does without it"
@@ -41,7 +42,7 @@ class Note:
 
 
 class Findings:
-    """Collects; may be used by many threads."""
+    """The findings and notes of a verification, each once. Many threads may add to them."""
 
     def __init__(self) -> None:
         self.entries: set[Finding] = set()
@@ -55,7 +56,7 @@ class Findings:
 
     @contextmanager
     def catching(self, file: str) -> Iterator[None]:
-        """Damage that the block meets in `file` becomes a finding, and the block ends there."""
+        """Make damage that the block meets in `file` a finding. The block ends there, and the verification goes on."""
         try:
             yield
         except NotFoundError:
@@ -68,7 +69,10 @@ def of_error(file: str, error: CorruptError) -> Finding:
     """Return the finding of an error, without the file's name in its text and a hint to do what is being done."""
     what = error.message.removeprefix("file ").removeprefix(file).lstrip(": ")
     hint = ANOTHER_COPY if "kbackup verify" in error.hint else error.hint
-    return Finding(file, what, hint if isinstance(error, NewerError) else _beside(file) or hint)
+    # A newer version can read the file: nobody should delete it, though no restore point needs it.
+    if not isinstance(error, NewerError):
+        hint = _beside(file) or hint
+    return Finding(file, what, hint)
 
 
 def _beside(file: str) -> str:
@@ -87,7 +91,7 @@ def _beside(file: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SegmentResult:
-    """`records` and `bytes` that were read."""
+    """The `records` and `bytes` of a segment that were read, and what is wrong with it."""
 
     records: int
     bytes: int
@@ -95,35 +99,48 @@ class SegmentResult:
 
 
 def check_segment(store: Store, segment: Segment, lacking: Collection[str] = ()) -> SegmentResult:
-    """Index and records of a segment, each on its own and unless its object is `lacking`: where the index is damaged
-    the records are walked without it. The descriptor is compared; one that was made from a Java tool's index knows no
-    timestamps."""
-    findings, index_key = Findings(), layout.index_key_of(segment.key)
-    seen = replace(segment, count=0, first=0, last=-1, bytes=1, min_timestamp=None, max_timestamp=None, largest=0)
+    """Read back index and records of a segment, each on its own and unless its object is `lacking`: if the index is
+    damaged, the records are walked without it. The segment's descriptor is compared with what was read."""
+    findings = Findings()
+    index_key = layout.index_key_of(segment.key)
     index: SegmentIndex | None = None
     if index_key not in lacking:
         with findings.catching(index_key):
             index = read_index(store, segment)
-    names = ["count", "first", "last", "bytes", "largest", *(["min_timestamp", "max_timestamp"] if segment.crc else ())]
+    seen = replace(segment, count=0, first=0, last=-1, bytes=1, min_timestamp=None, max_timestamp=None, largest=0)
     if segment.key not in lacking:
         with findings.catching(segment.key):
             for block in read_records(store, segment, index):
-                seen = replace(
-                    seen,
-                    count=seen.count + len(block),
-                    first=seen.first if seen.count else int(block.offsets[0]),
-                    last=int(block.offsets[-1]),
-                    bytes=seen.bytes + block.nbytes,
-                    largest=max(seen.largest, block.largest),
-                    min_timestamp=least(seen.min_timestamp, block.min_timestamp),
-                    max_timestamp=greatest(seen.max_timestamp, block.max_timestamp),
-                )
-            for name in names:
-                due, is_now = getattr(segment, name), getattr(seen, name)
-                if due != is_now:
-                    what = f"has {name.replace('_', ' ')} {is_now}, its restore point says {due}"
-                    findings.add(segment.key, what, CHANGED)
+                seen = _with_block(seen, block)
+            _compare(segment, seen, findings)
     return SegmentResult(seen.count, seen.bytes, tuple(sorted(findings.entries)))
+
+
+def _with_block(seen: Segment, block: RecordBlock) -> Segment:
+    """Return the descriptor of the records that were read, with one more block."""
+    return replace(
+        seen,
+        count=seen.count + len(block),
+        first=seen.first if seen.count else int(block.offsets[0]),
+        last=int(block.offsets[-1]),
+        bytes=seen.bytes + block.nbytes,
+        largest=max(seen.largest, block.largest),
+        min_timestamp=least(seen.min_timestamp, block.min_timestamp),
+        max_timestamp=greatest(seen.max_timestamp, block.max_timestamp),
+    )
+
+
+def _compare(segment: Segment, seen: Segment, findings: Findings) -> None:
+    """Add a finding for each field of a descriptor that differs from `seen`, the descriptor of what was read."""
+    names = ["count", "first", "last", "bytes", "largest"]
+    if segment.crc:  # a descriptor without a checksum is made from a Java tool's index, which knows no timestamps
+        names += ["min_timestamp", "max_timestamp"]
+    for name in names:
+        promised = getattr(segment, name)
+        actual = getattr(seen, name)
+        if promised != actual:
+            what = f"has {name.replace('_', ' ')} {actual}, its restore point says {promised}"
+            findings.add(segment.key, what, CHANGED)
 
 
 # The record of a verification in its archive.

@@ -23,7 +23,7 @@ _MIXED = "is the folder a mix of two archives?"
 
 @dataclass
 class _Partition:
-    """`records` and `indexes` are by the offset in the file's name."""
+    """The files of one partition. `records` and `indexes` are by the offset in the file's name."""
 
     records: dict[int, ObjectInfo] = field(default_factory=dict)
     indexes: dict[int, ObjectInfo] = field(default_factory=dict)
@@ -31,18 +31,19 @@ class _Partition:
 
 
 def survey_folder(store: JavaFolder, topics: list[str], findings: Findings) -> tuple[list[Segment], set[str]]:
-    """Everything but the records themselves; returns the segments, and the keys of those that are not worth reading.
-    What a killed sink leaves is noted."""
+    """Check everything but the records themselves. Return the segments, and the keys of segments that are not worth
+    reading. What a sink left behind when it was killed becomes a note."""
     segments: list[Segment] = []
     for topic in topics:
         for number, partition in sorted(_partitions(store.inner, topic, findings).items()):
             segments += _check_partition(store, topic, number, partition, findings)
         for flaw in store.flaws(topic):
-            _tell(flaw, findings)
-    return segments, {segment.key for segment in segments if not _fits(segment)}
+            _report_flaw(flaw, findings)
+    unreadable = {segment.key for segment in segments if not _fits(segment)}
+    return segments, unreadable
 
 
-def _tell(flaw: Flaw, findings: Findings) -> None:
+def _report_flaw(flaw: Flaw, findings: Findings) -> None:
     if flaw.damaged:
         findings.add(flaw.key, flaw.defect, INDEX_HINT)
     else:
@@ -58,6 +59,7 @@ def _partitions(store: Store, topic: str, findings: Findings) -> dict[int, _Part
         if segment is not None:
             partition = partitions[segment.partition]
             kind = partition.indexes if segment.kind == "index" else partition.records
+            # two files of one offset: compressed and not, or with and without padding in the name
             twin = kind.setdefault(segment.start, entry)
             if twin is not entry:
                 findings.add(entry.key, f"is there beside {twin.key}", _MIXED)
@@ -65,13 +67,15 @@ def _partitions(store: Store, topic: str, findings: Findings) -> dict[int, _Part
             partitions[number].index = entry
         elif layout.parse_group_offsets(name) is not None:
             if not entry.size:
-                _tell(empty_groups(entry.key), findings)
+                _report_flaw(empty_groups(entry.key), findings)
                 continue
             with findings.catching(entry.key):
                 decode_group_offsets(store.get(entry.key), entry.key)
         else:
             findings.note(entry.key, "is no file of the format", entry.size)
-    for missing in sorted(set(range(max(partitions, default=-1) + 1)) - partitions.keys()):
+    # Kafka numbers partitions from 0 without gaps.
+    expected = set(range(max(partitions, default=-1) + 1))
+    for missing in sorted(expected - partitions.keys()):
         findings.add(
             f"{topic}/index_partition_{missing:03d}",
             f"is missing, as is every other file of partition {missing}",
@@ -87,21 +91,8 @@ def _check_partition(
         if partition.indexes[start].size > _WITHOUT_ENTRIES:  # the sink makes an index before its records file
             records = layout.records_key(f"{topic}/", number, start, "none")
             findings.add(records, "is missing, its index is there", ANOTHER_COPY)
-
-    def describe(start: int) -> Segment | None:
-        with findings.catching(partition.records[start].key):
-            return segment_of(store, topic, number, partition.records[start])
-        return None
-
-    segments = [s for s in in_threads(describe, sorted(partition.records)) if s is not None]
-    filled = sorted((s for s in segments if s.count), key=lambda s: s.first)
-    for a, b in pairwise(filled):
-        if b.first <= a.last:
-            findings.add(b.key, f"begins at offset {b.first}, but {a.key} ends at {a.last}", _MIXED)
-    for segment in filled:
-        name = layout.parse_segment(segment.key.rpartition("/")[2])
-        if name is not None and segment.first < name.start:
-            findings.add(segment.key, f"begins at offset {segment.first}, before its name says", _MIXED)
+    segments = _describe(store, topic, number, partition, findings)
+    _check_order(segments, findings)
     _check_index(store, layout.partition_index_key(f"{topic}/", number), partition, findings)
     for segment in segments:
         if not _fits(segment):
@@ -109,15 +100,42 @@ def _check_partition(
     return segments
 
 
+def _describe(store: JavaFolder, topic: str, number: int, partition: _Partition, findings: Findings) -> list[Segment]:
+    """Return the segments of a partition by their indexes, without segments whose index is damaged."""
+
+    def describe(start: int) -> Segment | None:
+        with findings.catching(partition.records[start].key):
+            return segment_of(store, topic, number, partition.records[start])
+        return None
+
+    described = in_threads(describe, sorted(partition.records))
+    return [segment for segment in described if segment is not None]
+
+
+def _check_order(segments: list[Segment], findings: Findings) -> None:
+    """Add a finding for each segment that overlaps the one before it, or begins before the offset in its name."""
+    filled = [segment for segment in segments if segment.count]
+    filled.sort(key=lambda segment: segment.first)
+    for before, segment in pairwise(filled):
+        if segment.first <= before.last:
+            what = f"begins at offset {segment.first}, but {before.key} ends at {before.last}"
+            findings.add(segment.key, what, _MIXED)
+    for segment in filled:
+        name = layout.parse_segment(segment.key.rpartition("/")[2])
+        if name is not None and segment.first < name.start:
+            findings.add(segment.key, f"begins at offset {segment.first}, before its name says", _MIXED)
+
+
 def _fits(segment: Segment) -> bool:
+    """Return whether the records file has the size that its index says. Nobody knows that of a compressed file."""
     return layout.compression_of(segment.key) != "none" or segment.stored == segment.bytes
 
 
 def _check_index(store: Store, key: str, partition: _Partition, findings: Findings) -> None:
-    """The partition index names exactly the segments that are there."""
-    stems = {
-        layout.stem_of(e.key.removesuffix("_index")) for e in (*partition.records.values(), *partition.indexes.values())
-    }
+    """Check that the partition index names exactly the segments that are there."""
+    stems: set[str] = set()
+    for entry in [*partition.records.values(), *partition.indexes.values()]:
+        stems.add(layout.stem_of(entry.key.removesuffix("_index")))
     if partition.index is None:
         findings.note(key, "is missing: the partition's segments are read without it")
         return
@@ -128,7 +146,8 @@ def _check_index(store: Store, key: str, partition: _Partition, findings: Findin
         return
     with findings.catching(key):
         entries = {entry.name: entry for entry in decode_partition_index(data, key, partial=True)}
-        rest = len(data) - len(encode_partition_index([*entries.values()]))
+        # what is left behind the entries that could be decoded: the sink was killed while it wrote one
+        rest = len(data) - len(encode_partition_index(list(entries.values())))
         if rest:
             findings.note(key, "ends within an entry", rest)
         for name in sorted(stems - entries.keys()):
