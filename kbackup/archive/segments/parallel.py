@@ -1,4 +1,4 @@
-"""Reading many segments side by side: pieces of work of about the same size, and their records as tables."""
+"""Reading many segments side by side: units of work of about the same size, and their records as tables."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from kbackup.store.base import Store
 from kbackup.types import RecordBlock
 from kbackup.util.system import cut
 
-PART_BYTES = 32 << 20  # small pieces are packed together up to this
+PART_BYTES = 32 << 20  # small ranges are packed into one unit up to this
 CUT_BYTES = 256 << 20
-"""A larger segment is cut. What is read whole is held against its checksum: twice what a segment usually has."""
+"""A larger segment is cut into ranges, and only a segment that is read whole is held against its checksum. So this is
+twice the usual size of a segment."""
 BATCH_BYTES = 4 << 20  # bytes of records that become one table, where one record is not more
 
 _OPENING = 1 << 20  # bytes that the opening of one more segment counts as
-_NEAR = 1 << 20  # offsets that are wanted are read at once where no more bytes than this lie between them
+_NEAR = 1 << 20  # two selected spans of offsets are read at once if no more bytes than this lie between them
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRange:
-    """The records of `segment` with `start` <= offset < `stop` that lie in `window`. `bytes` estimates what has to be
-    read."""
+    """The records of `segment` with `start` <= offset < `stop` that lie in `window`. `bytes` estimates how much has to
+    be read for them."""
 
     segment: Segment
     start: int
@@ -57,14 +58,17 @@ class WholeSegments:
     segments: Sequence[Segment]
 
     def __iter__(self) -> Iterator[SegmentRange]:
-        return (SegmentRange(s, s.first, s.last + 1, EVERYTHING, s.bytes) for s in self.segments if s.count)
+        for segment in self.segments:
+            if segment.count:
+                yield SegmentRange(segment, segment.first, segment.last + 1, EVERYTHING, segment.bytes)
 
 
 def whole_units(segments: Sequence[Segment], part_bytes: int = PART_BYTES) -> list[ReadUnit]:
-    """Return all records of segments as units of work, in the same order. None is cut: each is held against its
+    """Return all records of segments as units of work, in the same order. No segment is cut: each is held against its
     checksum."""
     sizes = (size + _OPENING for (size,) in rows_of(segments, "bytes"))
-    return [ReadUnit(WholeSegments(segments[part])) for part in cut(sizes, part_bytes, len(segments))]
+    slices = cut(sizes, part_bytes, len(segments))
+    return [ReadUnit(WholeSegments(segments[part])) for part in slices]
 
 
 def plan_reads(
@@ -75,73 +79,85 @@ def plan_reads(
     cut_bytes: int = CUT_BYTES,
 ) -> list[ReadUnit]:
     """Return the segments that may hold records in their window as units of work, in the same order. A segment that has
-    to be read as a whole and has at most `cut_bytes` is one piece; larger ones are cut at offsets, and of others the
-    records that are wanted are read alone."""
-    parts: list[ReadUnit] = []
+    to be read as a whole and has at most `cut_bytes` is one range; a larger one is cut at offsets. Of a segment that is
+    not needed as a whole, the selected offsets alone are read."""
+    units: list[ReadUnit] = []
     gathered: list[SegmentRange] = []
     size = 0
     for segment in segments:
-        for piece in _pieces(segment, window_of(segment), cut_bytes):
-            if gathered and size + piece.bytes + _OPENING > part_bytes:
-                parts.append(ReadUnit(tuple(gathered)))
+        for each in _ranges_of(segment, window_of(segment), cut_bytes):
+            if gathered and size + each.bytes + _OPENING > part_bytes:
+                units.append(ReadUnit(tuple(gathered)))
                 gathered, size = [], 0
-            gathered.append(piece)
-            size += piece.bytes + _OPENING
-    return [*parts, ReadUnit(tuple(gathered))] if gathered else parts
+            gathered.append(each)
+            size += each.bytes + _OPENING
+    if gathered:
+        units.append(ReadUnit(tuple(gathered)))
+    return units
 
 
-def read_unit(store: Store, part: ReadUnit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the part's records in columns of `rows.SCHEMA`, in batches of about `BATCH_BYTES`. Every record is checked.
-    `CorruptError` for a segment that was read whole and has another checksum comes at its end, when its records have
-    gone out: they must not count unless all of the part came."""
-    for piece in part.ranges:
-        s = piece.segment
-        for block in read_batches(store, piece):
-            yield to_table_batch(block, s.topic, s.partition, s.key, columns)
+def read_unit(store: Store, unit: ReadUnit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the unit's records in columns of `rows.SCHEMA`, in batches of about `BATCH_BYTES`. Every record is checked.
+    The `CorruptError` for a segment that was read whole and has another checksum comes at the segment's end, when its
+    records have gone out: they must not count unless all of the unit came."""
+    for each in unit.ranges:
+        segment = each.segment
+        for block in read_batches(store, each):
+            yield to_table_batch(block, segment.topic, segment.partition, segment.key, columns)
 
 
-def read_batches(store: Store, piece: SegmentRange) -> Iterator[RecordBlock]:
-    """Yield the piece's records in blocks of about `BATCH_BYTES`."""
-    for block in read_range(store, piece):
+def read_batches(store: Store, segment_range: SegmentRange) -> Iterator[RecordBlock]:
+    """Yield the range's records in blocks of about `BATCH_BYTES`."""
+    for block in read_range(store, segment_range):
         ends = block.positions + block.lengths
         first = 0
         while first < len(block):
             edge = int(block.positions[first]) + BATCH_BYTES
-            stop = max(int(np.searchsorted(ends, edge, side="right")), first + 1)
+            fitting = int(np.searchsorted(ends, edge, side="right"))
+            stop = max(fitting, first + 1)  # a record larger than that is alone
             yield slice_block(block, first, stop)
             first = stop
 
 
-def read_range(store: Store, piece: SegmentRange) -> Iterator[RecordBlock]:
-    """Yield the piece's records as blocks with at least one."""
-    blocks = (
-        read_segment(store, piece.segment)
-        if piece.whole
-        else SegmentRanges(store, piece.segment).between(piece.start, piece.stop)
-    )
+def read_range(store: Store, segment_range: SegmentRange) -> Iterator[RecordBlock]:
+    """Yield the range's records as blocks with at least one record."""
+    segment = segment_range.segment
+    if segment_range.whole:
+        blocks = read_segment(store, segment)
+    else:
+        blocks = SegmentRanges(store, segment).between(segment_range.start, segment_range.stop)
     for block in blocks:
-        wanted, _ = piece.window.cut(block)
-        if len(wanted):
-            yield wanted
+        selected, _ = segment_range.window.cut(block)
+        if len(selected):
+            yield selected
 
 
-def _pieces(segment: Segment, window: Window, cut_bytes: int) -> Iterator[SegmentRange]:
+def _ranges_of(segment: Segment, window: Window, cut_bytes: int) -> Iterator[SegmentRange]:
+    """Yield the ranges of a segment that hold its records in `window`, each with at most about `cut_bytes`."""
     if not segment.count or not window.may_hold(segment):
         return
+    offsets = segment.last + 1 - segment.first
+    for start, stop in _selected_spans(segment, window):
+        # Bytes are estimated as if they were spread evenly over the offsets, and rounded up.
+        size = -(-segment.bytes * (stop - start) // offsets)
+        cuts = -(-size // cut_bytes)
+        edges = [start + (stop - start) * n // cuts for n in range(cuts + 1)]
+        for low, high in pairwise(edges):
+            if low < high:
+                yield SegmentRange(segment, low, high, window, -(-size // cuts))
+
+
+def _selected_spans(segment: Segment, window: Window) -> list[tuple[int, int]]:
+    """Return the segment's offsets in the window, joined where few records lie between them."""
     first, end = segment.first, segment.last + 1
     near = _NEAR * (end - first) // segment.bytes
-    spans: list[tuple[int, int]] = []  # the selected offsets, joined where few records lie between them
-    for low, high in window.ranges if window.ranges is not None else ((first, end),):
+    ranges = window.ranges if window.ranges is not None else ((first, end),)
+    spans: list[tuple[int, int]] = []
+    for low, high in ranges:
         start, stop = max(low, first), min(high, end)
         if start >= stop:
             continue
         if spans and start - spans[-1][1] <= near:
             start = spans.pop()[0]
         spans.append((start, stop))
-    for start, stop in spans:
-        size = -(-segment.bytes * (stop - start) // (end - first))
-        cuts = -(-size // cut_bytes)
-        edges = [start + (stop - start) * n // cuts for n in range(cuts + 1)]
-        for low, high in pairwise(edges):
-            if low < high:
-                yield SegmentRange(segment, low, high, window, -(-size // cuts))
+    return spans

@@ -27,36 +27,40 @@ from kbackup.util.system import BufferPool
 FETCH_SPAN = 16 << 20
 """Bytes of a usual range: a request of the SDK takes up to 3 ms of CPU, a tenth of what these bytes take to check."""
 _AHEAD = 2
-_SMALL = 1 << 20
+_SMALL = 1 << 20  # bytes: a smaller range gets memory of its own; a buffer of the pool would be nearly empty
 _POOL = BufferPool(FETCH_SPAN, keep=3)
 
 Span = tuple[int, int]  # start and end of a range, in bytes
 
 
 def fetched(store: Store, key: str, spans: Sequence[Span]) -> Iterator[tuple[Bytes, int]]:
-    """Yield the bytes of each of `spans` and their CRC-64/NVME, in order. At most `_AHEAD` are fetched in advance. The
-    bytes have memory of their own as long as anything refers to it. The object is written once, so that all spans are
-    of one version."""
-    if len(spans) < 2:
-        yield from (_fetch(store, key, span) for span in spans)
+    """Yield the bytes of each of `spans` and their CRC-64/NVME, in order. At most `_AHEAD` spans are fetched ahead.
+    The memory of the bytes is not used again as long as anything refers to it. The object is written once, so all spans
+    are of one version."""
+    if len(spans) < 2:  # most segments are small: no threads for them
+        for span in spans:
+            yield _fetch(store, key, span)
         return
     remaining = iter(spans)
     waiting: deque[Future[tuple[Bytes, int]]] = deque()
     with ThreadPoolExecutor(_AHEAD, "fetch") as threads:
         try:
             while True:
-                for wanted in islice(remaining, _AHEAD - len(waiting)):
-                    waiting.append(threads.submit(_fetch, store, key, wanted))
+                for span in islice(remaining, _AHEAD - len(waiting)):
+                    waiting.append(threads.submit(_fetch, store, key, span))
                 if not waiting:
                     return
                 yield waiting.popleft().result()
         finally:
+            # whoever stops reading need not wait for ranges that nobody will look at
             threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _fetch(store: Store, key: str, span: Span) -> tuple[Bytes, int]:
-    start, length = span[0], span[1] - span[0]
-    data = _POOL.take()[:length] if _SMALL < length <= FETCH_SPAN else np.empty(length, np.uint8)
+    start, stop = span
+    length = stop - start
+    pooled = _SMALL < length <= FETCH_SPAN
+    data = _POOL.take()[:length] if pooled else np.empty(length, np.uint8)
     crc = 0
     for piece in store.fill(key, start, data.data):
         crc = crc64nvme(piece, crc)  # here, where it is in the processor's cache: four times as fast
@@ -81,7 +85,8 @@ def read_index(store: Store, segment: Segment) -> SegmentIndex:
         raise CorruptError(f"file {key} is not what its manifest says", _HINT)
     index = decode_index(data, key)
     count = len(index)
-    if count != segment.count or (count and (index.offsets[0], index.offsets[-1]) != (segment.first, segment.last)):
+    same_ends = not count or (index.offsets[0], index.offsets[-1]) == (segment.first, segment.last)
+    if count != segment.count or not same_ends:
         raise CorruptError(
             f"file {key} has {count} records, the segment should have {segment.count} "
             f"from {segment.first} to {segment.last}",
@@ -105,20 +110,25 @@ def read_segment(store: Store, segment: Segment) -> Iterator[RecordBlock]:
 
 
 def read_small(store: Store, segment: Segment) -> Iterator[RecordBlock]:
-    """Yield the records of a segment that is read with one request: its checksum and descriptor check as much as its
-    index. Segments without a known checksum are read by their index."""
+    """Yield the records of a small segment with one request. The index is not read: checksum and descriptor check as
+    much as the index would. A segment without a known checksum is read by its index."""
     if not segment.crc:
         yield from read_segment(store, segment)
         return
+    # all blocks before the first goes out: the checksum shows at the end, and no caller has to undo anything
     blocks = list(read_records(store, segment, None))
-    offsets = [int(block.offsets[at]) for block in (*blocks[:1], *blocks[-1:]) for at in (0, -1)]
-    if sum(map(len, blocks)) != segment.count or (offsets[:1] + offsets[-1:]) != [segment.first, segment.last]:
+    found: tuple[int, int, int] | None = None
+    if blocks:
+        first = int(blocks[0].offsets[0])
+        last = int(blocks[-1].offsets[-1])
+        found = sum(map(len, blocks)), first, last
+    if found != (segment.count, segment.first, segment.last):
         raise CorruptError(f"file {segment.key} does not have the records that the catalog promises", _HINT)
     yield from blocks
 
 
 def read_records(store: Store, segment: Segment, index: SegmentIndex | None) -> Iterator[RecordBlock]:
-    """Yield the segment's records by an index that was read before; without one (None) record by record."""
+    """Yield the segment's records by an index that was read before, or record by record if it is None."""
     stored = StoredRecords(store, segment.key, segment.stored, segment.bytes)
     with _required(segment.key):
         yield from stored.blocks(index)
@@ -127,8 +137,8 @@ def read_records(store: Store, segment: Segment, index: SegmentIndex | None) -> 
 
 
 class StoredRecords:
-    """A records object of `size` bytes, `plain` of them when it is not compressed (None: not known). `crc` is the
-    CRC-64/NVME of the bytes that were read, in order, so far."""
+    """A records object of `size` bytes, and of `plain` bytes once it is decompressed (None: not known). `crc` is the
+    CRC-64/NVME of the bytes that were read so far, in order."""
 
     def __init__(self, store: Store, key: str, size: int, plain: int | None = None) -> None:
         self._store, self._key, self._size, self._plain = store, key, size, plain
@@ -145,9 +155,13 @@ class StoredRecords:
                 yield from block_of(data, start, index, records, self._key)
             return
         starts = range(0, self._size, FETCH_SPAN)
-        chunks: Iterable[Buffer] = self._read([(start, min(start + FETCH_SPAN, self._size)) for start in starts])
+        spans = [(start, min(start + FETCH_SPAN, self._size)) for start in starts]
+        chunks: Iterable[Buffer] = self._read(spans)
         if packed:
-            most = self._plain if self._plain is not None or index is None else index.file_size
+            # Where the size is known nothing more is decompressed: a few bytes can become any number of them.
+            most = self._plain
+            if most is None and index is not None:
+                most = index.file_size
             chunks = frames.decompress(chunks, self._key, most)
         yield from blocks(chunks, index, name=self._key, least=FETCH_SPAN)
 
@@ -159,8 +173,9 @@ class StoredRecords:
 
 # Records of one segment by ranged reads: a piece of its index, then the bytes of just those records.
 #
-# What a checksum over a whole object guards is not known of a part of it: frames of `.zst` and encrypted objects
-# carry their own, elsewhere a record must fill its index entry exactly. Every byte is what `kbackup verify` looks at.
+# The checksum of a segment is over the whole object, so it says nothing of a part. Frames of `.zst` and encrypted
+# objects carry checksums of their own; elsewhere a record must fill its index entry exactly. `kbackup verify` looks at
+# every byte.
 
 SPAN = 4 << 20  # bytes of records that are read at once, where one record is not more
 
@@ -170,8 +185,9 @@ _PROBED = 1 << 12  # entries of an index that are read at once where an offset i
 
 
 class SegmentRanges:
-    """Reads parts of `segment`, each with one request for the index and one for every `SPAN` of records; of a
-    compressed segment the seek table as well, once. Holds `SPAN` bytes, or one record (compressed: its frames)."""
+    """Reads parts of `segment`, each with one request for the index and one for every `SPAN` of records. Of a
+    compressed segment the seek table is read as well, once. Memory holds `SPAN` bytes, or one record if it is larger
+    (compressed: its frames)."""
 
     def __init__(self, store: Store, segment: Segment) -> None:
         self._store, self._segment = store, segment
@@ -184,10 +200,10 @@ class SegmentRanges:
         end = self._bounds(stop)[1]
         remaining = self._segment.count if most is None else most
         for part in self._entries(low, min(end, high + remaining)):
-            a, b = np.searchsorted(part.offsets, (start, stop)).tolist()
-            b = min(b, a + remaining)
-            yield from self._blocks(part, a, b)
-            remaining -= b - a
+            first, last = np.searchsorted(part.offsets, (start, stop)).tolist()
+            last = min(last, first + remaining)
+            yield from self._blocks(part, first, last)
+            remaining -= last - first
             if not remaining or part.offsets[-1] >= stop - 1:
                 return
 
@@ -201,66 +217,90 @@ class SegmentRanges:
         return self.numbered(max(0, self._segment.count - most), self._segment.count)
 
     def fitting(self, low: int, high: int, room: int, *, last: bool = False) -> Iterator[RecordBlock]:
-        """Yield the first of records number `low` to `high` (exclusive) that fit into `room` bytes, or the `last` ones;
-        at least one record. The range is small: its entries are held in memory."""
+        """Yield the first of records number `low` to `high` (exclusive) that fit into `room` bytes, or the `last` of
+        them; at least one record. The range is small: its entries are held in memory."""
         for part in self._entries(low, high):
             lengths = part.lengths[::-1] if last else part.lengths
-            count = max(1, int(np.searchsorted(np.cumsum(lengths), room, side="right")))
+            ends = np.cumsum(lengths)
+            fit = int(np.searchsorted(ends, room, side="right"))
+            count = max(1, fit)
             first = len(part) - count if last else 0
             yield from self._blocks(part, first, first + count)
 
     def number(self, offset: int) -> int:
-        """Return the number of records below `offset`. Where there are no gaps nothing is read for it, else pieces of
-        the index, each half as far away."""
+        """Return the number of records below `offset`. If the offsets have no gaps, nothing is read for it; else the
+        index is bisected, with a run of entries for each request."""
         low, high = self._bounds(offset)
         while low < high:
-            a = max(low, (low + high - _PROBED) // 2)
-            b = min(high, a + _PROBED)
-            below = sum(int(np.searchsorted(part.offsets, offset)) for part in self._entries(a, b))
-            if 0 < below < b - a:
-                return a + below
-            low, high = (b, high) if below else (low, a)
+            start = max(low, (low + high - _PROBED) // 2)
+            stop = min(high, start + _PROBED)
+            below = 0
+            for part in self._entries(start, stop):
+                below += int(np.searchsorted(part.offsets, offset))
+            if 0 < below < stop - start:
+                return start + below
+            if below:  # all of these entries are below: the record is behind them
+                low = stop
+            else:
+                high = start
         return low
 
     def numbers(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the numbers of records, from and to (exclusive), that include all with `start` <= offset < `stop`."""
+        """Return a range of record numbers, from and to (exclusive), that includes all with `start` <= offset <
+        `stop`."""
         return self._bounds(start)[0], self._bounds(stop)[1]
 
     def _bounds(self, offset: int) -> tuple[int, int]:
-        """Return the least and the greatest number that the first entry at or above `offset` can have (where there is
-        none, the number after the last). Each offset is above the one before it. Both are the same where no offset is
-        missing."""
-        s = self._segment
-        if offset <= s.first:
+        """Return the least and the greatest number that the first record at or above `offset` can have; the number
+        after the last record if there is none. Both are the same if no offset is missing."""
+        segment = self._segment
+        if offset <= segment.first:
             return 0, 0
-        if offset > s.last:
-            return s.count, s.count
-        return max(0, s.count - 1 - (s.last - offset)), min(s.count - 1, offset - s.first)
+        if offset > segment.last:
+            return segment.count, segment.count
+        # Offsets rise, so no more records than offsets lie between this one and either end of the segment.
+        least = segment.count - 1 - (segment.last - offset)
+        greatest = offset - segment.first
+        return max(0, least), min(segment.count - 1, greatest)
 
     def _entries(self, low: int, high: int) -> Iterator[SegmentIndex]:
-        """Entries `low` (inclusive) to `high` (exclusive) of the index, as they come. `CorruptError` unless they follow
-        one another and stay within the segment."""
-        s, at, due = self._segment, low, 0
+        """Yield entries `low` (inclusive) to `high` (exclusive) of the index, as they come. `CorruptError` unless the
+        entries follow one another and stay within the segment."""
+        segment = self._segment
+        at = low
+        position = 0  # where the next record begins; 0 before the first entries, which may be anywhere
         for data in _gathered(self._read(self._index_key, 1 + ENTRY * low, ENTRY * (high - low))):
             part = decode_entries(data, at, self._index_key)
-            ends = part.file_size, int(part.offsets[0]), int(part.offsets[-1])
-            if (due and part.positions[0] != due) or ends[0] > s.bytes or ends[1] < s.first or ends[2] > s.last:
-                damage = f"entries that are not of a segment of {s.bytes} bytes with offsets {s.first} to {s.last}"
+            follows = not position or part.positions[0] == position
+            within = (
+                part.file_size <= segment.bytes
+                and part.offsets[0] >= segment.first
+                and part.offsets[-1] <= segment.last
+            )
+            if not follows or not within:
+                damage = (
+                    f"entries that are not of a segment of {segment.bytes} bytes with offsets {segment.first} to "
+                    f"{segment.last}"
+                )
                 raise corrupt(self._index_key, 1 + ENTRY * at, damage, _HINT)
-            at, due = at + len(part), part.file_size
+            at += len(part)
+            position = part.file_size
             yield part
 
     def _blocks(self, part: SegmentIndex, first: int, stop: int) -> Iterator[RecordBlock]:
-        """Entries `first` to `stop` of the part, in pieces of `SPAN`."""
+        """Yield the records of entries `first` to `stop` of the part, in blocks of about `SPAN`."""
         ends = part.positions + part.lengths
         while first < stop:
             start = int(part.positions[first])
             edge = start + SPAN
-            if self._packed:  # an end of a frame, so that no frame is read twice
+            if self._packed:
+                # up to where a frame ends, so that no frame is read twice
                 frames = self._frames.plain
-                last = int(frames[np.searchsorted(frames, edge, side="right") - 1])
-                edge = last if last > start else edge
-            cut = max(int(np.searchsorted(ends[:stop], edge, side="right")), first + 1)
+                whole_frames = int(frames[np.searchsorted(frames, edge, side="right") - 1])
+                if whole_frames > start:
+                    edge = whole_frames
+            fitting = int(np.searchsorted(ends[:stop], edge, side="right"))
+            cut = max(fitting, first + 1)  # a record that is larger is alone
             length = int(ends[cut - 1]) - start
             data = np.frombuffer(self._plain(start, length), np.uint8)
             records = slice(first, cut)
@@ -270,28 +310,35 @@ class SegmentRanges:
             first = cut
 
     def _plain(self, start: int, length: int) -> bytes:
+        """Return bytes of the records file as it is without compression."""
         key = self._segment.key
         if not self._packed:
             return b"".join(self._read(key, start, length))
         at, size, skip = self._frames.locate(start, length)
         edges = self._frames.plain
+        # what the frames hold by the seek table: nothing more is decompressed
         most = int(edges[np.searchsorted(edges, start + length)]) - (start - skip)
-        return frames.extract(b"".join(self._read(key, at, size)), skip, length, key, most)
+        packed = b"".join(self._read(key, at, size))
+        return frames.extract(packed, skip, length, key, most)
 
     @cached_property
     def _frames(self) -> frames.SeekTable:
-        """The seek table, at once where frames have the usual size or more."""
-        s = self._segment
+        """The seek table, read at the end of the object with one request if frames have the usual size or more."""
+        segment = self._segment
+        key, stored = segment.key, segment.stored
 
-        def tail(size: int) -> bytes:
-            return b"".join(self._read(s.key, s.stored - size, size))
+        def read_end(size: int) -> bytes:
+            return b"".join(self._read(key, stored - size, size))
 
-        likely = min(s.stored, frames.table_size(s.bytes // frames.FRAME_SIZE + 1))
-        end = tail(likely)
-        size = frames.seek_table_size(end, s.stored, s.key)
-        table = frames.decode_seek_table(end if size <= likely else tail(size), s.stored, s.key)
-        if table.plain_size != s.bytes:
-            raise corrupt(s.key, s.stored - size, f"a seek table of {table.plain_size} plain bytes", _HINT)
+        usual_frames = segment.bytes // frames.FRAME_SIZE + 1
+        likely = min(stored, frames.table_size(usual_frames))
+        end = read_end(likely)
+        size = frames.seek_table_size(end, stored, key)
+        if size > likely:
+            end = read_end(size)
+        table = frames.decode_seek_table(end, stored, key)
+        if table.plain_size != segment.bytes:
+            raise corrupt(key, stored - size, f"a seek table of {table.plain_size} plain bytes", _HINT)
         return table
 
     def _read(self, key: str, start: int, length: int) -> Iterator[bytes]:

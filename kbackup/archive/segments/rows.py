@@ -44,7 +44,7 @@ _NULL_CREATE_TIME = -2
 def to_table_batch(
     block: RecordBlock, topic: str, partition: int, segment: str, columns: Sequence[str] | None = None
 ) -> pa.RecordBatch:
-    """Return the block's records in the columns of `SCHEMA`, or in only some `columns` of it, in that order. A column
+    """Return the block's records in the columns of `SCHEMA`, or only in the named `columns`, in that order. A column
     that is left out costs nothing. `CorruptError`, naming `segment`, for a damaged block."""
     names = SCHEMA.names if columns is None else columns
     fields = locate_fields(block, segment, 0)
@@ -52,15 +52,17 @@ def to_table_batch(
     made: list[pa.Array[Any]] = []
     for name in names:
         if name in constants:
-            made.append(_repeated(constants[name], SCHEMA.field(name).type, len(block)))
+            kind = SCHEMA.field(name).type
+            column = _repeated(constants[name], kind, len(block))
         else:
-            made.append(_column(name, block, fields))
+            column = _column(name, block, fields)
+        made.append(column)
     schema = pa.schema([SCHEMA.field(name) for name in names])
     return pa.RecordBatch.from_arrays(made, schema=schema)
 
 
 def _column(name: str, block: RecordBlock, fields: BlockFields) -> pa.Array[Any]:
-    """Return the column of `SCHEMA` that has a value of each record."""
+    """Return a column of `SCHEMA` whose values come from the records."""
     match name:
         case "key":
             return gather(block.data, fields.keys)
@@ -102,7 +104,8 @@ def _headers(block: RecordBlock, fields: BlockFields) -> pa.Array[Any]:
     keys: Any = gather(block.data, fields.header_keys)
     try:
         keys = keys.cast(pa.string())
-    except pa.ArrowInvalid:  # each different value that is not UTF-8 is decoded once
+    except pa.ArrowInvalid:
+        # Some key is not UTF-8. Topics have few different header keys: Python decodes each of them once.
         codes = keys.dictionary_encode()
         words = [word.decode(errors="replace") for word in codes.dictionary.to_pylist()]
         keys = pa.array(words, pa.string()).take(codes.indices)
@@ -113,8 +116,8 @@ def _headers(block: RecordBlock, fields: BlockFields) -> pa.Array[Any]:
     return pa.ListArray.from_arrays(starts, headers, type=SCHEMA.field("headers").type, mask=none)
 
 
-# Records as exported tables hold them (`formats/delta.md`): the columns above, what those can't hold of a record, and
-# where it is from. Nothing of a record is lost.
+# Records as exported tables hold them (`formats/delta.md`): the columns above, what these columns can't hold of a
+# record, and where the record is from. Nothing of a record is lost.
 
 _BINARY: dict[str, pa.DataType] = {
     "key": pa.binary(),
@@ -147,6 +150,7 @@ def to_export_batch(
     head = heads(block.data, block.positions)
     timed = head["type"] >= 0
     stamps = np.where(timed, head["timestamp"], 0).astype(np.int64)
+    # What dates and timestamps of Spark can't hold is null in both columns: `rawTimestamp` has it.
     shown = timed & (stamps >= 0) & (stamps <= _LAST)
     shown_micros = np.where(shown, stamps, 0) * 1000
     timestamps: Any = pa.array(shown_micros, pa.int64(), mask=~shown)
@@ -156,7 +160,7 @@ def to_export_batch(
     columns["rawHeaderKeys"] = _raw_header_keys(block, segment, columns["headers"])
     columns["timestamp"] = timestamps.view(pa.timestamp("us", "UTC"))
     columns["date"] = days.view(pa.date32())
-    columns["rawTimestamp"] = pa.array(stamps, pa.int64(), mask=~timed | shown)  # only what `timestamp` can't hold
+    columns["rawTimestamp"] = pa.array(stamps, pa.int64(), mask=~timed | shown)
     columns["incarnation"] = _repeated(incarnation, pa.int32(), count)
     columns["partitions"] = _repeated(partitions, pa.int32(), count)
     columns["restorePoint"] = _repeated(point, pa.int64(), count)
@@ -174,4 +178,6 @@ def _raw_header_keys(block: RecordBlock, segment: str, headers: Any) -> Any:
     before = np.concatenate(([0], np.cumsum(changed)))
     odd = np.diff(before[fields.header_starts]) > 0
     starts: Any = pa.array(fields.header_starts, pa.int32())
-    return pa.ListArray.from_arrays(starts, raw.cast(pa.binary()), mask=pa.array(~odd))
+    keys = raw.cast(pa.binary())
+    not_shown: Any = pa.array(~odd)
+    return pa.ListArray.from_arrays(starts, keys, mask=not_shown)

@@ -40,7 +40,8 @@ class RecordsObject(NamedTuple):
 
 
 class ReadBack(NamedTuple):
-    """A segment, the bytes of its index, and the state of the index object: it may go on, to before offset `end`."""
+    """A segment, the bytes of its index, and the state of the index object. If the stored index goes on behind the last
+    record of the segment, `end` is the offset after the last entry."""
 
     segment: Segment
     index_data: bytes
@@ -60,12 +61,17 @@ def parse_records_object(key: str) -> RecordsObject | None:
 
 
 def drop_overlaps(items: Iterable[T], segment_of: Callable[[T], Segment]) -> tuple[list[T], list[T]]:
-    """Divide items with a segment each, in order, into those that stay and those that overlap one that stays. Of two
-    that overlap the one that begins first stays; of two that begin alike the longer one."""
+    """Split items with a segment each, in order, into kept and overlapping ones. Of two that overlap, the one that
+    begins first is kept; of two that begin alike, the longer one."""
+
+    def preference(item: T) -> tuple[object, ...]:
+        segment = segment_of(item)
+        return (*in_order(segment), -segment.last)
+
     kept: list[T] = []
     overlapping: list[T] = []
     ends: dict[IncarnationPartition, int] = {}
-    for item in sorted(items, key=lambda item: (*in_order(segment_of(item)), -segment_of(item).last)):
+    for item in sorted(items, key=preference):
         segment = segment_of(item)
         key = segment.incarnation_partition
         if segment.first < ends.get(key, 0):
@@ -77,28 +83,30 @@ def drop_overlaps(items: Iterable[T], segment_of: Callable[[T], Segment]) -> tup
 
 
 def salvage_segment(store: Store, target: SegmentTarget, key: str, see: See = len) -> Segment:
-    """Return the descriptor of a segment that another attempt wrote; write its index where it is missing. `see` gets
-    its blocks as they are read. `CorruptError` if the object or its index is not a whole segment."""
+    """Return the descriptor of a segment that another attempt wrote; write its index if it is missing. `see` gets the
+    blocks of the segment as they are read. `CorruptError` if the object or its index is not a whole segment."""
     segment, index, state, _ = _read_by_index(store, target, key, see)
     index_key = layout.index_key_of(key)
     if state == "missing":
         try:
             store.put_new(index_key, index)
-        except AlreadyExistsError as error:
+        except AlreadyExistsError as error:  # that attempt is still at work, and has written its own index meanwhile
             if store.get(index_key) != index:
                 raise _disagreement(index_key) from error
     return segment
 
 
 def read_unlisted(store: Store, target: SegmentTarget, key: str) -> ReadBack:
-    """Read a segment whole: by its index, or without it where the two don't fit. `CorruptError` for damaged records."""
+    """Read a segment whole: by its index, or without the index if the two don't fit. `CorruptError` for damaged
+    records."""
     try:
         return _read_by_index(store, target, key)
     except CorruptError:
         segment, data = _read_whole(store, target, key, None)
     end = None
     index_key = layout.index_key_of(key)
-    with suppress(NotFoundError, CorruptError):  # an index that goes on behind the last record
+    # An index that goes on behind the last record shows that records were cut off: then the caller knows how many.
+    with suppress(NotFoundError, CorruptError):
         stored = store.get(index_key)
         index = decode_index(stored, index_key)
         if len(stored) > len(data) and stored.startswith(data):
@@ -123,19 +131,21 @@ def _read_by_index(store: Store, target: SegmentTarget, key: str, see: See = len
 def _read_whole(
     store: Store, target: SegmentTarget, key: str, by: SegmentIndex | None, see: See = len
 ) -> tuple[Segment, bytes]:
-    """Return the descriptor of a records object, and the bytes of its index. `by` is an index that may be its own.
-    `CorruptError` if the object is no whole segment, or does not fit `by`."""
+    """Return the descriptor of a records object, and the bytes of an index made from its records. With the index `by`
+    the records are read by it. `CorruptError` if the object is no whole segment, or does not fit `by`."""
     info = store.stat(key)
     stored = StoredRecords(store, key, info.size)
     entries: list[Int64Array] = []
     low: int | None = None
     high: int | None = None
-    largest, size = 0, 1
+    largest = 0
+    size = 1  # the magic byte
     for block in stored.blocks(by):
         see(block)
         entries.append(np.stack((block.offsets, block.positions + size, block.lengths)))
         size += block.nbytes
-        low, high = least(low, block.min_timestamp), greatest(high, block.max_timestamp)
+        low = least(low, block.min_timestamp)
+        high = greatest(high, block.max_timestamp)
         largest = max(largest, block.largest)
     if not entries:
         raise CorruptError(f"file {key} has no record", "check which tool wrote it: no segment is empty")

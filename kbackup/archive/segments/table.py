@@ -31,9 +31,9 @@ _BYTES_A_BYTE = 200
 _SMALL_ROWS = 10_000
 _SMALL = 1 << 20
 _SMALL_DECODED = 16 << 20
-_BATCH = 1024
+_BATCH = 1024  # rows that become Python values, or are decoded, at a time
 _FEW = 4  # segments whose values are taken one by one: 9 µs each, where columns take 30 µs for some
-_LARGE = 1 << 20
+_LARGE = 1 << 20  # bytes that are worth a pool of threads; rows that are not copied to be in one chunk
 
 
 def read_bounded(
@@ -47,9 +47,9 @@ def read_bounded(
     """Return the table of file `name`, which has the columns `names`. If `columns` or `topics` are given, return only
     those columns, or only the rows of those topics.
 
-    `rows` is how many rows the file's document says, None where that is unknown. `CorruptError` if the file has other
-    columns, more rows than that, or more rows or bytes than a table of its size can have. Raises what pyarrow raises
-    for data that is no table.
+    `rows` is the number of rows that the file's document gives, None if it gives none. `CorruptError` if the file has
+    other columns, more rows than that, or more rows or bytes than a table of its size can have. Raises what pyarrow
+    raises for data that is no table.
     """
     file = pq.ParquetFile(io.BytesIO(data))
     if file.schema_arrow.names != [*names]:
@@ -67,16 +67,18 @@ def read_bounded(
     most = _SMALL_DECODED + len(data) * _BYTES_A_BYTE
     _check_dictionaries(data, file, name, most)
     schema: Any = file.schema_arrow
-    wanted: list[str] | None = None
+    names_read: list[str] | None = None
     if columns is not None:
-        wanted = list(columns)
-        schema = pa.schema([schema.field(column) for column in wanted], schema.metadata)
+        names_read = list(columns)
+        fields = [schema.field(column) for column in names_read]
+        schema = pa.schema(fields, schema.metadata)
     groups = list(range(metadata.num_row_groups))
     if topics is not None:
         groups = [number for number in groups if _may_hold(metadata.row_group(number), topics)]
     tables = [pa.Table.from_batches([], schema)]  # the columns of a table without rows
     size = 0
-    for batch in file.iter_batches(_BATCH, row_groups=groups, columns=wanted, use_threads=len(data) > _LARGE):
+    use_threads = len(data) > _LARGE
+    for batch in file.iter_batches(_BATCH, row_groups=groups, columns=names_read, use_threads=use_threads):
         decoded = pa.Table.from_batches([batch], schema)
         if topics is not None:
             decoded = of_topics(decoded, topics)
@@ -86,9 +88,9 @@ def read_bounded(
         if size > most:
             raise _too_large(name, f"more than {most} bytes decoded", len(data))
     table = pa.concat_tables(tables)
-    if len(table) < _LARGE:  # a larger one would be there twice meanwhile
+    if len(table) < _LARGE:  # a larger table would be in memory twice meanwhile
         table = table.combine_chunks()
-    table.validate(full=True)  # text that is none
+    table.validate(full=True)  # finds text that is not UTF-8, which would fail much later
     return table
 
 
@@ -111,8 +113,8 @@ def _may_hold(group: Any, topics: Collection[str]) -> bool:
 
 
 def _check_dictionaries(data: bytes, file: pq.ParquetFile, name: str, most: int) -> None:
-    """Raise `CorruptError` if the longest texts of the dictionaries, one in each row, are more than `most` bytes: a
-    footer counts a dictionary once, not once a row."""
+    """Raise `CorruptError` if the rows would have more than `most` bytes of text, were each of them as long as the
+    longest text in its dictionary. The footer can't tell: it counts a dictionary once, not once per row."""
     columns = [file.metadata.schema.column(number) for number in range(file.metadata.num_columns)]
     texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
     if not texts:
@@ -197,22 +199,25 @@ def schema_of(row: type) -> pa.Schema:
     columns: list[pa.Field[Any]] = []
     for name, hint in get_type_hints(row).items():
         nullable = isinstance(hint, UnionType)
-        kind = _KINDS[get_args(hint)[0] if nullable else hint]
-        columns.append(pa.field(name, pa.int32() if name in _INT32 else kind, nullable=nullable))
+        value_type = get_args(hint)[0] if nullable else hint
+        kind = pa.int32() if name in _INT32 else _KINDS[value_type]
+        columns.append(pa.field(name, kind, nullable=nullable))
     return pa.schema(columns)
 
 
 SCHEMA = schema_of(Segment)
-PLACE = pa.schema(list(SCHEMA)[:4])  # the columns of a segment's position: topic, incarnation, partition, first.
+PLACE = pa.schema(list(SCHEMA)[:4])  # the columns that say where a segment is: topic, incarnation, partition, first
 
-Starts = Mapping[IncarnationPartition, Int64Array]  # the first offset of each of its segments, rising
+Starts = Mapping[IncarnationPartition, Int64Array]
+"""The first offsets of the segments of each partition, rising."""
 
 
 def to_batch(segments: Sequence[Segment]) -> pa.RecordBatch:
     """Return a batch of segments, built by columns: 1.5 µs per segment, where a dict per segment took 25 µs."""
-    columns: list[pa.Array[Any]] = [
-        pa.array(map(attrgetter(field.name), segments), type=field.type, size=len(segments)) for field in SCHEMA
-    ]
+    columns: list[pa.Array[Any]] = []
+    for field in SCHEMA:
+        values = map(attrgetter(field.name), segments)
+        columns.append(pa.array(values, type=field.type, size=len(segments)))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
@@ -222,7 +227,8 @@ def in_table(segments: Iterable[Segment]) -> pa.Table:
 
 
 def values_of(column: pa.Array[Any]) -> list[Any]:
-    """Return a column as Python values. Text of ASCII is cut out of one string: pyarrow takes 0.6 µs for each text."""
+    """Return a column as Python values. A column of ASCII is decoded at once, and its texts are cut out of that string:
+    pyarrow takes 0.6 µs for each text."""
     if len(column) and column.type == pa.string() and not column.null_count:
         # the second buffer has where each text begins and ends in the third one, as int32
         edges, data = (memoryview(buffer or b"") for buffer in column.buffers()[1:])
@@ -249,16 +255,18 @@ def decode_table(
     names = schema.names if columns is None else list(columns)
     try:
         table = read_bounded(data, name, schema.names, names, rows, topics)
-        kept = pa.schema([schema.field(n) for n in names])
-        return table if table.schema == kept else table.cast(kept)  # `cast` imports pyarrow.compute
+        kept = pa.schema([schema.field(column) for column in names])
+        # `cast` imports pyarrow.compute: not for a table that is as it should be
+        return table if table.schema == kept else table.cast(kept)
     except (pa.ArrowException, OSError, ValueError) as error:  # the last where names are no text
         raise CorruptError(f"file {name} is not a Parquet table: {error}", _HINT) from error
 
 
 def _numbers(rows: Int64Array) -> pa.Array[Any]:
-    """Return numbers by bare buffers: pyarrow's own conversions import pandas, which takes longer than 'kbackup
-    list'."""
-    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows.tobytes())])
+    """Return numbers as a column, made of bare buffers: pyarrow's own conversions import pandas, which takes longer
+    than 'kbackup list'."""
+    values = pa.py_buffer(rows.tobytes())
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, values])
 
 
 def rows_where(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
@@ -286,13 +294,15 @@ def integers(table: pa.Table, name: str) -> Int64Array:
 
 
 def _coded(table: pa.Table) -> tuple[list[str], npt.NDArray[np.int32]]:
-    """Return the names of the topics of some rows, and for each row the place of its own among them."""
-    codes: Any = table.column("topic").combine_chunks().dictionary_encode()
-    return codes.dictionary.to_pylist(), np.frombuffer(codes.indices.buffers()[1], np.int32, len(table))
+    """Return the different topics of some rows, and for each row the place of its topic in that list."""
+    encoded: Any = table.column("topic").combine_chunks().dictionary_encode()
+    names: list[str] = encoded.dictionary.to_pylist()
+    codes = np.frombuffer(encoded.indices.buffers()[1], np.int32, len(table))
+    return names, codes
 
 
 def of_topics(table: pa.Table, topics: Collection[str]) -> pa.Table:
-    """Return the rows of some topics. Each name is looked up once, not once a row."""
+    """Return the rows of some topics. Each name is looked up once, not once per row."""
     names, codes = _coded(table)
     is_wanted = np.array([name in topics for name in names], np.bool_)
     return rows_where(table, is_wanted[codes])
@@ -334,13 +344,14 @@ def starts_of(tables: Sequence[pa.Table]) -> Starts:
 
 class Segments(Sequence[Segment]):
     """Segments in order, as a part of some columns. A segment becomes a value when somebody asks for it. Its key is
-    checked at that moment, unless all of them are `checked`. A slice has no steps."""
+    checked at that moment, unless all keys are `checked`. A slice has no steps."""
 
     __slots__ = ("_checked", "_columns", "_first", "_size")
 
     def __init__(self, columns: Mapping[str, pa.Array[Any]], part: slice | None = None, checked: bool = False) -> None:
         """`columns` are those of `SCHEMA`, each one array."""
-        first, stop, _ = (part or slice(None)).indices(len(columns["key"]))
+        part = part or slice(None)
+        first, stop, _ = part.indices(len(columns["key"]))
         self._columns = columns
         self._first = first
         self._size = max(0, stop - first)
@@ -355,7 +366,7 @@ class Segments(Sequence[Segment]):
     def __getitem__(self, at: slice) -> Segments: ...
     def __getitem__(self, at: int | slice) -> Segment | Segments:
         if isinstance(at, int):
-            at = range(self._size)[at]
+            at = range(self._size)[at]  # counts from the end if negative, and knows where the end is
             return next(iter(self[at : at + 1]))
         start, stop, _ = at.indices(self._size)
         part = slice(self._first + start, self._first + max(start, stop))
@@ -366,7 +377,7 @@ class Segments(Sequence[Segment]):
         return segments if self._checked else map(with_checked_key, segments)
 
     def rows(self, *names: str) -> Iterator[tuple[Any, ...]]:
-        """Yield some columns as Python values, of which few are there at a time."""
+        """Yield the values of some columns, row by row. Few of them are in memory at a time."""
         stop = self._first + self._size
         columns = [self._columns[name] for name in names]
         if self._size < _FEW:
@@ -401,23 +412,27 @@ class Segments(Sequence[Segment]):
         return Segments(self._columns, slice(self._first, self._first + self._size), checked=True)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and [*self] == [*other]
+        if not isinstance(other, Sequence):
+            return False
+        return list(self) == list(other)
 
     def __reduce__(self) -> tuple[type, tuple[list[Segment]]]:
         # segments become values where a task is sent
-        return tuple, ([*self],)
+        return tuple, (list(self),)
 
     def column(self, name: str) -> pa.Array[Any]:
         return self._columns[name].slice(self._first, self._size)
 
     def integers(self, name: str) -> Int64Array:
-        """Return a column without nulls."""
-        return _known(self.column(name)) if self._size else np.zeros(0, np.int64)
+        """Return a column of integers, without nulls."""
+        if not self._size:
+            return np.zeros(0, np.int64)
+        return _known(self.column(name))
 
 
 def in_columns(table: pa.Table, rows: Int64Array) -> dict[str, pa.Array[Any]]:
-    """Return the rows of these numbers in columns of `SCHEMA` of one array each, made one after another: a large table
-    that nobody else holds is there once."""
+    """Return the rows of these numbers in columns of `SCHEMA`, one array each. The columns are made one after another,
+    so that a large table that nobody else holds is in memory once."""
     columns: dict[str, Any] = {name: table.column(name) for name in SCHEMA.names}
     del table  # so that each column goes away as soon as it is popped below
     numbers = _numbers(rows)
@@ -425,8 +440,8 @@ def in_columns(table: pa.Table, rows: Int64Array) -> dict[str, pa.Array[Any]]:
 
 
 class Ordered(NamedTuple):
-    """Segments by topic, incarnation, partition and offset. `points` is int64[segments], the restore point that added
-    each segment; `places` says which segments a partition has."""
+    """Segments in order of topic, incarnation, partition and offset. `points` is int64[segments], the restore point
+    that added each segment; `places` gives the segments of each partition."""
 
     segments: Segments
     points: Int64Array
@@ -442,8 +457,8 @@ class Ordered(NamedTuple):
 
 
 def ordered(read: list[pa.Table], checked: bool = False) -> Ordered:
-    """Order the rows of a table with the columns of `SCHEMA` and `point`. It is taken out of the list `read`: a large
-    table that nobody else holds is there once."""
+    """Order the rows of a table with the columns of `SCHEMA` and `point`. The table is taken out of the list `read`, so
+    that a large one that nobody else holds is in memory once."""
     order, places = places_of(read[0])
     points = integers(read[0], "point")[order]
     columns = in_columns(read.pop(), order)  # no name here holds the table meanwhile
@@ -454,12 +469,13 @@ def column_of(segments: Sequence[Segment], name: str) -> pa.Array[Any]:
     """Return a column of `SCHEMA`."""
     if isinstance(segments, Segments):
         return segments.column(name)
-    values: pa.Array[Any] = pa.array(map(attrgetter(name), segments), SCHEMA.field(name).type, size=len(segments))
-    return values
+    values = map(attrgetter(name), segments)
+    column: pa.Array[Any] = pa.array(values, SCHEMA.field(name).type, size=len(segments))
+    return column
 
 
 def rows_of(segments: Sequence[Segment], *names: str) -> Iterator[tuple[Any, ...]]:
-    """Yield some columns of segments as Python values."""
+    """Yield the values of some columns, segment by segment."""
     if isinstance(segments, Segments):
         return segments.rows(*names)
     return (tuple(getattr(segment, name) for name in names) for segment in segments)
@@ -476,26 +492,33 @@ def chosen(segments: Sequence[Segment], keep: Callable[[Segment], bool]) -> Sequ
 
 
 def untimed(segments: Sequence[Segment]) -> Iterator[Segment]:
-    """Yield the segments with records of which no timestamp is known."""
-    if column_of(segments, "min_timestamp").null_count:
-        yield from (s for s in segments if s.count and s.min_timestamp is None)
+    """Yield the segments that have records, and no known timestamp."""
+    if not column_of(segments, "min_timestamp").null_count:
+        return
+    for segment in segments:
+        if segment.count and segment.min_timestamp is None:
+            yield segment
 
 
 def sum_of(segments: Sequence[Segment], name: str) -> int:
     """Return the sum of a column of segments."""
-    if segments and isinstance(segments, Segments):
-        return int(_known(segments.column(name)).sum())
+    if isinstance(segments, Segments):
+        return int(segments.integers(name).sum())
     return sum(map(attrgetter(name), segments))
 
 
 def bounds(segments: Sequence[Segment], least: str, greatest: str) -> tuple[int | None, int | None]:
-    """Return the least value of a column of segments, and the greatest one of another, None where there is none."""
+    """Return the least value of the column `least`, and the greatest value of the column `greatest`. Each is None if
+    the column has no value."""
     if not segments:
         return None, None
     low = _known(column_of(segments, least))
     high = _known(column_of(segments, greatest))
-    lowest = int(low.min()) if len(low) else None
-    highest = int(high.max()) if len(high) else None
+    lowest = highest = None
+    if len(low):
+        lowest = int(low.min())
+    if len(high):
+        highest = int(high.max())
     return lowest, highest
 
 
@@ -559,9 +582,12 @@ def expected_in_order(parts: Iterable[Sequence[Segment]], indexes: bool = True) 
 
 
 def unpaired(listed: Iterable[ObjectInfo], expected: Iterable[ExpectedObject]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return key and size of the objects that are listed and not due, and of the objects that are due and not listed in
-    that size. Both arguments come in order of keys, except for a few: these land in both results, and are taken out of
-    both at the end. A listing is held against `expected` as it comes: a value for each object took too much memory."""
+    """Return key and size of the objects that are listed and not expected, and of the objects that are expected and
+    not listed in that size.
+
+    Both arguments come in order of keys, and are walked side by side: a value for each object took too much memory. A
+    few objects are out of order. These land in both results, and are taken out of both at the end.
+    """
     extra: dict[str, int] = {}
     lacking: dict[str, int] = {}
     remaining = iter(listed)
@@ -574,7 +600,7 @@ def unpaired(listed: Iterable[ObjectInfo], expected: Iterable[ExpectedObject]) -
         if entry is not None and entry.key == each.key and entry.size == each.size:
             paired = entry.key
             entry = next(remaining, None)
-        elif each.key != paired:  # else it is due twice
+        elif each.key != paired:  # else it is expected twice, and was found the first time
             lacking[each.key] = each.size
     while entry is not None:
         extra[entry.key] = entry.size

@@ -1,4 +1,4 @@
-"""Which records of a partition are wanted: by their timestamps, by their offsets, or both. Pure."""
+"""Which records of a partition are selected: by their timestamps, by their offsets, or both. Pure."""
 
 from __future__ import annotations
 
@@ -33,19 +33,24 @@ def without(ranges: Offsets, skipped: Iterable[tuple[int, int]]) -> Offsets:
     rest: list[tuple[int, int]] = []
     for start, end in ranges:
         for low, high in skipped:
-            if start < high and low < end:
-                rest += [(start, low)] if start < low else []
-                start = high
-        rest += [(start, end)] if start < end else []
+            if high <= start or end <= low:
+                continue
+            if start < low:
+                rest.append((start, low))
+            start = high
+        if start < end:
+            rest.append((start, end))
     return tuple(rest)
 
 
 def common(one: Offsets, other: Offsets) -> Offsets:
-    """Return the offsets that are in both; each has disjoint, rising ranges, of which there may be a million."""
+    """Return the offsets that are in both. Each has disjoint, rising ranges, of which there may be a million: both are
+    walked side by side, once."""
     found: list[tuple[int, int]] = []
     i = j = 0
     while i < len(one) and j < len(other):
-        low, high = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
+        low = max(one[i][0], other[j][0])
+        high = min(one[i][1], other[j][1])
         if low < high:
             found.append((low, high))
         if one[i][1] < other[j][1]:
@@ -56,22 +61,28 @@ def common(one: Offsets, other: Offsets) -> Offsets:
 
 
 def pieces(block: RecordBlock, skipped: Offsets) -> Iterator[RecordBlock]:
-    """Yield the parts of a block between the offsets in `skipped`; a block without any as it is."""
+    """Yield the parts of a block between the offsets in `skipped`; the block as it is if nothing is skipped."""
     if not skipped:
         yield block
         return
-    edges = np.searchsorted(block.offsets, np.array(skipped, np.int64).ravel()).tolist()
-    for start, stop in zip([0, *edges[1::2]], [*edges[::2], len(block)], strict=True):
-        if start < stop:
-            yield slice_block(block, start, stop)
+    offsets = np.array(skipped, np.int64).ravel()
+    edges = np.searchsorted(block.offsets, offsets).tolist()
+    start = 0
+    for skip_from, skip_to in zip(edges[::2], edges[1::2], strict=True):
+        if start < skip_from:
+            yield slice_block(block, start, skip_from)
+        start = skip_to
+    if start < len(block):
+        yield slice_block(block, start, len(block))
 
 
 class Window(Member, frozen=True, kw_only=True):
-    """Timestamps `from_time` <= t <= `to_time` (ms since the epoch) and offsets in one of `ranges`. None is no bound. A
-    record without a timestamp is in no window that has a bound in time: nobody knows when it was written.
+    """A selection of records by timestamps `from_time` <= t <= `to_time` (ms since the epoch) and offsets in one of
+    `ranges`. None is no bound. A record without a timestamp is in no window that has a bound in time: nobody knows when
+    it was written.
 
-    `where` is an expression of jq that a record must satisfy as well: who reads the records tests it, `cut` does
-    not."""
+    `where` is an expression of jq that a record must satisfy as well. `cut` does not test it: whoever reads the records
+    does."""
 
     from_time: int | None = None
     to_time: int | None = None
@@ -113,8 +124,10 @@ class Window(Member, frozen=True, kw_only=True):
         return not early and not late
 
     def at_most(self, segment: Segment) -> int:
-        """Return the greatest number of its records that can lie in the window."""
-        return min(segment.count, self._offsets(segment)) if self.may_hold(segment) else 0
+        """Return the greatest number of records of a segment that can lie in the window."""
+        if not self.may_hold(segment):
+            return 0
+        return min(segment.count, self._offsets(segment))
 
     def counts(self, segment: Segment) -> bool:
         """Return whether `at_most` is the exact number: no record needs to be read for it."""
@@ -133,8 +146,8 @@ class Window(Member, frozen=True, kw_only=True):
         return sum(min(b, end) - max(a, first) for a, b in self._near(first, end))
 
     def _near(self, first: int, end: int) -> Offsets:
-        """Return the ranges that have some of the offsets from `first` to `end` (exclusive). There may be a million of
-        them: one for each record that is left out."""
+        """Return the ranges that have some of the offsets from `first` to `end` (exclusive). A window may have a
+        million ranges, one for each record that is left out: so they are searched, not walked."""
         ranges = self.ranges or ()
         low = bisect_right(ranges, first, key=_end_of)
         high = bisect_left(ranges, end, low, key=_start_of)
@@ -145,10 +158,11 @@ class Window(Member, frozen=True, kw_only=True):
         `high`."""
         if low is None or high is None:
             return low, high
-        return (
-            low if self.from_time is None else max(low, self.from_time),
-            high if self.to_time is None else min(high, self.to_time),
-        )
+        if self.from_time is not None:
+            low = max(low, self.from_time)
+        if self.to_time is not None:
+            high = min(high, self.to_time)
+        return low, high
 
     def cut(self, block: RecordBlock) -> tuple[RecordBlock, int]:
         """Return the block's records in the window, and how many were left out only because they have no timestamp."""
@@ -157,8 +171,10 @@ class Window(Member, frozen=True, kw_only=True):
         selected = np.ones(len(block), np.bool_)
         if self.ranges is not None:
             near = self._near(int(block.offsets[0]), int(block.offsets[-1]) + 1)
+            # Ranges are disjoint and rise: an offset with an odd number of edges at or below it is in one of them.
             edges = np.array(near, np.int64).ravel()
-            selected &= np.searchsorted(edges, block.offsets, side="right") % 2 == 1
+            passed = np.searchsorted(edges, block.offsets, side="right")
+            selected &= passed % 2 == 1
         untimed = 0
         if self.timed:
             head = heads(block.data, block.positions)
@@ -184,11 +200,12 @@ EVERYTHING = Window()
 
 
 class Choice(Member, frozen=True, kw_only=True):
-    """The restore points that a window in time or in offsets selected, and why. `skipped` are ranges that are left out,
-    `where` an expression of jq for the records. `as_of` is the restore point whose
-    topics and configs were chosen, `groups_as_of` the one whose groups were, captured at `groups_captured_at`; each
-    null if there is none. `notes` are the reasons; `left_out` is what holds records in the window and is not restored,
-    and how far the archive does not reach into it."""
+    """The restore points that a window in time or in offsets selected, and why.
+
+    `skipped` are ranges that are left out, `where` an expression of jq for the records. `as_of` is the restore point
+    whose topics and configs were chosen; `groups_as_of` is the restore point whose groups were chosen, captured at
+    `groups_captured_at`. Each is null if there is none. `notes` are the reasons. `left_out` names what holds records in
+    the window and is not restored, and how far the archive does not reach into the window."""
 
     from_time: int | None = None
     to_time: int | None = None

@@ -1,7 +1,7 @@
 """Writing one partition's blocks as segments: records object first, then its index, both write-once.
 
 Memory is bounded by the uploads' parts, whatever the size of a segment: the index streams beside the records.
-Blocks are not copied: their data is the uploads' (or the compressor's) until it is stored, their arrays are not.
+Blocks are not copied: an upload (or the compressor) holds on to their data until it is stored, and to nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAGIC = b"\x01"
 
 class SegmentTarget(NamedTuple):
     """The topic, partition and form in which segments are written. `threshold` is `segment_bytes`; `compression` is
-    'none' or 'zstd'; `extra_zeros` are in the segments' names (`layout.segment_stem`)."""
+    'none' or 'zstd'; `extra_zeros` pad the offset in the segments' names (`layout.segment_stem`)."""
 
     topic: str
     incarnation: int
@@ -66,19 +66,20 @@ class PartitionWriter:
             self._open.abort()
 
     def append(self, block: RecordBlock) -> list[Segment]:
-        """Write a block; returns the segments that it ended. `SegmentTakenError` if one is there already."""
+        """Write a block. Return the segments that ended with it. `SegmentTakenError` if one is there already."""
         ended: list[Segment] = []
-        at = 0
-        while at < len(block):
+        rest = block
+        while len(rest):
             if self._open is None:
-                self._open = _OpenSegment(self._store, self._target, int(block.offsets[at]))
-            rest = slice_block(block, at, len(block)) if at else block
+                self._open = _OpenSegment(self._store, self._target, int(rest.offsets[0]))
             fits = rotation_cut(rest.lengths, self._open.size, self._target.threshold)
+            if fits == len(rest):  # nearly always: a segment has many blocks
+                self._open.write(rest)
+                return ended
             if fits:
-                self._open.write(rest if fits == len(rest) else slice_block(rest, 0, fits))
-                at += fits
-            if at < len(block):
-                ended.append(self._close())
+                self._open.write(slice_block(rest, 0, fits))
+                rest = slice_block(rest, fits, len(rest))
+            ended.append(self._close())
         return ended
 
     def finish(self) -> list[Segment]:
@@ -95,12 +96,15 @@ class PartitionWriter:
 
 
 class _OpenSegment:
+    """A segment that is being written: its two uploads, and what its descriptor will say."""
+
     def __init__(self, store: Store, target: SegmentTarget, first: int) -> None:
         self._store, self._target = store, target
-        self._first, self._last, self._count, self._largest = first, first, 0, 0
+        self._first = self._last = first
+        self._count = self._largest = 0
         self._min: int | None = None
         self._max: int | None = None
-        self.size = 1
+        self.size = len(_MAGIC)  # of the records file without compression
         self._key = layout.records_key(
             target.directory, target.partition, first, target.compression, target.extra_zeros
         )
@@ -127,9 +131,13 @@ class _OpenSegment:
         self._max = greatest(self._max, block.max_timestamp)
 
     def close(self) -> Segment:
-        for frame in self._frames.finish() if self._frames is not None else ():
-            self._records.write(frame)
+        """Commit records, then index; return the descriptor. `SegmentTakenError` if one of them is there already."""
+        if self._frames is not None:
+            for frame in self._frames.finish():
+                self._records.write(frame)
         try:
+            # Whatever ends this process in between leaves records without an index. The next attempt meets their name,
+            # reads them back and writes the index (`salvage.salvage_segment`).
             stored, crc = self._records.commit()
             _, index_crc = self._index.commit()
         except AlreadyExistsError as error:
@@ -157,9 +165,14 @@ class _OpenSegment:
 
 
 def least(a: int | None, b: int | None) -> int | None:
-    """Return the smaller one; None stands for no value."""
-    return a if b is None else b if a is None else min(a, b)
+    """Return the smaller value; None stands for no value."""
+    if a is None or b is None:
+        return b if a is None else a
+    return min(a, b)
 
 
 def greatest(a: int | None, b: int | None) -> int | None:
-    return a if b is None else b if a is None else max(a, b)
+    """Return the larger value; None stands for no value."""
+    if a is None or b is None:
+        return b if a is None else a
+    return max(a, b)
