@@ -49,16 +49,17 @@ R_co = TypeVar("R_co", bound=Member, covariant=True)
 
 
 class _ReportExcerpt(msgspec.Struct):
-    """The member of restores/<id>/report.json that says what the plan has and the restore left out."""
+    """One member of restores/<id>/report.json: topics that the plan has and the restore left out."""
 
     excluded: tuple[str, ...] = ()
 
 
 class UndoSteps(Protocol[P, R_co]):
-    """One kind of what a restore changes on its target (settings, groups or schemas), and how it is put back.
+    """How to put back one kind of changes that a restore makes on its target: settings, groups or schemas.
 
     `plan` reads the documents and asks the target what is there now. It raises `RefusedError` for documents of another
-    target, and for what the restore's own plan does not bear out. Neither `plan` nor `planned_report` writes anything.
+    target, and for changes that the restore's own plan does not bear out. Neither `plan` nor `planned_report` writes
+    anything.
     """
 
     def plan(self) -> P: ...
@@ -201,8 +202,8 @@ class RestoreJournal:
 
 
 class NumberedCaptures(Generic[D]):
-    """The captures of what one restore was about to change on its target: documents of one `kind`, in files
-    <name>-<n>.json. They are numbered from 1, created before each change, and never replaced."""
+    """Documents of one `kind` that capture what a restore was about to change on its target, in files <name>-<n>.json.
+    They are numbered from 1. Each is created before the change, and never replaced."""
 
     kind: type[D]
     name: str
@@ -234,8 +235,8 @@ class NumberedCaptures(Generic[D]):
         return [self.read(number) for number in self.numbers()]
 
     def write(self, by: str, cluster_id: str, **content: object) -> int:
-        """Store `content` under the next free number; return that number. What was captured may be changed from then
-        on."""
+        """Store `content` under the next free number and return that number. From then on the captured objects may be
+        changed."""
         make: Callable[..., Any] = self.kind
         number = max(self.numbers(), default=0) + 1
         while True:

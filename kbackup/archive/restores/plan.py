@@ -25,10 +25,13 @@ from kbackup.types import TopicPartition
 
 
 class PlannedTopic(Member, frozen=True, kw_only=True):
-    """`source` of `incarnation`, as of restore point `as_of`, goes to `target`. `bytes` are those of the
-    documented records files. Where a window was asked for, `records` is at most so many unless it is `exact`, and
-    `bytes` are those of the segments to read unless the records were counted. `created`: the topic was missing on the
-    target when the restore began, so that the restore makes it, and may change its configs."""
+    """A topic that is restored: `source` of `incarnation`, as of restore point `as_of`, goes to `target`.
+
+    `bytes` are the bytes of the records as documented, without compression. If a window was requested, `records` is an
+    upper bound unless it is `exact`, and `bytes` are the bytes of the segments to read unless the records were counted.
+    `created`: the topic was missing on the target when the restore began, so the restore makes it, and may change its
+    configs.
+    """
 
     source: str
     incarnation: int
@@ -44,9 +47,9 @@ class PlannedTopic(Member, frozen=True, kw_only=True):
 
 
 class UnitRange(Member, frozen=True, kw_only=True):
-    """One source partition and where its records go; `segments` are in order of offset. Only records in `window`
-    are wanted; None: all of them. `kbackup.jobs.replay` reads them. With `rows`, which only plan.json has, `segments`
-    are empty: the next `rows` of the plan's table of segments are its own."""
+    """One source partition and where its records go. `segments` are in order of offset. `window` selects records, None
+    selects all of them. `kbackup.jobs.replay` reads them. With `rows`, which only plan.json has, `segments` are empty:
+    they are the next `rows` rows of the plan's table of segments."""
 
     topic: str
     partition: int
@@ -65,7 +68,8 @@ class UnitRange(Member, frozen=True, kw_only=True):
 
 
 class PlannedGroup(Member, frozen=True, kw_only=True):
-    """`offsets` are the committed ones of the source, of partitions that are restored. `type` '': unknown."""
+    """A group that is set on the target. `offsets` are what it had committed at the source, for partitions that are
+    restored. `type` is '' if it is unknown."""
 
     source: str
     target: str
@@ -74,12 +78,14 @@ class PlannedGroup(Member, frozen=True, kw_only=True):
 
 
 class RestorePlan(Document, frozen=True, kw_only=True):
-    """restores/<id>/plan.json. A unit is one task, one producer and one transactional id. `choice` is set if a window
-    was requested. `not_carried` gives the reasons why the restore point lacks requested groups. `options` are the keys
-    of `[restore]` that decide what is restored, as they were given; null if an older version wrote the plan.
-    `progress_groups` counts the consumer groups that hold the progress, and `segments` is the table of all units'
-    segments, in their order. Both are missing where there is one group, and where the units have their segments: so
-    earlier versions read the plan."""
+    """restores/<id>/plan.json: what a restore will do, and goes on with when it is resumed.
+
+    A unit is one task, one producer and one transactional id. `choice` is set if a window was requested. `not_carried`
+    gives the reasons why the restore point lacks requested groups. `options` are the keys of `[restore]` that decide
+    what is restored, as they were given; null if an older version wrote the plan. `progress_groups` is the number of
+    consumer groups that hold the progress, missing if it is 1. `segments` is the table of all units' segments, in their
+    order, missing if the units have their segments themselves. So earlier versions can read a plan that needs neither.
+    """
 
     format: Literal["kbackup-restore-plan"] = "kbackup-restore-plan"
     restore_id: str
@@ -105,60 +111,76 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     @property
     def exact(self) -> bool:
         """False if `records` is an upper bound."""
-        return self.choice is None or all(t.exact for t in self.topics)
+        return self.choice is None or all(topic.exact for topic in self.topics)
 
     @property
     def records(self) -> int:
-        return sum(t.records for t in self.topics)
+        return sum(topic.records for topic in self.topics)
 
     @property
     def bytes(self) -> int:
-        return sum(t.bytes for t in self.topics)
+        return sum(topic.bytes for topic in self.topics)
 
     @property
     def progress_group_names(self) -> tuple[str, ...]:
-        """Return the consumer groups on the target that hold the progress. Unit n uses the one at n modulo their
-        number."""
+        """Return the consumer groups on the target that hold the progress. Unit n uses group n modulo the number of
+        groups."""
         count = 1 if self.progress_groups is msgspec.UNSET else self.progress_groups
         return tuple(layout.progress_group(self.restore_id, number) for number in range(count))
 
     @property
     def group_warnings(self) -> list[str]:
-        return [f"group {group}: {why}" for group, why in sorted(self.not_carried.items())]
+        reasons = sorted(self.not_carried.items())
+        return [f"group {group}: {why}" for group, why in reasons]
 
 
 _INLINE = 10_000  # segments that a plan has in itself
 
 
 def write_plan(state: Store, plan: RestorePlan, inline: int = _INLINE) -> None:
-    """Create the plan: the restore has begun, under its id. More segments than `inline` are in a table that is created
-    before. `AlreadyExistsError` if another run has begun it."""
-    parts = [part.segments for unit in plan.units for part in unit]
-    if sum(map(len, parts)) > inline:
-        table = pa.concat_tables(
-            pa.Table.from_arrays([column_of(segments, name) for name in SCHEMA.names], schema=SCHEMA)
-            for segments in parts
-        )
-        key = layout.restore_key(plan.restore_id, f"segments-{uuid.uuid4().hex[:8]}.parquet")
-        _, (ref,) = write_rows(state, Rows(SCHEMA).append(table), iter([key]))
-        plan = _with_parts(plan, lambda part: replace(part, segments=(), rows=len(part.segments)), ref)
-    else:
-        plan = _with_parts(plan, lambda part: replace(part, segments=tuple(part.segments)))
+    """Create the plan: the restore has begun, under its id. If there are more segments than `inline`, they are written
+    as a table before the plan. `AlreadyExistsError` if another run has begun the restore."""
+    number_of_segments = sum(len(part.segments) for unit in plan.units for part in unit)
+    plan = _with_table(state, plan) if number_of_segments > inline else _with_values(plan)
     state.put_new(layout.restore_key(plan.restore_id, layout.PLAN), dump(plan))
 
 
+def _with_values(plan: RestorePlan) -> RestorePlan:
+    """Return the plan with its segments as values."""
+    return _with_parts(plan, lambda part: replace(part, segments=tuple(part.segments)))
+
+
+def _with_table(state: Store, plan: RestorePlan) -> RestorePlan:
+    """Write the plan's segments as a table. Return the plan without them: each part says how many rows are its own."""
+    tables: list[pa.Table] = []
+    for unit in plan.units:
+        for part in unit:
+            columns = [column_of(part.segments, name) for name in SCHEMA.names]
+            tables.append(pa.Table.from_arrays(columns, schema=SCHEMA))
+    # Two runs may begin one restore at once. Only one of them creates the plan, and each plan names its own table.
+    key = layout.restore_key(plan.restore_id, f"segments-{uuid.uuid4().hex[:8]}.parquet")
+    rows = Rows(SCHEMA).append(pa.concat_tables(tables))
+    _, (ref,) = write_rows(state, rows, iter([key]))
+    return _with_parts(plan, lambda part: replace(part, segments=(), rows=len(part.segments)), ref)
+
+
 def with_segments(state: Store, plan: RestorePlan) -> RestorePlan:
-    """Return a stored plan with the segments of its units. `CorruptError` if their table is missing or another one."""
+    """Return a stored plan with the segments of its units. `CorruptError` if their table is missing, or is not what the
+    plan says."""
     ref = plan.segments
     if ref is msgspec.UNSET:
-        return _with_parts(plan, lambda part: replace(part, segments=tuple(part.segments)))
+        return _with_values(plan)
     data = read_ref(state, ref, f"the plan of restore {plan.restore_id}", "begin another restore into topics made anew")
-    columns, start = in_columns(decode_table(data, ref.key, rows=ref.rows), np.arange(ref.rows)), 0
+    table = decode_table(data, ref.key, rows=ref.rows)
+    columns = in_columns(table, np.arange(ref.rows))
+    start = 0
 
     def filled(part: UnitRange) -> UnitRange:
         nonlocal start
-        first, start = start, start + (part.rows or 0)
-        return replace(part, segments=Segments(columns, slice(first, start), checked=True), rows=msgspec.UNSET)
+        first = start
+        start += part.rows or 0
+        segments = Segments(columns, slice(first, start), checked=True)
+        return replace(part, segments=segments, rows=msgspec.UNSET)
 
     return _with_parts(plan, filled)
 
@@ -166,30 +188,35 @@ def with_segments(state: Store, plan: RestorePlan) -> RestorePlan:
 def _with_parts(
     plan: RestorePlan, change: Callable[[UnitRange], UnitRange], table: TableRef | msgspec.UnsetType = msgspec.UNSET
 ) -> RestorePlan:
-    return replace(plan, units=tuple(tuple(map(change, unit)) for unit in plan.units), segments=table)
+    """Return the plan with each part of its units changed, in order, and with a reference to their table."""
+    units: list[tuple[UnitRange, ...]] = []
+    for unit in plan.units:
+        units.append(tuple(map(change, unit)))
+    return replace(plan, units=tuple(units), segments=table)
 
 
 def without_topics(plan: RestorePlan, sources: Container[str]) -> RestorePlan:
-    """Return a plan without some topics, by their names in the source: also without their records, and the offsets that
+    """Return a plan without some topics, by their names in the source. Their records are left out, and the offsets that
     groups have in them."""
-    units = [tuple(part for part in unit if part.topic not in sources) for unit in plan.units]
+    topics = [topic for topic in plan.topics if topic.source not in sources]
+    units: list[tuple[UnitRange, ...]] = []
+    for unit in plan.units:
+        parts = tuple(part for part in unit if part.topic not in sources)
+        if parts:
+            units.append(parts)
     groups: list[PlannedGroup] = []
     for group in plan.groups:
         offsets = tuple(offset for offset in group.offsets if offset.topic not in sources)
         if offsets:
             groups.append(replace(group, offsets=offsets))
-    return replace(
-        plan,
-        topics=tuple(topic for topic in plan.topics if topic.source not in sources),
-        units=tuple(unit for unit in units if unit),
-        groups=tuple(groups),
-    )
+    return replace(plan, topics=tuple(topics), units=tuple(units), groups=tuple(groups))
 
 
 def check_same_archive(plan: RestorePlan, archive: Archive | None) -> None:
     """Raise `RefusedError` if a restore was begun from another archive. `archive` is None for a folder of the Java
     tool."""
-    if plan.archive_id != (archive.info.id if archive is not None else JAVA):
+    archive_id = archive.info.id if archive is not None else JAVA
+    if plan.archive_id != archive_id:
         raise RefusedError(f"restore {plan.restore_id} was begun from another archive", "use another --restore-id")
 
 

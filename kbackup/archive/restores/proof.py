@@ -1,4 +1,4 @@
-"""What this machine knows of the documents of restores: the digests of those that it has written.
+"""What this machine knows of the documents of restores: the digests of the documents that it has written.
 
 Whoever may write to a bucket can also put documents under restores/<id>/, and an undo or a resume does what they say,
 with the operator's rights in the cluster and in the schema registry. Two things tell a restore's own documents from
@@ -29,14 +29,14 @@ _DOCUMENT = re.compile(
     r"^restores/([^/]+)/(?:(?:plan|report|schemas|schemas-before|(?:groups|settings)-before-[0-9]+)\.json"
     r"|offsets\.parquet)\Z"
 )
-_NAMED = 3
+_NAMED = 3  # documents that an error lists by name
 
 
 class ProvenStore(DelegatingStore):
     """`Store` over `inner` that remembers in `folder` what it writes under restores/, and refuses other content there.
 
-    Without a folder it remembers as long as it lives. Workers of Spark get the store below it: they write parts of
-    offset maps, which the map names by their digests.
+    Without a folder it remembers as long as it lives. Workers of Spark get the store below it: they write nothing but
+    parts of offset maps, and these are not among the documents that have to be proven.
     """
 
     def __init__(self, inner: Store, folder: Path | None) -> None:
@@ -66,13 +66,14 @@ class ProvenStore(DelegatingStore):
         return etag
 
     def accept(self) -> None:
-        """Take the unproven documents for the restore's own from now on, as the operator says: as they were read, for
-        they may be others in the store by now."""
+        """Take the unproven documents for the restore's own from now on, as the operator says. What counts is the
+        digest of what was read: the store may have another document by now."""
         for key, digest in sorted(self.unproven.items()):
             self._remember(key, digest)
 
     def _check(self, restore_id: str, key: str, data: bytes) -> None:
-        known, digest = self._known(restore_id).get(key), _digest(data)
+        known = self._known(restore_id).get(key)
+        digest = _digest(data)
         if known is None:
             self.unproven[key] = digest
         elif known != digest:
@@ -107,18 +108,22 @@ class ProvenStore(DelegatingStore):
     def _read(self, restore_id: str) -> dict[str, str]:
         if self._folder is None:
             return {}
+        file = self._file(self._folder, restore_id)
         try:
-            digests = json.loads(read_own(self._file(self._folder, restore_id)))["digests"]
-            return {str(key): str(digest) for key, digest in digests.items()}
+            content = json.loads(read_own(file))
+            return {str(key): str(digest) for key, digest in content["digests"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return {}  # then they are unproven
+            return {}  # a file that is missing or damaged proves nothing: the documents are unproven
 
     def _file(self, folder: Path, restore_id: str) -> Path:
-        place = json.dumps([self.address.server, *self.address.path, restore_id])
-        return folder / f"{hashlib.sha256(place.encode()).hexdigest()}.json"
+        # A name of its own for each restore of each archive. Ids and paths may have signs that a file name can't.
+        identity = [self.address.server, *self.address.path, restore_id]
+        digest = hashlib.sha256(json.dumps(identity).encode())
+        return folder / f"{digest.hexdigest()}.json"
 
 
 def _itself(store: Store) -> Store:
+    """Return the store that was pickled in the place of a `ProvenStore`."""
     return store
 
 
@@ -127,9 +132,11 @@ def _digest(data: Buffer) -> str:
 
 
 def with_proof(state: Store, folder: Path | None) -> Store:
-    """Return a store of restores' documents that knows which of them this machine has written. An encrypted one needs
+    """Return a store of restores' documents that knows which of them this machine has written. An encrypted store needs
     no such memory: nobody without its key can make a document that it reads."""
-    return state if encryption_of(state) else ProvenStore(state, folder)
+    if encryption_of(state):
+        return state
+    return ProvenStore(state, folder)
 
 
 def unproven_documents(state: Store) -> list[str]:

@@ -12,9 +12,9 @@ from kbackup.util.text import plural
 
 
 class UnmappedRecords(Member, frozen=True, kw_only=True):
-    """Keys, or values, of a topic of the source that were restored as they are: `unknown` ones name a schema that the
-    restore point lacks, and `undecoded` ones do not decode by the schema that they name. The first one that was found
-    is at `offset` of `partition`."""
+    """Keys, or values, of a topic of the source that were restored as they are. `unknown` of them name a schema that
+    the restore point lacks, and `undecoded` of them do not decode by the schema that they name. `partition` and
+    `offset` are of one such record."""
 
     topic: str
     part: Literal["key", "value"]
@@ -45,19 +45,22 @@ def sum_unmapped(counts: Iterable[UnmappedRecords]) -> tuple[UnmappedRecords, ..
     """Return one count per topic and part, in order."""
     sums: dict[tuple[str, str], UnmappedRecords] = {}
     for each in counts:
-        before = sums.get((each.topic, each.part))
-        if before is not None:
-            first = min((before.partition, before.offset), (each.partition, each.offset))
-            each = UnmappedRecords(
-                topic=each.topic,
-                part=each.part,
-                unknown=before.unknown + each.unknown,
-                undecoded=before.undecoded + each.undecoded,
-                partition=first[0],
-                offset=first[1],
-            )
-        sums[each.topic, each.part] = each
+        key = (each.topic, each.part)
+        sums[key] = _added(sums[key], each) if key in sums else each
     return tuple(sums[key] for key in sorted(sums))
+
+
+def _added(one: UnmappedRecords, other: UnmappedRecords) -> UnmappedRecords:
+    """Return the sum of two counts of the same topic and part."""
+    partition, offset = min((one.partition, one.offset), (other.partition, other.offset))
+    return UnmappedRecords(
+        topic=one.topic,
+        part=one.part,
+        unknown=one.unknown + other.unknown,
+        undecoded=one.undecoded + other.undecoded,
+        partition=partition,
+        offset=offset,
+    )
 
 
 def encode_unmapped(counts: tuple[UnmappedRecords, ...]) -> bytes:
