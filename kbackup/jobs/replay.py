@@ -12,7 +12,8 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from kbackup.archive.restores.offset_map import NOTHING, Cut, by_partition
+from kbackup.archive.restores.map_parts import NOTHING, Cut
+from kbackup.archive.restores.offset_map import by_partition
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.restores.unmapped import UnmappedRecords
 from kbackup.archive.segments.read import read_segment, read_small

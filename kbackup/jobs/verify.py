@@ -22,7 +22,8 @@ from kbackup.archive.identity import ANOTHER_COPY
 from kbackup.archive.java import JavaFolder
 from kbackup.archive.models import Document, dump, file_sum, load
 from kbackup.archive.query.java import JAVA, is_java_archive, java_topics
-from kbackup.archive.restores.offset_map import MapPartName, decode, previous_of
+from kbackup.archive.restores.map_parts import MapPartName, previous_of
+from kbackup.archive.restores.offset_map import decode
 from kbackup.archive.restores.plan import RestorePlan, with_segments
 from kbackup.archive.segments.table import (
     Segment,

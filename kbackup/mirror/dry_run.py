@@ -8,13 +8,13 @@ from typing import Literal
 
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.restores.offset_map import read_flow
 from kbackup.errors import NoArchiveError
 from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.metadata.entities import Acl
 from kbackup.mirror.apply.pending import check_origin, read_positions
 from kbackup.mirror.flow import AppliedPosition, Flow, RemoteTopic, read_flow_status
+from kbackup.mirror.flow_map import read_flow
 from kbackup.mirror.forecast import Forecast
 from kbackup.mirror.internal import InternalNames, InternalTopic, InternalTopics, refused_internal_topics
 from kbackup.mirror.settings import ConfigsReport, sync_acls, sync_configs, sync_topics

@@ -8,10 +8,11 @@ from contextlib import suppress
 from kbackup.archive import layout
 from kbackup.archive.lease import read_lease
 from kbackup.archive.models import load
-from kbackup.archive.restores.offset_map import DOCUMENT, MAP_SCHEMA, FlowState, decode
+from kbackup.archive.restores.offset_map import decode
 from kbackup.archive.verify.findings import Findings
 from kbackup.errors import NotFoundError
 from kbackup.mirror.flow import FlowStatus
+from kbackup.mirror.flow_map import DOCUMENT, MAP_SCHEMA, FlowState
 from kbackup.store.base import Store
 from kbackup.util.system import in_threads
 

@@ -12,12 +12,13 @@ from typing import NamedTuple, Protocol
 
 from kbackup.archive.query.content import captured_groups
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.offset_map import FlowMap, OffsetMap, open_map, read_flow, slot_of
+from kbackup.archive.restores.offset_map import OffsetMap
 from kbackup.errors import ClusterError, RefusedError, UsageError, suggest_name
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.small_topic import read_records
 from kbackup.mirror.apply.pending import Recovery, check_origin, heads_of, read_positions
 from kbackup.mirror.flow import AppliedPosition, Flow, RemoteTopic
+from kbackup.mirror.flow_map import FlowMap, open_map, read_flow, slot_of
 from kbackup.mirror.records import Checkpoint, OffsetSync
 from kbackup.mirror.topics import reason_to_skip
 from kbackup.store.base import Store

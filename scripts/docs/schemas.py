@@ -16,7 +16,6 @@ from kbackup.archive.catalog.points import PointOverview
 from kbackup.archive.models import Document, Transactions
 from kbackup.archive.query.groups import GroupOverview, GroupsOverview
 from kbackup.archive.query.overview import ArchiveOverview, TopicOverview
-from kbackup.archive.restores.offset_map import FlowState
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.window import Choice
 from kbackup.archive.verify.findings import Verification
@@ -53,6 +52,7 @@ from kbackup.migrate.verify import MigrationVerifyReport as MigrationReport
 from kbackup.migrate.znodes import Sign, ZnodeContent
 from kbackup.mirror.dry_run import DryRun
 from kbackup.mirror.flow import FlowStatus
+from kbackup.mirror.flow_map import FlowState
 from kbackup.mirror.positions import Translation
 from kbackup.mirror.status import FlowOverview
 from kbackup.schemas.base import SchemaVersion, SubjectSettings

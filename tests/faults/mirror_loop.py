@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from kbackup.archive.restores.offset_map import SLOTS, slot_of
 from kbackup.jobs.backup.job import backup
+from kbackup.mirror.flow_map import SLOTS, slot_of
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from tests.faults.conftest import Counting, backup_arguments, free_lease, options

@@ -13,12 +13,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.restores.offset_map import SLOTS, FlowMap, open_map
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.produce import BlockProducer
 from kbackup.mirror.apply.applier import Applier
 from kbackup.mirror.apply.pending import Applied, heads_of, read_positions
 from kbackup.mirror.flow import Flow, RemoteTopic
+from kbackup.mirror.flow_map import SLOTS, FlowMap, open_map
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker

@@ -26,16 +26,15 @@ from kbackup.archive.models import dump, load
 from kbackup.archive.query.java import open_archive_or_folder
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.journal import RestoreJournal
-from kbackup.archive.restores.offset_map import (
+from kbackup.archive.restores.map_parts import (
     MapPart,
     MapPartName,
     committed_names,
-    decode,
     read_map_parts,
-    runs_table,
     write_map,
     write_map_part,
 )
+from kbackup.archive.restores.offset_map import decode, runs_table
 from kbackup.archive.restores.plan import RestorePlan, UnitRange, check_same_archive, with_segments, write_plan
 from kbackup.archive.run import begin_writing
 from kbackup.archive.segments.writer import SegmentTarget

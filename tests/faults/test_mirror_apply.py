@@ -17,12 +17,12 @@ from confluent_kafka.cimpl import NewPartitions
 from kbackup.archive import layout
 from kbackup.archive.models import dump
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.restores.offset_map import read_flow
 from kbackup.errors import FencedError, MismatchError
 from kbackup.jobs.backup.job import backup
 from kbackup.jobs.common import RETRIED
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.mirror.apply import applier as applier_module
+from kbackup.mirror.flow_map import read_flow
 from kbackup.store import S3Options, open_store
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker

@@ -24,18 +24,18 @@ import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.models import Document, Member, dump, load
-from kbackup.archive.restores.offset_map import (
+from kbackup.archive.restores.map_parts import (
     Cut,
     MapPart,
     MapPartName,
     MappedUnit,
     begun_map_parts,
     committed_names,
-    decode,
     in_order,
     read_map_parts,
     write_map_part,
 )
+from kbackup.archive.restores.offset_map import decode
 from kbackup.archive.restores.plan import RestorePlan, with_segments, without_topics, write_plan
 from kbackup.archive.restores.proof import check_proven, unproven_documents
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError, UsageError

@@ -14,7 +14,8 @@ from kbackup.archive.query.content import Content
 from kbackup.archive.query.java import JAVA, open_archive_or_folder, readable
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.journal import RestoreJournal
-from kbackup.archive.restores.offset_map import MappedUnit, Runs, collect_map
+from kbackup.archive.restores.map_parts import MappedUnit, collect_map
+from kbackup.archive.restores.offset_map import Runs
 from kbackup.archive.restores.plan import PlannedTopic, RestorePlan, check_same_archive, without_topics
 from kbackup.archive.segments.table import sum_of
 from kbackup.errors import ClusterError, KbackupError, RefusedError, UnreachableError

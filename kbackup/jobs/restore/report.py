@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from kbackup.archive.models import Document, Member
-from kbackup.archive.restores.offset_map import NOTHING, Cut, WrittenMap
+from kbackup.archive.restores.map_parts import NOTHING, Cut, WrittenMap
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.table import sum_of
 from kbackup.archive.segments.window import Choice

@@ -11,7 +11,8 @@ from functools import partial
 from typing import NamedTuple
 
 from kbackup.archive.restores.journal import RestoreJournal
-from kbackup.archive.restores.offset_map import Cut, MapPartName, by_partition, runs_table
+from kbackup.archive.restores.map_parts import Cut, MapPartName
+from kbackup.archive.restores.offset_map import by_partition, runs_table
 from kbackup.archive.restores.plan import RestorePlan, UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError, NotFoundError, UnreachableError
 from kbackup.jobs.replay import ReachedOffset, UnitRun, first_committed

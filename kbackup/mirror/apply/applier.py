@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.offset_map import MAP_SCHEMA, FlowMap
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
 from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
@@ -31,6 +30,7 @@ from kbackup.mirror.apply.pending import (
 from kbackup.mirror.apply.session import ApplySession, open_session
 from kbackup.mirror.apply.slots import OpenSlots, SlotResult, SlotTask, SlotWork
 from kbackup.mirror.flow import AppliedPosition, Flow, RemoteTopic
+from kbackup.mirror.flow_map import MAP_SCHEMA, FlowMap
 from kbackup.mirror.settings import TopicsReport, sync_topics
 from kbackup.native.kernel import log_kernels
 from kbackup.spark.tasks import Spark, run_counted

@@ -14,16 +14,7 @@ from kbackup.archive import layout
 from kbackup.archive.deletions import deleted_offsets
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.offset_map import (
-    MAP_SCHEMA,
-    FlowMapPartName,
-    FlowState,
-    Runs,
-    SlotMap,
-    by_incarnation,
-    runs_table,
-    slot_of,
-)
+from kbackup.archive.restores.offset_map import Runs, runs_table
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.restores.unmapped import UnmappedRecords
 from kbackup.archive.segments.table import Segment, Segments
@@ -34,6 +25,7 @@ from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.topics import Topic
 from kbackup.mirror.flow import AppliedPosition, Flow, FlowStatus, RemoteTopic
+from kbackup.mirror.flow_map import MAP_SCHEMA, FlowMapPartName, FlowState, SlotMap, by_incarnation, slot_of
 from kbackup.native.contract import CommittedProgress
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

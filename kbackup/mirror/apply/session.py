@@ -12,7 +12,6 @@ import pyarrow as pa
 from kbackup.archive import layout
 from kbackup.archive.models import Manifest, dump
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.offset_map import DOCUMENT, SLOTS, FlowMap, FlowState, read_flow, slot_of
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.restores.unmapped import UnmappedRecords, sum_unmapped
 from kbackup.errors import AlreadyExistsError
@@ -23,6 +22,7 @@ from kbackup.mirror.apply.held import reason_of
 from kbackup.mirror.apply.pending import Noted, Recovery, check_origin, heads_of, read_positions
 from kbackup.mirror.apply.slots import SlotResult, SlotTask
 from kbackup.mirror.flow import AppliedPosition, Flow, FlowStatus, RemoteTopic, read_flow_status
+from kbackup.mirror.flow_map import DOCUMENT, SLOTS, FlowMap, FlowState, read_flow, slot_of
 from kbackup.mirror.settings import TopicsReport, sync_topics
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

@@ -16,14 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.restores.offset_map import (
-    Cut,
-    FlowMapPartName,
-    MappedPartition,
-    flow_runs_table,
-    folder,
-    write_flow_map_part,
-)
+from kbackup.archive.restores.map_parts import Cut
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.restores.unmapped import UnmappedRecords, sum_unmapped
 from kbackup.archive.segments.table import Segment
@@ -35,6 +28,7 @@ from kbackup.kafka.produce import TUNING, BlockProducer, RefusedTopicError
 from kbackup.mirror.apply.held import RefusedTopic, reason_of
 from kbackup.mirror.apply.pending import Noted, PositionNote
 from kbackup.mirror.flow import AppliedPosition
+from kbackup.mirror.flow_map import FlowMapPartName, MappedPartition, flow_runs_table, folder, write_flow_map_part
 from kbackup.native.contract import CommittedProgress, Runs
 from kbackup.native.kernel import Kernel, selected_kernel
 from kbackup.spark.tasks import ProgressSender

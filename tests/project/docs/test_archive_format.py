@@ -41,20 +41,6 @@ from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores import offset_map
 from kbackup.archive.restores.journal import RestoreJournal
-from kbackup.archive.restores.offset_map import (
-    EXACT,
-    FOLD,
-    SHARE,
-    SLACK,
-    SLOTS,
-    FlowMapPartName,
-    FlowState,
-    flow_runs_table,
-    folder,
-    slot_of,
-    write_flow_map_part,
-)
-from kbackup.archive.restores.offset_map import MAP_SCHEMA as FLOW_MAP
 from kbackup.archive.restores.plan import RestorePlan, write_plan
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import CorruptError
@@ -72,6 +58,20 @@ from kbackup.jobs.verify import record_verification, verify
 from kbackup.metadata.entities import BrokerConfig, GroupConfig, NotCarried, ScramUser, TopicMetadata
 from kbackup.metrics.registry import Silent
 from kbackup.mirror.flow import write_status
+from kbackup.mirror.flow_map import (
+    EXACT,
+    FOLD,
+    SHARE,
+    SLACK,
+    SLOTS,
+    FlowMapPartName,
+    FlowState,
+    flow_runs_table,
+    folder,
+    slot_of,
+    write_flow_map_part,
+)
+from kbackup.mirror.flow_map import MAP_SCHEMA as FLOW_MAP
 from kbackup.mirror.status import first_status
 from kbackup.store import open_store
 from kbackup.store.base import Store

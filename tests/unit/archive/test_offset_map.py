@@ -15,24 +15,19 @@ from hypothesis import strategies as st
 
 from kbackup.archive import layout
 from kbackup.archive.restores import offset_map as offset_maps
-from kbackup.archive.restores.offset_map import (
-    SCHEMA,
+from kbackup.archive.restores.map_parts import (
     Cut,
     MapPart,
     MapPartName,
     MappedUnit,
-    OffsetMap,
     around,
     committed_names,
-    decode,
     in_order,
-    joined,
     read_map_parts,
-    runs_by_partition,
-    runs_table,
     write_map,
     write_map_part,
 )
+from kbackup.archive.restores.offset_map import SCHEMA, OffsetMap, decode, joined, runs_by_partition, runs_table
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError
 from kbackup.native.contract import runs_of
 from kbackup.types import TopicPartition

@@ -17,7 +17,7 @@ from kbackup import cli
 from kbackup.archive import layout
 from kbackup.archive.models import Transactions
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.offset_map import FlowMapPartName, OffsetMap
+from kbackup.archive.restores.offset_map import OffsetMap
 from kbackup.cli import main
 from kbackup.cli.backup import RoundReporter
 from kbackup.cli.common.command_context import CommandContext, FlagValues, load_config
@@ -36,6 +36,8 @@ from kbackup.mirror.cli.reporter import ApplyRoundReporter
 from kbackup.mirror.cli.run import MirrorProcess, make_halves, show_reports, start_server
 from kbackup.mirror.flow import AppliedPosition, RemoteTopic, write_status
 from kbackup.mirror.properties.flows import load_flows
+from kbackup.mirror.flow_map import FlowMapPartName
+from kbackup.mirror.properties import load_flows
 from kbackup.mirror.records import Checkpoint
 from kbackup.mirror.round import RoundReport
 from kbackup.mirror.status import after_error, after_round, first_status

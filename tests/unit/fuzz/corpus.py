@@ -14,7 +14,7 @@ from kbackup.archive.catalog import documents
 from kbackup.archive.catalog.state import SCHEMAS
 from kbackup.archive.catalog.tables import encode
 from kbackup.archive.models import Document, dump
-from kbackup.archive.restores import offset_map
+from kbackup.archive.restores import map_parts, offset_map
 from kbackup.errors import KbackupError
 from kbackup.formats.index import encode_index
 from kbackup.formats.stream import scan
@@ -64,7 +64,7 @@ def _written(name: str) -> Iterator[bytes]:
             yield from (encode(schema.empty_table()), encode(_rows(schema)))
     elif name == "offset_table":
         store = OneObject()
-        offset_map.write_map(store, "r", [offset_map.MapPart(_runs())])  # type: ignore[arg-type]
+        map_parts.write_map(store, "r", [map_parts.MapPart(_runs())])  # type: ignore[arg-type]
         yield store.data
     elif name == "document":
         yield from map(dump, _documents())

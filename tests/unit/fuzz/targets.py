@@ -16,7 +16,7 @@ from kbackup.archive.catalog.documents import TableRef
 from kbackup.archive.catalog.state import SCHEMAS
 from kbackup.archive.catalog.tables import open_rows
 from kbackup.archive.models import load, text_checksum
-from kbackup.archive.restores import offset_map
+from kbackup.archive.restores import map_parts, offset_map
 from kbackup.errors import KbackupError
 from kbackup.formats.frames import decode_seek_table, decompress, seek_table_size
 from kbackup.formats.index import decode_group_offsets, decode_index, decode_partition_index, encode_index
@@ -98,7 +98,7 @@ def offset_table(data: bytes) -> None:
     """With its sum put right: else nothing gets past that."""
     bare = re.sub(rb"sha256:[0-9a-f]{64}", offset_map._NO_SUM, data)
     table = offset_map.decode(bare.replace(offset_map._NO_SUM, offset_map._sum(bare), 1), _MAP)
-    offset_map.previous_of(table)
+    map_parts.previous_of(table)
 
 
 def document(data: bytes) -> None:

@@ -26,7 +26,8 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import NewerError, dump, load
 from kbackup.archive.reader import open_archive
 from kbackup.archive.repair.segments import Damaged, ToScan, Whole, scan
-from kbackup.archive.restores.offset_map import MapPart, MapPartName, runs_table, write_map, write_map_part
+from kbackup.archive.restores.map_parts import MapPart, MapPartName, write_map, write_map_part
+from kbackup.archive.restores.offset_map import runs_table
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.config.models import Backup

@@ -11,14 +11,8 @@ import pyarrow as pa
 import pytest
 
 from kbackup.archive.restores.journal import RestoreJournal
-from kbackup.archive.restores.offset_map import (
-    MapPart,
-    MapPartName,
-    begun_map_parts,
-    read_map_parts,
-    runs_table,
-    write_map_part,
-)
+from kbackup.archive.restores.map_parts import MapPart, MapPartName, begun_map_parts, read_map_parts, write_map_part
+from kbackup.archive.restores.offset_map import runs_table
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments import read as segment_io
 from kbackup.archive.segments.table import Segment

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from kbackup.archive.models import DocumentRef, dump
-from kbackup.archive.restores.offset_map import Cut
+from kbackup.archive.restores.map_parts import Cut
 from kbackup.archive.restores.unmapped import UnmappedRecords, decode_unmapped, encode_unmapped, sum_unmapped
 from kbackup.errors import RefusedError
 from kbackup.jobs.schemas.judgement import JudgedPart

@@ -14,19 +14,7 @@ import pytest
 from kbackup.archive.catalog.state import LogStart
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.offset_map import (
-    SLOTS,
-    FlowMap,
-    FlowMapPartName,
-    FlowState,
-    MappedPartition,
-    SlotMap,
-    by_partition,
-    flow_runs_table,
-    folder,
-    slot_of,
-    write_flow_map_part,
-)
+from kbackup.archive.restores.offset_map import by_partition
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError, UnreachableError
 from kbackup.jobs.replay import read_range
@@ -51,6 +39,18 @@ from kbackup.mirror.apply.pending import (
 from kbackup.mirror.apply.session import ApplySession
 from kbackup.mirror.apply.slots import OpenSlot, SlotRefresh, SlotResult, SlotWork
 from kbackup.mirror.flow import AppliedPosition, FlowStatus, RemoteTopic, write_status
+from kbackup.mirror.flow_map import (
+    SLOTS,
+    FlowMap,
+    FlowMapPartName,
+    FlowState,
+    MappedPartition,
+    SlotMap,
+    flow_runs_table,
+    folder,
+    slot_of,
+    write_flow_map_part,
+)
 from kbackup.mirror.reader import MirrorSource
 from kbackup.mirror.settings import TopicsReport
 from kbackup.mirror.status import after_round, first_status

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.offset_map import MAP_SCHEMA
 from kbackup.errors import CorruptError
 from kbackup.jobs.retention import ExpireReport, Expiry, Policy, expire
 from kbackup.metrics.registry import Silent, counted
@@ -27,6 +26,7 @@ from kbackup.mirror.flow import (
     read_status,
     write_status,
 )
+from kbackup.mirror.flow_map import MAP_SCHEMA
 from kbackup.mirror.status import (
     FlowLag,
     after_error,

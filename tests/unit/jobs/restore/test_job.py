@@ -19,7 +19,8 @@ from kbackup.archive.models import GroupOffset, dump, load
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content, narrowed
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.restores.journal import RestoreJournal
-from kbackup.archive.restores.offset_map import Cut, MapPart, MapPartName, WrittenMap, runs_table, write_map
+from kbackup.archive.restores.map_parts import Cut, MapPart, MapPartName, WrittenMap, write_map
+from kbackup.archive.restores.offset_map import runs_table
 from kbackup.archive.restores.plan import PlannedGroup, RestorePlan, with_segments, write_plan
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Choice, Window

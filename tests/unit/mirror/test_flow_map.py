@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from kbackup.archive.catalog.sweep import find_orphans
 from kbackup.archive.layout import mirror_key
 from kbackup.archive.models import dump
-from kbackup.archive.restores import offset_map as module
-from kbackup.archive.restores.offset_map import (
+from kbackup.archive.restores.offset_map import OffsetMap, Runs
+from kbackup.archive.verify.catalog import note_orphans
+from kbackup.archive.verify.findings import Findings
+from kbackup.errors import CorruptError
+from kbackup.mirror import flow_map as module
+from kbackup.mirror.flow_map import (
     EXACT,
     FOLD,
     SHARE,
@@ -22,8 +26,6 @@ from kbackup.archive.restores.offset_map import (
     FlowMapPartName,
     FlowState,
     MappedPartition,
-    OffsetMap,
-    Runs,
     SlotMap,
     flow_runs_table,
     folder,
@@ -32,9 +34,6 @@ from kbackup.archive.restores.offset_map import (
     thin,
     write_flow_map_part,
 )
-from kbackup.archive.verify.catalog import note_orphans
-from kbackup.archive.verify.findings import Findings
-from kbackup.errors import CorruptError
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive
