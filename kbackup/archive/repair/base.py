@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -30,7 +30,7 @@ from kbackup.store.base import Store
 from kbackup.util.system import in_threads
 
 _MOST_LOST = 1_000_000
-"""Catalogs between the newest that can be read and one that is known to have existed."""
+"""At most so many catalogs lie between the newest that can be read and one that is known to have existed."""
 T = TypeVar("T")
 D = TypeVar("D", bound=Document)
 Sizes = Mapping[str, int]
@@ -80,19 +80,18 @@ def load_whole(store: Store, kind: type[D], key: str) -> D | None:
 
 def find_base(store: Store, sizes: Sizes, archive_id: str) -> RepairBase:
     """Return the base of a repair. `NewerError` for a catalog that a newer version wrote."""
-    parsed = [layout.parse_catalog_key(key) for key in sizes]
-    numbers = sorted((number for number in parsed if number is not None), reverse=True)
+    numbers: list[int] = []
+    for key in sizes:
+        number = layout.parse_catalog_key(key)
+        if number is not None:
+            numbers.append(number)
+    numbers.sort(reverse=True)
 
     def read(number: int) -> Catalog | None:
         return unless_damaged(lambda: read_catalog(store, number, archive_id))
 
-    newest = next(filter(None, map(read, numbers)), None)
-    readable = newest.number if newest is not None else min(numbers, default=0)
-    # A number that no run gave must not push the next catalog beyond what readers look for.
-    listed = set(numbers) - far_numbers(numbers, readable)
-    witnesses = _witnesses(store, archive_id)
-    witnesses -= far_numbers(witnesses, readable, _MOST_LOST)
-    known = max(listed | witnesses, default=0)
+    newest = _first_readable(map(read, numbers))
+    known = _highest_known(store, archive_id, numbers, newest)
     if newest is None:
         empty = Committed(State(archive_id, number=known), None)
         return RepairBase(empty, lost=tuple(range(1, known + 1)))
@@ -106,22 +105,34 @@ def find_base(store: Store, sizes: Sizes, archive_id: str) -> RepairBase:
         files += [chunk.ref.key for chunk in damaged if chunk.ref is not None]
         earlier = [number for number in numbers if number < newest.number]
         older = _whole_before(store, map(read, earlier), name)
-        if older is None:
-            kept = [chunk for chunk in rows.chunks if chunk not in damaged]
-            older = Rows(rows.schema, tuple(kept))
-        tables[name] = older
+        tables[name] = older if older is not None else _without_chunks(rows, damaged)
     changes: dict[str, Any] = {"number": known, **tables}
-    return RepairBase(
-        Committed(replace(state, **changes), newest),
-        lost=tuple(range(newest.number + 1, known + 1)),
-        stale=frozenset(tables),
-        files=tuple(files),
-        past=_damaged_past(store, newest, numbers, read),
-    )
+    committed = Committed(replace(state, **changes), newest)
+    lost = range(newest.number + 1, known + 1)
+    past = _damaged_past(store, newest, numbers, read)
+    return RepairBase(committed, lost=tuple(lost), stale=frozenset(tables), files=tuple(files), past=past)
+
+
+def _first_readable(catalogs: Iterable[Catalog | None]) -> Catalog | None:
+    """Return the first catalog that could be read. Later ones are not read."""
+    for catalog in catalogs:
+        if catalog is not None:
+            return catalog
+    return None
+
+
+def _highest_known(store: Store, archive_id: str, numbers: Collection[int], newest: Catalog | None) -> int:
+    """Return the highest number of a catalog that is known to have existed, 0 if none is."""
+    readable = newest.number if newest is not None else min(numbers, default=0)
+    # A number that no run gave must not push the next catalog beyond what readers look for.
+    listed = set(numbers) - far_numbers(numbers, readable)
+    witnesses = _witnesses(store, archive_id)
+    witnesses -= far_numbers(witnesses, readable, _MOST_LOST)
+    return max(listed | witnesses, default=0)
 
 
 def _witnesses(store: Store, archive_id: str) -> set[int]:
-    """Return the numbers of catalogs that other documents of the archive name: a catalog may be lost that they saw."""
+    """Return the numbers of catalogs that other documents of the archive name: the catalogs may be lost since."""
     numbers: set[int] = set()
     latest = load_whole(store, Latest, layout.LATEST)
     if latest is not None and latest.archive_id == archive_id:
@@ -133,7 +144,8 @@ def _witnesses(store: Store, archive_id: str) -> set[int]:
 
 
 def _whole_before(store: Store, catalogs: Iterable[Catalog | None], name: str) -> Rows | None:
-    """Return a table by the first catalog that has the table whole; None if none has. Later ones are not read."""
+    """Return a table by the first catalog that has the table whole; None if there is none. The catalogs after it are
+    not read."""
     for catalog in catalogs:
         if catalog is None:
             continue
@@ -147,28 +159,37 @@ def _damaged_chunks(rows: Rows) -> list[Chunk]:
     return [chunk for chunk in rows.chunks if unless_damaged(chunk.read) is None]
 
 
+def _without_chunks(rows: Rows, damaged: Collection[Chunk]) -> Rows:
+    """Return the rows of the chunks that can be read: better some rows than none."""
+    kept = [chunk for chunk in rows.chunks if chunk not in damaged]
+    return Rows(rows.schema, tuple(kept))
+
+
 def _damaged_past(
     store: Store, newest: Catalog, numbers: Sequence[int], read: Callable[[int], Catalog | None]
 ) -> tuple[str, ...]:
     """Return keys of catalogs after the last sweep and before `newest` that can't be read, and of tables that only
     they have."""
+    # Close to the newest every number is looked for, so that a missing catalog is named. Farther back only the listing
+    # counts: this must end however far away the last sweep is.
     nearby = range(max(newest.swept, newest.number - FAR) + 1, newest.number)
     listed = [number for number in numbers if newest.swept < number < newest.number]
-    older = sorted({*nearby, *listed})
-    catalogs = dict(zip(older, in_threads(read, older), strict=True))
-    missing = [layout.catalog_key(number) for number, catalog in catalogs.items() if catalog is None]
+    older = sorted(set(nearby).union(listed))
+    bad_keys: list[str] = []
     refs: set[TableRef] = set()
-    for catalog in catalogs.values():
-        if catalog is not None:
+    for number, catalog in zip(older, in_threads(read, older), strict=True):
+        if catalog is None:
+            bad_keys.append(layout.catalog_key(number))
+        else:
             refs.update(table_refs(catalog))
-    # the tables of `newest` itself are read with its state
-    only = list(refs - set(table_refs(newest)))
+    refs.difference_update(table_refs(newest))  # these were read with its state
 
-    def is_damaged(ref: TableRef) -> bool:
-        return unless_damaged(partial(read_ref, store, ref)) is None
+    def damaged_key(ref: TableRef) -> str | None:
+        return ref.key if unless_damaged(partial(read_ref, store, ref)) is None else None
 
-    damaged = [ref.key for ref, bad in zip(only, in_threads(is_damaged, only), strict=True) if bad]
-    return tuple(sorted([*damaged, *missing]))
+    damaged = in_threads(damaged_key, refs)
+    bad_keys += [key for key in damaged if key is not None]
+    return tuple(sorted(bad_keys))
 
 
 _KINDS: dict[str, type[Document]] = {
@@ -194,10 +215,15 @@ def read_documents(store: Store, sizes: Sizes) -> Documents:
         if data is None:
             return None
         document = unless_damaged(lambda: load(kinds[key], data, key))
-        return (document, document_ref(key, data)) if document is not None else None
+        if document is None:
+            return None
+        return document, document_ref(key, data)
 
-    found = zip(kinds, in_threads(read, list(kinds)), strict=True)
-    return {key: entry for key, entry in found if entry is not None}
+    documents: Documents = {}
+    for key, entry in zip(kinds, in_threads(read, kinds), strict=True):
+        if entry is not None:
+            documents[key] = entry
+    return documents
 
 
 def _kind_of(key: str) -> type[Document] | None:
@@ -205,7 +231,8 @@ def _kind_of(key: str) -> type[Document] | None:
     parsed = layout.parse_point_key(key)
     if parsed is None:
         return None
+    _, _, name_in_folder = parsed
     for name, kind in _KINDS.items():
-        if parsed[2].endswith(name):
+        if name_in_folder.endswith(name):  # a document may have a number before its name
             return kind
     return None

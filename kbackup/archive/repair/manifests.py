@@ -22,6 +22,7 @@ from kbackup.archive.models import (
     Document,
     DocumentRef,
     Groups,
+    Loss,
     Manifest,
     Metadata,
     PartitionState,
@@ -40,7 +41,7 @@ _LOST = "is lost or damaged"
 
 
 class _Extent(NamedTuple):
-    """The offsets of a segment or of a loss, and what the restore point that added it has there."""
+    """The offsets of a segment or of a loss, with the restore point that added it, its records and bytes."""
 
     point: int
     partition: int
@@ -55,8 +56,8 @@ class ManifestRebuilder:
     """Makes documents anew for `writing`, which has not committed yet. `manifests` has the readable manifests by
     number, `losses` describes what can't be recovered, and `made` has the keys of replaced documents.
 
-    Several restore points may have one capture in common. It is made anew once, and `_captures` has it by its keys and
-    its number.
+    Several restore points may have one capture in common. Such a capture is made anew once: `_captures` keeps it, by
+    its keys and its number.
     """
 
     writing: WritingRun
@@ -67,8 +68,8 @@ class ManifestRebuilder:
     _captures: dict[tuple[str, str, int], Capture] = field(default_factory=dict)
 
     def mend(self, state: State) -> State:
-        """Return `state` with every document of its restore points there. The manifests that are replaced stay known:
-        who follows the archive has seen them."""
+        """Return `state` with every document of its restore points there. The replaced manifests stay known as expired
+        ones: whoever follows the archive has seen them."""
         extents = _extents_of(state)
         new: dict[int, PointRow] = {}
         # Rising, so that a manifest that is made anew serves the restore points after it.
@@ -77,14 +78,18 @@ class ManifestRebuilder:
             if made is None:
                 continue
             ref = self.writing.put_document(point.number, layout.MANIFEST, made)
-            # as it was written: only then has it its checksum
+            # read back: a manifest has its checksum only once it was written
             manifest = load(Manifest, self.writing.store.get(ref.key), ref.key)
             self.manifests[point.number] = manifest
             new[point.number] = point_row(manifest, ref.key)
         if not new:
             return state
-        rows = [new.get(point.number, point) for point in state.restore_points]
-        replaced = [ExpiredPoint(p.number, p.manifest) for p in state.restore_points if p.number in new]
+        rows: list[PointRow] = []
+        replaced: list[ExpiredPoint] = []
+        for point in state.restore_points:
+            rows.append(new.get(point.number, point))
+            if point.number in new:
+                replaced.append(ExpiredPoint(point.number, point.manifest))
         return replace(state, points=state.points.replace(rows), past=state.past.append(replaced))
 
     def _mended(self, state: State, point: PointRow, extents: Mapping[Incarnation, list[_Extent]]) -> Manifest | None:
@@ -110,7 +115,7 @@ class ManifestRebuilder:
             captures=tuple(captures),
             schemas=schemas,
             deletions=deletions,
-            not_known=(*manifest.not_known, *notes),
+            not_known=manifest.not_known + tuple(notes),
         )
 
     def _is_whole(self, ref: DocumentRef) -> bool:
@@ -119,7 +124,7 @@ class ManifestRebuilder:
         return found == ref
 
     def _whole(self, number: int, capture: Capture, notes: list[str]) -> Capture:
-        """Return the capture with documents that are there, empty ones where they are lost."""
+        """Return the capture with documents that are there: empty ones in the place of lost ones."""
         lost = [ref.key for ref in (capture.groups, capture.metadata) if not self._is_whole(ref)]
         if not lost:
             return capture
@@ -175,23 +180,14 @@ class ManifestRebuilder:
     def _manifest(self, state: State, point: PointRow, extents: Mapping[Incarnation, list[_Extent]]) -> Manifest:
         """Return a manifest of a restore point whose own is lost, by its row and by the restore points beside it."""
         number = point.number
-        earlier = [other for other in self.manifests if other < number]
-        later = [other for other in self.manifests if other > number]
-        before = self.manifests.get(max(earlier, default=0))
-        after = self.manifests.get(min(later, default=0))
+        before, after = self._beside(number)
         own = self._own_capture(point)
         topics, unsure = self._lost_topics(state, point, extents, (before, after), own)
         not_known = [partitions_not_known(unsure)] if unsure else []
-        captures: dict[int, Capture] = {}
-        # the one before comes last: where both have a capture, its own reference counts
-        for beside in (after, before):
-            if beside is not None:
-                captures |= {capture.number: capture for capture in beside.captures}
-        captures[number] = own
-        needed = {topic.captured for topic in topics}
-        needed.add(number)
-        found = [row.loss for row in state.lost if row.point == number]
-        losses = [loss for loss in found if loss.kind != "damaged"]  # what was damaged since shows in the catalog
+        losses: list[Loss] = []
+        for row in state.lost:
+            if row.point == number and row.loss.kind != "damaged":  # what was damaged since shows in the catalog
+                losses.append(row.loss)
         totals = {name: getattr(point, name) for name in Totals.__struct_fields__}
         uncommitted = point.isolation_level == "read_uncommitted"
         all_earlier = [other for other in state.numbers.tolist() if other < number]
@@ -208,12 +204,20 @@ class ManifestRebuilder:
             isolation_level="read_uncommitted" if uncommitted else "read_committed",
             losses=tuple(losses),
             totals=Totals(**totals),
-            captures=tuple(captures[each] for each in sorted(needed)),
+            captures=_needed_captures(topics, own, (before, after)),
             schemas=self._named(point, Schemas),
             deletions=self._named(point, Deletions),
             topics=tuple(topics),
             not_known=tuple(not_known),
         )
+
+    def _beside(self, number: int) -> tuple[Manifest | None, Manifest | None]:
+        """Return the nearest manifests before and after a restore point, None where there is none."""
+        earlier = [other for other in self.manifests if other < number]
+        later = [other for other in self.manifests if other > number]
+        before = self.manifests.get(max(earlier, default=0))
+        after = self.manifests.get(min(later, default=0))
+        return before, after
 
     def _lost_topics(
         self,
@@ -223,10 +227,12 @@ class ManifestRebuilder:
         beside: tuple[Manifest | None, Manifest | None],
         own: Capture,
     ) -> tuple[list[TopicState], list[str]]:
-        """Return the topics of a restore point whose manifest is lost, and the names of those whose number of
+        """Return the topics of a restore point whose manifest is lost, and the names of the topics whose number of
         partitions is not known for certain."""
         document, _ = self.documents.get(own.metadata.key, (None, None))
-        captured = {topic.name for topic in document.topics} if isinstance(document, Metadata) else None
+        captured: set[str] | None = None  # the capture is lost: then nobody knows
+        if isinstance(document, Metadata):
+            captured = {topic.name for topic in document.topics}
         every = captured_topics(self.documents)
         in_others: set[Incarnation] = set()
         for manifest in beside:
@@ -255,6 +261,7 @@ class ManifestRebuilder:
         return None
 
     def _found(self, key: str, kind: type[Document]) -> DocumentRef | None:
+        """Return the reference of a whole document, None if it is lost or of another kind."""
         document, ref = self.documents.get(key, (None, None))
         return ref if isinstance(document, kind) else None
 
@@ -267,15 +274,33 @@ class ManifestRebuilder:
     def _newest(self, point: PointRow, name: str, kind: type[Document]) -> DocumentRef:
         """Return the document of that name whose restore point is the newest. If it is lost, return a reference that no
         document can have."""
-        newest, key = -1, layout.point_key(point.number, "0", name)
+        newest = -1
+        key = layout.point_key(point.number, "0", name)
         for each in point.documents:
             if not each.endswith(name):
                 continue
             parsed = layout.parse_point_key(each)
             number = parsed[0] if parsed is not None else 0
             if number > newest:
-                newest, key = number, each
+                newest = number
+                key = each
         return self._found(key, kind) or DocumentRef(key=key, size=0, sha256="")
+
+
+def _needed_captures(
+    topics: Sequence[TopicState], own: Capture, beside: tuple[Manifest | None, Manifest | None]
+) -> tuple[Capture, ...]:
+    """Return the captures that `topics` refer to, and the restore point's `own`, in order."""
+    before, after = beside
+    captures: dict[int, Capture] = {}
+    # the manifest before comes last: if both have a capture, its reference counts
+    for manifest in (after, before):
+        if manifest is not None:
+            captures |= {capture.number: capture for capture in manifest.captures}
+    captures[own.number] = own
+    needed = {topic.captured for topic in topics}
+    needed.add(own.number)
+    return tuple(captures[number] for number in sorted(needed))
 
 
 def _extents_of(state: State) -> dict[Incarnation, list[_Extent]]:
@@ -303,8 +328,9 @@ def _lost_topic(
     captured: set[str] | None,
     count: int,
 ) -> TopicState:
-    """Return a topic of a restore point whose manifest is lost. `count` is its number of partitions by a capture, 0
-    where no document has it: a partition that never had a record has no row."""
+    """Return a topic of a restore point whose manifest is lost. `count` is its number of partitions by a capture, 0 if
+    no document has it: a partition that never had a record has no row."""
+    name, incarnation = key
     before, after = (_topic_of(manifest, key) for manifest in beside)
     if after is not None and after.captured <= point.number:  # it was captured then, and not since
         is_own = after.captured == point.number
@@ -312,29 +338,35 @@ def _lost_topic(
     own = [extent for extent in extents if extent.point <= point.number]
     # The topic may have got more partitions by the time of `after`: the capture's count comes before that one.
     template = before if before is not None or count else after
-    known = {p.partition for p in template.partitions} if template is not None else set[int]()
-    # Kafka numbers partitions from 0 without gaps, so the highest one that left a trace tells how many there were.
-    # A partition that never had a record leaves none: then the capture's count decides, and a topic has at least one.
-    with_records = [extent.partition + 1 for extent in own]
-    least = 0 if known else 1
-    number_of_partitions = max([least, count, *with_records])
-    numbers = known.union(range(number_of_partitions))
-    number = point.number
-    if before is not None and captured is not None and key[0] not in captured:
-        number = before.captured  # its run did not look at the topic
     partitions: list[PartitionState] = []
-    for partition in sorted(numbers):
+    for partition in _partition_numbers(template, own, count):
         added = [extent for extent in own if extent.partition == partition]
-        partitions.append(_lost_partition(state, (*key, partition), added, before, after))
-    as_before = before is not None and number == before.captured
+        partitions.append(_lost_partition(state, (name, incarnation, partition), added, before, after))
+    captured_at = point.number
+    if before is not None and captured is not None and name not in captured:
+        captured_at = before.captured  # the lost restore point's run did not look at the topic
+    as_before = before is not None and captured_at == before.captured
     return TopicState(
-        name=key[0],
+        name=name,
         id=state.lives[key].topic_id,
-        incarnation=key[1],
-        captured=number,
+        incarnation=incarnation,
+        captured=captured_at,
         state=before.state if before is not None and as_before else "present",
         partitions=tuple(partitions),
     )
+
+
+def _partition_numbers(template: TopicState | None, extents: Sequence[_Extent], count: int) -> list[int]:
+    """Return the partitions of a topic: the ones of `template`, and as many as left a trace or were captured."""
+    known: set[int] = set()
+    if template is not None:
+        known.update(partition.partition for partition in template.partitions)
+    # Kafka numbers partitions from 0 without gaps, so the highest one that left a trace tells how many there were.
+    # A partition that never had a record leaves none: then the capture's count decides, and a topic has at least one.
+    number_of_partitions = max(count, 0 if known else 1)
+    for extent in extents:
+        number_of_partitions = max(number_of_partitions, extent.partition + 1)
+    return sorted(known.union(range(number_of_partitions)))
 
 
 def _lost_partition(
@@ -344,16 +376,18 @@ def _lost_partition(
     before: TopicState | None,
     after: TopicState | None,
 ) -> PartitionState:
-    """Return a partition of a restore point whose manifest is lost. It ends where the last of its segments does, or
+    """Return a partition of a restore point whose manifest is lost. It ends where the last of its segments ends, or
     where it ended before: what transactions held back then may be missing."""
-    old = _partition_of(before, key[2])
-    new = _partition_of(after, key[2])
+    partition = key[2]
+    old = _partition_of(before, partition)
+    new = _partition_of(after, partition)
     log_start = state.starts.get(key)
     known = old or new
-    firsts = [extent.first for extent in extents]
-    ends = [extent.last + 1 for extent in extents]
-    start = known.start if known is not None else min(firsts, default=0)
-    end = max([start, *ends])
+    first = min((extent.first for extent in extents), default=0)
+    start = known.start if known is not None else first
+    end = start
+    for extent in extents:
+        end = max(end, extent.last + 1)
     if old is not None:
         end = max(end, old.end)
     if log_start is not None and (new is None or new.end >= log_start.start):
@@ -366,7 +400,7 @@ def _lost_partition(
         records += log_start.records
         size += log_start.bytes
     return PartitionState(
-        partition=key[2],
+        partition=partition,
         start=start,
         end=end,
         log_start=known.log_start if known is not None else start,
@@ -377,7 +411,9 @@ def _lost_partition(
 
 
 def _topic_of(manifest: Manifest | None, key: Incarnation) -> TopicState | None:
-    return manifest.incarnations().get(key) if manifest is not None else None
+    if manifest is None:
+        return None
+    return manifest.incarnations().get(key)
 
 
 def _partition_of(topic: TopicState | None, number: int) -> PartitionState | None:

@@ -39,9 +39,12 @@ def captured_topics(documents: Documents) -> Captured:
     for key, (document, _) in documents.items():
         parsed = layout.parse_point_key(key)
         if parsed is not None and isinstance(document, Metadata):
+            number = parsed[0]
             for topic in document.topics:
-                topics[topic.name].append((parsed[0], topic))
-    return {name: sorted(entries, key=lambda entry: entry[0]) for name, entries in topics.items()}
+                topics[topic.name].append((number, topic))
+    for entries in topics.values():
+        entries.sort(key=lambda entry: entry[0])
+    return dict(topics)
 
 
 def topic_at(captured: Captured, name: str, topic_id: str, number: int) -> TopicMetadata | None:
@@ -76,15 +79,17 @@ def topic_states(
     where it ended `before`. Group offsets beyond that show that its log was longer."""
     highest = _highest_offsets(groups)
     # Rising, so that the highest partition of a topic counts. Kafka numbers partitions from 0 without gaps.
-    counts = {(topic, incarnation): partition + 1 for topic, incarnation, partition in sorted(partitions)}
+    counts: dict[Incarnation, int] = {}
+    for name, incarnation, partition in sorted(partitions):
+        counts[name, incarnation] = partition + 1
     states: list[TopicState] = []
     for key, count in counts.items():
         name, incarnation = key
         own: list[PartitionState] = []
         for partition in range(count):
-            place = (*key, partition)
-            highest_offset = highest[name, partition]
-            own.append(_partition_state(place, segments.get(place, ()), before.get(place), highest_offset))
+            place = (name, incarnation, partition)
+            own_segments = segments.get(place, ())
+            own.append(_partition_state(place, own_segments, before.get(place), highest[name, partition]))
         state = TopicState(
             name=name,
             id=ids.get(key, ""),
@@ -101,8 +106,9 @@ def _highest_offsets(groups: Groups) -> dict[tuple[str, int], int]:
     """Return the highest offset that any group has committed, by topic and partition; 0 for all others."""
     highest: dict[tuple[str, int], int] = defaultdict(int)
     for group in groups.groups:
-        for o in group.offsets:
-            highest[o.topic, o.partition] = max(o.offset, highest[o.topic, o.partition])
+        for committed in group.offsets:
+            key = (committed.topic, committed.partition)
+            highest[key] = max(committed.offset, highest[key])
     return highest
 
 
@@ -139,19 +145,25 @@ def _partition_state(
 def groups_of_files(
     store: Store, keys: Iterable[str], topics: Iterable[Incarnation], root: str = layout.TOPICS
 ) -> Groups:
-    """Return the group offsets of `topics` from the group files among `keys`; damaged files are skipped."""
-    folders = {layout.topic_dir(*topic, root): topic[0] for topic in topics}
+    """Return the group offsets of `topics` from the group files among `keys`. Damaged files are skipped."""
+    folders: dict[str, str] = {}
+    for name, incarnation in topics:
+        folder = layout.topic_dir(name, incarnation, root)
+        folders[folder] = name
     offsets: dict[str, list[GroupOffset]] = defaultdict(list)
     for key in sorted(keys):
-        folder, _, name = key.rpartition("/")
-        partition = layout.parse_group_offsets(name)
+        folder, _, file = key.rpartition("/")
+        partition = layout.parse_group_offsets(file)
         topic = folders.get(f"{folder}/")
         if partition is None or topic is None:
             continue
         with suppress(CorruptError, NotFoundError):
-            for group, offset in decode_group_offsets(store.get(key), key).items():
+            committed = decode_group_offsets(store.get(key), key)
+            for group, offset in committed.items():
                 offsets[group].append(GroupOffset(topic=topic, partition=partition, offset=offset))
-    groups = [Group(group=name, type="", state="", offsets=tuple(own)) for name, own in sorted(offsets.items())]
+    groups: list[Group] = []
+    for name, own in sorted(offsets.items()):
+        groups.append(Group(group=name, type="", state="", offsets=tuple(own)))
     return Groups(captured_at=now(), groups=tuple(groups))
 
 
@@ -167,48 +179,64 @@ def manifest_behind(
     last: bool,
 ) -> Manifest:
     """Return restore point `number` of `segments` behind `head`: their topics, with the partitions and configs that
-    they had when they were `captured`. The `last` one has the other topics of `head` as well, as they are there."""
+    the topics had when they were `captured`. The `last` restore point has the other topics of `head` as well, as they
+    are there."""
     by_partition: dict[IncarnationPartition, list[Segment]] = defaultdict(list)
     for segment in segments:
         by_partition[segment.incarnation_partition].append(segment)
-    old = head.incarnations() if head is not None else {}
     new = {place[:2] for place in by_partition}
-    before: dict[IncarnationPartition, PartitionState] = {}
-    for key in new & old.keys():
-        for partition in old[key].partitions:
-            before[*key, partition.partition] = partition
+    old = head.incarnations() if head is not None else {}
+    before = _partitions_before(old, new)
     known: list[TopicMetadata] = []
     # A partition that never had a record has no segment: the capture tells that it was there.
-    counted: set[IncarnationPartition] = set()
+    places = set(by_partition).union(before)
     for key in sorted(new):
         topic = topic_at(captured, key[0], ids.get(key, ""), number)
         if topic is not None:
             known.append(topic)
-            counted |= {(*key, partition) for partition in range(topic.partitions)}
+            places.update((*key, partition) for partition in range(topic.partitions))
     groups = groups_of_files(writing.store, keys, new)
-    places = counted.union(by_partition, before)
     made = list(topic_states(number, places, by_partition, ids, before, groups))
     carried: list[TopicState] = []
     if last:
         names = {topic.name for topic in made}
         carried = [topic for topic in old.values() if topic.name not in names]
-        names |= {topic.name for topic in carried}
+        names.update(topic.name for topic in carried)
         behind = head.number if head is not None else 0
         for empty, settings in _empty_topics(captured, behind, names, ids, number):
             made.append(empty)
             known.append(settings)
     cluster_id = head.cluster_id if head is not None else ""
     found = manifest_of_files(writing, number, made, segments, groups, cluster_id=cluster_id, settings=known)
-    topics = sorted([*made, *carried], key=lambda topic: topic.name)
+    return _following(found, head, carried)
+
+
+def _partitions_before(
+    old: Mapping[Incarnation, TopicState], incarnations: Collection[Incarnation]
+) -> dict[IncarnationPartition, PartitionState]:
+    """Return the partitions of some incarnations as the restore point before has them."""
+    before: dict[IncarnationPartition, PartitionState] = {}
+    for key in incarnations:
+        if key in old:
+            for partition in old[key].partitions:
+                before[*key, partition.partition] = partition
+    return before
+
+
+def _following(found: Manifest, head: Manifest | None, carried: Sequence[TopicState]) -> Manifest:
+    """Return the manifest of segments behind `head`, with the topics that it takes over from there."""
+    topics = [*found.topics, *carried]
+    topics.sort(key=lambda topic: topic.name)
     if head is None:
         return msgspec.structs.replace(found, topics=tuple(topics), isolation_level="read_committed", deletions=None)
     # a carried topic is as of its own run, whose capture has its configs and its groups
     needed = {topic.captured for topic in carried}
     captures = [capture for capture in head.captures if capture.number in needed]
+    captures.extend(found.captures)
     return msgspec.structs.replace(
         found,
         topics=tuple(topics),
-        captures=(*captures, *found.captures),
+        captures=tuple(captures),
         isolation_level=head.isolation_level,
         deletions=head.deletions,  # restores go on without the keys that were deleted at the source
     )
@@ -219,7 +247,9 @@ def _empty_topics(
 ) -> list[tuple[TopicState, TopicMetadata]]:
     """Return the topics, apart from `names`, that the newest capture has and no segment, if that capture is newer than
     restore point `head`."""
-    newest = max((at for entries in captured.values() for at, _ in entries), default=0)
+    newest = 0
+    for entries in captured.values():
+        newest = max(newest, entries[-1][0])  # in order of restore points
     if newest <= head:
         return []
     no_groups = Groups(captured_at="", groups=())
@@ -236,12 +266,15 @@ def _empty_topics(
 
 
 def _incarnation_of(name: str, topic_id: str, ids: Mapping[Incarnation, str]) -> int:
-    """Return the first incarnation that has the id, or else a new one behind all of that name."""
-    given = {incarnation: known for (other, incarnation), known in ids.items() if other == name}
-    for incarnation, known in given.items():
+    """Return the first incarnation of that name that has the id, or else a new number behind all of them."""
+    highest = 0
+    for (other, incarnation), known in ids.items():
+        if other != name:
+            continue
         if known == topic_id:
             return incarnation
-    return max(given, default=0) + 1
+        highest = max(highest, incarnation)
+    return highest + 1
 
 
 def manifest_of_files(
@@ -255,8 +288,8 @@ def manifest_of_files(
     cluster_id: str = "",
     settings: Sequence[TopicMetadata] = (),
 ) -> Manifest:
-    """Return restore point `number` of `writing`, and write its documents. `settings` are the configs that are
-    known."""
+    """Write the documents of restore point `number` of `writing`, and return its manifest. `settings` are the configs
+    that are known."""
     at = now()
     unknown = NotCarried(part=None, what="cluster", reason="failed", why="nothing tells of it")
     metadata = Metadata(
@@ -290,16 +323,16 @@ def not_known(topics: Sequence[TopicState], known: Collection[str] = ()) -> list
     """Describe what a restore point made from files alone lacks. Configs of the topics `known` are known."""
     if not topics:
         return []
-    names = [t.name for t in topics if t.name not in known]
-    nameless = [t.name for t in topics if not t.id]
+    names = [topic.name for topic in topics if topic.name not in known]
+    without_id = [topic.name for topic in topics if not topic.id]
     positions = "group positions are those of the group files"
     lacking: list[str] = []
     if names:
         lacking.append(partitions_not_known(names))
         positions = f"configs and replication factor of {join_names(names, _SHOWN)}; {positions}"
     lacking += [positions, "ACLs, users and settings of the cluster"]
-    if nameless:
-        lacking.append(f"Kafka's ids of {join_names(nameless, _SHOWN)}")
+    if without_id:
+        lacking.append(f"Kafka's ids of {join_names(without_id, _SHOWN)}")
     return lacking
 
 
@@ -355,23 +388,17 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
     A topic stays in all later restore points, until another incarnation takes its place.
     """
     newest = max(manifests, default=0)
-    # where the newest manifest is lost, the table of incarnations tells what was alive then
-    is_newest = state.newest is None or state.newest.number <= newest
     topics = manifests[newest].incarnations() if newest else {}
-    seen: dict[Incarnation, set[int]] = defaultdict(set)
-    ids = {key: life.topic_id for key, life in state.lives.items()}
-    for number, manifest in manifests.items():
-        for key, topic in manifest.incarnations().items():
-            seen[key].add(number)
-            ids[key] = topic.id
-    for name, incarnation, point in set(state.segments.rows("topic", "incarnation", "point")):
-        seen[name, incarnation].add(point)
-    for key, life in state.lives.items():
-        ends = [] if life.retired else [life.first, life.last]
-        seen[key] |= {number for number in ends if number is not None}
+    # If the newest manifest is lost, only the table of incarnations says what was alive then.
+    is_newest = state.newest is None or state.newest.number <= newest
+    seen = _points_with(state, manifests)
     firsts = {key: min(numbers) for key, numbers in seen.items() if numbers}
+    ids = {key: life.topic_id for key, life in state.lives.items()}
+    for manifest in manifests.values():
+        for key, topic in manifest.incarnations().items():
+            ids[key] = topic.id
     lives: list[IncarnationRow] = []
-    for key in sorted({*seen, *_folders(sizes)}):
+    for key in sorted(_folders(sizes).union(seen)):
         known = state.lives.get(key)
         if key not in firsts:  # a folder without restore points, or a number that was reserved
             retired = known is None or known.retired
@@ -379,15 +406,27 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
             continue
         successors = [first for other, first in firsts.items() if other[0] == key[0] and other > key]
         taken_over = min(successors, default=0)
-        is_alive = known is None or known.last is None
-        if is_newest:
-            is_alive = key in topics
+        is_alive = key in topics if is_newest else known is None or known.last is None
         ended: int | None = None
         if taken_over or not is_alive:
             numbers = [number for number in state.numbers.tolist() if number < taken_over]
-            ended = max([*seen[key], *numbers])
+            ended = max(seen[key].union(numbers))
         lives.append(IncarnationRow(*key, ids.get(key, ""), firsts[key], ended, False))
     return drop_superseded(lives)
+
+
+def _points_with(state: State, manifests: Mapping[int, Manifest]) -> dict[Incarnation, set[int]]:
+    """Return, by incarnation, the restore points that are known to have it: by manifests, segments, or the table."""
+    seen: dict[Incarnation, set[int]] = defaultdict(set)
+    for number, manifest in manifests.items():
+        for key in manifest.incarnations():
+            seen[key].add(number)
+    for name, incarnation, point in set(state.segments.rows("topic", "incarnation", "point")):
+        seen[name, incarnation].add(point)
+    for key, life in state.lives.items():
+        ends = [] if life.retired else [life.first, life.last]
+        seen[key].update(number for number in ends if number is not None)
+    return seen
 
 
 def _folders(sizes: Sizes) -> set[Incarnation]:
@@ -436,11 +475,13 @@ def with_rows(state: State, lives: Sequence[IncarnationRow], segments: pa.Table,
 
 
 def with_points(state: State, points: Iterable[PointRow], next_point: int) -> State:
-    """Return `state` with restore points that it lacks, and without those that were let go."""
+    """Return `state` with restore points that it lacks, and without the ones that have expired."""
     past = state.past_manifests
-    kept = [point for point in state.restore_points if past.get(point.number) != point.manifest]
-    every = sorted([*kept, *points])
-    # no number is given to two restore points
-    following = [point.number + 1 for point in every]
-    next_number = max([state.next_point, next_point, *following])
+    every = [point for point in state.restore_points if past.get(point.number) != point.manifest]
+    every.extend(points)
+    every.sort()
+    next_number = max(state.next_point, next_point)
+    if every:
+        # no number is given to two restore points
+        next_number = max(next_number, every[-1].number + 1)
     return replace(state, next_point=next_number, points=state.points.replace(every))

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -22,10 +23,10 @@ from kbackup.archive.catalog.tables import SEGMENTS
 from kbackup.archive.models import Loss, Manifest, PartitionState
 from kbackup.archive.repair.base import Sizes
 from kbackup.archive.segments.salvage import IndexState, drop_overlaps, parse_records_object, read_unlisted
-from kbackup.archive.segments.table import Segment, in_order, to_batch
+from kbackup.archive.segments.table import PLACE, Segment, in_order, to_batch
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import CorruptError, NotFoundError
-from kbackup.formats.index import decode_partition_index
+from kbackup.formats.index import PartitionIndexEntry, decode_partition_index
 from kbackup.store.base import Store
 from kbackup.types import Incarnation, IncarnationPartition
 
@@ -46,9 +47,12 @@ class ToScan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """`vouched`: a table has this checksum. Otherwise the records are whole by their own lengths and order alone.
-    `end`: its index goes on after these records, to before that offset: they were cut off where one ends. `warnings`
-    name what is left out of the files that it was made of."""
+    """A records object that is a whole segment.
+
+    `vouched`: a table has its checksum. Otherwise the records are whole by their own lengths and order alone. `end` is
+    set if the index goes on after these records, to before that offset: the object was cut off where a record ends.
+    `warnings` name what was left out of the files that the segment was made of.
+    """
 
     segment: Segment
     index: IndexState
@@ -59,7 +63,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A records object that is no whole segment, or not the one that it was."""
+    """A records object that is no whole segment, or not the segment that it was."""
 
     target: SegmentTarget
     start: int
@@ -70,12 +74,14 @@ class Damaged:
 def to_scan(key: str, size: int, row: Segment | None = None) -> ToScan | None:
     """Return the records object that has this key, with its `row`; None for the key of anything else."""
     found = parse_records_object(key)
-    return ToScan(found.target, key, size, found.start, row) if found is not None else None
+    if found is None:
+        return None
+    return ToScan(found.target, key, size, found.start, row)
 
 
 def scan(store: Store, item: ToScan, mend: bool) -> Whole | Damaged:
-    """Read a records object whole. With `mend`, write its index anew if that is missing or not its own, and a catalog
-    lists the segment: nobody else gives a segment that name then."""
+    """Read a records object whole. With `mend`, write its index anew if the index is missing or wrong and a catalog
+    lists the segment: then no other writer can give a segment of its own that name."""
     try:
         segment, data, state, end = read_unlisted(store, item.target, item.key)
     except (CorruptError, NotFoundError) as error:
@@ -91,11 +97,21 @@ def scan(store: Store, item: ToScan, mend: bool) -> Whole | Damaged:
 
 @dataclass
 class Arranged:
-    """`segments` of each partition in order, without overlaps. `skipped` maps keys to reasons."""
+    """The `segments` of each partition in order, without overlaps; losses between them; and the keys that were
+    `skipped`, with reasons."""
 
     segments: dict[IncarnationPartition, list[Segment]] = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
+
+
+class _Hole(NamedTuple):
+    """Offsets of a partition that no segment may have any more. `end` is None if nobody knows where they end."""
+
+    place: IncarnationPartition
+    start: int
+    end: int | None
+    why: str
 
 
 def arrange(scanned: Iterable[Whole | Damaged]) -> Arranged:
@@ -103,13 +119,13 @@ def arrange(scanned: Iterable[Whole | Damaged]) -> Arranged:
     two that begin alike the longer one. Damaged segments, and indexes that go on behind their records, are losses up to
     the next segment."""
     arranged = Arranged()
-    holes: list[tuple[IncarnationPartition, int, int | None, str]] = []
+    holes: list[_Hole] = []
     whole: list[Whole] = []
     for each in scanned:
         if isinstance(each, Whole):
             whole.append(each)
         else:
-            holes.append((each.target.incarnation_partition, each.start, None, each.why))
+            holes.append(_Hole(each.target.incarnation_partition, each.start, None, each.why))
             arranged.skipped.append((each.key, each.why))
     kept, overlapping = drop_overlaps(whole, lambda each: each.segment)
     arranged.skipped += [(each.segment.key, "overlaps another segment") for each in overlapping]
@@ -117,20 +133,26 @@ def arrange(scanned: Iterable[Whole | Damaged]) -> Arranged:
         key = each.segment.incarnation_partition
         arranged.segments.setdefault(key, []).append(each.segment)
         if each.end is not None:
-            holes.append((key, each.segment.last + 1, each.end, "records are cut off where one ends"))
-    for key, start, end, why in sorted(holes, key=lambda hole: (hole[0], hole[1])):
-        segments = arranged.segments.get(key, [])
-        if any(s.first <= start <= s.last for s in segments):
-            continue  # other segments have its records
-        stop = end
-        if stop is None:  # nobody knows where it ended: at the next segment at the latest
-            later = [segment.first for segment in segments if segment.first > start]
-            stop = min(later, default=None)
-        upto = f"to {stop - 1}" if stop is not None else "and later ones"
-        message = f"offsets {start} {upto} of {key[0]}-{key[2]}: {why}"
-        loss = Loss(kind="damaged", topic=key[0], partition=key[2], start=start, end=stop, message=message)
-        arranged.losses.append(loss)
+            holes.append(_Hole(key, each.segment.last + 1, each.end, "records are cut off where one ends"))
+    for hole in sorted(holes, key=lambda hole: (hole.place, hole.start)):
+        loss = _loss_of(hole, arranged.segments.get(hole.place, []))
+        if loss is not None:
+            arranged.losses.append(loss)
     return arranged
+
+
+def _loss_of(hole: _Hole, segments: Sequence[Segment]) -> Loss | None:
+    """Return the loss that a hole is, None if one of the partition's `segments` has its records."""
+    if any(segment.first <= hole.start <= segment.last for segment in segments):
+        return None
+    end = hole.end
+    if end is None:  # nobody knows where it ended: at the next segment at the latest
+        later = [segment.first for segment in segments if segment.first > hole.start]
+        end = min(later, default=None)
+    topic, _, partition = hole.place
+    upto = f"to {end - 1}" if end is not None else "and later ones"
+    message = f"offsets {hole.start} {upto} of {topic}-{partition}: {hole.why}"
+    return Loss(kind="damaged", topic=topic, partition=partition, start=hole.start, end=end, message=message)
 
 
 Manifests = Mapping[int, Manifest]
@@ -154,11 +176,7 @@ def attribute(
     partitions = partitions_of(manifests)
     lost = sorted(set(state.numbers.tolist()) - manifests.keys())
     damaged = damaged_ranges(state)
-    taken: dict[IncarnationPartition, list[tuple[int, int, int]]] = defaultdict(list)
-    for *place, first, last, number in state.segments.rows(*SEGMENTS.names[:5], "point"):
-        taken[place[0], place[1], place[2]].append((first, last, number))
-    for known in taken.values():
-        known.sort()
+    listed = _listed_offsets(state)
     kept: list[tuple[Segment, list[int]]] = []
     for segment in sorted(segments, key=by_preference):
         key = segment.incarnation_partition
@@ -166,14 +184,19 @@ def attribute(
         start = state.starts.get(key)
         if not points or (start is not None and segment.last < start.start):
             continue
-        at = bisect_right(taken[key], (segment.first, 1 << 63))
-        beside = [each[:2] for each in taken[key][max(0, at - 1) : at + 1]]
-        if any(a <= segment.last and segment.first <= b for a, b in [*beside, *damaged.get(key, ())]):
+        # The segments of a partition are in order and don't overlap: only the two beside this one can overlap it.
+        taken = listed[key]
+        at = bisect_right(taken, (segment.first, 1 << 63))
+        beside = [(first, last) for first, last, _ in taken[max(0, at - 1) : at + 1]]
+        if _overlaps(segment, beside) or _overlaps(segment, damaged.get(key, ())):
             continue
-        next_point = next((point for _, _, point in taken[key][at : at + 1] if point), None)
-        if next_point is not None and not points[-1]:
-            points = [*(point for point in points if 0 < point < next_point), next_point]
-        taken[key].insert(at, (segment.first, segment.last, points[-1]))
+        next_point = taken[at][2] if at < len(taken) else 0
+        if next_point and not points[-1]:
+            # No manifest reaches this segment, but a later one of the partition is attributed. Segments are added in
+            # order, so this one was there by then.
+            points = [point for point in points if 0 < point < next_point]
+            points.append(next_point)
+        taken.insert(at, (segment.first, segment.last, points[-1]))
         kept.append((segment, points))
     chosen = _chosen(kept, state, manifests, modified)
     added: list[Segment] = []
@@ -184,6 +207,21 @@ def attribute(
             added_by.append(point)
     table = pa.Table.from_batches([to_batch(added)])
     return table.append_column(SEGMENTS.field("point"), pa.array(added_by, pa.int64()))
+
+
+def _listed_offsets(state: State) -> dict[IncarnationPartition, list[tuple[int, int, int]]]:
+    """Return, by partition, the first and last offset of each listed segment and its restore point, in order."""
+    listed: dict[IncarnationPartition, list[tuple[int, int, int]]] = defaultdict(list)
+    for topic, incarnation, partition, first, last, number in state.segments.rows(*SEGMENTS.names[:5], "point"):
+        listed[topic, incarnation, partition].append((first, last, number))
+    for segments in listed.values():
+        segments.sort()
+    return listed
+
+
+def _overlaps(segment: Segment, ranges: Iterable[tuple[int, int]]) -> bool:
+    """Return whether a segment has offsets in one of the ranges, of which each is a first and a last offset."""
+    return any(first <= segment.last and segment.first <= last for first, last in ranges)
 
 
 def by_preference(segment: Segment) -> tuple[object, ...]:
@@ -199,16 +237,24 @@ def _possible(
 ) -> list[int]:
     """Return the restore points that may have added a segment: the ones with `lost` manifests after the last restore
     point that ends before the segment, then the first that includes it, or 0 if none does."""
-    reaching = next((number for number, p in states if p.end > segment.last and p.has(segment.first)), None)
-    before = max((number for number, p in states if not p.has(segment.first)), default=0)
+    reaching: int | None = None
+    before = 0
+    for number, partition in states:
+        if not partition.has(segment.first):
+            before = max(before, number)
+        elif reaching is None and partition.end > segment.last:
+            reaching = number
     if reaching is not None:
-        between = [number for number in lost if before < number < reaching]
-        return [*between, reaching]
+        points = [number for number in lost if before < number < reaching]
+        points.append(reaching)
+        return points
     last = max(lost, default=0)
     if life is not None and life.last is not None:
         last = life.last
-    later = [number for number in lost if before < number <= last]
-    return [*later, 0] if later else []
+    points = [number for number in lost if before < number <= last]
+    if points:
+        points.append(0)
+    return points
 
 
 def _chosen(
@@ -219,18 +265,15 @@ def _chosen(
     chosen = [points[-1] for _, points in kept]
     counted = Counter(state.segments.columns("point")[0])
     counted.update(loss.point for loss in state.damage)
-    counted.update(points[0] for _, points in kept if len(points) == 1)
-    unsure = {at for at, (_, points) in enumerate(kept) if len(points) > 1}
+    unsure: set[int] = set()
+    for at, (_, points) in enumerate(kept):
+        if len(points) == 1:
+            counted[points[0]] += 1
+        else:
+            unsure.add(at)
     for point in state.restore_points:
-        if point.number in manifests:
+        if point.number in manifests or _may_have_expired(point.number, state, manifests):
             continue
-        earlier = [number for number in manifests if number < point.number]
-        before = manifests.get(max(earlier, default=0))
-        ends: dict[IncarnationPartition, int] = {}
-        if before is not None:
-            ends = {place: partition.end for place, partition in before.partitions().items()}
-        if any(start.start > ends.get(place, 0) for place, start in state.starts.items()):
-            continue  # segments that it added may have been let go
         pool = [at for at in unsure if point.number in kept[at][1]]
         oldest = sorted(pool, key=lambda at: (modified.get(kept[at][0].key, 0.0), at))
         lacking = max(0, point.segments - counted[point.number])
@@ -238,6 +281,17 @@ def _chosen(
             chosen[at] = point.number
             unsure.remove(at)
     return chosen
+
+
+def _may_have_expired(number: int, state: State, manifests: Manifests) -> bool:
+    """Return whether segments that restore point `number` added may have expired: then the count in its row says
+    nothing of the segments that are there."""
+    earlier = [other for other in manifests if other < number]
+    before = manifests.get(max(earlier, default=0))
+    ends: dict[IncarnationPartition, int] = {}
+    if before is not None:
+        ends = {place: partition.end for place, partition in before.partitions().items()}
+    return any(start.start > ends.get(place, 0) for place, start in state.starts.items())
 
 
 def partitions_of(manifests: Manifests) -> dict[IncarnationPartition, list[tuple[int, PartitionState]]]:
@@ -260,9 +314,11 @@ def damaged_ranges(state: State) -> dict[IncarnationPartition, list[tuple[int, i
 
 
 def unreached(segments: Iterable[Segment], state: State, manifests: Manifests, named: Starts) -> list[Segment]:
-    """Return the whole segments behind the end of every restore point, without overlaps, in order. Of known
-    incarnations only segments that a partition index names: it was written after a commit. Other segments are of an
-    interrupted run, and the next backup salvages them."""
+    """Return the whole segments behind the end of every restore point, without overlaps, in order.
+
+    Of known incarnations only segments that a partition index names are returned: the index was written after a commit.
+    Other segments are of an interrupted run, and the next backup salvages them.
+    """
     known: set[Incarnation] = set()
     for manifest in manifests.values():
         known.update(manifest.incarnations())
@@ -281,8 +337,8 @@ def unreached(segments: Iterable[Segment], state: State, manifests: Manifests, n
 
 
 def by_rank(segments: Sequence[Segment], newest: Mapping[str, int]) -> list[list[Segment]]:
-    """Divide segments into new restore points, each with one incarnation of a topic, former incarnations first.
-    `newest` maps topics to their incarnation in the newest restore point."""
+    """Split segments into new restore points, each with one incarnation of a topic, former incarnations first. `newest`
+    maps topics to their incarnation in the newest restore point. A manifest can't have two topics of one name."""
     every: dict[str, set[int]] = defaultdict(set)
     for name, incarnation in newest.items():
         every[name].add(incarnation)
@@ -298,20 +354,29 @@ def by_rank(segments: Sequence[Segment], newest: Mapping[str, int]) -> list[list
 
 
 def named_starts(store: Store, sizes: Sizes) -> dict[IncarnationPartition, list[int]]:
-    """Return the first offsets that partition indexes name; without damaged indexes, whose names and offsets don't
-    agree."""
+    """Return, by partition, the first offsets that the partition index names. Damaged indexes are left out, and so are
+    indexes whose names and offsets don't agree."""
     starts_by_partition: dict[IncarnationPartition, list[int]] = {}
     for key in sizes:
         parsed = layout.parse_topic_key(key)
-        partition = layout.parse_partition_index(parsed[1]) if parsed is not None else None
-        if parsed is not None and partition is not None:
-            with suppress(CorruptError, NotFoundError):
-                entries = decode_partition_index(store.get(key), key)
+        if parsed is None:
+            continue
+        (topic, incarnation), file = parsed
+        partition = layout.parse_partition_index(file)
+        if partition is None:
+            continue
+        with suppress(CorruptError, NotFoundError):
+            entries = decode_partition_index(store.get(key), key)
+            if all(_agrees(entry, partition) for entry in entries):
                 starts = [entry.start_offset for entry in entries]
-                names = [layout.parse_segment(f"{entry.name}_index") for entry in entries]
-                if [name and name[:2] for name in names] == [(partition, start) for start in starts]:
-                    starts_by_partition[*parsed[0], partition] = starts
+                starts_by_partition[topic, incarnation, partition] = starts
     return starts_by_partition
+
+
+def _agrees(entry: PartitionIndexEntry, partition: int) -> bool:
+    """Return whether the name in an entry is of a segment of the partition that begins at the entry's offset."""
+    name = layout.parse_segment(f"{entry.name}_index")
+    return name is not None and (name.partition, name.start) == (partition, entry.start_offset)
 
 
 def missing_segments(state: State, manifests: Manifests, named: Starts) -> list[LossRow]:
@@ -319,24 +384,34 @@ def missing_segments(state: State, manifests: Manifests, named: Starts) -> list[
     and between two restore points fewer records than their manifests count."""
     sums: dict[IncarnationPartition, list[tuple[int, int]]] = defaultdict(list)
     firsts: dict[IncarnationPartition, set[int]] = defaultdict(set)
-    for *place, first, count, point in state.segments.rows(*SEGMENTS.names[:4], "count", "point"):
-        row_key = (place[0], place[1], place[2])
-        sums[row_key].append((point, count))
-        firsts[row_key].add(first)
+    for topic, incarnation, partition, first, count, point in state.segments.rows(*PLACE.names, "count", "point"):
+        sums[topic, incarnation, partition].append((point, count))
+        firsts[topic, incarnation, partition].add(first)
     damaged = damaged_ranges(state)
     losses: list[LossRow] = []
     for key, states in partitions_of(manifests).items():
-        start = state.starts[key].start if key in state.starts else 0
+        log_start = state.starts.get(key)
+        start = log_start.start if log_start is not None else 0
+        last = max(partition_state.end for _, partition_state in states)
+        edges = [first for first in named.get(key, ()) if start <= first < last]
+        edges.append(last)
         holes = list(damaged.get(key, ()))
-        last = max(p.end for _, p in states)
-        starts = [first for first in named.get(key, ()) if start <= first < last]
-        for first, end in zip(starts, [*starts[1:], last], strict=False):
-            if first not in firsts[key] and not any(a <= first <= b for a, b in holes):
-                point = next((number for number, p in states if p.has(first)), states[-1][0])
+        for first, end in pairwise(edges):
+            is_known = any(low <= first <= high for low, high in holes)
+            if first not in firsts[key] and not is_known:
+                point = _first_with(states, first)
                 losses.append(damage_row(point, key, first, end, "the segment is missing or damaged"))
                 holes.append((first, end - 1))
-        losses += _uncounted(key, states, state.starts.get(key), sums[key], holes)
+        losses += _uncounted(key, states, log_start, sums[key], holes)
     return losses
+
+
+def _first_with(states: Sequence[tuple[int, PartitionState]], offset: int) -> int:
+    """Return the first restore point that has an offset of a partition, or else the last one."""
+    for number, partition in states:
+        if partition.has(offset):
+            return number
+    return states[-1][0]
 
 
 def _uncounted(
@@ -346,20 +421,21 @@ def _uncounted(
     sums: Sequence[tuple[int, int]],
     holes: Sequence[tuple[int, int]],
 ) -> Iterator[LossRow]:
-    """Yield a loss for each restore point that counts more records than its segments have, beyond what an earlier one
-    lacks already, unless one of the `holes` explains it."""
+    """Yield a loss for each restore point that counts more records than its segments have, beyond what an earlier
+    restore point lacks already, unless one of the `holes` explains it."""
     start = expired = 0
     if log_start is not None:
         start, expired = log_start.start, log_start.records
     lacking = 0
-    for number, p in states:
-        if p.end <= start:
+    for number, partition in states:
+        if partition.end <= start:
             continue
         found = sum(count for point, count in sums if point <= number)
-        missing = p.records - expired - found
-        first = max(start, p.start)
-        start = p.end
-        explained = any(a < p.end and first <= b for a, b in holes)
+        # a manifest goes on counting the records that have expired
+        missing = partition.records - expired - found
+        first = max(start, partition.start)
+        start = partition.end
+        explained = any(low < partition.end and first <= high for low, high in holes)
         if missing > lacking and not explained:
-            yield damage_row(number, key, first, p.end, "some of these records are missing")
+            yield damage_row(number, key, first, partition.end, "some of these records are missing")
         lacking = max(lacking, missing)
