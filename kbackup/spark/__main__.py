@@ -16,7 +16,8 @@ from kbackup.errors import KbackupError, RefusedError
 from kbackup.spark.jvm import class_archive
 from kbackup.spark.session import SHARED, build_session, first_job, session_settings
 
-_QUIET = "-Xlog:disable -Xlog:all=error:stderr"  # hundreds of lines about classes that have to be left out
+# The JVM would print hundreds of lines about classes that have to be left out.
+_QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 _OPTIONS = "spark.driver.extraJavaOptions"
 
 
@@ -27,13 +28,17 @@ def write(archive: Path) -> None:
 
     with tempfile.TemporaryDirectory(prefix=".classes-", dir=archive.parent) as folder:
         new = Path(folder, archive.name)
-        options = shlex.split(session_settings(None, 1, False, {})[_OPTIONS])
-        ours = [option for option in options if not option.startswith(SHARED)]  # or it would add to that one
-        conf = {_OPTIONS: shlex.join([*ours, *_QUIET.split(), f"-XX:ArchiveClassesAtExit={new}"])}
-        session = build_session("local[1]", conf, 1)
+        usual_options = shlex.split(session_settings(None, 1, False, {})[_OPTIONS])
+        # Without the present archive: the JVM would write one that adds to it.
+        options = [option for option in usual_options if not option.startswith(SHARED)]
+        options += _QUIET.split()
+        options.append(f"-XX:ArchiveClassesAtExit={new}")
+        session = build_session("local[1]", {_OPTIONS: shlex.join(options)}, 1)
+        # Most classes are loaded by the first job.
         first_job(session)
         jvm = SparkContext._gateway.proc  # type: ignore[union-attr]
         session.stop()
+        # The JVM writes the archive when it ends, which it does when its stdin closes.
         jvm.stdin.close()
         jvm.wait()
         if not new.exists():

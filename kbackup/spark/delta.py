@@ -17,15 +17,33 @@ if TYPE_CHECKING:
 DELTA = ("io.delta:delta-spark_4.1_2.13:4.3.1",)
 """The release of Delta for the Spark that kbackup depends on."""
 LEFT_OUT = (
-    "software.amazon.awssdk:bundle",  # 640 MB; the modules above are 11
-    # what Spark brings itself, and what is for other streams and catalogs than these
-    *("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime"),
-    *("org.apache.parquet:*", "org.apache.logging.log4j:*", "org.apache.httpcomponents:*", "org.slf4j:*"),
-    *("com.fasterxml.jackson.core:*", "com.fasterxml.jackson.datatype:*", "commons-codec:*"),
-    *("commons-logging:*", "commons-pool:*", "io.netty:*", "org.scala-lang:*", "org.roaringbitmap:*"),
-    *("com.github.luben:*", "org.xerial.snappy:*", "io.airlift:*", "org.locationtech.jts:*"),
-    *("com.google.code.findbugs:*", "javax.annotation:*", "org.apache.spark:*"),
-    *("io.unitycatalog:*", "software.amazon.s3.analyticsaccelerator:*"),
+    # 640 MB; the modules of the SDK that Hadoop needs for S3 are 11 MB, and are named by the store.
+    "software.amazon.awssdk:bundle",
+    # What Spark brings itself.
+    "org.apache.hadoop:hadoop-client-api",
+    "org.apache.hadoop:hadoop-client-runtime",
+    "org.apache.parquet:*",
+    "org.apache.logging.log4j:*",
+    "org.apache.httpcomponents:*",
+    "org.slf4j:*",
+    "com.fasterxml.jackson.core:*",
+    "com.fasterxml.jackson.datatype:*",
+    "commons-codec:*",
+    "commons-logging:*",
+    "commons-pool:*",
+    "io.netty:*",
+    "org.scala-lang:*",
+    "org.roaringbitmap:*",
+    "com.github.luben:*",
+    "org.xerial.snappy:*",
+    "io.airlift:*",
+    "org.locationtech.jts:*",
+    "com.google.code.findbugs:*",
+    "javax.annotation:*",
+    "org.apache.spark:*",
+    # What is for other streams and catalogs than these.
+    "io.unitycatalog:*",
+    "software.amazon.s3.analyticsaccelerator:*",
 )
 
 DELTA_LOCK = Path(__file__).with_name("delta-jars.sha256")
@@ -37,7 +55,8 @@ EXTENSION = {
 }
 _BROUGHT = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 _RUNTIME = {
-    "spark.databricks.delta.snapshotPartitions": "4",  # of 50, each a task: of a table's list of files
+    # Of Delta's 50, each of which is a task that reads a part of a table's list of files.
+    "spark.databricks.delta.snapshotPartitions": "4",
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.codegen.wholeStage": "true",
     "spark.sql.codegen.factoryMode": "FALLBACK",
@@ -47,12 +66,15 @@ _RUNTIME = {
 
 
 def session_conf(conf: Mapping[str, str], urls: tuple[str, ...]) -> dict[str, str]:
-    """`conf` (`[spark.conf]`) with what Delta tables at `urls` take. Where it names jars itself, none are added."""
+    """Return `conf` (`[spark.conf]`) with the settings that Delta tables at `urls` need. Where `conf` names jars
+    itself, none are added."""
     ours = dict(EXTENSION)
     if not any(conf.get(name) for name in _BROUGHT):
-        packages = dict.fromkeys((*DELTA, *(name for url in urls for name in tables_of(url).packages)))
+        packages = list(DELTA)
+        for url in urls:
+            packages += tables_of(url).packages
         ours |= {
-            "spark.jars.packages": ",".join(packages),
+            "spark.jars.packages": ",".join(dict.fromkeys(packages)),
             "spark.jars.excludes": ",".join(LEFT_OUT),
             LOCK: str(DELTA_LOCK),
         }
@@ -71,15 +93,14 @@ def delta_session(spark: SparkSession) -> SparkSession:
     try:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass("io.delta.tables.DeltaTable")
         extended = "DeltaSparkSessionExtension" in extensions
-    except Exception as error:  # py4j's, of a class that is not there
+    except Exception as error:
+        # py4j's error for a class that is not there.
         raise UsageError(
             "Spark has no jars of Delta", f"bring them: spark-submit --packages {DELTA[0]}, see delta.md"
         ) from error
     if not extended:
-        raise UsageError(
-            "Spark's session is not set up for Delta",
-            " ".join(f"--conf {name}={value}" for name, value in EXTENSION.items()),
-        )
+        options = " ".join(f"--conf {name}={value}" for name, value in EXTENSION.items())
+        raise UsageError("Spark's session is not set up for Delta", options)
     session = spark.newSession()
     for name, value in _RUNTIME.items():
         session.conf.set(name, value)
@@ -98,11 +119,13 @@ def tables_of(url: str) -> HadoopTables:
 
 
 def table_path(url: str) -> str:
-    """Return an address as Hadoop writes it: without a scheme it would be one of the cluster's own file system."""
+    """Return an address as Hadoop writes it: Hadoop would look for one without a scheme in the cluster's own file
+    system."""
     return tables_of(url).path(url)
 
 
 def hadoop_options(stores: StoreOptions, url: str) -> dict[str, str]:
     """Return Hadoop's options for a table at `url`. They go with each read and write, and into no setting of the
     session: nobody sees them on a command line or a page."""
-    return tables_of(url).options(options_for(kind_of(url), stores), url)
+    options = options_for(kind_of(url), stores)
+    return tables_of(url).options(options, url)

@@ -4,6 +4,18 @@ Spark's own scripts start a JVM (the launcher) that prints the command line of t
 user's would change that line, kbackup builds it itself, and starts the JVM before pyspark is imported.
 """
 
+# Why this is not `pyspark.java_gateway.launch_gateway`:
+#
+# - It starts the JVM by Spark's scripts, and only after pyspark is imported. From the start of the process until two
+#   tasks have ended took 2.9 s with the code below, 4.3 s with Spark's scripts in its place, and 5.5 s with
+#   `launch_gateway` (2 cores, the least of five rounds in turns, each way with an archive of its classes). To measure
+#   again, time this with and without SPARK_CONF_DIR=/tmp, which leaves the start to the scripts:
+#   python -c 'from kbackup.spark.session import *; first_job(build_session(None, {}, 1))'
+# - It runs a function of its own in the forked child, and so all hooks that modules register for forks. A hook that
+#   another thread registers between the two halves of a fork releases a lock that it never took.
+# - It connects to a JVM of somebody else's only by PYSPARK_GATEWAY_SECRET, which every process that another thread
+#   starts at that moment would inherit. So connecting is done here as well.
+
 from __future__ import annotations
 
 import hashlib
@@ -18,7 +30,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from itertools import chain
@@ -35,14 +47,15 @@ from kbackup.util.text import printable_lines
 LOCK = "spark.kbackup.jars.lock"
 """The setting that names the list of the SHA-256 that jars of a session may have, as `sha256sum` writes it."""
 
+# One compiler, one collector, no collection for the sake of classes alone, and no verification of Spark's classes,
+# which took a sixth of the CPU of a start. No record passes through the JVM: more would not repay its cost.
 LIGHT = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=192m "
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
-"""One compiler, one collector, no collection for the sake of classes alone, and no verification of Spark's classes, a
-sixth of the CPU of a start. No record passes through the JVM: more would not repay its cost."""
+"""The options of a JVM that starts quickly."""
 
-_LOOK = 0.005  # s, between looks for the JVM's answer
+_POLL_INTERVAL = 0.005  # s, between looks for the JVM's answer
 
 REDACTION = f"(?i)access[._]?key|{NAMES_OF_SECRETS}"
 """Names of settings that Spark hides in its logs, event logs and pages (`spark.redaction.regex`): those of its own
@@ -50,9 +63,12 @@ default, and those of kbackup's secrets."""
 
 _REDACTED = re.compile(REDACTION)
 
-_SOCKET_PATH, _SOCKET_NAME = 107, len("/.") + 36 + len(".sock")
-"""The bytes of a Unix socket's path, and of the names that Spark gives to its sockets."""
+_LONGEST_SOCKET_PATH = 107
+"""The most bytes that Linux takes for the path of a Unix socket."""
+_SOCKET_NAME_BYTES = len("/.") + len("01234567-89ab-cdef-0123-456789abcdef") + len(".sock")
+"""Spark names its sockets by a UUID."""
 
+# The list of `launch_gateway`, without MLlib and Hive: nothing here uses them.
 _IMPORTS = (
     "org.apache.spark.SparkConf org.apache.spark.api.java.* org.apache.spark.api.python.* org.apache.spark.resource.* "
     "org.apache.spark.sql.Encoders org.apache.spark.sql.OnSuccessCall org.apache.spark.sql.functions "
@@ -62,103 +78,124 @@ _IMPORTS = (
 
 
 class Jvm:
-    """A JVM of Spark that has been started, and listens for pyspark soon.
+    """A JVM of Spark that has been started, and will listen for pyspark soon.
 
-    It ends with the driver: its stdin closes. It writes to our stderr (stdout is ours alone), without the lines that it
-    greets everybody with. Its Python workers write there too: all else passes. Every user of the machine can read its
-    command line: secret settings go to the context alone.
+    The JVM ends with the driver, because its stdin is a pipe that closes then. What the JVM and its Python workers
+    write goes to our stderr, since stdout belongs to the command's own output; the lines that greet every user are
+    left out. Every user of the machine can read the JVM's command line, so secret settings go to the context alone.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = settings
-        self._shown = without_secrets(settings)
+        self._public_settings = without_secrets(settings)
         self._scratch = ScratchFolder("spark")
         self._answer = self._scratch.path / "connection"
         self._process: subprocess.Popen[bytes] | None = None
         self._error: OSError | None = None
         self._unheard = threading.Event()
         home = spark_home()
-        environment = {
-            "SPARK_LAUNCHER_OPTS": LIGHT,  # of the JVM that finds the command line
-            **os.environ,
-            **{"PYTHONHASHSEED": "0", "SPARK_CONNECT_MODE": "0", "SPARK_HOME": str(home)},
-            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._answer),
-        }
         reading, writing = os.pipe()
         threading.Thread(target=pass_on, args=(reading, self._unheard), name="kbackup-stderr", daemon=True).start()
         try:
             self._process = subprocess.Popen(  # noqa: S603 (Spark's own scripts, or the JVM that they start)
-                command_line(home, settings, self._shown),
+                command_line(home, settings, self._public_settings),
                 stdin=subprocess.PIPE,
                 stdout=writing,
                 stderr=writing,
-                process_group=0,  # signals to the process group are for the driver
-                env=environment,
+                # Ctrl-C goes to all processes of a group, and is for the driver: it ends the JVM in order.
+                process_group=0,
+                env=self._environment(home),
             )
         except OSError as error:
+            # The caller may never need Spark. Whoever does gets the error from `connect`.
             self._error = error
         finally:
             os.close(writing)
+
+    def _environment(self, home: Path) -> dict[str, str]:
+        """Return the variables of the JVM; its Python workers inherit them."""
+        # The scripts' launcher is a JVM as well. A user's own options for it win.
+        environment = {"SPARK_LAUNCHER_OPTS": LIGHT} | dict(os.environ)
+        # Python's hashes must be the same in all workers: Spark's scripts set this too.
+        environment["PYTHONHASHSEED"] = "0"
+        environment["SPARK_CONNECT_MODE"] = "0"
+        environment["SPARK_HOME"] = str(home)
+        environment["_PYSPARK_DRIVER_CONN_INFO_PATH"] = str(self._answer)
+        return environment
 
     def start_context(self) -> None:
         """Start the context that the session is built on."""
         from pyspark import SparkConf, SparkContext
 
         gateway = self.connect()
-        if lock := self._settings.get(LOCK):  # before any class of them is loaded
+        # The jars must be checked before any class of them is loaded, which the context does.
+        if lock := self._settings.get(LOCK):
             jars = gateway.jvm.System.getProperty("spark.jars") or ""
-            check_jars(filter(None, jars.split(",")), Path(lock))
+            named = [jar for jar in jars.split(",") if jar]
+            check_jars(named, Path(lock))
+        # A SIGTERM to all processes of a service is for the driver: it ends the JVM when it has finished its work.
         misc = gateway.jvm.sun.misc
-        misc.Signal.handle(misc.Signal("TERM"), misc.SignalHandler.SIG_IGN)  # those to all processes
-        conf = SparkConf(_jvm=gateway.jvm)  # with the settings of the command line
-        for name in self._settings.keys() - self._shown.keys():
+        misc.Signal.handle(misc.Signal("TERM"), misc.SignalHandler.SIG_IGN)
+        conf = SparkConf(_jvm=gateway.jvm)  # has the settings of the command line
+        for name in self._settings.keys() - self._public_settings.keys():
             conf.set(name, self._settings[name])
-        folder = str(self._scratch.path)
-        # The JVM deletes the folder when it ends, also where the driver was killed. Spark leaves a socket in it, so
-        # that Java's own deleteOnExit, which deletes empty folders alone, would leave both.
-        gateway.jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(
-            gateway.jvm.java.io.File(folder)
-        )
+        self._delete_folder_at_exit(gateway)
         if not has_account():
-            # Hadoop asks the system for the name of the account, and Spark does not start where there is none.
-            users = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
-            users.setLoginUser(users.createRemoteUser(os.environ.get("HADOOP_USER_NAME") or str(os.getuid())))
+            _log_in_without_account(gateway)
         if self._settings["spark.master"].startswith("local"):
-            # private: blocks that Spark writes to disk for everybody to read, and the sockets between the JVM and
-            # Python, where their paths are short enough for sockets
-            if "SPARK_LOCAL_DIRS" not in os.environ:
-                conf.setIfMissing("spark.local.dir", folder)
-            if len(os.fsencode(folder)) + _SOCKET_NAME <= _SOCKET_PATH:
-                conf.setIfMissing("spark.python.unix.domain.socket.enabled", "true")
-                conf.setIfMissing("spark.python.unix.domain.socket.dir", folder)
+            self._keep_files_private(conf)
         SparkContext(conf=conf, gateway=gateway)
 
+    def _delete_folder_at_exit(self, gateway: Any) -> None:
+        """Have the JVM delete the scratch folder when it ends, also where the driver was killed."""
+        # Java's own deleteOnExit deletes empty folders alone. Spark leaves a socket in this one, and both would stay.
+        folder = gateway.jvm.java.io.File(str(self._scratch.path))
+        gateway.jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(folder)
+
+    def _keep_files_private(self, conf: Any) -> None:
+        """Put into the scratch folder, which this user alone may enter, what Spark puts where everybody may read: the
+        blocks that it writes to disk, and the sockets between the JVM and Python."""
+        folder = str(self._scratch.path)
+        if "SPARK_LOCAL_DIRS" not in os.environ:
+            conf.setIfMissing("spark.local.dir", folder)
+        # Below a deep TMPDIR a path is too long for a socket. Spark then uses ports of loopback, guarded by a secret.
+        if len(os.fsencode(folder)) + _SOCKET_NAME_BYTES <= _LONGEST_SOCKET_PATH:
+            conf.setIfMissing("spark.python.unix.domain.socket.enabled", "true")
+            conf.setIfMissing("spark.python.unix.domain.socket.dir", folder)
+
     def connect(self) -> Any:
-        """Wait until the JVM listens and connect, as pyspark does. Raises `OSError` if it could not be started, and
-        `PySparkRuntimeError` if it ends before it listens."""
+        """Wait until the JVM listens and connect, as pyspark does. Raises `OSError` if the JVM could not be started,
+        and `PySparkRuntimeError` if it ends before it listens."""
         from py4j.clientserver import ClientServer, JavaParameters, PythonParameters  # type: ignore[import-untyped]
         from py4j.java_gateway import java_import  # type: ignore[import-untyped]
-        from pyspark.errors import PySparkRuntimeError
 
-        try:
-            while not self._answer.exists():
-                if self._process is None or self._process.poll() is not None:
-                    raise self._error or PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
-                time.sleep(_LOOK)
-            answer = self._answer.read_bytes()
-        finally:
-            self._answer.unlink(missing_ok=True)
-        port, size = struct.unpack_from(">ii", answer)
-        java = JavaParameters(port=port, auth_token=answer[8 : 8 + size].decode(), auto_convert=True)
+        port, token = self._wait_for_answer()
+        java = JavaParameters(port=port, auth_token=token, auto_convert=True)
         gateway = ClientServer(java, PythonParameters(port=0, eager_load=False))
         gateway.proc = self._process
         for name in _IMPORTS.split():
             java_import(gateway.jvm, name)
         return gateway
 
+    def _wait_for_answer(self) -> tuple[int, str]:
+        """Return the port on which the JVM listens, and the token that it asks for."""
+        from pyspark.errors import PySparkRuntimeError
+
+        try:
+            # The JVM renames the file to this name when it is whole.
+            while not self._answer.exists():
+                if self._process is None or self._process.poll() is not None:
+                    raise self._error or PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+                time.sleep(_POLL_INTERVAL)
+            answer = self._answer.read_bytes()
+        finally:
+            self._answer.unlink(missing_ok=True)
+        port, size = struct.unpack_from(">ii", answer)
+        return port, answer[8 : 8 + size].decode()
+
     def terminate(self) -> None:
-        """End the JVM, which may be starting, and wait for its end. What it logs of an end within its start is not
-        passed on."""
+        """End the JVM, which may be starting, and wait for its end. What the JVM logs of an end within its start is
+        not passed on."""
         self._unheard.set()
         if self._process is not None:
             self._process.terminate()
@@ -177,6 +214,13 @@ def without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 # Accounts that the system does not know: a container may run as any number (OpenShift gives each project its own).
+
+
+def _log_in_without_account(gateway: Any) -> None:
+    """Give Hadoop a name for this user: it asks the system for one, and Spark does not start where there is none."""
+    users = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
+    name = os.environ.get("HADOOP_USER_NAME") or str(os.getuid())
+    users.setLoginUser(users.createRemoteUser(name))
 
 
 def has_account() -> bool:
@@ -243,35 +287,51 @@ def class_archive() -> Path:
     return Path(sys.prefix, "share", "kbackup", "spark.jsa")
 
 
-def command_line(home: Path, settings: Mapping[str, str], shown: Mapping[str, str]) -> list[str]:
-    """Return the command line of a JVM with `settings`, of which everybody on the machine may read those in `shown`.
-    Where the user has set what Spark's scripts heed, it is theirs."""
-    words = [word for name, value in shown.items() for word in ("--conf", f"{name}={value}")]
+def command_line(home: Path, settings: Mapping[str, str], public_settings: Mapping[str, str]) -> list[str]:
+    """Return the command line of a JVM with `settings`, of which everybody on the machine may read those in
+    `public_settings`. Where the user has set something that Spark's scripts heed, the scripts start the JVM."""
+    words = []
+    for name, value in public_settings.items():
+        words += ["--conf", f"{name}={value}"]
     java_home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{java_home}/bin" if java_home else None)
-    options = settings.get("spark.driver.extraJavaOptions", "")
-    heeded = (
-        any(map(os.environ.get, _VARIABLES.split()))
-        or (home / "conf").exists()
-        or any(f"spark.driver.{name}" in settings for name in _SETTINGS)
-        or LIGHT not in options
-    )
-    if java is None or not (home / "jars").is_dir() or heeded:
+    is_ours = (home / "jars").is_dir() and not _is_for_scripts(home, settings)
+    if java is None or not is_ours:
         arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
         return [str(home / "bin" / "spark-submit"), *words, *arguments]
-    # MLlib registers its functions in every session: half a second of CPU at each start
-    jars = [str(jar) for jar in sorted((home / "jars").glob("*.jar")) if not jar.name.startswith("spark-mllib_")]
-    return [
-        *(java, "-cp", os.pathsep.join(jars), *_OPTIONS, f"-Xmx{settings['spark.driver.memory']}"),
-        *(*shlex.split(options), "org.apache.spark.deploy.SparkSubmit", *words, "pyspark-shell"),
-    ]
+    memory = f"-Xmx{settings['spark.driver.memory']}"
+    options = [*_OPTIONS, memory, *shlex.split(settings["spark.driver.extraJavaOptions"])]
+    return [java, "-cp", _class_path(home), *options, "org.apache.spark.deploy.SparkSubmit", *words, "pyspark-shell"]
+
+
+def _is_for_scripts(home: Path, settings: Mapping[str, str]) -> bool:
+    """Return whether the user has set anything that Spark's scripts or its launcher heed."""
+    if any(os.environ.get(variable) for variable in _VARIABLES.split()):
+        return True
+    if any(f"spark.driver.{name}" in settings for name in _SETTINGS):
+        return True
+    if (home / "conf").exists():
+        return True
+    # The user's own options of the JVM have replaced ours.
+    return LIGHT not in settings.get("spark.driver.extraJavaOptions", "")
+
+
+def _class_path(home: Path) -> str:
+    """Return the jars of Spark, in an order that is the same at each start: an archive of classes is for one order."""
+    jars = []
+    for jar in sorted((home / "jars").glob("*.jar")):
+        # MLlib registers its functions in every session, which takes half a second of CPU at each start.
+        if not jar.name.startswith("spark-mllib_"):
+            jars.append(str(jar))
+    return os.pathsep.join(jars)
 
 
 def check_jars(jars: Iterable[str], lock: Path) -> None:
     """Raise `RefusedError` for the first of `jars` (paths or file: URLs) whose bytes are not in the list `lock`."""
     locked = {line.split()[0] for line in lock.read_text("ascii").splitlines()}
     for jar in jars:
-        path = Path(unquote(urlsplit(jar).path))
+        url = urlsplit(jar)
+        path = Path(unquote(url.path))
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         if digest not in locked:
             raise RefusedError(
@@ -293,24 +353,50 @@ _RESOLVING = re.compile(
 
 _HANG_UP = re.compile(rb"(EOFError|BrokenPipeError|Connection\w+Error)\b")
 
+_DAEMON_FRAME = b"pyspark/daemon.py"
+"""In every traceback of a Python worker: each is forked from pyspark's daemon."""
+
 
 def pass_on(reading: int, unheard: threading.Event) -> None:
-    """Write to stderr the lines that come from the pipe `reading`, until `unheard` is set, but for greetings and notes
-    of jars, and but for tracebacks of workers whose line to the JVM ended: it cancelled their task, and knows."""
+    """Write to stderr the lines that come from the pipe `reading`, until `unheard` is set.
+
+    Greetings and notes about jars are left out, and so are tracebacks of workers whose connection to the JVM ended: the
+    JVM has cancelled their task, and knows.
+    """
     traceback: list[bytes] = []
     with open(reading, "rb") as lines, os.fdopen(os.dup(2), "wb", buffering=0) as out:
-        for line in chain(lines, [b""]):  # at the end, what is kept back
-            # of two that print at once, the end of the second may come alone
-            goes_on = line.startswith(b" ") and (traceback or b"pyspark/daemon.py" in line)
-            if line.startswith(b"Traceback ") or goes_on:
+        for line in chain(lines, [b""]):  # the last one, empty, is for what is kept back at the end
+            if _belongs_to_traceback(line, traceback):
                 traceback.append(line)
                 continue
-            is_workers = len(traceback) == 1 or any(b"pyspark/daemon.py" in frame for frame in traceback)
-            is_hang_up = is_workers and (not line or _HANG_UP.match(line))  # b"": the daemon ended its worker
-            for each in () if is_hang_up or unheard.is_set() else (*traceback, line):
-                if not any(word in each for word in _GREETINGS) and not _RESOLVING.match(each):
-                    out.write(printable_lines(each.decode(errors="backslashreplace")).encode())
+            if not _is_hang_up(traceback, line) and not unheard.is_set():
+                for each in (*traceback, line):
+                    if not _is_noise(each):
+                        text = printable_lines(each.decode(errors="backslashreplace"))
+                        out.write(text.encode())
             traceback.clear()
+
+
+def _belongs_to_traceback(line: bytes, traceback: Sequence[bytes]) -> bool:
+    """Return whether `line` begins a traceback, or goes on with the one that is kept back."""
+    if line.startswith(b"Traceback "):
+        return True
+    # Two workers that print at once mix their lines: the end of the second traceback may come without its beginning.
+    return line.startswith(b" ") and (bool(traceback) or _DAEMON_FRAME in line)
+
+
+def _is_hang_up(traceback: Sequence[bytes], line: bytes) -> bool:
+    """Return whether `traceback`, which `line` ends, only tells that a worker's connection to the JVM ended."""
+    # A first line alone: its frames came between those of another worker, or the worker was ended right there.
+    is_of_worker = len(traceback) == 1 or any(_DAEMON_FRAME in frame for frame in traceback)
+    if not is_of_worker:
+        return False
+    # Where the daemon ends its worker in the middle of the traceback, the stream ends without the error's name.
+    return not line or _HANG_UP.match(line) is not None
+
+
+def _is_noise(line: bytes) -> bool:
+    return any(greeting in line for greeting in _GREETINGS) or _RESOLVING.match(line) is not None
 
 
 # The end.
@@ -333,7 +419,9 @@ def forget_jvm() -> None:
 
     context: Any = SparkContext._active_spark_context
     if context is not None:
+        # Without its Java half the context stops what it has in Python, and does not ask the JVM that has ended.
         context._jsc = None
         context.stop()
+    # No call of pyspark's sets these back (`test_pyspark_4_1_holds_on_to_a_jvm_that_has_ended`).
     SparkContext._gateway = SparkContext._jvm = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None

@@ -46,7 +46,9 @@ _AUTHENTICATION = {
 
 def session_settings(master: str | None, attempts: int, submitted: bool, conf: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a session on `master`; `attempts` is how often a task is tried. Those in `conf` win."""
-    java_options = f"-Dlog4j2.configurationFile={files('kbackup.spark') / 'log4j2.properties'}"
+    is_local = not submitted and (master or "local").startswith("local")
+    log_settings = files("kbackup.spark") / "log4j2.properties"
+    java_options = f"-Dlog4j2.configurationFile={log_settings}"
     if not submitted:
         java_options += home_option()
     settings = {
@@ -54,37 +56,60 @@ def session_settings(master: str | None, attempts: int, submitted: bool, conf: M
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.task.maxFailures": str(attempts),
+        # Two attempts of a task at once would fence one another's transactions.
         "spark.speculation": "false",
-        "spark.sql.execution.arrow.localRelationThreshold": "0",  # a partition for each task, however small
+        # A partition for each task, however small: below this size Spark would distribute the rows itself.
+        "spark.sql.execution.arrow.localRelationThreshold": "0",
         "spark.driver.extraJavaOptions": java_options,
         "spark.redaction.regex": REDACTION,
-        "spark.executorEnv.PYTHONSAFEPATH": "1",  # workers import nothing from the working directory
+        # Workers import nothing from the working directory, where anybody may have put a module.
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
     }
     if kernel := os.environ.get("KBACKUP_KERNEL"):
         settings["spark.executorEnv.KBACKUP_KERNEL"] = kernel
-    if not submitted:
-        settings["spark.master"] = master or "local[*]"
-    if not submitted and (master or "local").startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        archive = class_archive()
-        shared = f" {shlex.quote(f'{SHARED}{archive}')} -Xlog:cds=off,cds+dynamic=off" if archive.exists() else ""
-        settings |= _PLAIN_PLANS | {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": f"{java_options} {LIGHT}{shared}",
-            "spark.python.daemon.module": "kbackup.spark.daemon",
-        }
-        if master == "local":
-            settings["spark.master"] = f"local[1,{attempts}]"
-        elif settings["spark.master"].startswith("local[") and "," not in settings["spark.master"]:
-            settings["spark.master"] = f"{settings['spark.master'][:-1]},{attempts}]"
-        settings |= _AUTHENTICATION
-        if settings["spark.master"].startswith("local-cluster"):  # the only local one that asks for a secret
-            settings["spark.authenticate.secret"] = secrets.token_hex(32)
-    elif not submitted and _may_authenticate(master or "", conf):
-        settings |= _AUTHENTICATION | {"spark.io.encryption.enabled": "true"}  # a local session's folder is private
+    if is_local:
+        settings |= _local_settings(master or "local[*]", attempts, java_options)
+    elif not submitted:
+        settings["spark.master"] = master or ""
+        if _may_authenticate(master or "", conf):
+            # A local session's folder is private; what executors write to disk is encrypted.
+            settings |= _AUTHENTICATION | {"spark.io.encryption.enabled": "true"}
     return settings | dict(conf)
+
+
+def _local_settings(master: str, attempts: int, java_options: str) -> dict[str, str]:
+    """Return what sets up a session whose driver and tasks are on this machine. `java_options` are those of every
+    driver."""
+    # Without this variable Spark looks up the machine's own name, which may not resolve.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    java_options = f"{java_options} {LIGHT}"
+    archive = class_archive()
+    if archive.exists():
+        # The JVM warns of an archive that another JVM wrote and goes on without it: nobody has to know.
+        shared = shlex.quote(f"{SHARED}{archive}")
+        java_options += f" {shared} -Xlog:cds=off,cds+dynamic=off"
+    settings = _PLAIN_PLANS | _AUTHENTICATION
+    settings |= {
+        "spark.master": _with_attempts(master, attempts),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.python.daemon.module": "kbackup.spark.daemon",
+    }
+    if master.startswith("local-cluster"):
+        # The only local master that asks for a secret: the others make one themselves.
+        settings["spark.authenticate.secret"] = secrets.token_hex(32)
+    return settings
+
+
+def _with_attempts(master: str, attempts: int) -> str:
+    """Return a local master that tries each task `attempts` times: there Spark heeds no spark.task.maxFailures."""
+    if master == "local":
+        return f"local[1,{attempts}]"
+    if master.startswith("local[") and "," not in master:
+        return f"{master[:-1]},{attempts}]"
+    return master
 
 
 def _may_authenticate(master: str, conf: Mapping[str, str]) -> bool:
@@ -94,20 +119,21 @@ def _may_authenticate(master: str, conf: Mapping[str, str]) -> bool:
 
 
 class Starting:
-    """A session that is being built in a thread. Whoever needs it calls this: waits for it, and gets it or its error.
-    Unless somebody has called by then, a first small job runs: it starts the Python daemon and takes what a first job
-    costs the JVM."""
+    """A session that is being built in a thread. Whoever needs the session calls this object, which waits, and returns
+    the session or raises its error. Unless somebody has called by then, a first small job runs: it starts the Python
+    daemon and takes what a first job costs the JVM."""
 
     def __init__(self, master: str | None, conf: Mapping[str, str], attempts: int) -> None:
         self._settings, self._jvm = _begin(master, conf, attempts)
-        import pyspark.sql  # noqa: F401 (here, not in the thread: what the caller imports next would hold it up)
+        # Here and not in the thread, where what the caller imports next would hold it up.
+        import pyspark.sql  # noqa: F401
 
         self.session: SparkSession | None = None
         """The session, if it has started."""
         self._error: BaseException | None = None
         self._ready, self._requested, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._stopping = threading.Lock()
-        # a daemon: a command that fails meanwhile ends at once, and the JVM ends with it (its stdin closes)
+        # A daemon thread: a command that fails meanwhile ends at once. The JVM ends with it, since its stdin closes.
         self._thread = threading.Thread(target=self._start, name="kbackup-spark", daemon=True)
         self._thread.start()
 
@@ -116,7 +142,7 @@ class Starting:
         self._ready.wait()
         if self._error is not None:
             raise self._error
-        assert self.session is not None  # noqa: S101 (or else the error is there)
+        assert self.session is not None  # noqa: S101 (either the session or the error is there)
         return self.session
 
     @property
@@ -143,13 +169,15 @@ class Starting:
         except BaseException as error:  # noqa: BLE001 (raised again where the session is asked for)
             self._error = error
         self._ready.set()
-        with suppress(Exception):  # the JVM may have been ended meanwhile; what else fails, the first task says
+        # The JVM may have been ended meanwhile. If anything else fails, the first task fails by it too, and reports it.
+        with suppress(Exception):
             if self._ended.is_set():
                 self._stop()
             elif self.session is not None and not self._requested.is_set():
                 first_job(self.session)
 
     def _stop(self) -> None:
+        # `leave` and the thread that starts the session may both come here: one of them stops it.
         with self._stopping:
             session, self.session = self.session, None
             ended = jvm_has_ended()
@@ -163,6 +191,7 @@ class Starting:
         stopping = threading.Thread(target=session.stop, name="kbackup-spark-stop", daemon=True)
         stopping.start()
         _stops.append(stopping)
+        # pyspark drops its Java context when the JVM's part has stopped. Its own clean-up goes on in the thread.
         while stopping.is_alive() and context._jsc is not None:
             stopping.join(0.02)
 
@@ -191,12 +220,15 @@ def _begin(master: str | None, conf: Mapping[str, str], attempts: int) -> tuple[
     settings = session_settings(master, attempts, submitted, conf)
     if "spark.remote" in settings or "SPARK_REMOTE" in os.environ:
         raise UsageError("jobs don't run over Spark Connect", "unset spark.remote and SPARK_REMOTE, see spark.md")
-    if not submitted:
-        python = os.environ.get("PYSPARK_PYTHON", sys.executable)  # pyspark heeds the variable alone
-        os.environ["PYSPARK_PYTHON"] = settings.get("spark.pyspark.python", python)
+    if submitted:
+        return settings, None
+    # pyspark heeds the variable alone, not the setting.
+    python = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_PYTHON"] = settings.get("spark.pyspark.python", python)
+    # pyspark connects to one JVM in a process. Where a program has one, such as a notebook, the session lives there.
     pyspark = sys.modules.get("pyspark")
-    has_jvm = pyspark is not None and pyspark.SparkContext._gateway is not None  # pyspark knows one only
-    return settings, None if submitted or has_jvm else Jvm(settings)
+    has_jvm = pyspark is not None and pyspark.SparkContext._gateway is not None
+    return settings, None if has_jvm else Jvm(settings)
 
 
 def _connect(settings: Mapping[str, str], jvm: Jvm | None) -> SparkSession:
@@ -205,7 +237,8 @@ def _connect(settings: Mapping[str, str], jvm: Jvm | None) -> SparkSession:
     from pyspark.errors import PySparkException, PySparkRuntimeError
     from pyspark.sql import SparkSession as SparkSession  # also for annotations of commands
 
-    logging.getLogger().addFilter(_is_no_end)  # before the JVM can end: Ctrl-C may come while a session is built
+    # Before the JVM can end: Ctrl-C may come while a session is built.
+    logging.getLogger().addFilter(_is_no_end)
     builder = SparkSession.builder
     try:
         if jvm is not None:
@@ -214,33 +247,37 @@ def _connect(settings: Mapping[str, str], jvm: Jvm | None) -> SparkSession:
             builder = builder.config(map=dict(settings))
         session = builder.getOrCreate()
     except (PySparkRuntimeError, PySparkException, Py4JError, OSError) as error:
-        fetches = settings.get("spark.jars.packages") and "PYSPARK_GATEWAY_PORT" not in os.environ
-        jars = ", and that its jars can be fetched (spark.jars.packages, see delta.md)" if fetches else ""
-        raise UnreachableError(
-            f"Spark can't be started: {_reason(error)}",
-            f"check that a JDK of 17 or 21 is installed (JAVA_HOME), and the master{jars}",
-        ) from error
+        hint = "check that a JDK of 17 or 21 is installed (JAVA_HOME), and the master"
+        if settings.get("spark.jars.packages") and "PYSPARK_GATEWAY_PORT" not in os.environ:
+            hint += ", and that its jars can be fetched (spark.jars.packages, see delta.md)"
+        raise UnreachableError(f"Spark can't be started: {_reason(error)}", hint) from error
     session.sparkContext.setLogLevel("ERROR")
     silence_ends(session)
     return session
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line that names a cause; for an error of the JVM, the second line."""
-    lines = [line.removeprefix(": ") for line in str(error).splitlines()]
-    causes = (line for line in lines if line and not line.startswith("An error occurred while calling"))
-    return next(causes, type(error).__name__)
+    """Return the first line that names a cause. For an error of the JVM this is the second line."""
+    for line in str(error).splitlines():
+        cause = line.removeprefix(": ")
+        if cause and not cause.startswith("An error occurred while calling"):
+            return cause
+    return type(error).__name__
 
 
 def silence_ends(session: SparkSession) -> None:
     """Keep pyspark's server of accumulators from printing that the JVM has ended: the next caller reports it."""
+
+    def ignore(request: object, client: object) -> None:
+        """Print no traceback."""
+
     server: Any = getattr(session.sparkContext, "_accumulatorServer", None)
     if server is not None:
-        server.handle_error = lambda request, client: None
+        server.handle_error = ignore
 
 
 def _is_no_end(record: logging.LogRecord) -> bool:
-    """Keep py4j, which logs to the root logger, from telling the same."""
+    """Keep py4j, which logs to the root logger, from reporting the end of the JVM as well."""
     return record.msg != "Exception while sending command."
 
 

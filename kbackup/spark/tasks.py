@@ -41,7 +41,8 @@ class ListenerAddress(NamedTuple):
 
 
 class ProgressSender:
-    """Counts in a task, and reports at most five times a second, from any thread. `address` None: reports nothing."""
+    """Counts in a task, and reports at most five times a second, from any thread. Without an `address` it reports
+    nothing."""
 
     def __init__(self, address: ListenerAddress | None, task: int) -> None:
         self._address, self._task = address, task
@@ -64,7 +65,8 @@ class ProgressSender:
         try:
             self._socket.sendto(message, ("127.0.0.1", self._address.port))
         except OSError:
-            return  # progress is a courtesy: the result does not depend on it
+            # Progress is a courtesy: the result does not depend on it.
+            return
 
     def close(self) -> None:
         self.tell()
@@ -74,7 +76,8 @@ class ProgressSender:
 
 @contextmanager
 def progress_listener(show: Show) -> Iterator[ListenerAddress]:
-    """Yield where tasks report: `show(records, bytes)` gets the sum over all tasks as it grows."""
+    """Yield the address to which tasks report: `show(records, bytes)` gets the sum over all tasks as it grows."""
+    # Every account of the machine can send to the port. Messages without the token are not of our tasks.
     token = secrets.token_bytes(16)
     counts: dict[int, tuple[int, int]] = {}
 
@@ -84,8 +87,11 @@ def progress_listener(show: Show) -> Iterator[ListenerAddress]:
                 continue
             sent, task, records, size = _MESSAGE.unpack(message)
             if secrets.compare_digest(sent, token):
+                # Sums of a task and not what was added: datagrams may be lost, and a task may be tried again.
                 counts[task] = (records, size)
-                show(sum(r for r, _ in counts.values()), sum(b for _, b in counts.values()))
+                all_records = sum(records for records, _ in counts.values())
+                all_bytes = sum(size for _, size in counts.values())
+                show(all_records, all_bytes)
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiving:
         receiving.bind(("127.0.0.1", 0))
@@ -94,15 +100,16 @@ def progress_listener(show: Show) -> Iterator[ListenerAddress]:
         try:
             yield ListenerAddress(receiving.getsockname()[1], token)
         finally:
+            # An empty message ends the thread: closing a socket does not wake whoever waits for it.
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
                 waker.sendto(b"", receiving.getsockname())
             thread.join()
 
 
-# Running tasks on Spark through its DataFrame API: one row a task, results as rows, errors as errors.
+# Running tasks on Spark through its DataFrame API: one row for each task, results as rows, errors as errors.
 #
-# A task is retried by Spark; what it yields counts only when it ended well. An error of kbackup's own tree that
-# a task raises comes out of `run_tasks` as that error.
+# Spark tries a failed task again; what a task yields counts only when the task has ended well. An error of kbackup's
+# own tree that a task raises comes out of `run_tasks` as that error.
 
 
 T = TypeVar("T")
@@ -112,18 +119,21 @@ _FIELDS: dict[str, pa.DataType] = {"task": pa.int64(), "attempt": pa.int32(), "r
 _RESULT = pa.schema(_FIELDS)
 _TASK = pa.schema([_RESULT.field("task"), pa.field("data", pa.binary())])
 _DDL = "task long, attempt int, result binary"
-_SWITCH = 0.0005  # s; at Python's 5 ms, uploads beside a busy task got 60 MiB/s where they get 90 with this
+# At Python's own 5 ms, uploads beside a busy task got 60 MiB/s where they get 90 with this.
+_SWITCH_INTERVAL = 0.0005  # s
 
 _PATIENCE = 2.0  # s, for a JVM that is ending
 
-_HOST = re.compile(r"\(TID \d+\) \((\S+) executor \d")  # a local task's executor is called driver
+# A local task's executor is called driver: there is no other machine to name.
+_HOST = re.compile(r"\(TID \d+\) \((\S+) executor \d")
 _NOT_THE_SAME = re.compile(
     r"No module named '?[\w.]+'?|cannot import name .*|Can't get attribute .*"
     r"|Python in worker has different version: [\d.]+ than that in driver: [\d.]+"
 )
 """Parts of Spark's text about a worker that has another kbackup or Python, or none."""
 
-_SMALL = 512 << 10  # bytes; half of what a closure may have before Spark puts it into a file
+_SMALL = 512 << 10
+"""Bytes of data that go with a closure: half of what a closure may have before Spark puts it into a file."""
 
 Spark = Callable[[], "SparkSession"]
 """Gives the session, started when it is first asked for."""
@@ -155,7 +165,8 @@ def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: S
             from pyspark import TaskContext
 
             context = TaskContext.get()
-            attempt = context.attemptNumber() if context is not None else 0  # how often Spark has tried it before
+            # The number of attempts before this one.
+            attempt = context.attemptNumber() if context is not None else 0
             answer = check_worker(expected)
             if answer is not None:
                 yield _row(-1, attempt, answer)
@@ -164,19 +175,32 @@ def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: S
             for number, task, do in _unpickled(given(), batches):
                 yield from _run_task(number, attempt, task, do, address)
 
-        rows: Any = _frame(spark, tasks).mapInArrow(run_batches, _DDL).toArrow()
-        attempts = dict(zip(rows.column("task").to_pylist(), rows.column("attempt").to_pylist(), strict=True))
-        counted.add("kbackup_task_retries_total", sum(attempts.values()))
-        results: list[Any] = []
-        for row in rows.column("result").to_pylist():
-            result = pickle.loads(row)  # noqa: S301 (only our own executors write these rows)
-            if isinstance(result, KbackupError):
-                raise result
-            if isinstance(result, Answer):
-                check_answer(result)
-            else:
-                results.append(result)
-        return results
+        frame = _frame(spark, tasks)
+        rows: Any = frame.mapInArrow(run_batches, _DDL).toArrow()
+        _count_retries(rows)
+        return _results_of(rows)
+
+
+def _count_retries(rows: Any) -> None:
+    """Count how often tasks had to be tried again. A task has as many rows as it had results."""
+    tasks = rows.column("task").to_pylist()
+    attempts = rows.column("attempt").to_pylist()
+    attempt_by_task = dict(zip(tasks, attempts, strict=True))
+    counted.add("kbackup_task_retries_total", sum(attempt_by_task.values()))
+
+
+def _results_of(rows: Any) -> list[Any]:
+    """Return what tasks yielded; raise an error that one of them returned."""
+    results: list[Any] = []
+    for row in rows.column("result").to_pylist():
+        result = pickle.loads(row)  # noqa: S301 (only our own executors write these rows)
+        if isinstance(result, KbackupError):
+            raise result
+        if isinstance(result, Answer):
+            check_answer(result)
+        else:
+            results.append(result)
+    return results
 
 
 def run_counted(
@@ -185,21 +209,26 @@ def run_counted(
     """Run tasks and report progress to `listener`, with the expected records. Without tasks no session is started."""
     if not tasks:
         return []
-    return run_tasks(spark(), tasks, work, lambda records, size: listener.progress(records, size, expected))
+
+    def show(records: int, size: int) -> None:
+        listener.progress(records, size, expected)
+
+    return run_tasks(spark(), tasks, work, show)
 
 
 def pack(items: Iterable[T], size_of: Callable[[T], int], room: int, most: int) -> list[tuple[T, ...]]:
     """Pack neighbouring items up to `room` bytes and `most` items together; a bigger item alone."""
-    every = [*items]
-    return [tuple(every[part]) for part in cut(map(size_of, every), room, most)]
+    every = list(items)
+    sizes = map(size_of, every)
+    return [tuple(every[part]) for part in cut(sizes, room, most)]
 
 
 @contextmanager
 def _sent(
     spark: SparkSession, work: Work[T, R], show: Show | None, *held: object
 ) -> Iterator[tuple[ListenerAddress | None, Expected, Callable[[], bytes]]]:
-    """Yield where tasks report, the demands on their workers, and the function that gives a task the work. `held` are
-    other objects that the tasks get."""
+    """Yield the address to which tasks report, the demands on their workers, and the function that gives a task the
+    work. `held` are other objects that the tasks get."""
     from pyspark.serializers import CloudPickleSerializer
 
     data: bytes = CloudPickleSerializer().dumps(work)  # type: ignore[no-untyped-call]
@@ -213,23 +242,30 @@ def _sent(
 
 def _frame(spark: SparkSession, tasks: Sequence[T]) -> DataFrame:
     """Return a frame with a row for each task, in a partition of its own: a worker gets no other."""
-    columns = {"task": range(len(tasks)), "data": [zlib.compress(pickle.dumps(task), 1) for task in tasks]}
-    return spark.createDataFrame(pa.Table.from_batches(pa.table(columns, schema=_TASK).to_batches(max_chunksize=1)))
+    packed = []
+    for task in tasks:
+        # A segment is 163 bytes of its task: the tasks of ten million segments are 1.6 GB before compression.
+        packed.append(zlib.compress(pickle.dumps(task), 1))
+    rows = pa.table({"task": range(len(tasks)), "data": packed}, schema=_TASK)
+    # Spark makes one partition of each batch.
+    batches = rows.to_batches(max_chunksize=1)
+    return spark.createDataFrame(pa.Table.from_batches(batches))
 
 
 def _unpickled(data: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Any, Work[Any, Any]]]:
     """Yield the number, the task and the work of each row."""
     work = pickle.loads(data)  # noqa: S301 (our own driver wrote it)
     for batch in batches:
-        for number, task in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            yield number, pickle.loads(zlib.decompress(task)), work  # noqa: S301 (as above)
+        for row in batch.to_pylist():
+            task = pickle.loads(zlib.decompress(row["data"]))  # noqa: S301 (as above)
+            yield row["task"], task, work
 
 
 @contextmanager
 def shared(spark: SparkSession, data: bytes) -> Iterator[Callable[[], bytes]]:
-    """Yield a function by which tasks get `data`; big data is deleted when the tasks have ended. Spark itself deletes
-    the file of a big closure, secrets included, only when the session ends, and a follower's session does not end. Big
-    data goes into a broadcast of ours."""
+    """Yield a function by which tasks get `data`; big data is deleted when the tasks have ended."""
+    # Spark writes a big closure into a file and deletes it, secrets included, only when the session ends. A follower's
+    # session does not end, so big data goes into a broadcast of ours.
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     if len(data) <= _SMALL:
@@ -239,21 +275,23 @@ def shared(spark: SparkSession, data: bytes) -> Iterator[Callable[[], bytes]]:
     try:
         yield lambda: broadcast.value
     finally:
-        with suppress(Py4JError, ConnectionError):  # of a session that has died: that is told already
+        # If the session has died, the caller has that error already.
+        with suppress(Py4JError, ConnectionError):
             broadcast.destroy()
 
 
 def _run_task(
     number: int, attempt: int, task: T, work: Work[T, R], address: ListenerAddress | None
 ) -> Iterator[pa.RecordBatch]:
-    sys.setswitchinterval(_SWITCH)
+    sys.setswitchinterval(_SWITCH_INTERVAL)
     reuse_freed_memory()
     with closing(ProgressSender(address, number)) as progress:
         try:
             for result in work(task, progress):
                 yield _row(number, attempt, result)
         except FencedError as error:
-            # as a result, not as a failure: Spark would try again, and fence the one that fenced us
+            # As a result, not as a failure: Spark would try a failed task again, and that attempt would fence the run
+            # that fenced this one.
             yield _row(number, attempt, error)
         except KbackupError as error:
             raise RuntimeError(error.marker()) from None
@@ -266,7 +304,7 @@ def _row(number: int, attempt: int, result: object) -> pa.RecordBatch:
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Raises what Spark raises in the block as `from_spark` has it."""
+    """Raise the errors of Spark in the block as `from_spark` converts them."""
     from py4j.protocol import Py4JError, Py4JNetworkError
     from pyspark.errors import PySparkException
 
@@ -282,11 +320,13 @@ def spark_errors() -> Iterator[None]:
 
 
 def from_spark(error: Any) -> KbackupError:
-    """Return the error that a task raised, or the best description of another one."""
+    """Return the error of kbackup's tree that a task raised, or the best description of another error."""
     text = str(error)
-    host = _HOST.search(getattr(error, "_stackTrace", None) or text)  # Spark's text lacks it, its traceback does not
+    # Spark's traceback names the machine, its text does not.
+    host = _HOST.search(getattr(error, "_stackTrace", None) or text)
     if known := from_text(text):
-        if host is not None and isinstance(known, UnreachableError | DeniedError):  # the others may reach it
+        # Other workers may reach the server that this one can't reach: name the machine.
+        if host is not None and isinstance(known, UnreachableError | DeniedError):
             return type(known)(f"worker {host[1]}: {known.message}", known.hint)
         return known
     if missing := _NOT_THE_SAME.search(text):
@@ -295,9 +335,16 @@ def from_spark(error: Any) -> KbackupError:
             f"{worker} does not have the driver's kbackup and Python: {missing[0].strip()}",
             "install what the driver has there, or send it along: PYSPARK_PYTHON and spark.archives, see spark.md",
         )
-    lines = [line for line in text.splitlines() if line.strip()] or ["?"]
-    last = next((line for line in reversed(lines) if "Error" in line or "Exception" in line), lines[0])
-    return TaskError(f"a task failed: {last.strip()}", "run again with --debug to see Spark's own words")
+    return TaskError(f"a task failed: {_cause_in(text)}", "run again with --debug to see Spark's own words")
+
+
+def _cause_in(text: str) -> str:
+    """Return the line of Spark's text that names the cause: the last one with an error, else the first one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in reversed(lines):
+        if "Error" in line or "Exception" in line:
+            return line
+    return lines[0] if lines else "?"
 
 
 # Return the results of tasks as a Spark frame, for jobs whose records Spark itself writes.
@@ -312,16 +359,17 @@ def batch_frame(
     show: Show,
     destination: Store,
 ) -> Iterator[DataFrame]:
-    """A frame of the batches (of `schema`) that `work(task, progress)` yields, one partition a task, to be written to
-    `destination`. It can be read within the block. A task that fails is tried again by Spark, and its error of
-    kbackup's tree comes with the text of Spark's (`errors.from_text`)."""
+    """Yield a frame of the batches (of `schema`) that `work(task, progress)` yields, with one partition for each task,
+    to be written to `destination`. The frame can be read within the block. Spark tries a failed task again; an error of
+    kbackup's tree that a task raises is in the text of Spark's error (`errors.from_text`)."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     with _sent(spark, work, show, destination) as (address, expected, given):
 
         def run_batches(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
             answer = check_worker(expected)
-            if isinstance(answer, RefusedError):  # as text: a traceback is all that comes back
+            if isinstance(answer, RefusedError):
+                # As text: the frame has no column for errors, and of an exception only its traceback comes back.
                 raise RuntimeError(answer.marker())  # noqa: TRY004
             for number, task, do in _unpickled(given(), batches):
                 with closing(ProgressSender(address, number)) as progress:

@@ -59,12 +59,18 @@ def prepared_cluster(spark: SparkSession, *held: object) -> Iterator[Expected]:
         yield Expected(__version__)
         return
     check_protection(spark, *held)
+    # A name of its own: jobs of other drivers may mark the same directory at the same time.
     name = f"shared-{secrets.token_hex(16)}"
+    stores = {}
+    for each in held:
+        for store in _directories(each):
+            stores[store.address] = store
     marks: list[str] = []
     marked: list[FileStore] = []
-    for store in {store.address: store for each in held for store in _directories(each)}.values():
+    for store in stores.values():
         with suppress(StoreError):
-            marks.append(str(store.leave_mark(name)))
+            mark = store.leave_mark(name)
+            marks.append(str(mark))
             marked.append(store)
     try:
         yield Expected(__version__, tuple(marks))
@@ -78,15 +84,17 @@ _answered: set[tuple[str, ...]] = set()
 
 
 def check_worker(expected: Expected) -> Answer | RefusedError | None:
-    """Return, in a task, how this worker answers to the driver; None if it has done so before."""
+    """Return, in a task, the answer of this worker to the driver; None if the worker has answered before."""
     host = socket.gethostname()
     if expected.version != __version__:
         return RefusedError(
             f"worker {host} has kbackup {__version__}, the driver has {expected.version}",
             "install the driver's release there, or send it along: PYSPARK_PYTHON and spark.archives, see spark.md",
         )
+    if expected.marks in _answered:
+        return None
     files: list[str] = []
-    for mark in map(Path, () if expected.marks in _answered else expected.marks):
+    for mark in map(Path, expected.marks):
         root, hidden = mark.parents[1], mark.parent.name
         try:
             folder = Folder.at(root, [hidden])
@@ -98,11 +106,14 @@ def check_worker(expected: Expected) -> Answer | RefusedError | None:
             except OSError as error:
                 return _another_directory(host, root, error)
             answer = mark.with_name(f"{mark.stem}-{host}-{os.getpid()}.part")
-            with suppress(OSError):  # who may not write there says so where a task has to
+            # A worker that may not write there only reads it, or fails with its own error where a task has to write.
+            with suppress(OSError):
                 os.close(folder.create(answer.name, 0o666))
                 files.append(str(answer))
     _answered.add(expected.marks)
-    return Answer(host, tuple(files)) if files else None
+    if not files:
+        return None
+    return Answer(host, tuple(files))
 
 
 def _another_directory(host: str, root: Path, error: OSError) -> RefusedError:
@@ -150,9 +161,11 @@ def _has_secrets(held: object) -> bool:
     """Return whether an object that is sent to tasks holds passwords or data keys."""
     if encryption_of(held):  # type: ignore[arg-type]
         return True
-    return any(
-        shown(name, value) != value if isinstance(value, str) else _has_secrets(value) for name, value in _members(held)
-    )
+    for name, value in _members(held):
+        is_secret = shown(name, value) != value if isinstance(value, str) else _has_secrets(value)
+        if is_secret:
+            return True
+    return False
 
 
 def _directories(held: object) -> list[FileStore]:

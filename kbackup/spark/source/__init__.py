@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class KbackupDataSource(DataSource):
-    """Whatever it takes is imported when it is used: Spark imports it wherever it looks for data sources."""
+    """The data source `kbackup`."""
+
+    # Each method imports what it needs: Spark imports this module wherever it looks for data sources.
 
     @classmethod
     def name(cls) -> str:
@@ -33,7 +35,9 @@ class KbackupDataSource(DataSource):
         from kbackup.spark.source.batch import BatchReader, PushingReader
 
         request, columns = self._request(), columns_of(schema)
-        return PushingReader(request, columns, self._table) if request.push_filters else BatchReader(request, columns)
+        if request.push_filters:
+            return PushingReader(request, columns, self._table)
+        return BatchReader(request, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's)
         from kbackup.spark.source.batch import StreamReader
@@ -47,14 +51,13 @@ class KbackupDataSource(DataSource):
 
 
 def columns_of(schema: StructType) -> list[str]:
-    """Return the names of a schema; `UsageError` for a column that an archive has not, or not of that type."""
+    """Return the names of a schema; `UsageError` for a column that archives don't have, or have in another type."""
     from kbackup.errors import UsageError
     from kbackup.spark.source.options import COLUMNS
 
     for field in schema.fields:
-        if field.dataType.simpleString() != COLUMNS.get(field.name):
-            raise UsageError(
-                f"an archive has no column {field.name} of type {field.dataType.simpleString()}",
-                f"use the columns {', '.join(f'{name} {kind}' for name, kind in COLUMNS.items())}",
-            )
+        kind = field.dataType.simpleString()
+        if kind != COLUMNS.get(field.name):
+            columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+            raise UsageError(f"an archive has no column {field.name} of type {kind}", f"use the columns {columns}")
     return [field.name for field in schema.fields]

@@ -1,4 +1,4 @@
-"""Reading an archive as of a restore point: which segments there are, and pieces of them as Arrow batches."""
+"""Reading an archive as of a restore point: which segments there are, and parts of them as Arrow batches."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ from kbackup.types import TopicPartition
 
 def sources(manifest: Manifest | None, request: Request, columns: Sequence[str]) -> SchemaSource | None:
     """Return what decodes records as of a restore point; None if `columns` need no decoding."""
+    if not DECODED.keys() & columns:
+        return None
     held = manifest.schemas if manifest is not None else None
-    return SchemaSource(held, request.registry()) if DECODED.keys() & columns else None
+    return SchemaSource(held, request.registry())
 
 
 @dataclass(repr=False)
 class Task(InputPartition):
-    """The records that one task of Spark reads, and what decodes them, if that is asked for."""
+    """The records that one task of Spark reads, and the schemas that decode them, if that is asked for."""
 
     segment_range: ReadUnit
     schemas: SchemaSource | None
 
 
 class BatchReader(DataSourceReader):
-    """Reads on executors, which get the store alone; each task gets only its own ranges."""
+    """Reads on executors, which get the store alone. Each task gets only its own ranges."""
 
     def __init__(self, request: Request, columns: Sequence[str]) -> None:
         self._request = request
@@ -55,7 +57,8 @@ class BatchReader(DataSourceReader):
         archive = open_archive_or_folder(self._store)
         manifest = archive.restore_point(self._request.restore_point) if archive is not None else None
         segments = segments_of(self._store, archive, manifest, self._request)
-        return tasks(segments, self._request, self.asked(), sources(manifest, self._request, self._columns))
+        schemas = sources(manifest, self._request, self._columns)
+        return tasks(segments, self._request, self.asked(), schemas)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return read(self._store, partition, self._columns)
@@ -65,10 +68,13 @@ class BatchReader(DataSourceReader):
 
 
 class PushingReader(BatchReader):
-    """A reader that narrows by filters, but leaves their evaluation to Spark. Spark 4.1 stores the filters of a loaded
-    table's last query, and uses them for all queries: for others in the same plan, and for later ones without a filter.
-    So a query reads the records of all filters until then (stored in Spark's own folder on the driver), and Spark
-    filters them. The caller ensures that each query has a filter."""
+    """A reader that reads less by the filters of queries, but leaves their evaluation to Spark. The caller ensures that
+    each query has a filter."""
+
+    # Spark 4.1 stores the filters of a loaded table's last query, and uses them for all queries: for others in the same
+    # plan, and for later ones without a filter. So a query reads the records of all filters that there have been until
+    # then, and Spark filters them. They are kept in Spark's own folder on the driver, because Spark makes a reader for
+    # each query, in a process of its own.
 
     def __init__(self, request: Request, columns: Sequence[str], table: str) -> None:
         super().__init__(request, columns)
@@ -76,7 +82,8 @@ class PushingReader(BatchReader):
         self._asked: tuple[Pushed, ...] | None = None
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's)
-        self._asked = remembered(Path(SparkFiles.getRootDirectory()), self._table, push(filters))
+        folder = Path(SparkFiles.getRootDirectory())
+        self._asked = remembered(folder, self._table, push(filters))
         return filters
 
     def asked(self) -> Sequence[Pushed]:
@@ -86,6 +93,7 @@ class PushingReader(BatchReader):
 def remembered(folder: Path, table: str, pushed: Pushed) -> tuple[Pushed, ...]:
     """Return all filters that queries have pushed to `table` until now, `pushed` included."""
     with (folder / f"kbackup-{table}.asked").open("a+b") as file:
+        # Two queries of a table may be planned at the same time.
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         before: list[Pushed] = []
@@ -117,15 +125,20 @@ def read(store: Store, partition: InputPartition | None, columns: Sequence[str])
     """Yield the records of a partition; nothing for None, which Spark passes when there is no partition."""
     if not isinstance(partition, Task):
         return
+    folder = JavaFolder(store)
     if partition.schemas is None:
-        yield from read_unit(JavaFolder(store), partition.segment_range, columns)
+        yield from read_unit(folder, partition.segment_range, columns)
         return
     decoders = partition.schemas.open(store).decoders()
-    needed = sorted({"key", "value", "headers", *columns} - DECODED.keys())
-    for batch in read_unit(JavaFolder(store), partition.segment_range, needed):
+    # Headers are needed as well: serializers may put the id of a schema there.
+    needed = {"key", "value", "headers", *columns} - DECODED.keys()
+    for batch in read_unit(folder, partition.segment_range, sorted(needed)):
         texts = decoded_columns(batch, decoders, {"key": JSON, "value": JSON})
         decoded = dict(zip(DECODED, texts, strict=True))
-        arrays = [decoded[name].cast(pa.string()) if name in decoded else batch.column(name) for name in columns]
+        arrays = []
+        for name in columns:
+            array = decoded[name].cast(pa.string()) if name in decoded else batch.column(name)
+            arrays.append(array)
         yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
@@ -133,10 +146,19 @@ def segments_of(store: Store, archive: Archive | None, manifest: Manifest | None
     """Return all segments of the selected topics, of a restore point or of a folder of the Java tool. Reads nothing of
     other topics, as far as names allow. `UsageError` for a requested topic that is missing."""
     if archive is None or manifest is None:
-        names = select_topics(request, java_topics(store), store.url)
-        return [s for topic in java_content(store, sorted(names)).topics for s in topic.segments] if names else []
-    selected = select_topics(request, [t.name for t in manifest.topics], f"restore point {manifest.number}")
-    return archive.segments(manifest, [t for t in manifest.topics if t.name in selected])
+        selected = select_topics(request, java_topics(store), store.url)
+        return _java_segments(store, selected) if selected else []
+    names = [topic.name for topic in manifest.topics]
+    selected = select_topics(request, names, f"restore point {manifest.number}")
+    return archive.segments(manifest, [topic for topic in manifest.topics if topic.name in selected])
+
+
+def _java_segments(store: Store, topics: set[str]) -> list[Segment]:
+    content = java_content(store, sorted(topics))
+    segments: list[Segment] = []
+    for topic in content.topics:
+        segments += topic.segments
+    return segments
 
 
 def select_topics(request: Request, names: Sequence[str], container: str) -> set[str]:
@@ -149,8 +171,8 @@ def select_topics(request: Request, names: Sequence[str], container: str) -> set
 
 
 Offset = dict[str, Any]
-"""`backup`: the number of the last restore point whose records have come; 0 for none. `manifest`: its checksum; ''
-where there is none of that number. `archive`: its id."""
+"""How far a stream has come. `backup` is the number of the last restore point whose records have come, 0 for none;
+`manifest` the checksum of that restore point, '' where none has the number; `archive` the id of the archive."""
 
 
 class StreamReader(DataSourceStreamReader):
@@ -164,7 +186,8 @@ class StreamReader(DataSourceStreamReader):
 
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's)
         starting, archive = self._request.starting.lower(), self._open()
-        if archive.restore_points:  # a topic that is asked for by its name must have been archived, where anything was
+        # A topic that is asked for by its name must be archived. In an archive without restore points nothing is yet.
+        if archive.restore_points:
             names = [topic.name for topic in archive.restore_point("latest").topics]
             asked, hint = self._request.selection.only_names, "topicPattern also takes topics that come later"
             check_selection(asked, "topic", names, f"in {self._store.url}", hint, internal=True)
@@ -178,14 +201,15 @@ class StreamReader(DataSourceStreamReader):
 
     @property
     def _first(self) -> int:
-        """The number before the first one that was asked for: it may not be there yet."""
+        """The number before the first restore point that was asked for. That restore point may not be there yet."""
         starting = self._request.starting
         return max(int(starting) - 1, 0) if starting.isascii() and starting.isdigit() else 0
 
     def latestOffset(self) -> Offset:  # noqa: N802 (Spark's)
         """Return the newest offset, never below an earlier answer: Spark would read its records twice."""
         archive = self._open()
-        return self._give(_offset(archive, max(_last(archive), self._first)))
+        number = max(_last(archive), self._first)
+        return self._give(_offset(archive, number))
 
     def _give(self, offset: Offset) -> Offset:
         if offset["archive"] != self._given["archive"] or offset["backup"] > self._given["backup"]:
@@ -212,8 +236,13 @@ class StreamReader(DataSourceStreamReader):
         after, last = int(start["backup"]), int(end["backup"])
         if self._request.fail_on_data_loss:
             require_whole(archive, after, last, self._wants)
-        added = (s for s in archive.added(after, last) if self._wants(TopicPartition(s.topic, s.partition)))
-        return tasks(added, self._request, [Pushed()], sources(archive.head, self._request, self._columns))
+
+        def is_wanted(segment: Segment) -> bool:
+            return self._wants(TopicPartition(segment.topic, segment.partition))
+
+        added = filter(is_wanted, archive.added(after, last))
+        schemas = sources(archive.head, self._request, self._columns)
+        return tasks(added, self._request, [Pushed()], schemas)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._store, partition, self._columns)
@@ -249,7 +278,7 @@ def require_whole(archive: Archive, after: int, last: int, wants: Callable[[Topi
 
 
 def _last(archive: Archive) -> int:
-    """Return the number of the newest restore point, also of an expired one."""
+    """Return the number of the newest restore point that there has been, expired ones included."""
     return archive.state.next_point - 1
 
 

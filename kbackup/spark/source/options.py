@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kbackup.archive import layout
@@ -31,16 +32,31 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 
-Ranges = tuple[tuple[int, int], ...]  # offsets, from and to (exclusive), disjoint and rising
+Ranges = tuple[tuple[int, int], ...]
+"""Ranges of offsets, each from and to (exclusive), disjoint and rising."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MOST = 2**63 - 1
-_OF_SEGMENT: dict[str, tuple[type, Callable[[Segment], object]]] = {
-    "topic": (str, lambda segment: segment.topic),
-    "partition": (int, lambda segment: segment.partition),
-    "segment": (str, lambda segment: segment.key),
+_END_OF_OFFSETS = 2**63 - 1
+
+
+class SegmentColumn(NamedTuple):
+    """A column with one value in a whole segment: the type of the value, and the segment's attribute."""
+
+    kind: type
+    attribute: str
+
+
+_OF_SEGMENT = {
+    "topic": SegmentColumn(str, "topic"),
+    "partition": SegmentColumn(int, "partition"),
+    "segment": SegmentColumn(str, "key"),
 }
-"""Columns with one value in a whole segment: the type of the value, and how it is read from the segment."""
+
+
+def _is_one_of(value: object, values: frozenset[object]) -> bool:
+    return value in values
+
+
 _TESTS: dict[str, Callable[[Any, Any], bool]] = {
     "EqualTo": operator.eq,
     "EqualNullSafe": operator.eq,
@@ -48,11 +64,12 @@ _TESTS: dict[str, Callable[[Any, Any], bool]] = {
     "GreaterThanOrEqual": operator.ge,
     "LessThan": operator.lt,
     "LessThanOrEqual": operator.le,
-    "In": lambda mine, values: mine in values,
+    "In": _is_one_of,
     "StringStartsWith": str.startswith,
     "StringEndsWith": str.endswith,
     "StringContains": operator.contains,
 }
+"""Spark's filters by the names of their classes: each compares the column's value with the filter's."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +81,10 @@ class Condition:
     value: object
     negated: bool
 
+    def holds_for(self, segment: Segment) -> bool:
+        value = getattr(segment, _OF_SEGMENT[self.column].attribute)
+        return _TESTS[self.test](value, self.value) != self.negated
+
 
 @dataclass(frozen=True)
 class Pushed:
@@ -73,7 +94,7 @@ class Pushed:
     window: Window = EVERYTHING
 
     def wants(self, segment: Segment) -> bool:
-        return all(_TESTS[c.test](_OF_SEGMENT[c.column][1](segment), c.value) != c.negated for c in self.conditions)
+        return all(condition.holds_for(segment) for condition in self.conditions)
 
 
 def push(filters: Sequence[Filter]) -> Pushed:
@@ -84,8 +105,9 @@ def push(filters: Sequence[Filter]) -> Pushed:
         negated = type(one).__name__ == "Not"
         plain: Any = one.child if negated else one  # type: ignore[attr-defined]
         test, value = type(plain).__name__, getattr(plain, "value", None)
+        # A filter on a field within a column has a path of names.
         column = plain.attribute[0] if len(plain.attribute) == 1 else ""
-        if column in _OF_SEGMENT and _fits(test, value, _OF_SEGMENT[column][0]):
+        if column in _OF_SEGMENT and _fits(test, value, _OF_SEGMENT[column].kind):
             values = frozenset(value) if isinstance(value, list | tuple) else value
             conditions.append(Condition(column, test, values, negated))
         elif column == "offset" and _fits(test, value, int):
@@ -96,32 +118,54 @@ def push(filters: Sequence[Filter]) -> Pushed:
 
 
 def window_of(asked: Sequence[Pushed], segment: Segment) -> Window | None:
-    """Return the window of a segment that contains the records of all queries; None if no query needs it."""
-    windows = [p.window for p in asked if p.wants(segment) and p.window.may_hold(segment)]
+    """Return the window of a segment that contains the records of all queries; None if no query needs the segment."""
+    windows = []
+    for pushed in asked:
+        if pushed.wants(segment) and pushed.window.may_hold(segment):
+            windows.append(pushed.window)
     return either(windows) if windows else None
 
 
 def either(windows: Sequence[Window]) -> Window:
     """Return a window that contains the records of each given window (at least one), and maybe more."""
-    low = [w.from_time for w in windows if w.from_time is not None]
-    high = [w.to_time for w in windows if w.to_time is not None]
-    ranges = [w.ranges for w in windows if w.ranges is not None]
-    count = len(windows)
+    starts = [window.from_time for window in windows]
+    ends = [window.to_time for window in windows]
+    known_starts = [start for start in starts if start is not None]
+    known_ends = [end for end in ends if end is not None]
+    ranges: list[tuple[int, int]] | None = []
+    for window in windows:
+        if window.ranges is None or ranges is None:
+            ranges = None
+        else:
+            ranges += window.ranges
+    # A window without a bound has records on and on: then all of them together have no bound there.
     return Window(
-        from_time=min(low) if len(low) == count else None,
-        to_time=max(high) if len(high) == count else None,
-        ranges=joined([pair for pairs in ranges for pair in pairs]) if len(ranges) == count else None,
+        from_time=None if None in starts else min(known_starts),
+        to_time=None if None in ends else max(known_ends),
+        ranges=None if ranges is None else joined(ranges),
     )
 
 
 def both(a: Window, b: Window) -> Window:
     """Return the window of the records that lie in both windows."""
-    low = max((t for t in (a.from_time, b.from_time) if t is not None), default=None)
-    high = min((t for t in (a.to_time, b.to_time) if t is not None), default=None)
-    ranges = b.ranges if a.ranges is None else a.ranges if b.ranges is None else common(a.ranges, b.ranges)
+    low = _known(max, a.from_time, b.from_time)
+    high = _known(min, a.to_time, b.to_time)
+    if a.ranges is None:
+        ranges = b.ranges
+    elif b.ranges is None:
+        ranges = a.ranges
+    else:
+        ranges = common(a.ranges, b.ranges)
     if low is not None and high is not None and low > high:
         ranges = ()
     return Window(from_time=low, to_time=high, ranges=ranges)
+
+
+def _known(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
+    """Return what `choose` makes of two bounds; the other one if one of them is None."""
+    if a is None or b is None:
+        return b if a is None else a
+    return choose(a, b)
 
 
 def common(a: Ranges, b: Ranges) -> Ranges:
@@ -147,26 +191,47 @@ def _fits(test: str, value: object, kind: type) -> bool:
 
 
 def _of_offsets(test: str, value: Any, negated: bool) -> Window:
-    ranges: dict[str, Callable[[], list[tuple[int, int]]]] = {
-        "EqualTo": lambda: [(value, value + 1)],
-        "EqualNullSafe": lambda: [(value, value + 1)],
-        "In": lambda: [(item, item + 1) for item in value],
-        "GreaterThan": lambda: [(value + 1, _MOST)],
-        "GreaterThanOrEqual": lambda: [(value, _MOST)],
-        "LessThan": lambda: [(0, value)],
-        "LessThanOrEqual": lambda: [(0, value + 1)],
-    }
-    if test not in ranges:
+    """Return the window of a condition on offsets; everything for a condition that is no range of them."""
+    found = _offset_ranges(test, value)
+    if found is None:
         return EVERYTHING
-    wanted = common(joined(ranges[test]()), ((0, _MOST),))
-    if not negated:
-        return Window(ranges=wanted)
-    edges = [0, *(edge for pair in wanted for edge in pair), _MOST]
-    return Window(ranges=joined(list(zip(edges[::2], edges[1::2], strict=True))))
+    ranges = common(joined(found), ((0, _END_OF_OFFSETS),))
+    if negated:
+        ranges = _gaps_between(ranges)
+    return Window(ranges=ranges)
+
+
+def _offset_ranges(test: str, value: Any) -> list[tuple[int, int]] | None:
+    match test:
+        case "EqualTo" | "EqualNullSafe":
+            return [(value, value + 1)]
+        case "In":
+            return [(item, item + 1) for item in value]
+        case "GreaterThan":
+            return [(value + 1, _END_OF_OFFSETS)]
+        case "GreaterThanOrEqual":
+            return [(value, _END_OF_OFFSETS)]
+        case "LessThan":
+            return [(0, value)]
+        case "LessThanOrEqual":
+            return [(0, value + 1)]
+    return None
+
+
+def _gaps_between(ranges: Ranges) -> Ranges:
+    """Return all offsets that are in none of `ranges`."""
+    gaps: list[tuple[int, int]] = []
+    at = 0
+    for start, end in ranges:
+        gaps.append((at, start))
+        at = end
+    gaps.append((at, _END_OF_OFFSETS))
+    return joined(gaps)
 
 
 def _of_time(test: str, micros: int) -> Window:
     """Return the window of a condition on a column of whole milliseconds."""
+    # Spark compares microseconds: a bound between two milliseconds counts for the next one above or below.
     down, up = micros // 1000, -(-micros // 1000)
     windows: dict[str, tuple[int | None, int | None]] = {
         "EqualTo": (up, down),
@@ -214,7 +279,7 @@ TYPES = {
 }
 """The columns of `rows.SCHEMA`, as Spark calls their types."""
 DECODED = {"key_json": "string", "value_json": "string", "decode_error": "string"}
-"""Those of keys and values by their schemas."""
+"""The columns of keys and values that are decoded by their schemas."""
 COLUMNS = TYPES | DECODED
 
 _RENAMED = {"backup": "restorePoint", "startingbackup": "startingRestorePoint"}
@@ -248,7 +313,8 @@ class Request:
         """The topics that are asked for, by `topics` or by `ranges`."""
         if self.ranges is None:
             return self.topics
-        return Selection(tuple(sorted({tp.topic for tp in self.ranges})))
+        topics = {partition.topic for partition in self.ranges}
+        return Selection(tuple(sorted(topics)))
 
     def registry(self) -> RegistryOptions:
         """Return the schema registry, of the same places as the store's settings."""
@@ -258,14 +324,15 @@ class Request:
         """Open the store with `encryption.key` and the settings of stores from the options, else from the driver's
         environment, else from its file."""
         config = load(self.settings, ConfigFiles(config=self.config)).config
-        url, key = self.archive or config.archive or "", config.encryption.key or ""
+        url = self.archive or config.archive or ""
+        key = config.encryption.key or ""
         store = open_store(url, config.stores, key, archive_id=config.archive_id, key_class=layout.key_class)
         check_archive_id(store, config.archive_id)
         return store
 
 
 class _Options(NamedTuple):
-    """Some by their name in `OPTIONS`, and `settings` by the path of their key."""
+    """The options of a query: those of `OPTIONS` by their names, and `settings` by the path of their key."""
 
     named: dict[str, str]
     settings: tuple[Setting, ...]
@@ -296,6 +363,8 @@ def request_of(options: Mapping[str, str]) -> Request:
     archive = given("archive", given("path"))
     if given("archive") and given("path", archive) != archive:
         raise UsageError("the archive is named twice", "give option archive, or the argument of load()")
+    size = given("partitionBytes", str(PART_BYTES))
+    partition_bytes = given.convert("partitionBytes", size, parse_size, "a size such as 64MiB")
     return Request(
         archive=archive,
         settings=given.settings,
@@ -306,9 +375,7 @@ def request_of(options: Mapping[str, str]) -> Request:
         ranges=_ranges(given),
         columns=_columns(given),
         push_filters=given.flag("pushFilters", "false"),
-        partition_bytes=given.convert(
-            "partitionBytes", given("partitionBytes", str(PART_BYTES)), parse_size, "a size such as 64MiB"
-        ),
+        partition_bytes=partition_bytes,
         starting=given("startingRestorePoint", "earliest"),
         fail_on_data_loss=given.flag("failOnDataLoss"),
     )
@@ -323,13 +390,19 @@ def _sorted_out(options: Mapping[str, str]) -> _Options:
         if name := _SPELLED.get(lower):
             named[name] = value
         elif lower == "encryption.key" or lower.partition(".")[0] in _SECTIONS:
-            settings.append(Setting(lower, value, SettingOrigin("option", key)))
+            origin = SettingOrigin("option", key)
+            settings.append(Setting(lower, value, origin))
         else:
-            near = difflib.get_close_matches(lower, [*_SPELLED, "encryption.key"], n=1)
-            hint = f"there are {', '.join(OPTIONS)}, encryption.key, {' and '.join(f'{name}.…' for name in _SECTIONS)}"
-            hint = f"did you mean {_SPELLED.get(near[0], near[0])}?" if near else hint
-            raise UsageError(f"there is no option {key}", hint)
+            raise UsageError(f"there is no option {key}", _hint_for_unknown(lower))
     return _Options(named, tuple(settings))
+
+
+def _hint_for_unknown(option: str) -> str:
+    near = difflib.get_close_matches(option, [*_SPELLED, "encryption.key"], n=1)
+    if near:
+        return f"did you mean {_SPELLED.get(near[0], near[0])}?"
+    sections = " and ".join(f"{name}.…" for name in _SECTIONS)
+    return f"there are {', '.join(OPTIONS)}, encryption.key, {sections}"
 
 
 def _check_allowed(key: str, value: str) -> None:
@@ -365,7 +438,9 @@ def _times(given: _Options) -> Window:
 
     def moment(name: str, *, up: bool) -> int | None:
         text = given(name)
-        return given.convert(name, text, lambda text: parse_time(text, now, up=up), TIMES) if text else None
+        if not text:
+            return None
+        return given.convert(name, text, partial(parse_time, now=now, up=up), TIMES)
 
     start, end = moment("fromTime", up=True), moment("toTime", up=False)
     if start is not None and end is not None and start > end:
@@ -377,19 +452,25 @@ def _times(given: _Options) -> Window:
 
 
 def _ranges(given: _Options) -> Mapping[TopicPartition, Ranges] | None:
+    if not given("ranges"):
+        return None
     ranges: dict[TopicPartition, list[tuple[int, int]]] = {}
     for text in given.items("ranges"):
-        wanted = given.convert("ranges", text, parse_range, RANGES)
-        bounds = (wanted.start or 0, _MOST if wanted.end is None else wanted.end)
-        ranges.setdefault(TopicPartition(wanted.topic, wanted.partition), []).append(bounds)
-    return {tp: joined(some) for tp, some in ranges.items()} if given("ranges") else None
+        parsed = given.convert("ranges", text, parse_range, RANGES)
+        end = _END_OF_OFFSETS if parsed.end is None else parsed.end
+        own = ranges.setdefault(TopicPartition(parsed.topic, parsed.partition), [])
+        own.append((parsed.start or 0, end))
+    return {partition: joined(own) for partition, own in ranges.items()}
 
 
 def _columns(given: _Options) -> tuple[str, ...]:
     headers = given.flag("includeHeaders")
     known = {name.lower(): name for name in COLUMNS}
+    asked = given.items("columns")
+    if not asked:
+        asked = tuple(COLUMNS if given.flag("decode", "false") else TYPES)
     names: dict[str, None] = {}
-    for name in given.items("columns") or (COLUMNS if given.flag("decode", "false") else TYPES):
+    for name in asked:
         if name.lower() not in known:
             raise UsageError(f"option columns: there is no column {name}", f"use {', '.join(COLUMNS)}")
         names[known[name.lower()]] = None
