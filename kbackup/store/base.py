@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Buffer: TypeAlias = "bytes | bytearray | memoryview | Bytes"
 
 MAX_KEY_BYTES = 1024
+"""The limit of S3, which holds for all stores: an archive can be copied from any to any."""
 _RACERS = 6
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 PORTS = {"http": 80, "https": 443}
@@ -53,15 +54,21 @@ def address_of_bucket(endpoint: str, bucket: str, prefix: str) -> Address:
     if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
         server = "aws"
     else:
+        if host in _THIS_MACHINE:
+            host = "localhost"
         port = url.port or PORTS.get(url.scheme, 0)
-        server = f"{'localhost' if host in _THIS_MACHINE else host}:{port}"
-    return Address(server, (bucket, *filter(None, prefix.split("/"))))
+        server = f"{host}:{port}"
+    names = [name for name in prefix.split("/") if name]
+    return Address(server, (bucket, *names))
 
 
 class KeyClass(NamedTuple):
-    """`replaced`: the object is replaced or removed soon, and takes no retention: locked versions would pile up.
-    `plain`: the object is not encrypted. `largest`: bytes of the largest such object that is read as a whole, several
-    times what an archive has; longer ones are streamed."""
+    """How a store treats an object.
+
+    A `replaced` object is replaced or removed soon, and gets no retention: locked versions would pile up. A `plain`
+    object is not encrypted. `largest` is the size in bytes of the largest such object that is read as a whole, several
+    times what an archive has; longer objects are streamed.
+    """
 
     replaced: bool = False
     plain: bool = False
@@ -80,6 +87,7 @@ def write_once(key: str) -> KeyClass:
 def view_of(data: Buffer) -> memoryview:
     """Return the bytes of `data` (contiguous) as a flat view."""
     view = memoryview(cast(bytes, data))
+    # A view with a zero in its shape can't be cast.
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
@@ -194,8 +202,8 @@ class Store(Protocol):
     wrote it, without secrets. Semantics, stated once; `tests/contract` runs them on every implementation:
 
     - Keys are non-empty relative paths without empty, '.' or '..' parts. Key bytes are UTF-8; S3's limit (1,024
-      bytes) holds. A key is never also the folder of another one ('a' beside 'a/b'): S3 can, a directory can't.
-      A key that a store can't keep as it is (Azure: with '\\', or a '.' at the end of a name) is refused.
+      bytes) holds. A key is never also the folder of another key ('a' beside 'a/b'): S3 could keep both, a directory
+      can't. A key that a store can't keep as it is (Azure: with '\\', or a '.' at the end of a name) is refused.
       What a store holds under other names (folder markers of web consoles, sockets) is no object: it is neither
       listed nor read.
     - Every write is atomic: a reader sees the old object, the new one or none, never a part.
@@ -252,8 +260,8 @@ class Store(Protocol):
         """Start a streamed create. That the key is taken shows at `commit`."""
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
-        """Objects whose key starts with `prefix` (a plain string, not a folder) and is greater than `start_after`, in
-        UTF-8 binary order of keys, lazily."""
+        """Yield the objects whose key starts with `prefix` (a plain string, not a folder) and is greater than
+        `start_after`, in UTF-8 binary order of keys, lazily."""
 
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
         """Yield the distinct next names after `prefix` ('' or ending in '/'), for keys with more names to come, in the
@@ -266,8 +274,8 @@ class Store(Protocol):
         none."""
 
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
-        """Delete; a key that is not there counts as deleted. Returns each failure; never raises for one key, but does
-        where the store can't be asked at all. It may be called again."""
+        """Delete the objects; a key that is not there counts as deleted. Returns each failure. Never raises for one
+        key, but raises where the store can't be asked at all. May be called again."""
 
     def for_writing(self) -> Store:
         """Return the store for tasks that read only objects of this run: pickled, an encrypted store then holds the
@@ -402,8 +410,10 @@ def check_conditional_writes(store: Store, folder: str, *, racing: bool = False)
             started.commit()
 
     key = f"{folder}/probe-{secrets.token_hex(8)}"
+    # Each write has bytes of its own: equal bytes would pass for a write of ours whose answer was lost.
     current = store.put_new(key, b"1")
     try:
+        # Each condition is tried again after a replace, when the object has another version.
         for data in (b"22", b"333"):
             must_refuse("a create", AlreadyExistsError, lambda: store.put_new(key, b"4444"))
             must_refuse("a create by an upload", AlreadyExistsError, lambda: upload(False))
@@ -426,8 +436,9 @@ def _race(store: Store, key: str) -> None:
         return False
 
     with ThreadPoolExecutor(_RACERS) as pool:
-        if sum(pool.map(create, range(_RACERS))) != 1:
-            raise _ignores(store, "creates at the same moment")
+        created = sum(pool.map(create, range(_RACERS)))
+    if created != 1:
+        raise _ignores(store, "creates at the same moment")
 
 
 def _ignores(store: Store, what: str) -> StoreError:
@@ -438,13 +449,12 @@ def _ignores(store: Store, what: str) -> StoreError:
 
 
 def store_time(store: Store, folder: str) -> float:
-    """Return the time of the store's clock, in seconds since the epoch: that of an object written now.
-
-    As a listing has it, like the times that it is compared with: S3's other answers leave fractions of seconds out.
-    """
+    """Return the time of the store's clock, in seconds since the epoch: the time of an object that is written now."""
     key = f"{folder}/clock-{secrets.token_hex(8)}"
     try:
         store.put_new(key, b"1")
+        # The time of a listing, like the times that it is compared with: S3's other answers leave fractions of seconds
+        # out.
         return next(entry.modified for entry in store.list(key) if entry.key == key)
     finally:
         store.delete([key])

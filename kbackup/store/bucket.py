@@ -81,9 +81,9 @@ class BucketStore(Store):
 
     @abstractmethod
     def _put(self, key: str, body: bytes | bytearray, crc: int, etag: str | None) -> str:
-        """Write the object by one request and return its etag. `etag` None: whatever is there; else
-        `PreconditionError` unless the object has this version, or is `ABSENT`. `OutcomeUnknownError` if an answer was
-        lost on the way."""
+        """Write the object by one request and return its etag. With `etag` None the object is written whatever is
+        there; else `PreconditionError` unless the object has this version, or is missing and `etag` is `ABSENT`.
+        `OutcomeUnknownError` if an answer was lost on the way."""
 
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         reading = self._reading(key)
@@ -123,26 +123,31 @@ class BucketStore(Store):
         try:
             return self._put(key, body, crc64nvme(body), etag)
         except PreconditionError:
-            self.stat(key)  # some services tell a missing object by the same answer
+            # Some services answer the same if the object is missing: then this raises `NotFoundError`.
+            self.stat(key)
             raise
         except OutcomeUnknownError as unknown:
             refusal = PreconditionError(f"{self.describe(key)} is another version by now")
             return read_back(self._reading(key), body, unknown, refusal, etag)
 
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
-        """Send a request for each key, some at a time: where it costs nothing, that is as good as batches."""
+        """Send a request for each key, some at a time: where deletes cost nothing, that is as good as batches."""
         failed: builtins.list[Failed] = []
         remaining = iter(keys)
         with ThreadPoolExecutor(_DELETES_AT_ONCE, "delete") as pool:
-            while batch := [*islice(remaining, 1000)]:
-                failed += filter(None, pool.map(self._delete, batch))
+            # By batches: a pool takes all of its input at once, and there may be millions of keys.
+            while batch := builtins.list(islice(remaining, 1000)):
+                failures = pool.map(self._delete, batch)
+                failed += [failure for failure in failures if failure is not None]
         return failed
 
     def _delete(self, key: str) -> Failed | None:
         try:
             self._remove(key)
+        except NotFoundError:
+            return None
         except StoreError as error:
-            return None if isinstance(error, NotFoundError) else Failed(key, error)
+            return Failed(key, error)
         return None
 
     def _remove(self, key: str) -> None:

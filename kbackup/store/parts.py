@@ -14,15 +14,18 @@ from kbackup.errors import AlreadyExistsError, OutcomeUnknownError, Precondition
 from kbackup.store.base import Buffer, Upload, view_of
 from kbackup.store.reading import reading_back
 
+# Smaller views are copied together: a copy costs less than a system call for each.
 SMALL = 1 << 16
-"""Smaller views are copied together: a copy costs less than a system call for each."""
-_SENT_AT_ONCE = 1 << 18
-"""The socket's timeout is for each of these. Larger ones took no less CPU; the 16 KiB that the SDK asks for took
-a lock and a system call each."""
+"""The least bytes of a view that is sent from the caller's own memory."""
 
+# The socket's timeout is for each of these. Larger ones took no less CPU; the 16 KiB that the SDK asks for took a lock
+# and a system call each.
+_SENT_AT_ONCE = 1 << 18
+"""Bytes that go to the socket at once."""
+
+# S3's 10,000 parts then hold its largest object (5 TiB) from 5 MiB parts, also where they are only half full.
 _PARTS_OF_ONE_SIZE = 900
-"""Part sizes double after this many: S3's 10,000 parts then hold its largest object (5 TiB) from 5 MiB parts, also
-where they are only half full."""
+"""Part sizes double after this many parts."""
 
 
 class PartBuffer:
@@ -36,7 +39,9 @@ class PartBuffer:
         self.size += len(view)
         if len(view) >= SMALL:
             self._buffers.append(view)
-        elif self._buffers and isinstance(last := self._buffers[-1], bytearray):
+            return
+        last = self._buffers[-1] if self._buffers else None
+        if isinstance(last, bytearray):
             last += view
         else:
             self._buffers.append(bytearray(view))
@@ -50,8 +55,7 @@ class Body:
     """Views of memory as a file for the SDK: `read` returns views.
 
     With `generous` a view may have more bytes than were asked for, as many as one send takes well. The SDK's sending
-    allows that, its signing of bodies does not. A closed body holds no views: the SDK's request objects live on in
-    reference cycles.
+    allows that, its signing of bodies does not.
     """
 
     def __init__(self, views: list[memoryview], *, generous: bool) -> None:
@@ -64,9 +68,12 @@ class Body:
         return self._starts[-1]
 
     def read(self, size: int | None = -1) -> memoryview | bytes:
-        if size is None or size < 0:
-            return b"".join(iter(lambda: self._next(_SENT_AT_ONCE), b""))
-        return self._next(max(size, self._least))
+        if size is not None and size >= 0:
+            return self._next(max(size, self._least))
+        chunks = []
+        while chunk := self._next(_SENT_AT_ONCE):
+            chunks.append(chunk)
+        return b"".join(chunks)
 
     def _next(self, size: int) -> memoryview | bytes:
         while self._index < len(self.views):
@@ -89,12 +96,15 @@ class Body:
         return self._at
 
     def close(self) -> None:
+        # The SDK's request objects live on in reference cycles: a closed body holds no memory of the caller.
         self.views, self._starts, self._at, self._index = [], [0], 0, 0
 
 
 def as_body(data: Buffer) -> bytes | bytearray:
     """Return `data` in a type that the SDK takes, copied only where it must be."""
-    return data if isinstance(data, (bytes, bytearray)) else bytes(view_of(data))
+    if isinstance(data, (bytes, bytearray)):
+        return data
+    return bytes(view_of(data))
 
 
 class UploadPart(NamedTuple):
@@ -107,12 +117,13 @@ class UploadPart(NamedTuple):
 
 
 class PartsUpload(Upload):
-    """`Upload` of one request while it fits a part, else of parts sent by a few threads while the caller goes on.
-    It holds at most `parts_in_flight` parts that are being sent and the one being filled. A subclass sends them.
+    """`Upload` by one request while the object fits a part, else by parts, which a few threads send while the caller
+    goes on. The upload holds at most `parts_in_flight` parts that are being sent and the part that is being filled. A
+    subclass makes the requests.
 
     A part ends at the end of a caller's buffer if it can. Then the buffer is in one part alone, and free when the store
-    has acknowledged that part. `least` is the least size of a part, but for the last one; with one part in flight, they
-    are sent in order.
+    has acknowledged that part. `least` is the least size of all parts but the last. With one part in flight, parts are
+    sent in order.
     """
 
     _generous = True
@@ -163,12 +174,14 @@ class PartsUpload(Upload):
             if len(view) > room and self._part.size >= self._least:
                 self._send_part()
                 continue
-            # below the store's least size a part grows past ours, but for data that must be cut anyway
+            # A part below the store's least size takes the whole buffer and grows past our size, unless the buffer is
+            # larger than a part and has to be cut anyway.
             count = len(view) if len(view) <= self._part_size else room
             self._part.add(view[:count])
             view = view[count:]
+        # No other buffer of that size has room. A part that is sent early is free early.
         if self._part.size >= max(self._least, self._part_size - size + 1):
-            self._send_part()  # no other buffer of that size has room: a part that is sent early is free early
+            self._send_part()
 
     def in_parts(self) -> None:
         self._whole = False
@@ -181,7 +194,8 @@ class PartsUpload(Upload):
                 self._collect(0)
                 size = crc = 0
                 for part in self._sent:
-                    size, crc = size + part.size, combine_crc64nvme(crc, part.crc, part.size)
+                    size += part.size
+                    crc = combine_crc64nvme(crc, part.crc, part.size)
                 try:
                     self._complete(size, crc)
                 except PreconditionError as taken:
@@ -228,7 +242,8 @@ class PartsUpload(Upload):
     def _send_body(self, number: int, body: Body) -> UploadPart:
         try:
             size, crc = len(body), crc_of(body.views)
-            return UploadPart(number, self._send(number, body, crc), size, crc)
+            tag = self._send(number, body, crc)
+            return UploadPart(number, tag, size, crc)
         finally:
             body.close()
 

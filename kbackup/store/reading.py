@@ -22,7 +22,7 @@ from kbackup.errors import (
 from kbackup.store.base import CHUNK, SHORTER, check_whole
 
 _RESUMES = 5
-_FIRST_WAIT = 0.1
+_FIRST_WAIT = 0.1  # s
 _RANGE = re.compile(r"bytes (?P<first>\d{1,19})-(?P<last>\d{1,19})/(?P<whole>\d{1,19}|\*)", re.ASCII)
 STRANGE_HINT = "check the endpoint and what is before it: this is no answer of such a store"
 
@@ -54,13 +54,13 @@ class ObjectReading(ABC):
     """A range of an object (the whole with `length` None) in chunks of at most `CHUNK` bytes; iterate once. `largest`
     is the size of the largest such object that is read as a whole. A subclass makes one request.
 
-    With `into`, the chunks are views of that memory, which is filled straight from the socket: an SDK's own reading
-    copies everything into bytes first, which took twice the CPU. So this reads from the response of Python's HTTP
-    client inside the SDK's, if that is there.
-
-    `etag` is known from the first chunk on. A connection that drops is followed by another request for the rest, at
-    most `_RESUMES` times with less than `CHUNK` bytes in between.
+    With `into`, the chunks are views of that memory, which is filled straight from the socket. `etag` is known from the
+    first chunk on. A connection that drops is followed by another request for the rest, at most `_RESUMES` times with
+    less than `CHUNK` bytes in between.
     """
+
+    # An SDK's own reading copies everything into bytes first, which took twice the CPU. So `into` is filled from the
+    # response of Python's HTTP client inside the SDK's, if that is there.
 
     dropped: tuple[type[Exception], ...] = (DroppedError,)
     """`DroppedError` and the SDK's errors of a connection that broke while a body was read."""
@@ -101,16 +101,22 @@ class ObjectReading(ABC):
         try:
             if answer.size < 0:
                 raise StoreError(f"{self._name}: the store tells a size of {answer.size} bytes", STRANGE_HINT)
-            # a cut connection may have taken digits of a length: the first bytes prove that the headers are whole
-            chunk = self._chunk(answer, min(CHUNK, answer.size)) if answer.size else None
+            # A cut connection may have taken digits of a length: the first bytes prove that the headers are whole. So
+            # they are read before the headers are believed.
+            chunk = None
+            if answer.size:
+                chunk = self._chunk(answer, min(CHUNK, answer.size))
             end = self._expect(answer)
             while chunk is not None:
                 self._at += len(chunk)
                 yield chunk
-                chunk = self._chunk(answer, min(CHUNK, end - self._at)) if self._at < end else None
+                chunk = None
+                if self._at < end:
+                    chunk = self._chunk(answer, min(CHUNK, end - self._at))
             if self._into is None:
                 self._finish(answer.body)
             elif plain_response(answer.stream) is not None:
+                # urllib3 did not see the end of the body that was read below it.
                 answer.stream.release_conn()
         finally:
             answer.body.close()
@@ -136,6 +142,7 @@ class ObjectReading(ABC):
 
     def _expect(self, answer: ReadAnswer) -> int:
         """Return the offset at which the body must end; check that the answer is for the requested range."""
+        # All bytes must be of one version: after a dropped connection the object may be another one.
         if self.etag not in {"", answer.etag}:
             raise PreconditionError(f"{self._name} was replaced while it was read")
         self.etag = answer.etag

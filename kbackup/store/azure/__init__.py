@@ -55,7 +55,9 @@ class AzureOptions:
 def _open(url: str, options: AzureOptions, key_class: KeyClasses) -> Store:
     account, _, rest = url.partition("://")[2].partition("/")
     container, _, prefix = rest.partition("/")
-    if not (account.isalnum() and account.isascii()) or not container or {*container} & {*":@?"}:
+    is_account = account.isalnum() and account.isascii()
+    is_container = container != "" and not any(sign in container for sign in ":@?")
+    if not is_account or not is_container:
         raise UsageError(
             "the address names no account and container of Azure, or holds more",
             f"write {FORM}, the account by its name alone; hosts and credentials are settings of [azure]",

@@ -57,9 +57,13 @@ class AzureStore(BucketStore):
         return AzureReading(self._container, key, start, length, into)
 
     def _put(self, key: str, body: bytes | bytearray, crc: int, etag: str | None) -> str:
-        views, headers = [memoryview(body)], {**self._container.creation(key, crc), "x-ms-blob-type": "BlockBlob"}
-        if etag is not None:
-            headers |= {"if-none-match": "*"} if etag == ABSENT else {"if-match": f'"{etag}"'}
+        views = [memoryview(body)]
+        headers = self._container.creation(key, crc)
+        headers["x-ms-blob-type"] = "BlockBlob"
+        if etag == ABSENT:
+            headers["if-none-match"] = "*"
+        elif etag is not None:
+            headers["if-match"] = f'"{etag}"'
         headers["content-md5"] = _md5_of(views)
         answer = self._container.send("PUT", key, headers, Body(views, generous=True), writing=True)
         with strange_answers(self.describe(key), writing=True):
@@ -69,11 +73,12 @@ class AzureStore(BucketStore):
         return AzureUpload(self, self._container, key)
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
-        # the service's own start is known to its newest interface alone: what lies before is asked for and left out
+        # Only the newest interface of the service can start a listing at a name: what lies before is left out here.
         after, last = start_after.encode(), b""
         for item in self._in_order(prefix, {}):
             with strange_answers(self.describe()):
                 info = self._listed(prefix, item)
+            # An account with a hierarchical namespace lists folder by folder.
             if info.key.encode() < last:
                 raise StoreError(
                     f"{self._container.describe()} lists {info.key!r} out of order",
@@ -86,8 +91,9 @@ class AzureStore(BucketStore):
     def _listed(self, prefix: str, item: ElementTree.Element) -> ObjectInfo:
         key = listed_key(self.describe(), self._container.prefix, prefix, _name_of(item))
         size = int(item.findtext("Properties/Content-Length", ""))
-        modified = parsedate_to_datetime(item.findtext("Properties/Last-Modified", "")).timestamp()
-        return listed_object(self.describe(), key, size, item.findtext("Properties/Etag", "").strip('"'), modified)
+        modified = parsedate_to_datetime(item.findtext("Properties/Last-Modified", ""))
+        etag = item.findtext("Properties/Etag", "").strip('"')
+        return listed_object(self.describe(), key, size, etag, modified.timestamp())
 
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
         for item in self._in_order(prefix, {"delimiter": "/"}):
@@ -98,18 +104,28 @@ class AzureStore(BucketStore):
                 yield name
 
     def _in_order(self, prefix: str, query: dict[str, str]) -> Iterator[ElementTree.Element]:
-        """Yield the items in UTF-8's order: Azurite has that of UTF-16, where the highest characters are not last."""
-        for _, group in groupby(self._items(prefix, query), lambda item: _before_high(_name_of(item))):
-            yield from sorted(group, key=lambda item: _name_of(item).encode())
+        """Yield the items in UTF-8's order."""
+
+        # Azurite lists in the order of UTF-16, where the highest characters are not last. Names that differ in nothing
+        # before their first high character follow one another in both orders, so only these few are sorted again.
+        def start_of(item: ElementTree.Element) -> tuple[str, bool]:
+            return _before_high(_name_of(item))
+
+        def encoded(item: ElementTree.Element) -> bytes:
+            return _name_of(item).encode()
+
+        for _, group in groupby(self._items(prefix, query), start_of):
+            yield from sorted(group, key=encoded)
 
     def _items(self, prefix: str, query: dict[str, str]) -> Iterator[ElementTree.Element]:
         """Yield the blobs, and with a delimiter the prefixes, whose names start with `prefix`, page by page."""
         if not may_hold_keys(prefix):
             return
         asked = {"restype": "container", "comp": "list", "maxresults": str(_PAGE), **query}
-        asked["prefix"] = self._container.prefix + prefix
+        if full_prefix := self._container.prefix + prefix:
+            asked["prefix"] = full_prefix
         while True:
-            answer = self._container.send("GET", None, query={k: v for k, v in asked.items() if v})
+            answer = self._container.send("GET", None, query=asked)
             with strange_answers(self.describe()):
                 page = ElementTree.fromstring(answer.content)  # noqa: S314 (the store is trusted as much as its data)
             if page.find("Blobs") is None:
@@ -123,10 +139,8 @@ class AzureStore(BucketStore):
     def stat(self, key: str) -> ObjectInfo:
         answer = self._container.send("HEAD", key)
         with strange_answers(self.describe(key)):
-            size, modified = (
-                int(answer.headers["content-length"]),
-                parsedate_to_datetime(answer.headers["last-modified"]),
-            )
+            size = int(answer.headers["content-length"])
+            modified = parsedate_to_datetime(answer.headers["last-modified"])
             return listed_object(self.describe(), key, size, _etag_in(answer), modified.timestamp())
 
     def checksum(self, key: str) -> int | None:
@@ -146,8 +160,11 @@ def _before_high(name: str) -> tuple[str, bool]:
 
 def _name_of(item: ElementTree.Element) -> str:
     name = item.find("Name")
-    text = (name.text or "") if name is not None else ""
-    return unquote(text) if name is not None and name.get("Encoded") == "true" else text
+    if name is None:
+        return ""
+    text = name.text or ""
+    # A name with characters that XML can't have comes percent-encoded.
+    return unquote(text) if name.get("Encoded") == "true" else text
 
 
 def _etag_in(answer: HttpResponse) -> str:
@@ -187,22 +204,22 @@ class AzureReading(ObjectReading):
         response: Any = answer
         raw = response.internal_response.raw
         with strange_answers(self._name):
-            size, found = int(answer.headers["content-length"]), answer.headers.get("content-range", "")
-            return ReadAnswer(_etag_in(answer), size, found, raw, raw)
+            etag, size = _etag_in(answer), int(answer.headers["content-length"])
+            return ReadAnswer(etag, size, answer.headers.get("content-range", ""), raw, raw)
 
 
 class AzureUpload(PartsUpload):
-    """`Upload` into Azure: one Put Blob while it fits a part, else blocks and their list.
+    """`Upload` into Azure: one Put Blob while the object fits a part, else blocks and their list."""
 
-    Blocks without a list are in no listing, and the service removes them after a week, or when the object is made:
-    there is nothing to abort. All writers of a key share its blocks, so their names begin with a random number.
-    """
+    # Blocks without a list are in no listing, and the service removes them after a week, or when the object is made:
+    # there is nothing to abort.
 
     def __init__(self, store: BucketStore, container: Container, key: str) -> None:
         container.full(key)
         options = container.options
         super().__init__(container.describe(key), options.part_size, options.parts_in_flight, MIN_PART)
         self._store, self._container, self._key = store, container, key
+        # All writers of a key share its blocks: the names of ours must not be those of another writer.
         self._random = secrets.token_hex(16)
 
     def _begin(self) -> None:

@@ -28,14 +28,15 @@ _FIELDS = "name,size,generation,timeCreated,crc32c"
 _CRC = re.compile(r"crc32c=([^,\s]+)")
 _KEPT = re.compile(r"bytes=0-(\d{1,19})", re.ASCII)
 """What a session answers of the bytes that it has kept; nothing where it has none."""
-_NONE = "0"
+_NO_GENERATION = "0"
 """The version of an object that is not there."""
 _MORE = 308
 """The status of a session that wants more bytes."""
 _ENDED = (404, 410, 499)
 """Statuses of a session that is there no more, the last one after its deletion."""
+# Servers send the length or the date after the generation: an answer that has all three has a whole generation.
 _READ = ("Content-Length", "Date", "X-Goog-Generation")
-"""Headers of a read. Servers send the length or the date after the generation, which is whole then."""
+"""Headers of a read."""
 
 
 class GcsStore(BucketStore):
@@ -64,16 +65,18 @@ class GcsStore(BucketStore):
         return data, reading.etag
 
     def _put(self, key: str, body: bytes | bytearray, crc: int, etag: str | None) -> str:
+        # The document goes along: an upload of the bytes alone has no checksum, no storage class and no retention.
         bucket, boundary = self._bucket, secrets.token_hex(16)
         document = json.dumps({**bucket.document(key), "crc32c": _text_of(crc32c(body))})
         head = (
             f"--{boundary}\r\nContent-Type: application/json\r\n\r\n{document}\r\n"
             f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"
         )
-        around = memoryview(head.encode()), memoryview(f"\r\n--{boundary}--\r\n".encode())
-        data = Body([around[0], memoryview(body), around[1]], generous=True)
+        tail = f"\r\n--{boundary}--\r\n"
+        data = Body([memoryview(head.encode()), memoryview(body), memoryview(tail.encode())], generous=True)
         kind = {"Content-Type": f"multipart/related; boundary={boundary}"}
-        params = {"uploadType": "multipart", "ifGenerationMatch": _NONE if etag == ABSENT else etag or ""}
+        generation = _NO_GENERATION if etag == ABSENT else etag or ""
+        params = {"uploadType": "multipart", "ifGenerationMatch": generation}
         answer = bucket.ask(key, "POST", bucket.uploads, params, data=data, headers=kind, writing=True)
         with strange_answers(self.describe(key), writing=True):
             return str(answer.json()["generation"])
@@ -91,13 +94,15 @@ class GcsStore(BucketStore):
                     yield info
 
     def _listed(self, prefix: str, item: dict[str, Any]) -> ObjectInfo:
-        return _info(self.describe(), listed_key(self.describe(), self._bucket.prefix, prefix, item["name"]), item)
+        key = listed_key(self.describe(), self._bucket.prefix, prefix, item["name"])
+        return _info(self.describe(), key, item)
 
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
         own = self._bucket.prefix
         for page in self._pages(prefix, {"fields": "nextPageToken,prefixes", "delimiter": "/"}):
             with strange_answers(self.describe()):
-                found = [listed_key(self.describe(), own, prefix, item) for item in page.get("prefixes", ())]
+                prefixes = page.get("prefixes", ())
+                found = [listed_key(self.describe(), own, prefix, item) for item in prefixes]
             for key in found:
                 name = key[len(prefix) : -1]
                 if is_key(name):
@@ -118,8 +123,8 @@ class GcsStore(BucketStore):
             return _info(self.describe(), key, _stat(self._bucket, key))
 
     def checksum(self, key: str) -> int | None:
-        """Return None: Google keeps a CRC-32C, and a number of ours beside the object would tell nothing of its
-        bytes."""
+        """Return None: Google keeps a CRC-32C."""
+        # A number of ours as metadata would say nothing of the bytes that the store has.
         _stat(self._bucket, key)
         return None
 
@@ -142,7 +147,7 @@ def _text_of(crc: int) -> str:
 
 
 class _Reading(ObjectReading):
-    """`crc32c` is the checksum that the store keeps of the whole object, '' if it tells none."""
+    """`crc32c` is the checksum that the store keeps of the whole object, '' if the answer has none."""
 
     dropped = (DroppedError, HTTPError)
     crc32c = ""
@@ -171,7 +176,7 @@ class _Reading(ObjectReading):
 
 
 class _Upload(PartsUpload):
-    """`Upload` by one request while it fits a part, else by a session, which takes parts one after another."""
+    """`Upload` by one request while the object fits a part, else by a session, which takes parts one after another."""
 
     def __init__(self, store: BucketStore, bucket: GcsBucket, key: str) -> None:
         self._store, self._bucket, self._key = store, bucket, key
@@ -180,9 +185,11 @@ class _Upload(PartsUpload):
         self._session = ""
         self._kept = self._crc32c = self._last = 0
         self._failed: errors.StoreError | None = None
-        """What `commit` is to find."""
+        """The error that `commit` is to raise: that the key is taken shows at `commit`, whenever the store said so."""
 
     def write(self, data: Buffer) -> None:
+        # All parts have full size: the store keeps an unfinished upload in multiples of `PART_UNIT`, and what is left
+        # of another part would have to be sent again.
         self._check_open()
         view = view_of(data)
         while view:
@@ -200,7 +207,7 @@ class _Upload(PartsUpload):
         self._store.create(self._key, body, crc)
 
     def _begin(self) -> None:
-        params = {"uploadType": "resumable", "ifGenerationMatch": _NONE}
+        params = {"uploadType": "resumable", "ifGenerationMatch": _NO_GENERATION}
         ask = partial(self._bucket.ask, self._key, "POST", self._bucket.uploads, params)
         try:
             answer = ask(json=self._document, needs=("Location", "Date"))
@@ -230,7 +237,8 @@ class _Upload(PartsUpload):
 
         def send() -> requests.Response:
             nonlocal unsure
-            if unsure:  # how much the last attempt left there is not known
+            # After an attempt without an answer only the store knows how much of it has arrived.
+            if unsure:
                 answer = self._ask_session(f"*/{total}", end)
                 if answer.status_code != _MORE or self._kept >= end:
                     return answer
@@ -261,7 +269,8 @@ class _Upload(PartsUpload):
         headers = {"Content-Range": f"bytes {part}", **(headers or {})}
         answer = self._bucket.once("PUT", self._session, headers=headers, **more)
         if answer.status_code == _MORE:
-            if "Date" not in answer.headers:  # it comes after the range
+            # The date comes after the range.
+            if "Date" not in answer.headers:
                 raise CutError("the answer was cut")
             kept = _KEPT.fullmatch(answer.headers.get("Range", ""))
             if kept is None and "Range" in answer.headers:
