@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from awscrt.checksums import crc64nvme
 
@@ -55,30 +55,38 @@ _NO_MODES = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 _NO_LINKS = {*_NO_MODES, errno.EMLINK}
 _MISSING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 _AWAY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENODEV, errno.ENXIO, errno.EHOSTDOWN}
-_MEANINGS: tuple[tuple[set[int], type[KbackupError], str, str], ...] = (
-    (
-        {errno.EACCES, errno.EPERM, errno.EROFS},
-        DeniedError,
-        "",
-        "check the owner and the mode of the directory, and how it is mounted",
-    ),
-    ({errno.ENOSPC, errno.EDQUOT}, StoreError, "the store is full", "make room or raise the quota, then run again"),
-    (_AWAY, UnreachableError, "", "check the disk or the file server"),
-    ({errno.ENOTDIR}, StoreError, "not a directory", "name a directory: the path leads through a file"),
-    (
+
+
+class SystemMeaning(NamedTuple):
+    """What errors of the file system with one of `numbers` mean: kbackup's error, its text ('': the system's own), and
+    a hint."""
+
+    numbers: set[int]
+    error: type[KbackupError]
+    text: str
+    hint: str
+
+
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_MEANINGS = (
+    SystemMeaning(_REFUSED, DeniedError, "", "check the owner and the mode of the directory, and how it is mounted"),
+    SystemMeaning(_FULL, StoreError, "the store is full", "make room or raise the quota, then run again"),
+    SystemMeaning(_AWAY, UnreachableError, "", "check the disk or the file server"),
+    SystemMeaning({errno.ENOTDIR}, StoreError, "not a directory", "name a directory: the path leads through a file"),
+    SystemMeaning(
         {errno.ENAMETOOLONG},
         StoreError,
         "the name is too long for this file system",
         "use a file system that takes longer names",
     ),
-    (
+    SystemMeaning(
         {errno.EXDEV},
         StoreError,
         "a folder of the store is on another file system",
         "mount the whole directory from one file system",
     ),
 )
-"""What errors of the file system mean: kbackup's error, its text ('': the system's own), and a hint."""
 
 
 @contextmanager
@@ -101,9 +109,9 @@ def mapped(name: str, *, writing: bool = False) -> Iterator[None]:
         if not writing and error.errno in _MISSING:
             raise NotFoundError(f"{name} does not exist") from error
         reason = os.strerror(error.errno).lower() if error.errno else str(error).lower()
-        for numbers, kind, text, hint in _MEANINGS:
-            if error.errno in numbers:
-                raise kind(f"{name}: {text or reason}", hint) from error
+        for meaning in _MEANINGS:
+            if error.errno in meaning.numbers:
+                raise meaning.error(f"{name}: {meaning.text or reason}", meaning.hint) from error
         raise StoreError(f"{name}: {reason}", "check the file system of the store") from error
 
 
@@ -121,7 +129,8 @@ def make_dirs(path: Path, mode: int) -> None:
             folder.mkdir(mode)
             set_mode(folder, mode)
         except FileExistsError:
-            if not stat.S_ISDIR(folder.stat().st_mode):  # or it was deleted meanwhile
+            # Another process may have made the folder; `stat` raises `FileNotFoundError` if it was deleted since.
+            if not stat.S_ISDIR(folder.stat().st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
         with Folder.at(folder.parent) as parent:
             parent.sync()
@@ -136,9 +145,11 @@ def make_folder(parent: Folder, name: str, mode: int) -> Folder:
         return parent.folder(name)
     try:
         parent.mkdir(name, mode)
-    except FileExistsError:  # another process was faster
+    except FileExistsError:
+        # Another process was faster.
         return parent.folder(name)
-    with parent.folder(name, reading=True) as made:  # a mode can't be set by a descriptor that only searches
+    # A mode can't be set by a descriptor that only searches.
+    with parent.folder(name, reading=True) as made:
         set_mode(made.descriptor, mode)
     parent.sync()
     return parent.folder(name)
@@ -171,7 +182,8 @@ def prune(root: Path, names: Sequence[str]) -> None:
             with Folder.at(root, names[: depth - 1]) as parent:
                 parent.rmdir(names[depth - 1])
         except FileNotFoundError:
-            pass  # another process pruned it
+            # Another process pruned the folder. Its parent may still be there, and empty.
+            pass
         except OSError as error:
             if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
                 return
@@ -275,7 +287,8 @@ class Publisher:
             for name in hidden.names():
                 if not name.endswith(".part"):
                     continue
-                with suppress(FileNotFoundError):  # its owner finished, or another process swept it
+                # The owner of the file may finish it meanwhile, or another process may sweep it.
+                with suppress(FileNotFoundError):
                     if hidden.status(name).st_mtime < oldest:
                         hidden.unlink(name)
 
@@ -307,6 +320,7 @@ class Publisher:
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
+                # A rename replaces what is there, so the name is looked at first, under a lock that all take.
                 with self._lock():
                     if folder.mode(name):
                         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from None
@@ -322,6 +336,7 @@ class Publisher:
 
         def move(folder: Folder, name: str) -> None:
             nonlocal status
+            # A version is (size, time, inode): the new time is later than the old one's, whatever the clock says.
             with suppress(FileNotFoundError):
                 before = folder.status(name)
                 if stat.S_ISLNK(before.st_mode):
@@ -345,6 +360,7 @@ class Publisher:
             except FileExistsError:
                 descriptor = hidden.open_to_write("lock")
         try:
+            # A process may be stopped while it holds the lock: nobody waits for it without end.
             for _ in attempts(_LOCK_SECONDS, 0.005):
                 with suppress(BlockingIOError):
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -395,6 +411,7 @@ class FileUpload(base.Upload):
         self._publisher = publisher
         self._key = key
         self._name = name
+        # Beside the archive, on the same file system: the file is named by a link.
         self._temp = publisher.open_temp()
         self._size = 0
         self._crc = 0
@@ -437,13 +454,17 @@ class FileStore(base.Store):
 
     @property
     def address(self) -> base.Address:
-        """Symbolic links and '..' are followed as far as the path exists."""
+        """Return the address, with symbolic links and '..' followed as far as the path exists."""
         return base.Address("", self._root.resolve().parts)
 
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         with self._open(key) as file:
-            base.check_whole(self._name(key), os.fstat(file.fileno()).st_size, self._key_class(key).largest)
-            return file.read(), etag_of(os.fstat(file.fileno()))
+            size = os.fstat(file.fileno()).st_size
+            base.check_whole(self._name(key), size, self._key_class(key).largest)
+            data = file.read()
+            # The version of the open file: the name may be another version's by now.
+            status = os.fstat(file.fileno())
+            return data, etag_of(status)
 
     def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
         if length == 0:
@@ -463,15 +484,15 @@ class FileStore(base.Store):
         with self._open(key) as file:
             file.seek(start)
             while at < len(into):
-                count = file.readinto(into[at : at + base.CHUNK])  # type: ignore[attr-defined] # unbuffered files have it
+                # Unbuffered files have this method.
+                count = file.readinto(into[at : at + base.CHUNK])  # type: ignore[attr-defined]
                 at += self._check_read(key, count, end, file)
                 yield into[at - count : at]
 
     def _check_read(self, key: str, count: int, end: int, file: BinaryIO) -> int:
         if not count:
-            raise CorruptError(
-                f"{self._name(key)} has {os.fstat(file.fileno()).st_size} bytes, wanted up to byte {end}", base.SHORTER
-            )
+            size = os.fstat(file.fileno()).st_size
+            raise CorruptError(f"{self._name(key)} has {size} bytes, wanted up to byte {end}", base.SHORTER)
         return count
 
     def put(self, key: str, data: base.Buffer) -> str:
@@ -520,8 +541,9 @@ class FileStore(base.Store):
                         levels.pop()
                         folder.close()
                     elif key.endswith("/"):
-                        behind = key < start_after and not start_after.startswith(key)
-                        if not behind and (key.startswith(prefix) or prefix.startswith(key)):
+                        is_before = key < start_after and not start_after.startswith(key)
+                        is_asked = key.startswith(prefix) or prefix.startswith(key)
+                        if is_asked and not is_before:
                             below = self._entered(folder, entry.name)
                             if below is not None:
                                 levels.append((below, iter(entries_of(below, key))))
@@ -564,7 +586,8 @@ class FileStore(base.Store):
 
     def stat(self, key: str) -> base.ObjectInfo:
         with self._open(key) as file:
-            return _info(key, os.fstat(file.fileno()))
+            status = os.fstat(file.fileno())
+            return _info(key, status)
 
     def checksum(self, key: str) -> int | None:
         """Return None: directories keep no checksums."""
@@ -579,7 +602,8 @@ class FileStore(base.Store):
                 self._check_key(key)
                 *names, name = key.split("/")
                 with mapped(self._name(key)), Folder.at(self._root, names) as folder:
-                    # asked first: a file system that is mounted for reading refuses to delete what is not there
+                    # Its status first: a file system that is mounted for reading refuses to delete even what is not
+                    # there, and that counts as deleted.
                     if stat.S_ISLNK(folder.status(name).st_mode):
                         raise LinkError(folder.path_of(name))
                     folder.unlink(name)
@@ -594,7 +618,8 @@ class FileStore(base.Store):
         return failed
 
     def _sync_and_prune(self, names: Sequence[str]) -> None:
-        with suppress(FileNotFoundError):  # pruned by another process
+        # Another process may prune the folder.
+        with suppress(FileNotFoundError):
             with Folder.at(self._root, names) as folder:
                 folder.sync()
             prune(self._root, names)

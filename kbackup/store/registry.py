@@ -41,11 +41,17 @@ def _open_directory(url: str, options: None, key_class: KeyClasses) -> Store:
     return FileStore(directory_of(url), url, key_class)
 
 
+def _table_path(url: str) -> str:
+    return f"file:{directory_of(url).absolute()}"
+
+
+def _no_hadoop_options(options: None, url: str) -> dict[str, str]:
+    """Return none: Hadoop knows directories by itself."""
+    return {}
+
+
 DIRECTORY = StoreKind(
-    "file",
-    "file:///path",
-    _open_directory,
-    tables=HadoopTables("file", lambda url: f"file:{directory_of(url).absolute()}", (), lambda options, url: {}),
+    "file", "file:///path", _open_directory, tables=HadoopTables("file", _table_path, (), _no_hadoop_options)
 )
 
 KINDS: dict[str, StoreKind] = {kind.scheme: kind for kind in (s3.KIND, azure.KIND, gcs.KIND, DIRECTORY)}
@@ -60,9 +66,11 @@ def register(kind: StoreKind) -> None:
 
 
 def forms(quote: str = "") -> str:
-    """Return how addresses are written, each in `quote`."""
-    kinds = sorted(KINDS.values(), key=lambda kind: kind is DIRECTORY)
-    return ", ".join(f"{quote}{kind.form}{quote}" for kind in kinds) + " or a path"
+    """Return how addresses are written, each in `quote`. Directories come last, before 'a path'."""
+    kinds = [kind for kind in KINDS.values() if kind is not DIRECTORY]
+    kinds.append(DIRECTORY)
+    written = [f"{quote}{kind.form}{quote}" for kind in kinds]
+    return ", ".join(written) + " or a path"
 
 
 def kind_of(url: str) -> StoreKind:
@@ -78,8 +86,11 @@ def kind_of(url: str) -> StoreKind:
 
 
 def options_for(kind: StoreKind, options: StoreOptions) -> Any:
-    """Return the options of `kind`: those given, else its defaults."""
-    return options.get(kind.section) or (kind.options() if kind.options is not None else None)
+    """Return the options of `kind`: those given, else its defaults; None if the kind has no options."""
+    given = options.get(kind.section)
+    if given or kind.options is None:
+        return given
+    return kind.options()
 
 
 def open_store(
@@ -99,6 +110,7 @@ def open_store(
     encrypts its objects. With `archive_id`, data keys of other archives are refused. `cache` is the folder for objects
     that were listed, unless the store is a directory. `rate` limits the bytes per second.
     """
+    # From the inside out: what is cached is encrypted, and what comes from the cache does not count for the rate.
     kind = kind_of(url)
     own = options_for(kind, options or {})
     plain = kind.open(url, own, key_class or write_once)
@@ -118,5 +130,6 @@ def open_store(
     from kbackup.store.crypt import CryptStore
     from kbackup.store.crypt.keyring import Keyring
 
-    # the keyring reads from the store, not from the cache: a deleted key must not come back
-    return CryptStore(store, Keyring(plain, key, archive_id=archive_id), key_class)
+    # The keyring reads from the store, not from the cache: a deleted key must not come back.
+    keyring = Keyring(plain, key, archive_id=archive_id)
+    return CryptStore(store, keyring, key_class)

@@ -75,7 +75,7 @@ class DelegatingStore(Store):
         return self.inner.upload(key)
 
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
-        deleted = [*keys]
+        deleted = builtins.list(keys)
         self.before_write(deleted)
         return self.inner.delete(deleted)
 
@@ -89,7 +89,9 @@ class DryStore(DelegatingStore):
         self._written: dict[str, bytes] = {}
 
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
-        return (self._written[key], "dry") if key in self._written else self.inner.get_with_etag(key)
+        if key in self._written:
+            return self._written[key], "dry"
+        return self.inner.get_with_etag(key)
 
     def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
         if key in self._written:
@@ -98,7 +100,11 @@ class DryStore(DelegatingStore):
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
         others = (info for info in self.inner.list(prefix, start_after) if info.key not in self._written)
-        return merge(others, [self.stat(k) for k in sorted(self._written) if k.startswith(prefix) and k > start_after])
+        written = []
+        for key in sorted(self._written):
+            if key.startswith(prefix) and key > start_after:
+                written.append(self.stat(key))
+        return merge(others, written)
 
     def stat(self, key: str) -> ObjectInfo:
         if key in self._written:
@@ -128,8 +134,8 @@ class DryStore(DelegatingStore):
 
 
 class GuardedStore(DelegatingStore):
-    """`Store` over `inner`. `check` is called before each write and raises what ends the writer: one whose lease is
-    lost stops at its next write."""
+    """`Store` over `inner`. `check` is called before each write and raises an error that ends the writer: a writer that
+    has lost its lease stops at its next write."""
 
     def __init__(self, inner: Store, check: Callable[[], None]) -> None:
         super().__init__(inner)
@@ -149,7 +155,8 @@ def _rates_folder() -> Path:
         if _rates:
             check_own(_rates[0])
             return _rates[0]
-    except OSError:  # it was cleaned up, or is no longer ours alone
+    except OSError:
+        # The folder was cleaned up, or is no longer ours alone.
         _rates.clear()
     try:
         _rates.append(folder_of_all_processes("rates"))
@@ -171,14 +178,18 @@ class RateLimit:
     def take(self, size: int) -> None:
         """Wait for the turn of `size` bytes: those taken before go first, at `rate`."""
         path = _rates_folder() / hashlib.sha256(self.name.encode()).hexdigest()
+        # Another user can't lead us to a file of ours by a link of that name.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(path, flags, 0o600), "r+b") as file:
+        descriptor = os.open(path, flags, 0o600)
+        with os.fdopen(descriptor, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             now, written = time.monotonic(), file.read(8)
             free = struct.unpack("d", written)[0] if len(written) == 8 else now
-            turn = free if now < free < now + _LONGEST_WAIT else now  # later is of a clock before this machine started
+            # A much later time is of the clock before this machine started again: the clock begins anew then.
+            turn = free if now < free < now + _LONGEST_WAIT else now
             file.seek(0)
             file.write(struct.pack("d", turn + size / self.rate))
+        # The wait begins when the lock is free again: others take the turns behind this one meanwhile.
         time.sleep(turn - now)
 
 
@@ -211,7 +222,8 @@ class LimitedStore(DelegatingStore):
         self.limit = RateLimit(rate, inner.url)
 
     def _taken(self, data: Buffer) -> Buffer:
-        if (size := view_of(data).nbytes) >= _SMALL:
+        size = view_of(data).nbytes
+        if size >= _SMALL:
             self.limit.take(size)
         return data
 
@@ -247,7 +259,9 @@ def limit_beside(store: Store) -> RateLimit | None:
     """Return the limit for what goes from `store` to a cluster, as much as that of the store; None if it has none."""
     while isinstance(store, DelegatingStore) and not isinstance(store, LimitedStore):
         store = store.inner
-    return RateLimit(store.limit.rate, f"from {store.url}") if isinstance(store, LimitedStore) else None
+    if not isinstance(store, LimitedStore):
+        return None
+    return RateLimit(store.limit.rate, f"from {store.url}")
 
 
 LIMIT_BYTES = 256 << 20
@@ -259,7 +273,8 @@ ASK_BYTES = 64 << 10
 """Objects that were not listed are cached from this size on: asking for the version is cheaper than reading them."""
 
 _MAGIC = b"kbackup cache 1\n"
-_HASH = 32
+_HEAD = len(_MAGIC) + hashlib.sha256().digest_size
+"""Bytes before the object's: the magic, and a checksum of name and object."""
 
 
 class CachedStore(DelegatingStore):
@@ -280,20 +295,27 @@ class CachedStore(DelegatingStore):
 
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         etag = self._listed.get(key, "")
+        # An entry without an etag says that the object was large when it was read last. Asking for its etag costs a
+        # request, which a small object isn't worth.
         if not etag and is_key(key) and self._cache.get(self._name(key, "")) is not None:
             etag = self.inner.stat(key).etag
             self._cache.put(self._name(key, ""), etag.encode())
-        if etag and (cached := self._cache.get(self._name(key, etag))) is not None:
-            return cached, etag
+        if etag:
+            cached = self._cache.get(self._name(key, etag))
+            if cached is not None:
+                return cached, etag
         data, current = self.inner.get_with_etag(key)
-        if large := not etag and len(data) >= ASK_BYTES:
+        is_large = not etag and len(data) >= ASK_BYTES
+        if is_large:
             self._cache.put(self._name(key, ""), current.encode())
-        if large or current == etag != "":
+        # Listed objects of any size are cached, unless they were replaced after the listing.
+        if is_large or current == etag != "":
             self._cache.put(self._name(key, current), data)
         return data, current
 
     def _name(self, key: str, etag: str) -> str:
-        return hashlib.sha256("\n".join((self._identity, key, etag)).encode()).hexdigest()
+        text = "\n".join((self._identity, key, etag))
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
         for entry in self.inner.list(prefix, start_after):
@@ -321,14 +343,16 @@ class DiskCache:
         path = self._path(name)
         try:
             check_own(self._folder)
-            data = read_own(path)
-            if data[: len(_MAGIC) + _HASH] != _head(name, data[len(_MAGIC) + _HASH :]):
+            stored = read_own(path)
+            head, data = stored[:_HEAD], stored[_HEAD:]
+            if head != _head(name, data):
                 path.unlink()
                 return None
+            # The time of its last use, by which the least recently used entries are found.
             os.utime(path, follow_symlinks=False)
         except OSError:
             return None
-        return data[len(_MAGIC) + _HASH :]
+        return data
 
     def put(self, name: str, data: bytes) -> None:
         if len(data) > min(LARGEST_BYTES, self._limit):
@@ -336,20 +360,26 @@ class DiskCache:
         with suppress(OSError):
             make_own(self._folder)
             write_own(self._path(name), _head(name, data) + data)
-            self._size = None if self._size is None else self._size + len(data)
-            if self._size is not None and self._size <= self._limit:
+            if self._size is not None:
+                self._size += len(data)
+            # The first write counts all files: other processes may have filled the cache.
+            if self._size is None or self._size > self._limit:
+                self._shrink()
+
+    def _shrink(self) -> None:
+        """Count all entries, and delete the least recently used ones above the limit."""
+        files = []
+        for path in self._folder.glob("??/*"):
+            # Another process may be faster.
+            with suppress(FileNotFoundError):
+                status = path.lstat()
+                files.append((status.st_mtime, status.st_size, path))
+        self._size = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
+            if self._size <= self._limit:
                 return
-            files = []
-            for path in self._folder.glob("??/*"):
-                with suppress(FileNotFoundError):  # another process was faster
-                    status = path.lstat()
-                    files.append((status.st_mtime, status.st_size, path))
-            self._size = sum(size for _, size, _ in files)
-            for _, size, path in sorted(files):
-                if self._size <= self._limit:
-                    return
-                path.unlink(missing_ok=True)
-                self._size -= size
+            path.unlink(missing_ok=True)
+            self._size -= size
 
     def _path(self, name: str) -> Path:
         return self._folder / name[:2] / name

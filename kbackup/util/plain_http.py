@@ -11,18 +11,18 @@ log = logging.getLogger(__name__)
 
 _lock = threading.Lock()
 _warned: set[tuple[str, str]] = set()
-"""What was warned of, and its host: once for each in a process."""
+"""The secrets that were warned of, each with its host: a process warns once of each."""
 
 
 def warn_of_plain_http(secret: str, url: str) -> None:
-    """Log a warning if `secret` (a noun in messages, not its value) goes to `url` without TLS.
-
-    Nobody else listens on the loopback of this machine. Processes without logging of their own, such as Spark's
-    workers, log nothing: their driver has warned.
-    """
+    """Log a warning if `secret` (a noun in messages, not its value) goes to `url` without TLS."""
     parts = urlsplit(url.strip())
     host = parts.hostname or ""
-    if parts.scheme != "http" or is_loopback(host) or not log.hasHandlers():
+    # Nobody else listens on the loopback of this machine.
+    if parts.scheme != "http" or is_loopback(host):
+        return
+    # Processes without logging of their own, such as Spark's workers, log nothing: their driver has warned.
+    if not log.hasHandlers():
         return
     with _lock:
         if (secret, host) in _warned:

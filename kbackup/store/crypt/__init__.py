@@ -61,6 +61,7 @@ class DecryptingReader:
         """Yield the bytes from `start` to `end`, a frame at a time, all from one version of the object. Frames that lie
         within them are decrypted straight into `into`."""
         version = self._objects.get(key) or self._read_header(key)
+        # A remembered version may be replaced by now, and the next one while it is read.
         for _ in range(_VERSIONS):
             begun = False
             try:
@@ -100,29 +101,33 @@ class DecryptingReader:
     def _read_header(self, key: str) -> _Object:
         info = self._store.stat(key)
         if info.size < HEADER + TAG:
+            # A header that is none is the better error: such an object was never encrypted.
             frames.decode_header(self._store.get(key), key)
             raise CorruptError(
                 f"file {key} at byte {info.size}: ends within a frame",
                 "restore it from a bucket version or a copy: it was cut or replaced",
             )
         header = frames.decode_header(self._store.get_range(key, 0, HEADER), key)
-        version = _Object(info.etag, info.size, frames.plain_size(info.size), self._keyring.cipher(header, key))
+        plain_size = frames.plain_size(info.size)
+        version = _Object(info.etag, info.size, plain_size, self._keyring.cipher(header, key))
         with self._lock:
             self._objects.pop(key, None)
             while len(self._objects) >= _REMEMBERED:
-                self._objects.pop(next(iter(self._objects)))
+                oldest = next(iter(self._objects))
+                del self._objects[oldest]
             self._objects[key] = version
         return version
 
 
+# Four buffers nearly make an upload part of 16 MiB, and at most three such parts are in flight. New memory for each
+# frame, or for sixteen, took as much CPU as encrypting them.
 _POOL = BufferPool(63 * ENCRYPTED_FRAME, keep=12)
-"""Four buffers nearly make an upload part of 16 MiB, and at most three such parts are in flight. New memory for each
-frame, or for sixteen, took as much CPU as encrypting them."""
 
 
 class CryptUpload(base.Upload):
-    """`Upload` into another one. `write` copies its data: the caller may change them as soon as it returned. The last
-    frame is known as such at `commit`, so one is held back."""
+    """`Upload` into another one. `write` copies its data: the caller may change them as soon as it has returned."""
+
+    # A frame says whether it is the last one, which is known at `commit` alone: so one frame is always held back.
 
     def __init__(self, inner: base.Upload, header: frames.Header, cipher: Cipher, name: str) -> None:
         self._inner = inner
@@ -180,7 +185,8 @@ class CryptUpload(base.Upload):
         """Publish; size and checksum are of the plain bytes."""
         with self._committing():
             self._pass_on()
-            self._inner.write(frames.encrypt_frames(self._cipher, memoryview(self._pending), self._number))
+            last_frame = frames.encrypt_frames(self._cipher, memoryview(self._pending), self._number)
+            self._inner.write(last_frame)
             self._inner.commit()
         self._open = False
         return self._size, self._crc
@@ -219,6 +225,7 @@ class CryptStore(DelegatingStore):
         plain = self._is_plain(key)
         data, etag = self.inner.get_with_etag(key)
         if key == ARCHIVE:
+            # Spares the keyring a request of its own for the archive's id.
             self.keyring.saw_archive(data)
         return data if plain else self._decrypt(key, data), etag
 
@@ -278,14 +285,17 @@ class CryptStore(DelegatingStore):
         def ours() -> Iterator[str]:
             for key in keys:
                 if key.startswith(KEYS):
-                    failed.append(base.Failed(key, _reserved(key)))
+                    refusal = _reserved(key)
+                    failed.append(base.Failed(key, refusal))
                 else:
                     yield key
 
         return self.inner.delete(ours()) + failed
 
     def _seen(self, info: base.ObjectInfo) -> base.ObjectInfo:
-        return info if self._key_class(info.key).plain else info._replace(size=frames.plain_size(info.size))
+        if self._key_class(info.key).plain:
+            return info
+        return info._replace(size=frames.plain_size(info.size))
 
     def _is_plain(self, key: str) -> bool:
         """Return True if objects of that name are not encrypted; `StoreError` for a reserved name."""

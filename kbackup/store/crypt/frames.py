@@ -104,7 +104,8 @@ class Cipher:
         try:
             self._aead.decrypt_into(nonce, encrypted, self._bound, into)
         except InvalidTag as error:
-            for aead in map(self._derive, self._others()):
+            for other_key in self._others():
+                aead = self._derive(other_key)
                 with suppress(InvalidTag):
                     aead.decrypt_into(nonce, encrypted, self._bound, into)
                     self._aead = aead
@@ -114,6 +115,8 @@ class Cipher:
 
 
 def _nonce(number: int, last: bool) -> bytes:
+    # Each object has a key of its own, so no nonce is used twice under one key. Whether a frame is the last one is part
+    # of its nonce: an object can't be cut between two frames.
     return number.to_bytes(8, "big") + (b"\0\0\0\1" if last else b"\0\0\0\0")
 
 

@@ -131,8 +131,8 @@ class CommandKek:
     @property
     def name(self) -> str:
         if not self._name:
-            lines = self._ask("name", b"", "").decode("utf-8", "replace").split("\n")
-            name = lines[0].strip()
+            answer = self._ask("name", b"", "").decode("utf-8", "replace")
+            name = answer.partition("\n")[0].strip()
             if not name or len(name) > _MAX_NAME or not name.isprintable():
                 raise self._wrong("name", "its answer is no name")
             self._name = name
@@ -152,7 +152,8 @@ class CommandKek:
             return {}
         try:
             msgspec.convert(archive_id, SomeArchiveId)
-        except msgspec.ValidationError:  # a writer's text: the operator's script may not expect it
+        except msgspec.ValidationError:
+            # Whoever may write to the store chose this text, and the operator's script may not expect it.
             raise CorruptError(
                 f"archive id {printable(archive_id)} is not 32 hex digits", "run 'kbackup repair' to write it anew"
             ) from None
@@ -178,11 +179,19 @@ class CommandKek:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            why = error.strerror if isinstance(error, OSError) else f"it took longer than {_SECONDS:.0f} s"
-            raise self._wrong(verb, (why or "it can't be run").lower()) from None
+            if isinstance(error, OSError):
+                why = (error.strerror or "it can't be run").lower()
+            else:
+                why = f"it took longer than {_SECONDS:.0f} s"
+            # Without its cause: that of a command which took too long has the output, and so keys.
+            raise self._wrong(verb, why) from None
         if done.returncode != 0:
-            last_line = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:_MAX_NAME]
-            raise self._wrong(verb, f"it ended with {done.returncode}" + (f": {last_line}" if last_line else ""))
+            why = f"it ended with {done.returncode}"
+            printed = done.stderr.decode("utf-8", "replace").strip()
+            last_line = printed.rpartition("\n")[2][:_MAX_NAME]
+            if last_line:
+                why += f": {last_line}"
+            raise self._wrong(verb, why)
         return done.stdout
 
     def _wrong(self, verb: str, why: str) -> WrongKeyError:

@@ -29,13 +29,14 @@ CONFLICT = "find out who wrote the newer one, and move it out of keys/; a copy o
 log = logging.getLogger(__name__)
 
 ARCHIVE = "archive.json"
+# A day: in a locked bucket the retention of its file must cover the retention of all its objects.
 _SECONDS = 24 * 3600.0
-"""Seconds of use of a data key: in a locked bucket the retention of its file must cover the retention of all its
-objects."""
+"""Seconds of use of a data key."""
 _SAMPLE = 3
+# A reader of one restore point needs the keys of a run or two. A reader that needs more is going to need all, and loads
+# all at once.
 _SINGLY = 3
-"""Files of data keys that are read one by one. A reader of one restore point needs the keys of a run or two; a reader
-that needs more is going to need all, and loads all at once."""
+"""Files of data keys that are read one by one."""
 
 
 class KeyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,10 +88,13 @@ class Skipped(NamedTuple):
 
 def new_file(kek: Kek, keys: Mapping[bytes, bytes], name: str, archive_id: str) -> tuple[str, bytes]:
     """Return key and bytes of a file that holds `keys`, wrapped."""
-    named = kek.name
-    wrapped = {key_id.hex(): base64.b64encode(data).decode() for key_id, data in kek.wrap(keys, archive_id).items()}
-    file = KeyFile(archive_id=archive_id, created_at=now(), kek=named, keys=wrapped)
-    return path_of(name), msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n"
+    kek_name = kek.name
+    wrapped = {}
+    for key_id, data in kek.wrap(keys, archive_id).items():
+        wrapped[key_id.hex()] = base64.b64encode(data).decode()
+    file = KeyFile(archive_id=archive_id, created_at=now(), kek=kek_name, keys=wrapped)
+    text = msgspec.json.format(msgspec.json.encode(file), indent=1)
+    return path_of(name), text + b"\n"
 
 
 def path_of(name: str) -> str:
@@ -106,9 +110,9 @@ def read_files(
     store: Store, paths: Iterable[str], archive_id: str | None, known: Collection[str] = ()
 ) -> tuple[list[NamedKeyFile], list[Skipped]]:
     """Return the files at `paths` but those `known`, and the files that can't be read or are of another archive than
-    `archive_id` (None: any): anybody who may write can add one. A file that a rotation has removed meanwhile is in
-    neither."""
+    `archive_id` (None: any). A file that a rotation has removed meanwhile is in neither list."""
 
+    # Anybody who may write to the store can add a file under keys/: one that is of no use must not end the reading.
     def read(path: str) -> NamedKeyFile | Skipped | None:
         try:
             file = decode_file(store.get(path), path)
@@ -118,11 +122,19 @@ def read_files(
             return Skipped(path, error)
         if archive_id is None or file.archive_id == archive_id:
             return NamedKeyFile(path, file)
-        message = f"it belongs to archive {file.archive_id or '(none)'}, not to {printable(archive_id) or '(none)'}"
+        owner, own = file.archive_id or "(none)", printable(archive_id) or "(none)"
+        message = f"it belongs to archive {owner}, not to {own}"
         return Skipped(path, CorruptError(message, "delete it, or move it to its own archive"))
 
-    entries = in_threads(read, [path for path in paths if path not in known])
-    return [e for e in entries if isinstance(e, NamedKeyFile)], [e for e in entries if isinstance(e, Skipped)]
+    files: list[NamedKeyFile] = []
+    skipped: list[Skipped] = []
+    unread = [path for path in paths if path not in known]
+    for entry in in_threads(read, unread):
+        if isinstance(entry, NamedKeyFile):
+            files.append(entry)
+        elif entry is not None:
+            skipped.append(entry)
+    return files, skipped
 
 
 def unwrap_files(kek: Kek, files: Iterable[NamedKeyFile], archive_id: str) -> tuple[list[Opened], list[Skipped]]:
@@ -131,37 +143,59 @@ def unwrap_files(kek: Kek, files: Iterable[NamedKeyFile], archive_id: str) -> tu
     One call unwraps all files that have no data key id in common. They are tried one by one only if it fails.
     """
     batches: dict[int, list[NamedKeyFile]] = {}
-    seen: dict[str, int] = {}
+    next_batch: dict[str, int] = {}
     for named in files:
-        number = max((seen.get(key_id, 0) for key_id in named.file.keys), default=0)
+        # The first batch that has none of the file's ids.
+        number = max((next_batch.get(key_id, 0) for key_id in named.file.keys), default=0)
         batches.setdefault(number, []).append(named)
-        seen |= dict.fromkeys(named.file.keys, number + 1)
-    parts = [_unwrap_batch(kek, batch, archive_id) for batch in batches.values()]
-    return [each for opened, _ in parts for each in opened], [each for _, closed in parts for each in closed]
+        next_batch |= dict.fromkeys(named.file.keys, number + 1)
+    return _joined([_unwrap_batch(kek, batch, archive_id) for batch in batches.values()])
+
+
+def _joined(parts: Iterable[tuple[list[Opened], list[Skipped]]]) -> tuple[list[Opened], list[Skipped]]:
+    all_opened: list[Opened] = []
+    all_skipped: list[Skipped] = []
+    for opened, skipped in parts:
+        all_opened += opened
+        all_skipped += skipped
+    return all_opened, all_skipped
 
 
 def _unwrap_batch(kek: Kek, files: Sequence[NamedKeyFile], archive_id: str) -> tuple[list[Opened], list[Skipped]]:
     """Unwrap files that have no data key id in common."""
+    wrapped: dict[bytes, bytes] = {}
+    for _, file in files:
+        wrapped |= file.wrapped()
     try:
-        keys = kek.unwrap({k: data for _, file in files for k, data in file.wrapped().items()}, archive_id)
-        return [Opened(path, {k: keys[k] for k in file.wrapped()}) for path, file in files], []
+        keys = kek.unwrap(wrapped, archive_id)
     except KbackupError as error:
         if len(files) == 1:
             return [], [Skipped(files[0].path, error)]
-    parts = in_threads(lambda named: _unwrap_batch(kek, [named], archive_id), files)
-    return [each for opened, _ in parts for each in opened], [each for _, closed in parts for each in closed]
+    else:
+        opened = []
+        for path, file in files:
+            own = {key_id: keys[key_id] for key_id in file.wrapped()}
+            opened.append(Opened(path, own))
+        return opened, []
+
+    def unwrap_alone(named: NamedKeyFile) -> tuple[list[Opened], list[Skipped]]:
+        return _unwrap_batch(kek, [named], archive_id)
+
+    return _joined(in_threads(unwrap_alone, files))
 
 
 def find_conflicts(files: Iterable[Opened]) -> list[CorruptError]:
     """Return one error for each two files that hold different data keys under one id. Only the objects show which is
     genuine."""
     first: dict[bytes, Opened] = {}
-    return [
-        CorruptError(f"files {other.path} and {file.path} hold different data keys {key_id.hex()}", CONFLICT)
-        for file in files
-        for key_id, key in file.keys.items()
-        if (other := first.setdefault(key_id, file)).keys[key_id] != key
-    ]
+    conflicts = []
+    for file in files:
+        for key_id, key in file.keys.items():
+            other = first.setdefault(key_id, file)
+            if other.keys[key_id] != key:
+                text = f"files {other.path} and {file.path} hold different data keys {key_id.hex()}"
+                conflicts.append(CorruptError(text, CONFLICT))
+    return conflicts
 
 
 def decode_file(data: bytes, name: str) -> KeyFile:
@@ -170,10 +204,12 @@ def decode_file(data: bytes, name: str) -> KeyFile:
         ids = file.wrapped()
     except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error, ValueError) as error:
         raise CorruptError(f"file {name}: {error}", LOST) from error
-    if {key_id.hex() for key_id in ids} != file.keys.keys() or any(len(k) != frames.KEY_ID_BYTES for k in ids):
-        raise CorruptError(
-            f"file {name}: the id of a data key has {2 * frames.KEY_ID_BYTES} lower-case hex digits", LOST
-        )
+    # Python reads upper-case digits and blanks as well: an id is written in one way only.
+    written = {key_id.hex() for key_id in ids}
+    have_right_size = all(len(key_id) == frames.KEY_ID_BYTES for key_id in ids)
+    if written != file.keys.keys() or not have_right_size:
+        digits = 2 * frames.KEY_ID_BYTES
+        raise CorruptError(f"file {name}: the id of a data key has {digits} lower-case hex digits", LOST)
     return file
 
 
@@ -233,7 +269,8 @@ class Keyring:
 
     def __reduce__(self) -> tuple[Any, ...]:
         with self._lock:
-            # tasks run where the key-encryption key may not be; what fails here fails there by name, if it is needed
+            # Tasks run where the key-encryption key may not be, so they get data keys. What fails here fails there by
+            # name, if it is needed.
             with suppress(KbackupError):
                 if not self._narrow:
                     self._load()
@@ -263,7 +300,8 @@ class Keyring:
             with suppress(NotFoundError):
                 archive_id = archive_id_in(self._store.get(ARCHIVE))
             if not archive_id:
-                files, _ = read_files(self._store, list_files(self._store)[-_SAMPLE:], None)
+                newest = list_files(self._store)[-_SAMPLE:]
+                files, _ = read_files(self._store, newest, None)
                 owners = sorted({named.file.archive_id for named in files})
                 if len(owners) > 1:
                     raise CorruptError(
@@ -272,7 +310,8 @@ class Keyring:
                         "set archive_id to the id of this archive",
                     )
                 archive_id = owners[0] if owners else ""
-            if archive_id or self._known:  # else an archive may be made here yet
+            # Without an id, an archive may be made here yet: then the id is looked for again.
+            if archive_id or self._known:
                 self._archive_id = archive_id
             return archive_id
 
@@ -299,7 +338,9 @@ class Keyring:
             if self._writing is None or time.monotonic() > self._since + _SECONDS:
                 self.check()
                 made = DataKey(secrets.token_bytes(frames.KEY_ID_BYTES), secrets.token_bytes(frames.KEY_BYTES))
-                self._store.put_new(*new_file(self.kek, {made.id: made.key}, made.id.hex(), self.archive_id))
+                # The file is there before anything is encrypted with its key.
+                path, data = new_file(self.kek, {made.id: made.key}, made.id.hex(), self.archive_id)
+                self._store.put_new(path, data)
                 self._known[made.id] = (made.key,)
                 self._writing, self._since = made.id, time.monotonic()
             return DataKey(self._writing, self._known[self._writing][0])
@@ -310,14 +351,16 @@ class Keyring:
             if key_id not in self._known and self._singly < _SINGLY:
                 self._singly += 1
                 self._take([path_of(key_id.hex())])
-            if key_id not in self._known:  # a rotation moved it to another file
+            # A rotation may have moved the key to another file.
+            if key_id not in self._known:
                 self._load()
             if key_id in self._known:
                 return self._known[key_id][0]
             if key_id in self._others:
                 raise self._wrong(f"file {name} was encrypted under", {self._others[key_id]})
-            if its_own := self._skipped.get(path_of(key_id.hex())):
-                raise its_own
+            own_path = path_of(key_id.hex())
+            if own_path in self._skipped:
+                raise self._skipped[own_path]
             for error in self._skipped.values():
                 if isinstance(error, WrongKeyError):
                     raise error
@@ -328,7 +371,8 @@ class Keyring:
         with self._lock:
             if not self._asked_all:
                 self._asked_all = True
-                with suppress(KbackupError):  # tasks may have no key-encryption key: the object's damage is reported
+                # Tasks may have no key-encryption key. Then the object's damage is reported.
+                with suppress(KbackupError):
                     self._load()
             return self._known[key_id][1:]
 
@@ -347,7 +391,8 @@ class Keyring:
             if not self._known:
                 self._load()
             if self._others and not self._known:
-                raise self._wrong(f"archive {self._store.url} is encrypted under", set(self._others.values()))
+                names = set(self._others.values())
+                raise self._wrong(f"archive {self._store.url} is encrypted under", names)
 
     def _wrong(self, statement: str, names: set[str]) -> WrongKeyError:
         return WrongKeyError(
@@ -374,7 +419,9 @@ class Keyring:
                 log.warning("%s; each object is read with the key that opens it", error.message)
         for _, keys in opened:
             for key_id, key in keys.items():
-                self._known[key_id] = tuple(dict.fromkeys((*self._known.get(key_id, ()), key)))
+                known = self._known.get(key_id, ())
+                if key not in known:
+                    self._known[key_id] = (*known, key)
         self._read |= {named.path for named in ours}
         for skipped in (*unusable, *closed):
             if skipped.path not in self._skipped:
@@ -409,27 +456,26 @@ def rotate(store: Store, old: Kek, new: Kek, archive_id: str, samples: Callable[
     """
     ours, unusable = read_files(store, list_files(store), archive_id)
     keks = {old.name: old, new.name: new}
-    why = f"which is neither {' nor '.join(sorted(keks))}", "rotate from that key as well if its data keys are yours"
-    others = [  # anybody who may write can add one
-        Skipped(path, WrongKeyError(f"it is under key {file.kek}, {why[0]}", why[1]))
-        for path, file in ours
-        if file.kek not in keks
-    ]
     useful: list[Opened] = []
     closed: list[Skipped] = []
     for kek in keks.values():
-        opened, failed = unwrap_files(kek, [each for each in ours if each.file.kek == kek.name], archive_id)
-        useful, closed = useful + opened, closed + failed
-    skipped = (*unusable, *others, *closed)
+        under_kek = [named for named in ours if named.file.kek == kek.name]
+        opened, failed = unwrap_files(kek, under_kek, archive_id)
+        useful += opened
+        closed += failed
+    skipped = (*unusable, *_under_other_keks(ours, keks), *closed)
     for conflict in find_conflicts(useful):
         raise CorruptError(f"{conflict.message}; nothing was changed", conflict.hint)
-    keys = {key_id: key for opened_file in useful for key_id, key in opened_file.keys.items()}
+    keys: dict[bytes, bytes] = {}
+    for opened_file in useful:
+        keys |= opened_file.keys
     if not keys and skipped:
         raise WrongKeyError(f"file {skipped[0].path}: {skipped[0].error.message}", skipped[0].error.hint)
     if not keys:
         raise WrongKeyError(
             f"archive {store.url} has no data key yet", "set encryption.key: the first backup makes a data key"
         )
+    # A rotation that crashed after this step has left the file that is needed.
     renewed = {path for path, named in ours if named.kek == new.name}
     file = next((path for path, held in useful if path in renewed and held == keys), "")
     if not file:
@@ -443,13 +489,25 @@ def rotate(store: Store, old: Kek, new: Kek, archive_id: str, samples: Callable[
     return Rotated(new.name, len(keys), file, removed, undeleted, skipped)
 
 
+def _under_other_keks(files: Iterable[NamedKeyFile], keks: Mapping[str, Kek]) -> list[Skipped]:
+    """Return the files under none of `keks`. They end nothing: anybody who may write to the store can add one."""
+    names = " nor ".join(sorted(keks))
+    hint = "rotate from that key as well if its data keys are yours"
+    others = []
+    for path, file in files:
+        if file.kek not in keks:
+            error = WrongKeyError(f"it is under key {file.kek}, which is neither {names}", hint)
+            others.append(Skipped(path, error))
+    return others
+
+
 def _try_out(
     store: Store, kek: Kek, path: str, keys: dict[bytes, bytes], archive_id: str, samples: Callable[[], Iterable[str]]
 ) -> None:
     """Read the file at `path` back, and open `samples` with its keys. A sample under another key, or that is missing,
     is passed over: no file that may hold its key is deleted."""
-    unwrapped = kek.unwrap(decode_file(store.get(path), path).wrapped(), archive_id)
-    if unwrapped != keys:
+    file = decode_file(store.get(path), path)
+    if kek.unwrap(file.wrapped(), archive_id) != keys:
         raise CorruptError(
             f"file {path}: the new key does not give back what it wrapped",
             f"check the key command and delete {path}; no other file was changed",

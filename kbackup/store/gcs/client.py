@@ -61,7 +61,7 @@ _TOO_MANY = "run again later, or with fewer tasks: the store gets too many reque
 _BROKEN = "run again later: the store is overloaded or broken"
 
 
-class Meaning(NamedTuple):
+class AnswerMeaning(NamedTuple):
     """The error for answers with one of `statuses` and `word` in their text, '' for any text."""
 
     statuses: set[int]
@@ -72,19 +72,19 @@ class Meaning(NamedTuple):
 
 # The first that fits counts: the general meaning of a status comes after those of a word.
 _MEANINGS = (
-    Meaning({401}, "", errors.DeniedError, _LOGIN),
-    Meaning({403}, "retention", errors.DeniedError, _RETAINED),
-    Meaning({403}, "hold", errors.DeniedError, "release the hold on the object"),
-    Meaning({403}, "billing", errors.DeniedError, _BILLING),
-    Meaning({403}, "", errors.DeniedError, _PERMISSION),
-    Meaning({416}, "", errors.CorruptError, SHORTER),
-    Meaning({400, 409, 412}, "retention", errors.UsageError, _NO_RETENTION),
-    Meaning({412}, "", errors.PreconditionError, ""),
-    Meaning({400}, "project", errors.DeniedError, _PAYER),
+    AnswerMeaning({401}, "", errors.DeniedError, _LOGIN),
+    AnswerMeaning({403}, "retention", errors.DeniedError, _RETAINED),
+    AnswerMeaning({403}, "hold", errors.DeniedError, "release the hold on the object"),
+    AnswerMeaning({403}, "billing", errors.DeniedError, _BILLING),
+    AnswerMeaning({403}, "", errors.DeniedError, _PERMISSION),
+    AnswerMeaning({416}, "", errors.CorruptError, SHORTER),
+    AnswerMeaning({400, 409, 412}, "retention", errors.UsageError, _NO_RETENTION),
+    AnswerMeaning({412}, "", errors.PreconditionError, ""),
+    AnswerMeaning({400}, "project", errors.DeniedError, _PAYER),
     # Nothing was stored: what is there is not damaged.
-    Meaning({400}, "calculated", errors.StoreError, _DAMAGED),
-    Meaning({429, 503}, "", errors.UnreachableError, _TOO_MANY),
-    Meaning(_AGAIN, "", errors.UnreachableError, _BROKEN),
+    AnswerMeaning({400}, "calculated", errors.StoreError, _DAMAGED),
+    AnswerMeaning({429, 503}, "", errors.UnreachableError, _TOO_MANY),
+    AnswerMeaning(_AGAIN, "", errors.UnreachableError, _BROKEN),
 )
 
 

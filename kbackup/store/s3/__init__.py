@@ -103,8 +103,13 @@ def _worked_with(options: S3Options) -> S3Options:
 
 # Tables of Spark, by Hadoop's s3a.
 
-_AWS = ("s3", "s3-transfer-manager", "sts", "apache-client")
-S3A = ("org.apache.hadoop:hadoop-aws:3.4.2", *(f"software.amazon.awssdk:{name}:2.29.52" for name in _AWS))
+S3A = (
+    "org.apache.hadoop:hadoop-aws:3.4.2",
+    "software.amazon.awssdk:s3:2.29.52",
+    "software.amazon.awssdk:s3-transfer-manager:2.29.52",
+    "software.amazon.awssdk:sts:2.29.52",
+    "software.amazon.awssdk:apache-client:2.29.52",
+)
 """The s3a of the Hadoop that Spark brings, with the few modules of the AWS SDK that it needs."""
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -112,25 +117,30 @@ _TEMPORARY = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
 
 
 def hadoop_options(s3: S3Options, url: str, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """`[s3]` as options of s3a, for a table at `url`. They go with each read and write, and into no setting of the
-    session: nobody sees them on a command line or a page."""
+    """Return `[s3]` as options of s3a, for a table at `url`. They go with each read and write, and into no setting of
+    the session: nobody sees them on a command line or a page."""
+    # s3a knows no profiles.
     if s3.profile and not s3.access_key_id:
         from kbackup.store.s3.bucket import with_credentials
 
         s3 = with_credentials(s3)
-    endpoint = s3.endpoint_url or next(filter(None, map(env.get, _ENDPOINTS)), "")
-    region = s3.region or next(filter(None, map(env.get, _REGIONS)), "")
+    endpoint = s3.endpoint_url or _first_set(env, _ENDPOINTS)
+    region = s3.region or _first_set(env, _REGIONS)
+    if endpoint and not region:
+        # Servers other than AWS have no regions, but a signature contains one.
+        region = "us-east-1"
     path_style = bool(endpoint) if s3.path_style is None else s3.path_style
+    encryption = {"AES256": "AES256", "aws:kms": "SSE-KMS"}
     given = {
         "endpoint": endpoint,
-        "endpoint.region": region or ("us-east-1" if endpoint else ""),
+        "endpoint.region": region,
         "connection.ssl.enabled": str(not endpoint.startswith("http:")).lower(),
         "path.style.access": str(path_style).lower(),
         "access.key": s3.access_key_id,
         "secret.key": s3.secret_access_key,
         "session.token": s3.session_token,
         "aws.credentials.provider": _TEMPORARY if s3.session_token else "",
-        "encryption.algorithm": {"AES256": "AES256", "aws:kms": "SSE-KMS"}.get(s3.sse, ""),
+        "encryption.algorithm": encryption.get(s3.sse, ""),
         "encryption.key": s3.sse_kms_key_id,
         "attempts.maximum": str(s3.max_attempts),
         "connection.establish.timeout": f"{round(s3.connect_timeout * 1000)}ms",
@@ -138,6 +148,18 @@ def hadoop_options(s3: S3Options, url: str, env: Mapping[str, str] = os.environ)
         "requester.pays.enabled": str(s3.requester_pays).lower(),
     }
     return {f"fs.s3a.{name}": value for name, value in given.items() if value}
+
+
+def _first_set(env: Mapping[str, str], names: tuple[str, ...]) -> str:
+    """Return the value of the first of these variables that is set; '' if none is."""
+    for name in names:
+        if value := env.get(name):
+            return value
+    return ""
+
+
+def _table_path(url: str) -> str:
+    return "s3a://" + url.partition("://")[2]
 
 
 KIND = StoreKind(
@@ -155,5 +177,5 @@ KIND = StoreKind(
     ),
     _elsewhere,
     _worked_with,
-    HadoopTables("s3a", lambda url: "s3a://" + url.partition("://")[2], S3A, hadoop_options),
+    HadoopTables("s3a", _table_path, S3A, hadoop_options),
 )

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 _CONNECTIONS = 32
 _SMALL = 256 << 10
 _MAYBE_DONE = {500, 502, 504}
-_BUSY = 503  # nothing was done, but for proxies that answer so when their server hangs up
-_FIRST_WAIT, _LONGEST_WAIT = 0.05, 5.0
+# The store did nothing, but proxies also answer so when their server hangs up.
+_BUSY = 503
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 5.0  # s
 _OBJECT = {"content-length", "etag", "last-modified"}
 _USED = {"GetObject": _OBJECT, "HeadObject": _OBJECT, "PutObject": {"etag"}, "UploadPart": {"etag"}}
 """Headers that kbackup uses of an answer of success."""
@@ -55,7 +56,8 @@ that the store is busy."""
 
 
 def _forget() -> None:
-    global _lock  # the parent's lock may be held by a thread that is not here
+    # The parent's lock may be held by a thread that does not exist in this process.
+    global _lock
     _lock = threading.Lock()
     _made.clear()
 
@@ -65,8 +67,9 @@ os.register_at_fork(after_in_child=_forget)
 
 def client_of(options: S3Options) -> S3Client:
     """Return this process's client, which is thread-safe. Threads that start together make one."""
-    # what the options leave open, the SDK takes from the environment
-    key = options, tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
+    # What the options leave open, the SDK takes from the environment.
+    env = [(name, value) for name, value in os.environ.items() if name.startswith("AWS_")]
+    key = options, tuple(sorted(env))
     with _lock:
         if key not in _made:
             _made[key] = _make_client(options)
@@ -82,11 +85,9 @@ def _judge_attempt(
     **_: Any,
 ) -> float | None:
     """Return the seconds until a cut answer is asked for again, at most `most` times. Called after every attempt, in
-    the thread of the request.
-
-    Remembers a request that may have taken effect without an answer. Python's HTTP client takes the end of a
-    connection for the end of the headers, and the SDK an empty body for an empty list.
-    """
+    the thread of the request. Remembers a request that may have taken effect without an answer."""
+    # The SDK does not see that an answer is cut: Python's HTTP client takes the end of a connection for the end of the
+    # headers, and the SDK an empty body for an empty list.
     if response is None:
         _remember_lost(caught_exception is not None and not never_sent(caught_exception))
         return None
@@ -123,14 +124,23 @@ def _is_cut(operation: str, answer: AWSResponse) -> bool:
     if answer.status_code >= 300:
         framed = headers.keys() & {"content-length", "transfer-encoding", "connection"}
         return operation not in _WITHOUT_BODY and not framed
-    # every server sends a date, and many of them as the last header
-    used = _USED.get(operation, set()) | {"date"} | ({"content-range"} if answer.status_code == 206 else set())
-    if not used <= headers.keys() or (operation in _WITH_BODY and not answer.content):
+    # Every server sends a date, and many of them as the last header.
+    used = _USED.get(operation, set()) | {"date"}
+    if answer.status_code == 206:
+        used = used | {"content-range"}
+    if not used <= headers.keys():
         return True
-    dates = (headers[name] for name in ("date", "last-modified") if name in headers)
-    etag, crc = headers.get("etag", '""'), headers.get("x-amz-checksum-crc64nvme", "=")
-    quoted = etag[:1] != '"' or (len(etag) > 1 and etag[-1] == '"')
-    return not (etag and quoted and crc.endswith("=") and all(date.endswith("GMT") for date in dates))
+    if operation in _WITH_BODY and not answer.content:
+        return True
+    # The last header may have lost its end: look at the values whose end is known.
+    for name in ("date", "last-modified"):
+        if not headers.get(name, "GMT").endswith("GMT"):
+            return True
+    if not headers.get("x-amz-checksum-crc64nvme", "=").endswith("="):
+        return True
+    etag = headers.get("etag", '""')
+    is_half_quoted = etag.startswith('"') and (len(etag) == 1 or not etag.endswith('"'))
+    return not etag or is_half_quoted
 
 
 def _remove_cut_date(response_dict: dict[str, Any], **_: Any) -> None:
@@ -148,6 +158,7 @@ def _make_client(options: S3Options) -> S3Client:
         max_pool_connections=max(_CONNECTIONS, 2 * options.parts_in_flight),
         retries={"mode": "standard", "total_max_attempts": options.max_attempts},
         s3={"addressing_style": "path" if path_style else "auto"},
+        # By default the SDK adds a CRC-32 of its own to each write, which older servers refuse.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         tcp_keepalive=True,
@@ -160,12 +171,15 @@ def _make_client(options: S3Options) -> S3Client:
         verify=options.ca_bundle or None,
         config=config,
     )
-    of_environment = "" if options.access_key_id else os.environ.get("AWS_SESSION_TOKEN", "")
-    if options.session_token or of_environment:  # the secret key signs requests and is not sent
+    # The secret key signs requests and is not sent; a session token is.
+    session_token = options.session_token
+    if not options.access_key_id:
+        session_token = session_token or os.environ.get("AWS_SESSION_TOKEN", "")
+    if session_token:
         warn_of_plain_http("the session token of s3", client.meta.endpoint_url)
     if client.meta.endpoint_url.startswith("https:") or options.checksum != "none":
-        # TLS, or the body's checksum in a signed header, is enough. A SHA-256 of every body on top took as much
-        # CPU as all the rest of an upload (3.3 and 1.8 ms a MiB, pairs in one run), holding Python's lock
+        # TLS, or the body's checksum in a signed header, is enough. A SHA-256 of every body on top took as much CPU as
+        # all the rest of an upload (3.3 and 1.8 ms a MiB, pairs in one run), and held Python's lock.
         client.meta.config.s3["payload_signing_enabled"] = False  # type: ignore[attr-defined]
     judge: Any = partial(_judge_attempt, options.max_attempts)
     client.meta.events.register("needs-retry.s3", judge)
@@ -224,16 +238,20 @@ class Bucket:
         self.prefix = f"{check_key(prefix)}/" if prefix else ""
         self._client: tuple[int, S3Client] | None = None
         self._seen = False
-        owner = {"ExpectedBucketOwner": options.expected_bucket_owner} if options.expected_bucket_owner else {}
-        self._owned: dict[str, Any] = {"Bucket": name, **owner}
-        # arguments of every request but `head_bucket`, which nobody pays for, and of every request that makes an object
-        self.common = self._owned | ({"RequestPayer": "requester"} if options.requester_pays else {})
+        self._owned: dict[str, Any] = {"Bucket": name}
+        if options.expected_bucket_owner:
+            self._owned["ExpectedBucketOwner"] = options.expected_bucket_owner
+        self.common = dict(self._owned)
+        """The arguments of every request but `head_bucket`, which nobody pays for."""
+        if options.requester_pays:
+            self.common["RequestPayer"] = "requester"
         made = {
             "ServerSideEncryption": options.sse,
             "SSEKMSKeyId": options.sse_kms_key_id,
             "StorageClass": options.storage_class,
         }
         self.create: dict[str, Any] = {argument: value for argument, value in made.items() if value}
+        """The arguments of every request that makes an object."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Bucket, (self.name, self.prefix.removesuffix("/"), self.options, self.key_class)
@@ -281,27 +299,28 @@ class Bucket:
             yield
             self._seen = True
         except (ClientError, BotoCoreError) as error:
-            taken = isinstance(error, ClientError) and status_of(error) == 412
-            raise from_boto(name, error, writing and (attempts.lost or (taken and attempts.busy))) from error
-        except (ResponseParserError, *STRANGE) as error:  # the SDK reads the answer, and raises what it comes upon
+            # After a busy answer a refusal may be due to our own attempt before.
+            is_refused = isinstance(error, ClientError) and status_of(error) == 412
+            lost = attempts.lost or (is_refused and attempts.busy)
+            raise from_boto(name, error, writing and lost) from error
+        except (ResponseParserError, *STRANGE) as error:
+            # The SDK reads the answer, and raises what it comes upon.
             raise strange_answer(name, error, writing=writing) from error
 
     @contextmanager
     def reading(self, key: str) -> Iterator[None]:
-        """Turn errors of a read of `key` into kbackup's.
-
-        S3 may answer "denied" for a missing object to a role that may list only a prefix: a listing then decides.
-        """
+        """Turn errors of a read of `key` into kbackup's."""
         try:
             with self.asking(key):
                 yield
         except DeniedError:
+            # S3 may answer "denied" for a missing object to a role that may list only a prefix. Then a listing decides;
+            # if the listing is denied as well, the first error stays.
             full = self.full(key)
-            with suppress(
-                ClientError, BotoCoreError, ResponseParserError
-            ):  # it is denied as well: the first error stays
+            with suppress(ClientError, BotoCoreError, ResponseParserError):
                 reply = self.client.list_objects_v2(**self.common, Prefix=full, MaxKeys=1)
-                if full not in {entry["Key"] for entry in reply.get("Contents", [])}:
+                found = [entry["Key"] for entry in reply.get("Contents", [])]
+                if full not in found:
                     raise NotFoundError(f"{self.describe(key)} does not exist") from None
             raise
 
@@ -310,7 +329,7 @@ class Bucket:
         head = self.client.head_object(**self.common, **more, Key=full)
         last = list(head["ResponseMetadata"]["HTTPHeaders"])[-1]
         if last == "content-length" and head["ContentLength"]:
-            # a cut connection may have taken digits; one byte of the body proves that an answer's headers are whole
+            # A cut connection may have taken digits. One byte of the body proves that an answer's headers are whole.
             first = self.client.get_object(**self.common, Key=full, Range="bytes=0-0", IfMatch=head["ETag"])
             first["Body"].read()
             head["ContentLength"] = int(first["ContentRange"].rpartition("/")[2])
@@ -324,6 +343,7 @@ class Bucket:
             self.client.head_bucket(**self._owned)
         except ClientError as error:
             if status_of(error) == 404:
+                # An answer to HEAD has no body, and so no code.
                 error.response["Error"]["Code"] = "NoSuchBucket"
                 raise from_boto(self.describe(), error, False) from error
         except BotoCoreError as error:

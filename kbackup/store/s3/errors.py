@@ -72,6 +72,7 @@ def from_boto(name: str, error: Exception, lost: bool) -> KbackupError:
     effect without an answer."""
     if isinstance(error, boto.ClientError):
         return _from_answer(name, error, lost)
+    # A read's body differs from the checksum that the store keeps.
     if isinstance(error, boto.FlexibleChecksumError):
         return CorruptError(f"{name}: {error}", "run again; if it fails again, restore the object from a copy")
     if lost:
@@ -105,8 +106,9 @@ def status_of(error: boto.ClientError) -> int:
 
 
 def _from_answer(name: str, error: boto.ClientError, lost: bool) -> KbackupError:
-    code, status = str(error.response.get("Error", {}).get("Code", "")), status_of(error)
-    text = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
+    answer = error.response.get("Error", {})
+    code, status = str(answer.get("Code", "")), status_of(error)
+    text = str(answer.get("Message", "")).rstrip(".")
     message = f"{name}: {code}: {text}" if text else f"{name}: {code or status}"
     if code == "NoSuchBucket":
         return UnreachableError(f"{name}: the bucket does not exist", "check its name and region, or create it")
@@ -129,7 +131,7 @@ def _from_answer(name: str, error: boto.ClientError, lost: bool) -> KbackupError
     if status in {401, 403} or code in _DENIED:
         return DeniedError(message, _DENIED.get(code, _RIGHTS))
     if code in _DAMAGED:
-        # nothing was stored: no damage to what is there, and it may be sent again
+        # Nothing was stored: what is there is not damaged, and the bytes may be sent again.
         hint = "run again, and check memory and network: the bytes were damaged on their way"
         return unless_lost(StoreError(message, hint), lost)
     if code in _FULL or status == 507:

@@ -39,5 +39,6 @@ class S3Reading(ObjectReading):
             return ReadAnswer(reply["ETag"], reply["ContentLength"], reply.get("ContentRange", ""), body, stream)
 
     def _finish(self, body: AnswerBody) -> None:
+        # The SDK compares the checksum when it reaches the end of the body.
         with self._bucket.asking(self._key):
-            super()._finish(body)  # reaching the end checks the checksum as well
+            super()._finish(body)

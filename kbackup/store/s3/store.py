@@ -48,8 +48,11 @@ class S3Store(BucketStore):
         return S3Reading(self._bucket, key, start, length, into)
 
     def _put(self, key: str, body: bytes | bytearray, crc: int, etag: str | None) -> str:
-        condition = {} if etag is None else {"IfNoneMatch": "*"} if etag == ABSENT else {"IfMatch": etag}
-        return put(self._bucket, key, body, crc, **condition)
+        if etag is None:
+            return put(self._bucket, key, body, crc)
+        if etag == ABSENT:
+            return put(self._bucket, key, body, crc, IfNoneMatch="*")
+        return put(self._bucket, key, body, crc, IfMatch=etag)
 
     def upload(self, key: str) -> S3Upload:
         return S3Upload(self, self._bucket, key)
@@ -70,10 +73,8 @@ class S3Store(BucketStore):
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
         for page in self._pages(prefix, {"Delimiter": "/"}):
             with strange_answers(self.describe()):
-                found = [
-                    listed_key(self.describe(), self._bucket.prefix, prefix, item["Prefix"])
-                    for item in page.get("CommonPrefixes", ())
-                ]
+                folders = [item["Prefix"] for item in page.get("CommonPrefixes", ())]
+                found = [listed_key(self.describe(), self._bucket.prefix, prefix, folder) for folder in folders]
             for key in found:
                 name = key[len(prefix) : -1]
                 if is_key(name):
@@ -103,7 +104,10 @@ class S3Store(BucketStore):
             self._head(key)
             return None
         head = self._head(key, ChecksumMode="ENABLED")
-        text = head.get("ChecksumCRC64NVME") if head.get("ChecksumType") == "FULL_OBJECT" else None
+        # A checksum of another type is one of the parts' checksums.
+        if head.get("ChecksumType") != "FULL_OBJECT":
+            return None
+        text = head.get("ChecksumCRC64NVME")
         with strange_answers(self.describe(key)):
             return crc_from(text) if text else None
 
@@ -129,6 +133,7 @@ class S3Store(BucketStore):
             if not objects:
                 continue
             with self._bucket.asking():
+                # Quiet: the answer names failures alone.
                 reply = self._bucket.client.delete_objects(
                     **self._bucket.common, Delete={"Objects": objects, "Quiet": True}
                 )

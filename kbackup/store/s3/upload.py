@@ -48,8 +48,9 @@ def put(bucket: Bucket, key: str, body: bytes | bytearray, crc: int, **condition
 
 
 def over_conflicts(send: Callable[[], T]) -> T:
-    """Call `send`, and repeat it after a conflict with another conditional write of the key, a few times at most. That
-    may be an attempt of our own whose answer was lost: the refusal of a later one then tells nothing."""
+    """Call `send`, and repeat it after a conflict with another conditional write of the key, a few times at most."""
+    # The other write may be an attempt of our own whose answer was lost: the refusal of a later attempt then tells
+    # nothing.
     lost = False
     for wait in (*_CONFLICT_WAITS, None):
         try:
@@ -65,14 +66,15 @@ def over_conflicts(send: Callable[[], T]) -> T:
 
 
 class S3Upload(PartsUpload):
-    """`Upload` into S3: one PutObject while it fits a part, else a multipart upload."""
+    """`Upload` into S3: one PutObject while the object fits a part, else a multipart upload."""
 
     def __init__(self, store: BucketStore, bucket: Bucket, key: str) -> None:
         options = bucket.options
         self._full = bucket.full(key)
         super().__init__(bucket.describe(key), options.part_size, options.parts_in_flight, MIN_PART)
         self._store, self._bucket, self._key = store, bucket, key
-        self._checked = self._generous = options.checksum != "none"  # else the SDK signs bodies
+        # Without checksums the SDK signs bodies, and its signing takes no more bytes than it asks for.
+        self._checked = self._generous = options.checksum != "none"
         self._upload_id = ""
 
     def _begin(self) -> None:
@@ -100,9 +102,10 @@ class S3Upload(PartsUpload):
         return {**self._bucket.common, "Key": self._full, "UploadId": self._upload_id}
 
     def _complete(self, size: int, crc: int) -> None:
-        parts = [
-            {"PartNumber": part.number, "ETag": part.tag, **checksum_of(self._bucket, part.crc)} for part in self._sent
-        ]
+        parts = []
+        for part in self._sent:
+            checksum = checksum_of(self._bucket, part.crc)
+            parts.append({"PartNumber": part.number, "ETag": part.tag, **checksum})
         args = {**self._target(), "MultipartUpload": {"Parts": parts}, "IfNoneMatch": "*"}
         if self._checked:
             args |= {"ChecksumCRC64NVME": text_of(crc), "ChecksumType": "FULL_OBJECT"}
@@ -115,7 +118,7 @@ class S3Upload(PartsUpload):
         over_conflicts(send)
 
     def _check_outcome(self, unknown: OutcomeUnknownError, size: int, crc: int) -> None:
-        """By the etag of the parts where the store has no checksum."""
+        """Compare size and checksum; where the store has no checksum, the etag of the parts."""
         check: dict[str, Any] = {"ChecksumMode": "ENABLED"} if self._checked else {}
         try:
             with self._bucket.asking(self._key):
@@ -125,10 +128,16 @@ class S3Upload(PartsUpload):
         whole = head.get("ChecksumCRC64NVME") if head.get("ChecksumType") == "FULL_OBJECT" else None
         if head["ContentLength"] != size or whole not in {None, text_of(crc)}:
             raise AlreadyExistsError(f"{self._name} exists already") from unknown
-        if whole is None:
-            ours = ""  # an encrypted object's etag can't be foretold: perhaps ours, perhaps not
-            with suppress(ValueError):  # the etags of the parts are no MD5 sums
-                digests = b"".join(bytes.fromhex(part.tag.strip('"')) for part in self._sent)
-                ours = f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(self._sent)}"
-            if head["ETag"].strip('"') != ours:
-                raise unknown
+        # The etag of an encrypted object can't be foretold: it may be ours or not.
+        if whole is None and head["ETag"].strip('"') != self._etag_of_parts():
+            raise unknown
+
+    def _etag_of_parts(self) -> str:
+        """Return the etag that S3 gives to an object of these parts; '' if the parts' etags are no MD5 sums."""
+        digest = hashlib.md5(usedforsecurity=False)
+        try:
+            for part in self._sent:
+                digest.update(bytes.fromhex(part.tag.strip('"')))
+        except ValueError:
+            return ""
+        return f"{digest.hexdigest()}-{len(self._sent)}"
