@@ -1,9 +1,17 @@
 """The counters of this process, for Prometheus, and the events that they count.
 
-Every metric has the labels `command` and `archive` besides its own. Values of labels come from small fixed sets,
-but for `archive` (one a process; each of a mirror), `topic` (only where that is asked for), and those of a mirror's
-flows.
+Every metric has the labels `command` and `archive` besides its own. Values of labels come from small fixed sets, but
+for `archive` (one in most processes, several in a mirror's), `topic` (only where that is asked for), and the labels of
+a mirror's flows.
 """
+
+# Why values are kept in a dictionary and not in prometheus_client's Counter and Gauge:
+#
+# - Every command and every Spark worker counts, and few of them write a file or serve HTTP. The import of
+#   prometheus_client takes 0.08 to 0.1 s (`python -X importtime -c "import prometheus_client"`); `metrics.server` alone
+#   imports it, and hands it these values.
+# - A counter of the library can neither begin with the values of the last run's file, nor tell which of its values
+#   belong to one archive of several, nor drop the values of topics that have gone.
 
 from __future__ import annotations
 
@@ -20,7 +28,7 @@ from kbackup.errors import EXIT_OK, KbackupError
 
 
 class Metric(NamedTuple):
-    """`labels` are its own. One that `stays` keeps its last value where a run doesn't set it."""
+    """A metric. `labels` are its own. A metric that `stays` keeps its last value where a run doesn't set it."""
 
     kind: Literal["counter", "gauge"]
     help: str
@@ -154,6 +162,7 @@ class Counted:
             self._command, self._archive = command, ""
             self._by_archive: dict[str, dict[tuple[str, tuple[str, ...]], float]] = {"": {}}
             self._began = time.monotonic()
+        # A gauge of 1: Prometheus keeps numbers, so the version is a label.
         self.put("kbackup_build_info", 1, __version__)
         self.put("kbackup_run_start_timestamp_seconds", time.time())
 
@@ -184,16 +193,22 @@ class Counted:
 
     def retain(self, names: Iterable[str], labels: tuple[str, ...], others: Collection[tuple[str, ...]]) -> None:
         """Drop the values of metrics whose labels begin with `labels` and go on with none of `others`."""
-        of, first = {*names}, len(labels)
+        metrics = set(names)
+        count = len(labels)
+        dropped = []
         with self._lock:
             values = self._values
-            for key in [k for k in values if k[0] in of and k[1][:first] == labels and k[1][first:] not in others]:
+            for key in values:
+                name, own = key
+                if name in metrics and own[:count] == labels and own[count:] not in others:
+                    dropped.append(key)
+            for key in dropped:
                 del values[key]
 
-    def replace(self, name: str, by: Mapping[str, float]) -> None:
-        """All values of a metric with one label."""
-        self.retain([name], (), {(label,) for label in by})
-        for label, value in by.items():
+    def replace(self, name: str, values: Mapping[str, float]) -> None:
+        """Replace all values of a metric with one label by `values`, by that label."""
+        self.retain([name], (), {(label,) for label in values})
+        for label, value in values.items():
             self.put(name, value, label)
 
     def snapshot(self) -> MetricsSnapshot:
@@ -217,7 +232,7 @@ def failed(error: KbackupError) -> None:
 
 
 def record_success(at: float | None = None) -> None:
-    """A round ended well, at a time in seconds since the epoch (default: now)."""
+    """Count a round that ended well, at a time in seconds since the epoch (default: now)."""
     counted.put("kbackup_last_success_timestamp_seconds", time.time() if at is None else at)
 
 
@@ -225,7 +240,8 @@ def record_success(at: float | None = None) -> None:
 
 
 class ProgressListener(Protocol):
-    """Of `progress`: records and bytes so far in this phase; `expected` is an upper bound of records."""
+    """What a job tells while it works. `progress` gets the records and bytes so far in this phase; `expected` is an
+    upper bound of records."""
 
     def phase(self, name: str) -> None: ...
 
@@ -239,7 +255,7 @@ class Silent:
 
 
 class Phases:
-    """Announces each named step to the listener and keeps how long it took, in seconds."""
+    """Announces each named step to the listener, and keeps how long each step took, in seconds."""
 
     def __init__(self, listener: ProgressListener) -> None:
         self.listener = listener

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from kbackup.errors import UsageError
 from kbackup.metrics.registry import METRICS, MetricsSnapshot, counted
@@ -26,70 +27,99 @@ Samples = dict[tuple[str, Labels], float]
 
 def samples(snapshot: MetricsSnapshot) -> Samples:
     """Return the values of each archive. Gauges of the process hold for all of its archives."""
-    process = {key: value for key, value in snapshot.values.items() if METRICS[key[0]].kind == "gauge"}
-    archives = {archive: {**process, **own} for archive, own in snapshot.by_archive.items()}
-    own = archives.setdefault(snapshot.archive, process)
-    for key in snapshot.values.keys() - process.keys():
-        own[key] = own.get(key, 0) + snapshot.values[key]
+    gauges = {}
+    counters = {}
+    for key, value in snapshot.values.items():
+        name, _ = key
+        if METRICS[name].kind == "gauge":
+            gauges[key] = value
+        else:
+            counters[key] = value
+    archives = {archive: {**gauges, **own} for archive, own in snapshot.by_archive.items()}
+    # What was counted for no archive counts for the process's own: in all archives it would be counted several times.
+    own = archives.setdefault(snapshot.archive, gauges)
+    for key, value in counters.items():
+        own[key] = own.get(key, 0) + value
     values: Samples = {}
     for archive, counts in archives.items():
-        shared = {"command": snapshot.command, "archive": archive}
-        for (name, labels), value in counts.items():
-            given = zip(METRICS[name].labels, labels, strict=True)
-            values[name, tuple(sorted({**shared, **dict(given)}.items()))] = value
+        for (name, own_labels), value in counts.items():
+            labels = dict(zip(METRICS[name].labels, own_labels, strict=True))
+            labels |= {"command": snapshot.command, "archive": archive}
+            values[name, _sorted(labels)] = value
     return values
 
 
+def _sorted(labels: Mapping[str, str]) -> Labels:
+    return tuple(sorted(labels.items()))
+
+
 def text(snapshot: MetricsSnapshot) -> bytes:
-    return generate_latest(_registry(samples(snapshot)))
+    registry = _registry(samples(snapshot))
+    return generate_latest(registry)
 
 
 class MetricsFile:
     """A file for node_exporter's textfile collector, to be made before the work.
 
-    `UsageError` if the file can't be written. Counters continue from the values in the file, and metrics that
-    `stays` marks keep theirs: Prometheus would miss earlier runs in a file of one run alone.
+    `UsageError` if the file can't be written. Counters continue from the values in the file, and metrics that `stays`
+    marks keep their values.
     """
+
+    # Prometheus reads the file now and then: of a file with one run's values alone it would miss earlier runs.
 
     def __init__(self, path: str, command: str) -> None:
         file = Path(path).absolute()
-        is_other = file.exists() and not file.is_file()  # a folder, or /dev/null, which a rename would replace
+        # A folder, or /dev/null, which the rename would replace.
+        is_other = file.exists() and not file.is_file()
         if is_other or not os.access(file.parent, os.W_OK | os.X_OK):
             raise UsageError(f"can't write the metrics file {path}", "name a file in a folder that can be written")
         self._path, self._command = path, command
-        try:
-            families = list(text_string_to_metric_families(file.read_text(encoding="utf-8")))
-        except (FileNotFoundError, ValueError):  # there is none, or it is not one of ours
-            families = []
-        self._former = [sample for family in families for sample in family.samples]
+        self._former = _samples_in(file)
 
     def write(self, snapshot: MetricsSnapshot) -> None:
-        """Written beside it and renamed; `OSError` if that fails."""
+        """Write a file beside the present one, and rename it; `OSError` if that fails."""
         merged = samples(snapshot)
         for former in self._former:
-            metric, key = METRICS.get(former.name), (former.name, tuple(sorted(former.labels.items())))
+            metric = METRICS.get(former.name)
+            key = former.name, _sorted(former.labels)
             if metric is None or former.labels.get("command") != self._command:
                 continue
             if metric.kind == "counter":
-                if key in merged or "topic" not in metric.labels:  # a topic that vanished has no series
+                # A topic that is no longer there has no series any more.
+                if key in merged or "topic" not in metric.labels:
                     merged[key] = merged.get(key, 0) + former.value
             elif metric.stays:
                 merged.setdefault(key, former.value)
         write_to_textfile(self._path, _registry(merged))
 
 
+def _samples_in(file: Path) -> list[Sample]:
+    """Return the samples of a file; none if there is no file, or it is not one of Prometheus."""
+    samples: list[Sample] = []
+    try:
+        content = file.read_text(encoding="utf-8")
+        for family in text_string_to_metric_families(content):
+            samples += family.samples
+    except (FileNotFoundError, ValueError):
+        return []
+    return samples
+
+
 def _registry(samples: Samples) -> CollectorRegistry:
     class Samples(Collector):
         def collect(self) -> Iterable[Metric]:
+            by_name: dict[str, list[tuple[Labels, float]]] = {}
+            for (name, labels), value in samples.items():
+                by_name.setdefault(name, []).append((labels, value))
             for name, metric in METRICS.items():
-                own = sorted((labels, value) for (n, labels), value in samples.items() if n == name)
-                if not own:
+                if name not in by_name:
                     continue
-                kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-                names = ["command", "archive", *metric.labels]
-                family = kind(name, metric.help, labels=names)
-                for labels, value in own:
-                    family.add_metric([dict(labels).get(label, "") for label in names], value)
+                family_type = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                label_names = ["command", "archive", *metric.labels]
+                family = family_type(name, metric.help, labels=label_names)
+                for labels, value in sorted(by_name[name]):
+                    given = dict(labels)
+                    family.add_metric([given.get(label, "") for label in label_names], value)
                 yield family
 
     registry = CollectorRegistry(auto_describe=False)
@@ -110,25 +140,30 @@ class Health:
 
     def __init__(self, stale_after: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._stale_after, self._clock = stale_after, clock
-        self._well, self._error = clock(), ""
+        # The start counts as a success: a process that has just begun is not stale.
+        self._last_success, self._error = clock(), ""
 
     def record_success(self) -> None:
-        self._well, self._error = self._clock(), ""
+        self._last_success, self._error = self._clock(), ""
 
     def failed(self, error: str) -> None:
         self._error = error
 
     def answer(self) -> tuple[int, str]:
         """Return the HTTP status and the text of the answer."""
-        age = self._clock() - self._well
-        said = f"; last error: {self._error.encode('unicode_escape').decode()}" if self._error else ""
+        age = self._clock() - self._last_success
+        last_error = ""
+        if self._error:
+            # Escaped: an error may hold a topic's name, with whatever characters that has.
+            printable = self._error.encode("unicode_escape").decode()
+            last_error = f"; last error: {printable}"
         if age > self._stale_after:
-            return 503, f"stale: no round has ended well for {age:.0f} s{said}\n"
-        return 200, f"ok: {age:.0f} s{said}\n"
+            return 503, f"stale: no round has ended well for {age:.0f} s{last_error}\n"
+        return 200, f"ok: {age:.0f} s{last_error}\n"
 
 
 class JointHealth:
-    """The health of a process with several components: good only while each component's is. Thread-safe."""
+    """The health of a process with several components: good while each component's health is. Thread-safe."""
 
     def __init__(self, stale_after: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._stale_after, self._clock = stale_after, clock
@@ -141,13 +176,18 @@ class JointHealth:
 
     def answer(self) -> tuple[int, str]:
         """Return the HTTP status, and a line for each component."""
-        answers = {name: health.answer() for name, health in [*self._parts.items()]}
-        status = max((status for status, _ in answers.values()), default=200)
-        return status, "".join(f"{name}: {text}" for name, (_, text) in answers.items())
+        status, lines = 200, ""
+        # A copy: another thread may add a component meanwhile.
+        for name, health in list(self._parts.items()):
+            own_status, text = health.answer()
+            # 503 of one component is the answer of all.
+            status = max(status, own_status)
+            lines += f"{name}: {text}"
+        return status, lines
 
 
 def parse_address(listen: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `[ipv6]:port` or `:port` (loopback); `UsageError` for others."""
+    """Return host and port of `host:port`, `[ipv6]:port` or `:port` (loopback); `UsageError` for other texts."""
     host, sign, port = listen.rpartition(":")
     if not sign or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise UsageError(f"can't listen on {listen!r}", "write host:port, such as 127.0.0.1:9464")
@@ -187,10 +227,11 @@ class Server:
 
 class _HTTPServer(ThreadingHTTPServer):
     daemon_threads = True
-    block_on_close = False  # a client that keeps its connection open must not keep us
+    # A client that keeps its connection open must not keep this process.
+    block_on_close = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that left is nobody's concern."""
+        """Print no traceback: a client that left is nobody's concern."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -201,22 +242,23 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path == "/metrics":
-            self._say(200, CONTENT_TYPE_LATEST, text(counted.snapshot()))
+            snapshot = counted.snapshot()
+            self._send(200, CONTENT_TYPE_LATEST, text(snapshot))
         elif path == "/healthz":
-            status, said = self.health.answer()
-            self._say(status, _PLAIN, said.encode())
+            status, answer = self.health.answer()
+            self._send(status, _PLAIN, answer.encode())
         else:
-            self._say(404, _PLAIN, b"/metrics, /healthz\n")
+            self._send(404, _PLAIN, b"/metrics, /healthz\n")
 
     do_HEAD = do_GET  # noqa: N815
 
-    def _say(self, status: int, kind: str, body: bytes) -> None:
+    def _send(self, status: int, content_type: str, body: bytes) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes are not worth a line."""
+        """Log nothing: scrapes are not worth a line."""

@@ -27,7 +27,11 @@ from kbackup.util.system import attempts
 from kbackup.util.text import join_names, printable
 from kbackup.util.times import now
 
-_TIMEOUT = 5.0
+# Why this is Python's own HTTP client: every kind of webhook is one POST of JSON, whose text is a template. urllib
+# heeds the proxies of the environment, which urllib3 (of the SDK for S3) does not, and httpx2 and requests are in
+# extras only.
+
+_TIMEOUT = 5.0  # s
 _TRY_AGAIN = (408, 425, 429)
 
 
@@ -38,12 +42,15 @@ def _fault_of(url: str) -> str:
         _ = parts.port
     except ValueError:
         return "its host or port is invalid"
-    if parts.scheme in ("ftp", "file", "ws", "wss", "s3"):  # another one may be the secret itself
+    # Other schemes are not shown: what stands before "://" may be a part of the secret.
+    if parts.scheme in ("ftp", "file", "ws", "wss", "s3"):
         return f"it begins with {parts.scheme}://"
     if parts.scheme not in ("http", "https"):
         return "it begins neither with https:// nor with http://"
+    if not parts.hostname:
+        return "it has no host"
     is_plain = url.isascii() and url.isprintable() and " " not in url
-    return ("" if is_plain else "it has a blank or another character of no URL") if parts.hostname else "it has no host"
+    return "" if is_plain else "it has a blank or another character of no URL"
 
 
 class UndeliveredError(KbackupError):
@@ -53,7 +60,7 @@ class UndeliveredError(KbackupError):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Takes a redirect as an error: following it would turn the request into a GET."""
+    """Makes an error of a redirect: following it would turn the request into a GET."""
 
     def redirect_request(self, *_: object) -> None:
         return None
@@ -72,19 +79,21 @@ class Webhook:
             hint = "write it as https://hooks.example.com/path"
             raise UsageError(f"notify.url is not the URL of a webhook: {fault}", hint)
         parts = urlsplit(url)
-        port, hostname = parts.port, parts.hostname or ""
         for name, text in headers.items():
             if not name.isprintable() or not text.isprintable():
                 raise UsageError(f"notify.headers.{printable(name)} has a control character", "write it in one line")
-        host = f"[{hostname}]" if ":" in hostname else hostname
         # Without the user and the password of the URL: they go into a header, where no error shows them.
-        netloc = f"{host}:{port}" if port else host
+        hostname = parts.hostname or ""
+        netloc = f"[{hostname}]" if ":" in hostname else hostname
+        if parts.port:
+            netloc += f":{parts.port}"
         self._url = urlunsplit(parts._replace(netloc=netloc, fragment=""))
         self._headers = {"Content-Type": "application/json", "User-Agent": f"kbackup/{__version__}"}
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             encoded = base64.b64encode(pair.encode()).decode()
             self._headers["Authorization"] = f"Basic {encoded}"
+        # The user's own come last: a webhook may want another Content-Type.
         self._headers |= headers
 
     def deliver(self, body: str) -> None:
@@ -96,8 +105,10 @@ class Webhook:
                 request = urllib.request.Request(  # noqa: S310 (the scheme is checked)
                     self._url, body.encode(), self._headers, method="POST"
                 )
-                timeout = max(0.5, min(_TIMEOUT, end - time.monotonic()))
-                with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout):
+                remaining = end - time.monotonic()
+                timeout = max(0.5, min(_TIMEOUT, remaining))
+                opener = urllib.request.build_opener(_NoRedirect)
+                with opener.open(request, timeout=timeout):
                     return
             except urllib.error.HTTPError as answer:
                 reason = f"it answered HTTP {answer.code}"
@@ -105,16 +116,19 @@ class Webhook:
                 if answer.code < 500 and answer.code not in _TRY_AGAIN:
                     break
             except (OSError, http.client.HTTPException) as error:
-                reason = self._hide(str(getattr(error, "reason", error)) or type(error).__name__)
-            except ValueError as error:  # an invalid header: its text would show the value
+                text = str(getattr(error, "reason", error)) or type(error).__name__
+                reason = self._hide(text)
+            except ValueError as error:
+                # An invalid header. The error's text would show its value.
                 reason = f"the request is invalid ({type(error).__name__})"
                 break
         raise UndeliveredError(f"the webhook of notify.url took no notification: {reason}")
 
     def _hide(self, text: str) -> str:
         parts = urlsplit(self._url)
-        for secret in filter(None, (self._url, parts.path.strip("/"), parts.query)):
-            text = text.replace(secret, HIDDEN)
+        for secret in (self._url, parts.path.strip("/"), parts.query):
+            if secret:
+                text = text.replace(secret, HIDDEN)
         return text
 
 
@@ -176,9 +190,9 @@ class RequestBody:
                 json.loads(self.render(sample))
         except (KeyError, ValueError) as error:
             why = f"it has no value {error}" if isinstance(error, KeyError) else str(error)
-            raise UsageError(
-                f"notify.body makes no JSON: {why}", f"use {_NAMES} in a JSON text, and $$ for a dollar sign"
-            ) from None
+            hint = f"use {_NAMES} in a JSON text, and $$ for a dollar sign"
+            # Without its cause: the template may hold a secret.
+            raise UsageError(f"notify.body makes no JSON: {why}", hint) from None
 
     def render(self, notification: Notification) -> str:
         if self._template is None:
@@ -222,8 +236,22 @@ _SAMPLES = (
 log = logging.getLogger(__name__)
 
 COMMANDS = {
-    *("backup", "restore", "verify", "drill", "check", "status", "copy", "expire", "repair", "adopt"),
-    *("export", "groups apply", "groups undo", "key rotate", "migrate archive", "mirror run"),
+    "backup",
+    "restore",
+    "verify",
+    "drill",
+    "check",
+    "status",
+    "copy",
+    "expire",
+    "repair",
+    "adopt",
+    "export",
+    "groups apply",
+    "groups undo",
+    "key rotate",
+    "migrate archive",
+    "mirror run",
 }
 """The commands that run a job. Others only show something, or change one name."""
 _NAMED = 3  # losses or warnings in a summary
@@ -260,21 +288,27 @@ class Notifier:
         notification = notification_of(self._command, self._archive, exit_code, **result)
         if notification["event"] not in self._events:
             return
+        outcome = "failed"
         try:
-            self._webhook.deliver(self._body.render(notification))
-        except (UndeliveredError, KeyboardInterrupt) as error:
-            log.warning("%s", error if isinstance(error, UndeliveredError) else "the notification was interrupted")
-            counted.add("kbackup_notifications_total", 1, "failed")
-        else:
-            counted.add("kbackup_notifications_total", 1, "delivered")
+            body = self._body.render(notification)
+            self._webhook.deliver(body)
+            outcome = "delivered"
+        except UndeliveredError as error:
+            log.warning("%s", error)
+        except KeyboardInterrupt:
+            # The run has its result by now: who interrupts the notification gets that result.
+            log.warning("%s", "the notification was interrupted")
+        counted.add("kbackup_notifications_total", 1, outcome)
 
 
 def _summary(output: Reporter, exit_code: int) -> str:
     """Return the last line of a command, after the first losses or warnings where the result is a loss."""
     if exit_code != EXIT_LOSS or not output.warnings:
         return output.summary
-    losses_first = sorted(output.warnings, key=lambda text: not text.startswith("loss: "))
-    return f"{join_names(losses_first, _NAMED, '; ')}; {output.summary}"
+    losses = [text for text in output.warnings if text.startswith("loss: ")]
+    others = [text for text in output.warnings if not text.startswith("loss: ")]
+    named = join_names(losses + others, _NAMED, "; ")
+    return f"{named}; {output.summary}"
 
 
 def notifier_for(config: Config, command: str, parameters: dict[str, Any]) -> Notifier | None:
