@@ -85,7 +85,7 @@ def sas_of(location: AzureLocation, rights: str, hours: int = 1) -> str:
     return token
 
 
-def test_sas_tokens(s3_location: AzureLocation) -> None:
+def test_a_sas_token_permits_what_it_names_until_it_expires(s3_location: AzureLocation) -> None:
     def opened(token: str) -> Store:
         return s3_location.opened(account_key="", sas_token=token)
 

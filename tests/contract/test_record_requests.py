@@ -75,7 +75,7 @@ def read_record(config: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str]
     ("address", "of_the_segment"),
     [("orders:0:18", ["index", "records"]), ("clicks:0:13", ["index", "records.zst", "records.zst"])],
 )
-def test_one_record(
+def test_one_record_costs_a_request_per_file_that_holds_it(
     address: str,
     of_the_segment: list[str],
     encrypted: bool,

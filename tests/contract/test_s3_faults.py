@@ -174,7 +174,7 @@ def test_damaged_parts_are_refused(minio_location: S3Location, monkeypatch: pyte
     assert list(minio_location.store().list()) == []
 
 
-def test_without_checksums(s3_location: S3Location) -> None:
+def test_a_store_without_checksums_reads_writes_and_deletes(s3_location: S3Location) -> None:
     store = s3_location.opened(checksum="none")
     upload(store, "key", data_of(2 * PART + 1))
     assert store.get("key") == data_of(2 * PART + 1)

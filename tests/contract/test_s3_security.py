@@ -125,7 +125,7 @@ def test_every_request_names_the_owner(moto_server: MotoServer) -> None:
 
 
 @pytest.mark.parametrize("mode", ["GOVERNANCE", "COMPLIANCE"])
-def test_object_lock(server: MinioWithKms, mode: str) -> None:
+def test_locked_objects_keep_their_retention(server: MinioWithKms, mode: str) -> None:
     bucket = new_bucket(server, object_lock=True)
     store = open_store(
         f"s3://{bucket}/p",
@@ -210,7 +210,7 @@ def options_in(store: Any) -> S3Options:
     return options
 
 
-def test_a_writer(server: MinioWithKms) -> None:
+def test_the_role_of_a_writer_writes_in_every_way_and_deletes_nothing(server: MinioWithKms) -> None:
     bucket = new_bucket(server)
     store = role(server, "writer", bucket)
     check_conditional_writes(store, "check")
@@ -294,7 +294,7 @@ class Unconditional(MemoryStore):
         return super().replace(key, data, etag)
 
 
-def test_a_reader(server: MinioWithKms) -> None:
+def test_the_role_of_a_reader_reads_and_writes_nothing(server: MinioWithKms) -> None:
     bucket = new_bucket(server)
     keys = in_every_way(role(server, "writer", bucket))
     store = role(server, "reader", bucket)
@@ -313,7 +313,7 @@ def test_a_reader(server: MinioWithKms) -> None:
     assert len(list(store.list())) == len(keys)
 
 
-def test_an_expirer(server: MinioWithKms) -> None:
+def test_the_role_of_an_expirer_deletes_objects_but_not_the_bucket(server: MinioWithKms) -> None:
     bucket = new_bucket(server)
     store = role(server, "expirer", bucket)
     assert store.delete(in_every_way(store)) == []

@@ -85,7 +85,7 @@ def test_missing_and_unsupported_schemas_are_undecodable(running: ConfluentRegis
         ask(running, 2)
 
 
-def test_credentials(running: ConfluentRegistry) -> None:
+def test_a_registry_is_asked_with_a_password_or_a_token(running: ConfluentRegistry) -> None:
     password, token = make("a registry's password"), make("a registry's token")
     running.register("a", {"schema": "x"})
     for authorization, options in (
@@ -122,7 +122,7 @@ def test_one_that_is_not_there(running: ConfluentRegistry, monkeypatch: pytest.M
     assert several.schema(1).text == "x"
 
 
-def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_is_trusted_by_the_given_certificates_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbackup.kafka.schema_registry._TRIES_AGAIN", 0)
     authority = Authority()
     (tmp_path / "ca.pem").write_text(authority.certificate)

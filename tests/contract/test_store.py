@@ -104,7 +104,7 @@ def test_one_of_two_creates_wins(atomic_store: Store) -> None:
         assert atomic_store.get(f"key{n}") in bodies
 
 
-def test_missing_objects(store: Store) -> None:
+def test_a_missing_object_is_named_by_the_error_of_each_call(store: Store) -> None:
     store.put("a/b", b"")
     for key in ("nothing", "a", "a/b/c", "a/nothing"):
         for ask in (store.get, store.get_with_etag, store.stat):
@@ -124,7 +124,7 @@ def test_an_empty_store(store: Store) -> None:
         store.get("key")
 
 
-def test_stat(store: Store) -> None:
+def test_stat_tells_of_an_object_what_a_listing_tells(store: Store) -> None:
     etag = store.put("dir/key", b"12345")
     info = store.stat("dir/key")
     assert (info.key, info.size, info.etag) == ("dir/key", 5, etag)
@@ -134,7 +134,7 @@ def test_stat(store: Store) -> None:
     assert abs(listed.modified - info.modified) < 2
 
 
-def test_delete(store: Store) -> None:
+def test_delete_takes_many_keys_whether_they_exist_or_not(store: Store) -> None:
     keys = [f"d{n % 7}/{n}" for n in range(1100)]
     fill(store, keys[:300])
     store.put("kept", b"")
@@ -176,7 +176,7 @@ def test_a_pickled_store_is_the_same_store(location: Location, store: Store) -> 
     assert other.get_with_etag("key") == store.get_with_etag("key")
 
 
-def test_many_threads(store: Store) -> None:
+def test_a_store_is_used_by_many_threads_at_once(store: Store) -> None:
     def work(n: int) -> None:
         data = data_of(PART + 1000 * n) if n < 3 else data_of(100 * n)
         with store.upload(f"dir{n % 3}/key{n}") as upload:
@@ -264,7 +264,7 @@ def test_listing_is_lazy(store: Store) -> None:
     assert next(listing).key == "00000"
 
 
-def test_list_dirs(store: Store) -> None:
+def test_list_dirs_names_the_folders_of_one_level(store: Store) -> None:
     fill(store, ["a/x", "a/y/z", "a-b/x", "a.b", "b/c/d/e", "file", "日本/x", "sp ace/x"])
     assert list(store.list_dirs()) == ["a-b", "a", "b", "sp ace", "日本"]
     assert list(store.list_dirs("a/")) == ["y"]
@@ -282,7 +282,7 @@ def test_prefixes_lead_nowhere_else(store: Store) -> None:
         assert list(store.list_dirs(prefix)) == []
 
 
-def test_ranges(store: Store) -> None:
+def test_a_range_is_read_whole_in_chunks_or_into_a_buffer(store: Store) -> None:
     data = data_of(3 * CHUNK + 17)
     store.put("key", data)
     for start, length in [

@@ -65,7 +65,9 @@ def free_destination(folder: Path) -> None:
     ],
     ids=lambda value: value.name if isinstance(value, Wish) else str(value),
 )
-def test_delta_tables(wish: Wish, appended: int, config: Path, tmp_path: Path, spark: SparkSession) -> None:
+def test_an_export_to_delta_tables_goes_on_after_a_kill(
+    wish: Wish, appended: int, config: Path, tmp_path: Path, spark: SparkSession
+) -> None:
     tables = tmp_path / "tables"
     dead = run(tmp_path / "dead", ["export", "--config", str(config), "--delta", str(tables)], wish)
     assert dead.code == -9, dead.err
@@ -79,7 +81,7 @@ def test_delta_tables(wish: Wish, appended: int, config: Path, tmp_path: Path, s
     assert exported(pa.concat_tables(rows)) == held(tmp_path / "archive")
 
 
-def test_parquet_files(config: Path, tmp_path: Path, spark: SparkSession) -> None:
+def test_an_export_to_parquet_files_goes_on_after_a_kill(config: Path, tmp_path: Path, spark: SparkSession) -> None:
     files = tmp_path / "files"
     wish = Wish("kill job", "after", "write topic=*", 3)
     dead = run(tmp_path / "dead", ["export", "--config", str(config), "--parquet", str(files)], wish)

@@ -82,7 +82,7 @@ def test_writing_the_truth_gives_the_same_files(partition: Partition) -> None:
     assert indexes.decode_partition_index(partition.index_bytes(), str(partition)) == entries
 
 
-def test_the_threshold() -> None:
+def test_the_threshold_explains_the_segments_of_the_archive() -> None:
     """2500 is the one round number between the closed segments' sizes without and with their last records."""
     low, high = 0, 1 << 62
     for partition in PARTITIONS:

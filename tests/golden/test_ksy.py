@@ -68,7 +68,7 @@ def test_the_java_archive(partition: Partition) -> None:
 
 
 @each("records")
-def test_records_vectors(data: bytes, vector: dict[str, Any]) -> None:
+def test_the_ksy_of_records_reads_the_vectors(data: bytes, vector: dict[str, Any]) -> None:
     assert [as_record(r) for r in read("records", data).records] == [record_of(r) for r in vector["records"]]
 
 
@@ -83,7 +83,7 @@ def test_bad_vectors_are_refused(kind: str, name: str, data: bytes, vector: dict
 
 
 @each("index")
-def test_index_vectors(data: bytes, vector: dict[str, Any]) -> None:
+def test_the_ksy_of_segment_indexes_reads_the_vectors(data: bytes, vector: dict[str, Any]) -> None:
     entries = read("segment_index", data).entries
     assert [[entry.offset, entry.position, entry.len_record] for entry in entries] == vector["index"]
 

@@ -41,7 +41,7 @@ def test_every_vector_is_listed(kind: str) -> None:
 
 
 @refused(*READERS)
-def test_bad_vectors(kind: str, name: str, data: bytes, vector: Vector) -> None:
+def test_a_damaged_file_is_refused_at_its_byte(kind: str, name: str, data: bytes, vector: Vector) -> None:
     words = rf"^file at byte {vector['at']}: " if "at" in vector else "^file"
     with pytest.raises(CorruptError, match=words):
         READERS[kind](data)
@@ -51,7 +51,7 @@ def test_bad_vectors(kind: str, name: str, data: bytes, vector: Vector) -> None:
 
 
 @each("records")
-def test_records(data: bytes, vector: Vector) -> None:
+def test_record_files_decode_to_their_records_and_encode_to_their_bytes(data: bytes, vector: Vector) -> None:
     made = [record_of(row) for row in vector["records"]]
     blocks = list(record.blocks([data], None, name="file"))
     assert [r for block in blocks for r in from_batch(record.decode(block))] == made
@@ -64,14 +64,14 @@ def test_records(data: bytes, vector: Vector) -> None:
 
 
 @each("index")
-def test_index(data: bytes, vector: Vector) -> None:
+def test_index_files_decode_to_their_tables_and_encode_to_their_bytes(data: bytes, vector: Vector) -> None:
     index = indexes.decode_index(data, "file")
     assert table(index) == vector["index"]
     assert indexes.encode_index(index) == data
 
 
 @each("partition_index")
-def test_partition_index(data: bytes, vector: Vector) -> None:
+def test_partition_indexes_decode_and_encode_to_their_bytes(data: bytes, vector: Vector) -> None:
     entries = [indexes.PartitionIndexEntry(name, start) for name, start in vector["entries"]]
     assert indexes.decode_partition_index(data, "file") == entries
     assert indexes.encode_partition_index(entries) == data
@@ -84,7 +84,7 @@ def group_schema() -> jsonschema.Draft202012Validator:
 
 
 @each("group_offsets")
-def test_group_offsets(data: bytes, vector: Vector) -> None:
+def test_group_offsets_decode_and_encode_to_their_bytes(data: bytes, vector: Vector) -> None:
     assert indexes.decode_group_offsets(data, "file") == vector["offsets"]
     assert (indexes.encode_group_offsets(vector["offsets"]) == data) == vector.get("writers", True)
     group_schema().validate(json.loads(data))
@@ -96,7 +96,7 @@ def test_the_schema_of_group_offsets_refuses(text: str) -> None:
 
 
 @each("zst")
-def test_zst(data: bytes, vector: Vector) -> None:
+def test_compressed_files_decompress_whole_and_by_located_frame(data: bytes, vector: Vector) -> None:
     made = [record_of(row) for row in vector["records"]]
     plain = b"\x01" + record.encode(to_batch(made)).data.tobytes()
     assert b"".join(frames.decompress([data], "file")) == plain
@@ -109,7 +109,7 @@ def test_zst(data: bytes, vector: Vector) -> None:
 
 
 @pytest.mark.parametrize("case", json.loads((VECTORS / "rotation.json").read_text()), ids=lambda c: str(c["why"]))
-def test_rotation(case: Vector) -> None:
+def test_segments_rotate_at_the_threshold(case: Vector) -> None:
     rest = np.array(case["lengths"], np.int64)
     counts = []
     while len(rest):

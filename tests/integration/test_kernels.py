@@ -86,7 +86,7 @@ def test_every_odd_topic_in_one_task(broker: Broker, topic_name: str, choose: Ch
     assert min(held.epoch for held in found.values()) >= 0, "every range was read to its end"
 
 
-def test_aborted_transactions(broker: Broker, topic_name: str, choose: Choose) -> None:
+def test_kernels_read_aborted_transactions_alike(broker: Broker, topic_name: str, choose: Choose) -> None:
     topics.make_ledger(broker, topic_name)
     assert both(broker, choose, whole(broker, topic_name), "read_uncommitted")
 
@@ -143,7 +143,9 @@ records: st.SearchStrategy[Record] = st.tuples(
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(records, min_size=1, max_size=30), min_size=1, max_size=4))
-def test_any_records(broker: Broker, property_topic: str, choose: Choose, batches: list[list[Record]]) -> None:
+def test_kernels_read_any_records_alike(
+    broker: Broker, property_topic: str, choose: Choose, batches: list[list[Record]]
+) -> None:
     start = log_ends(broker.bootstrap, property_topic)[0]
     for batch in batches:
         raw_produce(broker.bootstrap, property_topic, 0, batch)

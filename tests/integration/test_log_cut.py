@@ -200,7 +200,9 @@ def test_a_cut_where_compaction_took_the_last_archived_record(
     assert now == read_topic(alone.bootstrap, topic_name)
 
 
-def test_another_cluster(alone: Broker, broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str) -> None:
+def test_a_topic_of_another_cluster_is_not_backed_up(
+    alone: Broker, broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
+) -> None:
     for each in (alone, broker):
         each.create_topic(topic_name)
         grow(each, topic_name, 10, "of its own")

@@ -177,7 +177,7 @@ def test_searching_what_is_decoded(shop: Shop, capsys: Capture) -> None:
     assert len(shop.registry.asked) == len(set(shop.registry.asked)), "each schema once"
 
 
-def test_by_files(shop: Shop, capsys: Capture) -> None:
+def test_values_are_decoded_by_schemas_from_files(shop: Shop, capsys: Capture) -> None:
     """Behind a registry's frame or by a header: which schema it was is known here."""
     (shop.protos / "order.avsc").write_text(AVRO)
     (shop.protos / "order.json").write_text(JSON)

@@ -37,7 +37,9 @@ def prefix(broker: Broker) -> str:
     ],
     ids=["names", "whole-regex", "never-internal", "exclude", "internal-by-name", "all-but"],
 )
-def test_topics(kbackup: Kbackup, archive: Archive, prefix: str, arguments: list[str], expected: list[str]) -> None:
+def test_a_backup_takes_the_topics_that_are_selected(
+    kbackup: Kbackup, archive: Archive, prefix: str, arguments: list[str], expected: list[str]
+) -> None:
     report = kbackup.backup(archive, *(a.replace("{}", prefix) for a in arguments))
     assert [t["name"] for t in report["topics"]] == [name.replace("{}", prefix) for name in expected]
     assert report["totals"]["records"] == len(expected)

@@ -138,7 +138,7 @@ def test_options_and_columns(reading: SparkSession, archive: Path) -> None:
     assert narrow.where("topic = 'clicks'").count() == 20
 
 
-def test_decoded_columns(reading: SparkSession, tmp_path: Path) -> None:
+def test_the_source_decodes_values_into_columns(reading: SparkSession, tmp_path: Path) -> None:
     make_schema_archive(FileStore(tmp_path / "decodable"))
     frame = load(reading, tmp_path / "decodable", decode="true", topics="orders")
     assert frame.columns[-3:] == ["key_json", "value_json", "decode_error"]

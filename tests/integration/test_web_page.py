@@ -370,7 +370,7 @@ def test_the_page_of_a_drill_has_its_own_styles(page: Page, page_url: str) -> No
     expect(page.get_by_text(ATTACK)).to_be_visible()
 
 
-def test_click_through(page: Page, page_url: str) -> None:
+def test_links_lead_from_restore_points_to_a_record_and_back(page: Page, page_url: str) -> None:
     """From the restore points down to a record and back, by what stands on the pages."""
     page.goto(page_url)
     expect(page.get_by_role("heading", name="Restore points")).to_be_visible()
@@ -445,7 +445,7 @@ def test_injected_scripts_do_not_run(browser: Browser, page_url: str) -> None:
     context.close()
 
 
-def test_keys(page: Page, page_url: str) -> None:
+def test_pages_are_reached_by_the_keyboard(page: Page, page_url: str) -> None:
     page.goto(page_url)
     page.keyboard.press("Tab")
     expect(page.get_by_text("Skip to content")).to_be_focused()
@@ -496,7 +496,7 @@ def test_light_and_dark(browser: Browser, page_url: str) -> None:
         assert brightness(page) < 150
 
 
-def test_copies(browser: Browser, page_url: str) -> None:
+def test_what_is_clicked_is_copied_exactly(browser: Browser, page_url: str) -> None:
     """Numbers, keys and values exactly; names and commands without control characters and marks; nothing but text."""
     with opened(browser, page_url, permissions=["clipboard-read", "clipboard-write"]) as page:
         page.goto(f"{page_url}/topics/orders")
@@ -535,7 +535,7 @@ def test_copies(browser: Browser, page_url: str) -> None:
         assert copied(page.locator(".command .copy").first) == page.locator(".command pre").first.inner_text()
 
 
-def test_downloads(page: Page, page_url: str) -> None:
+def test_a_long_value_is_downloaded_whole(page: Page, page_url: str) -> None:
     page.goto(f"{page_url}/topics/odd/0/records/5")
     with page.expect_download() as waiting:
         page.get_by_role("link", name="download all of it").click()
@@ -543,7 +543,7 @@ def test_downloads(page: Page, page_url: str) -> None:
     assert Path(waiting.value.path()).read_bytes() == LONG
 
 
-def test_without_scripts(browser: Browser, page_url: str) -> None:
+def test_pages_work_without_scripts(browser: Browser, page_url: str) -> None:
     with opened(browser, page_url, java_script_enabled=False) as page:
         page.goto(f"{page_url}/topics")
         page.get_by_label("Search topics").fill("odd")
@@ -589,7 +589,7 @@ def test_topics_of_a_java_folder(browser: Browser, tmp_path: Path) -> None:
         expect(page.locator("section.field")).to_have_count(2)
 
 
-def test_the_token(browser: Browser, rich: Store, tmp_path: Path) -> None:
+def test_a_token_opens_the_pages_and_is_never_shown(browser: Browser, rich: Store, tmp_path: Path) -> None:
     """By the address, by the form, and not in what the process says."""
     token = make("the web page's token")
     with served(rich.url, "-v", "-v", cwd=tmp_path, env={"KBACKUP_UI_TOKEN": token}) as running:

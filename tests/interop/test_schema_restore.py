@@ -140,7 +140,7 @@ def test_mirrored_records_are_read(
     assert beats <= written_beats
 
 
-def test_schemas_alone(other: Apicurio, kbackup: Kbackup, tmp_path: Path) -> None:
+def test_schemas_are_restored_without_records(other: Apicurio, kbackup: Kbackup, tmp_path: Path) -> None:
     """Apicurio takes mode IMPORT and keeps no id: what was written by then is deleted again."""
     needs = (SchemaReference(name="money.proto", subject="wide-money", version=7),)
     money = schema_version("wide-money", 7, 4660, MONEY, "PROTOBUF", state="deleted")

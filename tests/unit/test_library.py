@@ -94,7 +94,9 @@ def test_what_an_archive_holds(archive: kbackup.ArchiveReader) -> None:
         ({"to_offset": 1}, [0, 0]),
     ],
 )
-def test_records(archive: kbackup.ArchiveReader, selection: dict[str, Any], offsets: list[int]) -> None:
+def test_records_are_selected_by_partition_and_offset(
+    archive: kbackup.ArchiveReader, selection: dict[str, Any], offsets: list[int]
+) -> None:
     batches = archive.records("orders", columns=["offset"], **selection)
     assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == offsets
 
@@ -151,7 +153,7 @@ def test_an_opened_archive_does_not_change(tmp_path: Path) -> None:
         opened.at(restore_point=3)
 
 
-def test_no_archive(tmp_path: Path) -> None:
+def test_opening_a_place_without_an_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoArchiveError):
         kbackup.open_archive(str(tmp_path), config={})
 

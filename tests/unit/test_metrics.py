@@ -380,11 +380,11 @@ def test_process_is_well_only_where_each_component_is() -> None:
         ("0.0.0.0:80", ("0.0.0.0", 80)),
     ],
 )
-def test_addresses(listen: str, address: tuple[str, int]) -> None:
+def test_an_address_to_listen_at_has_a_port_and_maybe_a_host(listen: str, address: tuple[str, int]) -> None:
     assert parse_address(listen) == address
 
 
 @pytest.mark.parametrize("listen", ["", "9464", "host", "host:", "host:x", "host:70000", "host:-1"])
-def test_invalid_addresses(listen: str) -> None:
+def test_an_address_without_a_port_is_refused(listen: str) -> None:
     with pytest.raises(UsageError, match="can't listen on"):
         parse_address(listen)

@@ -116,10 +116,10 @@ def test_what_sends_no_secret_is_not_warned_of(use: Callable[[str], None], logge
 
 
 @pytest.mark.parametrize("host", ["localhost", "a.localhost", "127.0.0.1", "127.8.8.8", "::1"])
-def test_loopback(host: str) -> None:
+def test_names_and_addresses_of_this_host_are_loopback(host: str) -> None:
     assert is_loopback(host)
 
 
 @pytest.mark.parametrize("host", ["", "localhost.example.com", "127.0.0.1.example.com", "10.0.0.1", "0.0.0.0", "::"])
-def test_not_loopback(host: str) -> None:
+def test_other_names_and_addresses_are_not_loopback(host: str) -> None:
     assert not is_loopback(host)

@@ -45,7 +45,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_attempts(clock: list[float]) -> None:
+def test_the_last_attempt_comes_when_the_time_is_over(clock: list[float]) -> None:
     """The last one comes when the time is over; success ends them without a pause."""
     assert [clock[0] for _ in attempts(0.0, 0.4)] == [100.0]
     for _ in attempts(1.0, 0.4):

@@ -304,7 +304,7 @@ def go_back_to_zookeeper_brokers(walk: Walk) -> None:
     cluster.wait_serving()
 
 
-def test_walk(walk: Walk) -> None:
+def test_status_guides_a_migration_there_and_back_and_there_for_good(walk: Walk) -> None:
     """There and back, and there for good."""
     cluster = walk.cluster
     assert walk.status("--quiet")["state"] == "zookeeper"

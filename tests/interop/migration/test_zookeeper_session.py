@@ -45,7 +45,7 @@ def zookeeper(authority: Authority) -> Iterator[ZooKeeper]:
         yield server
 
 
-def test_tls(zookeeper: ZooKeeper, trusted: str) -> None:
+def test_zookeeper_is_read_by_tls(zookeeper: ZooKeeper, trusted: str) -> None:
     options = ZooKeeperOptions(connect=f"{zookeeper.tls_connect}/a", tls=True, certificates=trusted)
     assert read_zookeeper(options).cluster_id == "kA"
 

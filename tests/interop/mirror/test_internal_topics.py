@@ -100,14 +100,14 @@ def test_remote_cluster_utils_sees_the_truth(emitted: Mirrored, java: Java) -> N
     )
 
 
-def test_heartbeat_formatter(emitted: Mirrored, java: Java) -> None:
+def test_the_java_formatter_reads_our_heartbeats(emitted: Mirrored, java: Java) -> None:
     records = read_topic(emitted.target.bootstrap, "heartbeats")[0]
     assert console(emitted, java, "HeartbeatFormatter", "heartbeats", len(records)) == [
         f"Heartbeat{{sourceClusterAlias=A, targetClusterAlias=B, timestamp={r.timestamp}}}" for r in records
     ]
 
 
-def test_checkpoint_formatter(emitted: Mirrored, java: Java) -> None:
+def test_the_java_formatter_reads_our_checkpoints(emitted: Mirrored, java: Java) -> None:
     lines = console(emitted, java, "CheckpointFormatter", CHECKPOINTS, 7)
     assert sorted(lines) == sorted(
         f"Checkpoint{{consumerGroupId={group}, topicPartition={emitted.remote}-{p}, upstreamOffset={committed}, "

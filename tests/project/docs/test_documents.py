@@ -38,7 +38,7 @@ def test_there_are_lines_of_every_command() -> None:
 
 
 @pytest.mark.parametrize("line", LINES, ids=str)
-def test_commands_parse(line: Code, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_documented_command_takes_its_options(line: Code, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every option is there and takes what it is given."""
     monkeypatch.setenv("KAFKA_PASSWORD", "secret")
     name, *arguments = plain_arguments(shlex.split(line.text))
@@ -57,7 +57,7 @@ def test_commands_parse(line: Code, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
-def test_configurations_load(block: Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_documented_configuration_loads(block: Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("KAFKA_PASSWORD", "REGISTRY_PASSWORD", "EXPORTER_PASSWORD", "PAGERDUTY_KEY", "SPARK_SECRET"):
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("WEBHOOK_URL", "https://hooks.example.com/secret")
@@ -114,7 +114,7 @@ def _is_key(variable: str) -> bool:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links(path: Path) -> None:
+def test_links_lead_to_a_file_and_a_heading(path: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", path.read_text("utf-8")):
         if target.startswith("https://"):
             continue
@@ -209,7 +209,7 @@ def test_commands_without_spark() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_defaults(name: str) -> None:
+def test_tables_of_options_show_defaults(name: str) -> None:
     """Tables of options show the default of each option that has one."""
     document = (ROOT / "infra/docs/commands.md").read_text("utf-8")
     own, _, rest = document.partition(f"\n## kbackup {name}\n")[2].partition("\n## ")

@@ -307,7 +307,7 @@ def test_secrets_come_from_secrets_alone(values: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SCHEDULED)
-def test_schedules(name: str) -> None:
+def test_a_scheduled_job_takes_its_schedule_from_the_values(name: str) -> None:
     own = {"schedule": "1 2 * * 3", "timeZone": "Europe/Berlin", "activeDeadlineSeconds": 21600}
     spec = workload(name, {name: own}).body["spec"]
     assert (spec["schedule"], spec["timeZone"]) == ("1 2 * * 3", "Europe/Berlin")
@@ -446,7 +446,7 @@ def test_nobody_else_connects_to_the_pods() -> None:
 
 
 @pytest.mark.parametrize("name", DRIVERS)
-def test_drivers(name: str, tmp_path: Path) -> None:
+def test_a_driver_runs_its_executors_on_kubernetes(name: str, tmp_path: Path) -> None:
     resources = render(combine(BASE, ENABLED[name], {name: {"executors": 3}, "executor": {"memory": "2g"}}))
     (one,) = [w for w in workloads(resources) if w.component == name]
     spec, container = one.pod["spec"], one.container

@@ -46,7 +46,7 @@ EXPRESSIONS = list(expressions())
 
 
 @pytest.mark.parametrize(("where", "expression"), EXPRESSIONS, ids=[f"{w}-{i}" for i, (w, _) in enumerate(EXPRESSIONS)])
-def test_expressions(where: str, expression: str) -> None:
+def test_expressions_ask_for_metrics_and_labels_that_exist(where: str, expression: str) -> None:
     names = metrics_in(expression)
     assert names, where
     assert names <= set(METRICS)
@@ -94,7 +94,7 @@ def test_series_of_the_rules_tests_are_real() -> None:
         assert set(re.findall(r"(\w+)=", labels)) == SHARED | set(METRICS[name].labels)
 
 
-def test_dashboard_fits() -> None:
+def test_panels_of_the_dashboard_have_an_id_and_the_chosen_source() -> None:
     """Ids are unique, and panels ask the chosen source."""
     for panel in DASHBOARD["panels"]:
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}

@@ -44,7 +44,7 @@ from tests.support.faulty_store import FaultyStore
 from tests.support.made_segments import TOPIC, committed, state, target, write
 
 
-def test_nothing_there(store: FaultyStore) -> None:
+def test_an_archive_without_a_restore_point_says_so(store: FaultyStore) -> None:
     with pytest.raises(NoArchiveError, match="there is no archive at "):
         open_archive(store)
     open_or_create(store)

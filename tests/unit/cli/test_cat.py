@@ -35,7 +35,7 @@ NASTY = Row(7, 0, T0, b"\x1b[2J\xff", None, ((b"h\n", b"\x00"), (b"\xfe", None))
 AT = [str(T0 + 1000), "2026-01-01T12:00:00Z", "2026-01-01T00:00:00Z", "2020-01-01T00:00:00Z"]
 
 
-def test_topics(root: str, kbackup: Kbackup) -> None:
+def test_ls_lists_each_topic_with_its_incarnations_and_records(root: str, kbackup: Kbackup) -> None:
     assert [row[:6] for row in kbackup("ls", "-a", root).rows[1:]] == [
         ["clicks", "deleted", "1", "1", "3", "20"],
         ["orders", "present", "2", "3", "7", "46"],
@@ -141,7 +141,7 @@ def test_records_as_of_a_moment_or_with_a_text(
         ("t/0:4-", TopicAddress("t", 0, 4)),
     ],
 )
-def test_addresses(text: str, address: TopicAddress) -> None:
+def test_an_address_names_a_topic_a_partition_or_offsets(text: str, address: TopicAddress) -> None:
     assert parse_address(text) == address
     if not address.ranged:
         assert parse_partition(text) == address
@@ -213,7 +213,7 @@ def test_text_and_hex() -> None:
     ]
 
 
-def test_formats() -> None:
+def test_a_format_shows_each_part_of_a_record() -> None:
     row = Row(7, 0, T0, b"key", b"v\xc3\xa4\x07", ((b"a", b"1"), (b"b", None)))
     every = r"%t %p %o %T %k %K %v %s %V %S %h %% é\t\x41\\\n"
     expected = f"orders 3 7 {T0} key 3 {{0}} {{0}} 4 4 a=1,b= % é\tA\\\n"
@@ -294,7 +294,9 @@ def test_neither_spark_nor_kafka_is_loaded(root: str, args: list[str]) -> None:
         (["ls", "orders/3"], "run 'kbackup ls orders', which lists its 3"),
     ],
 )
-def test_refusals(root: str, args: list[str], hint: str, kbackup: Kbackup) -> None:
+def test_a_wrong_address_or_selection_is_refused_with_a_hint(
+    root: str, args: list[str], hint: str, kbackup: Kbackup
+) -> None:
     assert f"hint: {hint}" in kbackup(*args, "-a", root, code=2).err
 
 

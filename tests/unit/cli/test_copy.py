@@ -21,7 +21,7 @@ def numbers(address: str) -> list[int]:
     return [p.number for p in open_archive(open_store(address)).restore_points]
 
 
-def test_a_copy(mine: str, tmp_path: Path, kbackup: Kbackup) -> None:
+def test_a_copy_takes_every_restore_point_once(mine: str, tmp_path: Path, kbackup: Kbackup) -> None:
     target = str(tmp_path / "copy")
     printed = kbackup("copy", target, "--archive", mine)
     assert printed.out.startswith(f"{target}: 2 restore points copied, ")

@@ -23,7 +23,7 @@ def test_two_restore_points(root: str, kbackup: Kbackup) -> None:
     assert document["not_compared"]["ACLs"] == f"restore point 2: {older}"
 
 
-def test_selection(root: str, kbackup: Kbackup) -> None:
+def test_a_selection_matches_what_is_on_either_side(root: str, kbackup: Kbackup) -> None:
     """It matches on either side: topic clicks is deleted in restore point 2, group late is new there."""
     found = kbackup("diff", "1", "2", "-a", root, "--topic", "clicks", "--exclude-group", "/.*/", "--json").json
     assert [t["topic"] for t in found["topics"]] == ["clicks"]
@@ -36,13 +36,15 @@ def test_selection(root: str, kbackup: Kbackup) -> None:
     ("arguments", "code"),
     [(("1", "2"), 0), (("1", "2", "--exit-code"), 3), (("2", "latest", "--exit-code"), 0), (("2", "2"), 0)],
 )
-def test_exit_codes(root: str, kbackup: Kbackup, arguments: tuple[str, ...], code: int) -> None:
+def test_the_exit_code_tells_of_differences_if_it_is_asked_to(
+    root: str, kbackup: Kbackup, arguments: tuple[str, ...], code: int
+) -> None:
     printed = kbackup("diff", *arguments, "-a", root, code=code)
     assert ("there are no differences" in printed.out) == (arguments[:2] != ("1", "2"))
     assert "not compared: ACLs" in printed.err
 
 
-def test_tables(root: str, kbackup: Kbackup) -> None:
+def test_diff_shows_a_row_per_partition_and_a_summary(root: str, kbackup: Kbackup) -> None:
     printed = kbackup("diff", "1", "2", "-a", root)
     assert [row for row in printed.rows if row[:1] == ["orders"]] == [["orders", "0", "0", "10", "->", "41", "31"]]
     assert printed.lines[-1] == "different: 1 topics, 1 partitions (31 new offsets), 2 groups"

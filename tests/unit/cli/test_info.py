@@ -23,7 +23,7 @@ from tests.support.archives import LOSS, T0
 from tests.support.printed import Kbackup, loaded_modules
 
 
-def test_restore_points(root: str, kbackup: Kbackup) -> None:
+def test_list_shows_a_row_per_restore_point(root: str, kbackup: Kbackup) -> None:
     printed = kbackup("list", root)
     rows = printed.rows
     assert rows[0][-2:] == ["GROUPS", "LOSSES"], "no warnings, no damage, no pins, no labels"
@@ -127,7 +127,7 @@ def test_settings_are_counted(root: str, kbackup: Kbackup, monkeypatch: pytest.M
     assert "not-to-be-seen" not in json.dumps(document)
 
 
-def test_one_topic(root: str, kbackup: Kbackup) -> None:
+def test_info_shows_a_topic_with_its_ranges_groups_and_losses(root: str, kbackup: Kbackup) -> None:
     printed = kbackup("info", "orders", "-a", root)
     assert "retention.ms=-1" in printed.out
     assert printed.err == f"warning: loss: {LOSS}\n"
@@ -162,7 +162,9 @@ def test_a_folder_of_the_java_tool(kbackup: Kbackup) -> None:
         (["info"], 2, "give --archive"),
     ],
 )
-def test_refusals(root: str, tmp_path: Path, args: list[str], code: int, hint: str, kbackup: Kbackup) -> None:
+def test_an_archive_topic_or_restore_point_that_is_not_there_is_refused_with_a_hint(
+    root: str, tmp_path: Path, args: list[str], code: int, hint: str, kbackup: Kbackup
+) -> None:
     filled = [arg.format(root=root, nothing=tmp_path / "nothing") for arg in args]
     assert f"hint: {hint}" in kbackup(*filled, code=code).err
 
@@ -194,7 +196,7 @@ def test_neither_spark_nor_kafka_is_loaded(root: str, args: list[str]) -> None:
         (-(2**62), f"{-(2**62)} ms"),
     ],
 )
-def test_times(ms: int | None, text: str) -> None:
+def test_times_outside_the_calendar_are_shown_as_milliseconds(ms: int | None, text: str) -> None:
     assert human_time(ms) == text
 
 

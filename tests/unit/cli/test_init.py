@@ -116,7 +116,7 @@ def test_a_file_is_overwritten_only_when_told(tried: list[str], typed: Callable[
         (("init",), "stdin is not a terminal"),
     ],
 )
-def test_refusals(
+def test_init_refuses_what_it_can_not_write(
     arguments: tuple[str, ...], message: str, tried: list[str], kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())

@@ -143,7 +143,7 @@ def test_internal_errors_show_their_last_line(error: Exception, run: Run, monkey
     assert "Traceback" in run(failing(error), code=1).err
 
 
-def test_interruptions(run: Run) -> None:
+def test_an_interrupted_command_ends_with_130_and_says_so(run: Run) -> None:
     follows = RuntimeError("job cancelled"), KbackupError("a task failed")
     for error in follows:
         error.__context__ = KeyboardInterrupt()
@@ -443,7 +443,7 @@ def test_every_value_says_where_it_came_from(kbackup: Kbackup) -> None:
 
 
 @pytest.mark.usefixtures("_configured")
-def test_json(kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_shows_as_json_where_each_setting_comes_from(kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KBACKUP_SOURCE_CONFIG", "p")
     document = kbackup("config", "--json").json
     settings = {setting["key"]: setting for setting in document["settings"]}
@@ -457,7 +457,7 @@ def test_json(kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_configured")
-def test_keys(kbackup: Kbackup) -> None:
+def test_config_lists_every_key_with_its_meaning(kbackup: Kbackup) -> None:
     out = kbackup("config", "--keys").out
     for key in KEYS.values():
         assert f"\n{key.path} " in out

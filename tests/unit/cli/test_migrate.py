@@ -32,7 +32,7 @@ from tests.support.migration_states import FakeZooKeeper
 KAFKA_3 = Path(__file__).parents[2] / "golden" / "metadata_log" / "kafka-3.9.1"
 
 
-def test_status(zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_the_state_and_the_next_step(zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["migrate", "status", *ZOOKEEPER]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^state: +dual write$", shown, re.MULTILINE)
@@ -160,7 +160,9 @@ def following(monkeypatch: pytest.MonkeyPatch, *states: KafkaState) -> None:
 STATES = (KafkaState.PRE_MIGRATION, KafkaState.MIGRATION, KafkaState.MIGRATION, KafkaState.POST_MIGRATION)
 
 
-def test_following(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_following_shows_a_line_per_change_of_state(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A line for each change; that ZooKeeper comes nearer is none."""
     following(monkeypatch, *STATES)
     assert main(["migrate", "status", "--follow", "--interval", "0.1"]) == 0
@@ -212,7 +214,9 @@ def preflight(monkeypatch: pytest.MonkeyPatch, findings: MigrationFindings, *arg
     return main(["migrate", "preflight", *arguments])
 
 
-def test_preflight(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exit_code_of_a_preflight_is_its_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert preflight(monkeypatch, healthy.findings()) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("ok       ") for line in lines[:-1])
@@ -252,7 +256,7 @@ def test_preflight_with_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.
     assert "can't read" in capsys.readouterr().err
 
 
-def test_controllers_storage(tmp_path: Path) -> None:
+def test_the_storage_of_a_controller_is_read_where_it_was_formatted(tmp_path: Path) -> None:
     file = tmp_path / "controller.properties"
     file.write_text(f"process.roles=controller\nlog.dirs={tmp_path}/a,{tmp_path}/b\n")
     unread = preflight_read.read_controller(file).cluster_id

@@ -54,7 +54,7 @@ def test_rollback_changes_nothing_without_confirmation(
     assert f"guard    controllers stopped: holds: {CLOSED}" in lines
 
 
-def test_rollback(
+def test_a_confirmed_rollback_deletes_both_znodes_and_shows_them(
     zookeeper: FakeZooKeeper, brokers: object, archive: str, log: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["migrate", "rollback", *ZOOKEEPER, *log, "-a", archive, "--confirm"]) == 0

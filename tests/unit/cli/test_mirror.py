@@ -66,7 +66,7 @@ from tests.support.made_segments import committed, state
         (CLUSTERS, ["-a", "/tmp/x", "--listen", "nowhere"], "host:port"),
     ],
 )
-def test_refused(
+def test_a_wrong_selection_of_flows_is_refused(
     text: str, arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mm2.properties"
@@ -246,7 +246,9 @@ def test_status_for_people(archive: Archive, capsys: pytest.CaptureFixture[str])
     assert "the last round failed: B did not answer" in err
 
 
-def test_for_machines(archive: Archive, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_a_mirror_is_a_json_document_for_machines(
+    archive: Archive, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["mirror", "status", "--json", "-a", archive.store.url, "--flow", "A->B"]) == 0
     document = json.loads(capsys.readouterr().out)
     (flow,) = document["flows"]
@@ -264,7 +266,9 @@ def test_for_machines(archive: Archive, capsys: pytest.CaptureFixture[str]) -> N
     }
 
 
-def test_state_elsewhere(archive: Archive, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_a_mirror_is_read_from_another_place(
+    archive: Archive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["mirror", "status", archive.store.url, "--state", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "no flow of this archive has begun\n"
     state = open_store(str(tmp_path), {})

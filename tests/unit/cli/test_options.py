@@ -57,7 +57,7 @@ def test_nothing_given_sets_nothing() -> None:
     assert loaded().config == Config() == loaded(target=True).config
 
 
-def test_backup_flags() -> None:
+def test_flags_of_backup_become_settings() -> None:
     result = loaded(
         *("-a", "s3://b/p", "--bootstrap-server", "h:1", "--master", "local[1]", "--topics", "a", "--topics", "/b,c/"),
         *("--segment-bytes", "1MiB", "--allow-loss", "--s3-path-style", "--s3-region", "r"),
@@ -73,7 +73,7 @@ def test_backup_flags() -> None:
     assert result.origins["backup.topics"] == SettingOrigin("flag", "--topics")
 
 
-def test_restore_flags() -> None:
+def test_flags_of_restore_become_settings() -> None:
     config = loaded(
         *("--map", "a.b=c", "--map", "d=e", "--map-regex", r"^(.{1,3})$=x.\1", "--no-groups", "--no-transactions"),
         *("--replication-factor", "2", "--bootstrap-server", "h:1", "--restore-point", "7"),

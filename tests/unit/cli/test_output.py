@@ -123,7 +123,7 @@ def test_names_lose_their_middle_on_a_terminal_that_is_too_narrow(monkeypatch: p
 
 
 @given(st.text(), st.integers(2, 60))
-def test_shortened_names(name: str, width: int) -> None:
+def test_a_long_name_is_shortened_in_its_middle(name: str, width: int) -> None:
     short = shorten(name, width)
     if len(name) <= width:
         assert short == name
@@ -200,7 +200,7 @@ def _logging() -> Iterator[None]:
         (2, {"kbackup.x WARNING", "kbackup.x INFO", "kbackup.x DEBUG", "botocore WARNING", "botocore INFO"}),
     ],
 )
-def test_logging(verbose: int, expected: set[str], capsys: Said) -> None:
+def test_each_verbose_flag_shows_a_lower_level(verbose: int, expected: set[str], capsys: Said) -> None:
     configure_logging(verbose)
     configure_logging(verbose)
     for name in ("kbackup.x", "botocore"):
@@ -213,7 +213,7 @@ def test_logging(verbose: int, expected: set[str], capsys: Said) -> None:
     assert all(line.endswith(": topic \\x1b[2J") for line in lines)
 
 
-def test_human_numbers() -> None:
+def test_sizes_counts_and_durations_are_shown_short() -> None:
     sizes = ["0 B", "1023 B", "1.5 KiB", "5.0 GiB", "1024.0 PiB"]
     assert [human_size(size) for size in (0, 1023, 1536, 5 << 30, 1 << 60)] == sizes
     counts = ["0", "1,234,567", "12.3M", "5.0G", "2.0T"]

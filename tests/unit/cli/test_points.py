@@ -30,7 +30,7 @@ def test_a_pinned_point_does_not_expire(mine: str, kbackup: Kbackup) -> None:
         assert [p["number"] for p in kbackup("list", mine, "--json").json["restore_points"]] == remaining
 
 
-def test_labels(mine: str, kbackup: Kbackup) -> None:
+def test_a_label_is_set_moved_and_removed(mine: str, kbackup: Kbackup) -> None:
     out = kbackup("label", "latest", "before-migration", "-a", mine).out
     assert out == "restore point 2 has label before-migration\n"
     document = kbackup("label", "1", "first", "-a", mine, "--json").json
@@ -63,7 +63,9 @@ def test_texts_that_can_be_no_label(mine: str, label: str, kbackup: Kbackup) -> 
         (["keep"], "missing argument"),
     ],
 )
-def test_refusals(mine: str, args: list[str], message: str, kbackup: Kbackup) -> None:
+def test_a_restore_point_or_label_that_is_not_there_is_refused(
+    mine: str, args: list[str], message: str, kbackup: Kbackup
+) -> None:
     before = open_archive(open_store(mine)).state.number
     assert message in kbackup(*args, "-a", mine, code=2).err
     assert open_archive(open_store(mine)).state.number == before, "nothing was committed"
@@ -105,7 +107,7 @@ def test_the_label_of_a_backup_is_looked_at_first(tmp_path: Path, kbackup: Kback
     assert not Path(archive).exists()
 
 
-def test_the_history(mine: str, kbackup: Kbackup) -> None:
+def test_log_lists_every_catalog_with_what_it_did(mine: str, kbackup: Kbackup) -> None:
     kbackup("keep", "1", "-a", mine)
     kbackup("label", "2", "before", "-a", mine)
     rows = kbackup("log", mine, "--json").json["history"]
@@ -121,7 +123,7 @@ def test_the_history(mine: str, kbackup: Kbackup) -> None:
     kbackup("log", str(Path(mine).parent / "nothing"), code=10)
 
 
-def test_promote(mine: str, tmp_path: Path, kbackup: Kbackup) -> None:
+def test_promote_makes_a_copy_an_archive_of_its_own(mine: str, tmp_path: Path, kbackup: Kbackup) -> None:
     copy = str(tmp_path / "copy")
     kbackup("copy", copy, "-a", mine)
     assert "this archive is not a copy" in kbackup("promote", mine, code=1).err

@@ -49,7 +49,7 @@ def test_subjects_of_a_restore_point(archive: str, kbackup: Kbackup) -> None:
     assert kbackup("schemas", "show", "-a", archive, "--json").json["lost"] == [lost]
 
 
-def test_one_subject(archive: str, kbackup: Kbackup) -> None:
+def test_show_lists_the_versions_of_a_subject(archive: str, kbackup: Kbackup) -> None:
     shown = kbackup("schemas", "show", "carts-value", "-a", archive)
     head = "version 1, id 5, PROTOBUF, active"
     assert shown.out.endswith(f"\n{head}\n  money.proto is money.proto version 1\n  {CART}\n")
@@ -94,7 +94,7 @@ def test_a_restore_point_without_schemas(tmp_path: Path, kbackup: Kbackup) -> No
     assert told["error"]["message"] == "restore point 2 has no schemas"
 
 
-def test_export(archive: str, kbackup: Kbackup, tmp_path: Path) -> None:
+def test_export_writes_every_version_into_an_empty_directory(archive: str, kbackup: Kbackup, tmp_path: Path) -> None:
     to = tmp_path / "new" / "schemas"
     assert kbackup("schemas", "export", str(to), "-a", archive, "--json").json["versions"] == 6
     assert (to / "carts-value" / "v1.proto").read_text() == CART

@@ -98,7 +98,7 @@ def test_an_encrypted_archive_needs_no_key(tmp_path: Path, kbackup: Kbackup) -> 
 
 
 @pytest.mark.parametrize("command", [["unlock"], ["ui", "--listen", "127.0.0.1:0", "--archive"]])
-def test_no_archive(command: list[str], tmp_path: Path, kbackup: Kbackup) -> None:
+def test_a_place_without_an_archive_is_refused(command: list[str], tmp_path: Path, kbackup: Kbackup) -> None:
     assert "there is no archive at" in kbackup(*command, str(tmp_path), code=10).err
 
 

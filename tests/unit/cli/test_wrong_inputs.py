@@ -212,7 +212,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("line", "code", "message", "hint"), WRONG, ids=[line for line, *_ in WRONG])
-def test_wrong_inputs(
+def test_a_wrong_input_ends_with_its_code_message_and_hint(
     *,
     line: str,
     code: int,

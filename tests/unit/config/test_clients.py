@@ -112,7 +112,7 @@ def test_jaas_that_cannot_be_used(config: str, why: str, remedy: str) -> None:
     assert "hush" not in str(error)
 
 
-def test_pem_stores() -> None:
+def test_java_pem_stores_become_librdkafka_pems() -> None:
     inline = PEM.replace("\n", " ")
     assert translated(
         ssl_truststore_type="pem",

@@ -45,7 +45,7 @@ def refused(
 # Layers, their precedence, and what is refused with which words.
 
 
-def test_defaults() -> None:
+def test_nothing_configured_gives_the_defaults() -> None:
     config = loaded().config
     assert config == Config()
     assert config.stores["s3"] == S3Options()
@@ -337,18 +337,18 @@ def test_a_file_that_root_or_the_own_group_can_write_is_read() -> None:
         *(("2kB", 2000), ("3TB", 3 * 10**12), ("7B", 7)),
     ],
 )
-def test_sizes(text: str, size: int) -> None:
+def test_a_size_has_a_decimal_or_a_binary_unit(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "8M", "-1", "1.5", "8MiBs", "1e3", "٣", "1__0"])
-def test_no_sizes(text: str) -> None:
+def test_a_text_that_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_size(text)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("250ms", 0.25), ("1.5m", 90), ("2h", 7200), ("1d", 86400)])
-def test_durations(text: str, seconds: float) -> None:
+def test_a_duration_has_a_unit_or_is_in_seconds(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
@@ -386,7 +386,7 @@ NOW = 1_700_000_000_500
         ("100000d ago", 0, 0),
     ],
 )
-def test_times(text: str, down: int, up: int) -> None:
+def test_a_time_between_two_milliseconds_is_rounded_down_or_up(text: str, down: int, up: int) -> None:
     assert (parse_time(text, NOW), parse_time(text, NOW, up=True)) == (down, up)
 
 
@@ -408,7 +408,7 @@ def test_times_in_microseconds_lie_between_their_milliseconds(moment: datetime) 
         *("2023-11-14T22:13:60Z", "1969-12-31T23:59:59Z", "2023-11-14T22:13:20Z\n2"),
     ],
 )
-def test_no_times(text: str) -> None:
+def test_a_text_that_is_no_time_is_refused(text: str) -> None:
     """Without a zone nobody knows which moment it is; ten digits are seconds."""
     with pytest.raises(ValueError):
         parse_time(text, NOW)
@@ -476,7 +476,7 @@ def test_any_text_is_a_range_or_none(text: str) -> None:
         ("orders:0:0-9223372036854775807", Range("orders", 0, 0, 2**63 - 1)),
     ],
 )
-def test_ranges(text: str, expected: Range) -> None:
+def test_a_range_of_offsets_may_be_open_at_either_end(text: str, expected: Range) -> None:
     assert parse_range(text) == expected
     assert parse_range(text.replace(":", "/")) == expected
     assert str(expected) == text.strip()
@@ -494,7 +494,7 @@ def test_a_single_offset_is_a_range_of_one() -> None:
         *("orders:0:9223372036854775808-", "orders:0:٣-٤", "orders:x:0-5"),
     ],
 )
-def test_no_ranges(text: str) -> None:
+def test_a_text_that_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_range(text)
 

@@ -25,7 +25,7 @@ def rows(file: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
 
 
-def test_keys() -> None:
+def test_the_document_has_each_key_with_default_and_meaning() -> None:
     """A key's meaning stands in its row, or in commands.md at the option that the row names."""
     commands = (DOCS / "commands.md").read_text("utf-8").replace("\\|", "|")
     table = rows("configuration.md", "Keys")
@@ -38,11 +38,11 @@ def test_keys() -> None:
             assert re.search(rf"`--(\[no-\])?{option}[ `].*\| {re.escape(key.doc)}", commands), key.path
 
 
-def test_variables() -> None:
+def test_the_document_has_each_variable_with_its_meaning() -> None:
     assert rows("configuration.md", "Variables that are no keys") == [[f"`{n}`", doc] for n, doc in VARIABLES.items()]
 
 
-def test_controlled_properties() -> None:
+def test_the_document_has_each_property_that_kbackup_sets() -> None:
     assert rows("configuration.md", "Properties that kbackup sets itself") == [
         [f"`{name}`", why] for name, why in CONTROLLED.items()
     ]
@@ -54,7 +54,7 @@ def test_sources_of_metadata() -> None:
     ]
 
 
-def test_exit_codes() -> None:
+def test_the_document_has_each_exit_code() -> None:
     assert [row[:2] for row in rows("exit-codes.md", "Codes")] == [[str(c), text] for c, text in EXIT_CODES.items()]
 
 

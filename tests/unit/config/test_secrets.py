@@ -78,7 +78,7 @@ def test_secrets_that_a_command_line_exposes(path: str, value: str, exposed: boo
     assert exposes_secret(path, value) is exposed
 
 
-def test_secret_keys() -> None:
+def test_secret_keys_are_told_from_plain_ones() -> None:
     shown = [path for path in SECRETS if not is_secret(path)]
     assert not shown, f"secrets that are taken for plain settings: {shown}"
     hidden = [path for path in OPEN if is_secret(path)]
@@ -117,7 +117,7 @@ def test_refused_properties_are_not_shown(path: str, capsys: pytest.CaptureFixtu
     assert "hush" not in out + err
 
 
-def test_representations() -> None:
+def test_no_representation_of_the_settings_shows_a_secret() -> None:
     settings = [Setting(path, value, SettingOrigin("flag")) for path, value in SETTINGS.items()]
     config = load(settings, ConfigFiles(), {}).config
     assert config.source["sasl.password"] == "hush-source.sasl.password"

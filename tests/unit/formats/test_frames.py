@@ -50,7 +50,9 @@ def zstd() -> str:
 
 
 @given(records(), st.integers(1, 400), st.integers(1, 300), st.data())
-def test_round_trip(made: list[Record], frame_size: int, chunk: int, data: st.DataObject) -> None:
+def test_compressed_frames_decompress_to_what_they_were(
+    made: list[Record], frame_size: int, chunk: int, data: st.DataObject
+) -> None:
     block = record.encode(to_batch(made))
     cut = data.draw(st.integers(0, len(made)))
     parts = [record.slice_block(block, 0, cut), record.slice_block(block, cut, len(made))]

@@ -26,7 +26,7 @@ def test_seeds_and_findings_pass(name: str) -> None:
     ("number", "seed"), [(_CHANGED, 1), pytest.param(1_000_000, None, marks=pytest.mark.soak)], ids=["some", "many"]
 )
 @pytest.mark.parametrize("name", TARGETS)
-def test_changed_seeds(name: str, number: int, seed: int | None) -> None:
+def test_changed_bytes_are_read_or_refused_as_damaged(name: str, number: int, seed: int | None) -> None:
     """Bytes are changed, cut out and put in twice."""
     rng = random.Random(f"{name} {random.SystemRandom().randrange(1 << 32) if seed is None else seed}")
     seeds = [data for data in corpus(name) if data]

@@ -132,7 +132,7 @@ def test_an_adoption_that_was_cut_off_is_done_again(folder: FileStore) -> None:
         assert verify(store, "all", True, no_spark, Silent()).findings == ()
 
 
-def test_refused_folders(folder: FileStore, tmp_path: Path) -> None:
+def test_a_folder_that_can_not_be_adopted_is_refused(folder: FileStore, tmp_path: Path) -> None:
     with pytest.raises(NoArchiveError):
         run(FileStore(tmp_path / "nothing"))
     make_archive(FileStore(tmp_path / "archive"))

@@ -321,7 +321,7 @@ def test_too_many_differences_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.records < 1000
 
 
-def test_misplaced_records() -> None:
+def test_a_record_at_another_offset_than_mapped_is_misplaced() -> None:
     """Three runs with a marker between; then one record elsewhere, and one that the map doesn't have."""
     records = [distinct(n) for n in range(12)]
     sources = [0, 1, 2, 3, 10, 11, 12, 20, 21, 22, 23, 24]

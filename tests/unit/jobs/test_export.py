@@ -80,7 +80,7 @@ def test_restore_points_in_order(archive: Archive) -> None:
     assert places == sorted(places)
 
 
-def test_a_selection(archive: Archive) -> None:
+def test_an_export_takes_the_topics_that_are_selected(archive: Archive) -> None:
     assert additions(archive, ["clicks"]).topics_after(0) == ["clicks"]
     assert records(additions(archive, excluded=["/cl.*/"]), 0) == {1: 22, 2: 24}
     additions(archive, ["clicks"]).check_names()

@@ -103,7 +103,7 @@ def test_an_archive_needs_every_source(monkeypatch: pytest.MonkeyPatch) -> None:
         read_all(NONE)
 
 
-def test_without_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_is_read_without_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     beside(monkeypatch, by_zookeeper())
     merged = read_all(NONE)
     assert set(merged.metadata.sources.values()) == {"zookeeper"}
@@ -123,7 +123,7 @@ def names_not_carried(metadata: Metadata) -> set[str]:
     return {entry.what for entry in metadata.not_carried}
 
 
-def test_brokers_alone() -> None:
+def test_metadata_of_brokers_alone_is_taken_as_it_is() -> None:
     found, brokers = merged(by_brokers()), by_brokers()
     for name in ("cluster_id", "not_carried", *LABELS):
         assert getattr(found.metadata, name) == getattr(brokers, name)
@@ -282,7 +282,7 @@ def words(zookeeper: dict[str, Any] | None = None, log: dict[str, Any] | None = 
     return [in_words(difference, one.name, other.name) for difference in compare(one, other)]
 
 
-def test_no_difference() -> None:
+def test_sources_that_agree_give_no_warning() -> None:
     assert words() == []
 
 

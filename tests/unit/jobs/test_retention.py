@@ -324,7 +324,7 @@ def test_a_clock_that_was_ahead_once_takes_nothing_from_within() -> None:
 # Pins, labels, and the history of an archive after sweeps.
 
 
-def test_pins(store: MemoryStore) -> None:
+def test_a_pinned_point_outlives_the_policy_until_it_is_released(store: MemoryStore) -> None:
     assert pin(store, "latest").pinned == (9,)
     assert not pin(store, "9").changed
     assert pin(store, "2").pinned == (2, 9)
@@ -342,7 +342,7 @@ def test_pins(store: MemoryStore) -> None:
     check_whole(store, clean=True)
 
 
-def test_labels(store: MemoryStore) -> None:
+def test_a_label_stands_for_its_point_and_moves(store: MemoryStore) -> None:
     assert label(store, "2", "good").labels == {"good": 2}
     assert label(store, "good", "before-migration").labels == {"good": 2, "before-migration": 2}
     assert open_archive(store).restore_point("good").number == 2
@@ -749,7 +749,7 @@ def test_where_there_is_no_archive_nothing_is_written() -> None:
 
 
 @pytest.mark.exhaustive
-def test_grace() -> None:
+def test_expired_objects_stay_until_the_grace_time_is_over() -> None:
     """Expired objects stay for readers until the grace time is over; then any run deletes them."""
     store = MemoryStore()
     history = build(store)

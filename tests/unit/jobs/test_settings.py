@@ -108,7 +108,7 @@ def test_a_broker_that_keeps_its_own_value_is_named() -> None:
     assert planned.warnings == ("broker 2 keeps num.io.threads=9, which is not what all brokers get",)
 
 
-def test_quotas() -> None:
+def test_quotas_that_differ_are_planned_and_others_are_left_alone() -> None:
     def quota(value: float, **entity: str | None) -> ClientQuota:
         return ClientQuota(entity=entity, quotas={"producer_byte_rate": value})  # type: ignore[arg-type]  # names
 
@@ -122,7 +122,7 @@ def test_quotas() -> None:
     )
 
 
-def test_client_metrics() -> None:
+def test_client_metrics_that_differ_are_planned() -> None:
     point = archived(client_metrics=(ClientMetrics(name="m 1", configs={"interval.ms": "1", "metrics": "x"}),))
     there = (ClientMetrics(name="m 1", configs={"interval.ms": "2", "metrics": "x"}),)
     planned = plan(["configs"], point, client_metrics=there)
@@ -316,7 +316,7 @@ def test_a_config_of_one_owner(kind: Any, entity: str) -> None:
     ("value", "change"),
     [(1048576.0, "--add-config r=1048576"), (0.5, "--add-config r=0.5"), (None, "--delete-config r")],
 )
-def test_a_quota(value: float | None, change: str) -> None:
+def test_a_quota_has_its_command(value: float | None, change: str) -> None:
     quota = QuotaChange(entity={"user": "alice", "client-id": None}, name="r", before=None, after=value)
     entity = "--entity-type users --entity-name alice --entity-type clients --entity-default"
     assert quota_command("h:1", quota) == f"{CONFIGS}{entity} {change}"

@@ -322,7 +322,7 @@ def test_timestamps_and_the_largest_record(root: Path) -> None:
 # The command `kbackup verify`.
 
 
-def test_the_command(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_ends_with_13_and_names_what_is_missing(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["verify", str(root), "--quick", "-q"]) == 0
     assert "0 findings; 2 restore points" in capsys.readouterr().out
     (root / SEGMENT).unlink()

@@ -189,7 +189,7 @@ def test_runs_break_where_either_side_does() -> None:
     assert rows(runs_of(sources, np.array([9, 10, 12, 13, 14, 15], np.int64))) == [(0, 9, 2), (2, 12, 1), (5, 13, 3)]
 
 
-def test_nothing_sent() -> None:
+def test_nothing_sent_gives_no_runs_and_no_next_offset() -> None:
     assert rows(join([])) == []
     assert rows(resolve(made(), None, never)) == []
     assert made().next is None
@@ -236,7 +236,7 @@ def test_unknown_first_offset_is_not_proven() -> None:
     gaps=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 2), st.booleans()), min_size=1, max_size=60),
     first=st.integers(0, 9),
 )
-def test_any_log(gaps: list[tuple[int, int, bool]], first: int) -> None:
+def test_unknown_targets_are_resolved_by_what_the_log_holds(gaps: list[tuple[int, int, bool]], first: int) -> None:
     """Sources and targets with gaps, some targets unknown; the log holds these records alone."""
     sources = np.cumsum([a for a, _, _ in gaps])
     targets = first + np.cumsum([b for _, b, _ in gaps])

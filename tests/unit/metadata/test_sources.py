@@ -23,12 +23,12 @@ def loaded(monkeypatch: pytest.MonkeyPatch, folder: Path, **properties: str) -> 
     return load(flags, ConfigFiles(), {})
 
 
-def test_brokers_alone() -> None:
+def test_properties_without_zookeeper_name_brokers_alone() -> None:
     sources = Sources.of(BROKERS)
     assert (sources.kafka, sources.zookeeper, sources.metadata_log) == (BROKERS, None, "")
 
 
-def test_every_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_properties_name_every_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = loaded(
         monkeypatch,
         tmp_path,
@@ -68,7 +68,7 @@ def test_kafka_clients_get_properties_of_their_own_alone() -> None:
 
 
 @pytest.mark.parametrize("connect", ["zk:2181", "zk:2181/"])
-def test_no_chroot(connect: str) -> None:
+def test_an_address_without_a_chroot_has_none(connect: str) -> None:
     zookeeper = Sources.of({"zookeeper.connect": connect}).zookeeper
     assert zookeeper is not None
     assert (zookeeper.servers, zookeeper.chroot) == ("zk:2181", "")
@@ -90,7 +90,7 @@ def test_no_chroot(connect: str) -> None:
         ({"zookeeper.connect": "zk:1", "zookeeper.ssl.truststore.location": "a"}, "is off", "to true"),
     ],
 )
-def test_refused(
+def test_a_wrong_property_of_a_source_is_refused_with_a_hint(
     properties: dict[str, str], message: str, hint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError) as raised:

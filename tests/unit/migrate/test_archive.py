@@ -189,7 +189,7 @@ def test_secrets_go_into_an_encrypted_archive_alone(tmp_path: Path) -> None:
     assert metadata_of(sealed).scram_users == (user(),)
 
 
-def test_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_of_no_cluster_or_of_another_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="names no cluster"):
         archive_metadata(Backup(), Sources(kafka={}), store, Silent())
     archive = make_archive(store)
@@ -279,7 +279,9 @@ def test_users_that_were_not_captured(tmp_path: Path, base: Path, monkeypatch: p
         make_bootstrap(archive, "latest", base, tmp_path / "out")
 
 
-def test_files(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bootstrap_reads_a_file_that_is_there_and_writes_one_that_is_not(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = archive_of(tmp_path, monkeypatch, by_brokers(), by_zookeeper())
     with pytest.raises(UsageError, match="no such file"):
         make_bootstrap(archive, "latest", tmp_path / "missing", tmp_path / "out")
@@ -403,7 +405,7 @@ def test_against_the_archive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     ]
 
 
-def test_verify_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_needs_two_sides_of_one_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="one side alone"):
         verified(Looks(monkeypatch, (by_zookeeper(),)))
     with pytest.raises(MismatchError, match="several clusters"):

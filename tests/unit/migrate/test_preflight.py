@@ -176,7 +176,9 @@ BROKEN: list[tuple[str, MigrationFindings, str, str]] = [
 
 
 @pytest.mark.parametrize(("name", "broken", "detail", "hint"), BROKEN, ids=[f"{b[0]}: {b[2]}" for b in BROKEN])
-def test_broken(name: str, broken: MigrationFindings, detail: str, hint: str) -> None:
+def test_a_failed_check_says_what_is_wrong_and_what_to_do(
+    name: str, broken: MigrationFindings, detail: str, hint: str
+) -> None:
     """The check fails, says what is wrong and what to do; no other check does."""
     broken_line = line(broken, name)
     assert broken_line.status == "failed"
@@ -186,7 +188,7 @@ def test_broken(name: str, broken: MigrationFindings, detail: str, hint: str) ->
     assert (report.verdict, report.exit_code) == ("not ready", 10)
 
 
-def test_healed() -> None:
+def test_a_healthy_cluster_is_ready() -> None:
     report = judge(findings())
     bad = [line for line in report.lines if line.status != "ok"]
     assert not bad, f"findings of a healthy cluster: {bad}"

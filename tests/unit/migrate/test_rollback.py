@@ -29,7 +29,7 @@ from tests.support.migration_states import (
 )
 
 
-def test_dual_write() -> None:
+def test_a_rollback_of_a_dual_write_deletes_both_znodes() -> None:
     assert deleted(situation()) == ["/controller", "/migration"]
 
 
@@ -111,7 +111,7 @@ def test_every_guard_refuses_once() -> None:
 
 
 @pytest.mark.parametrize(("stale", "gone"), [("/controller", []), ("/migration", ["/controller"])])
-def test_written_meanwhile(stale: str, gone: list[str]) -> None:
+def test_a_znode_that_was_written_meanwhile_stays(stale: str, gone: list[str]) -> None:
     """Only a live controller writes these: the rest stays."""
     of = situation()
     znodes = RecordedZnodes({z.path: z.version + (z.path == stale) for z in of.znodes})

@@ -189,7 +189,7 @@ ZNODES = [
 LOGS = [None, *(log(s, brokers) for s in KafkaState if s is not ZK for brokers in (BROKERS, NOBODY))]
 
 
-def test_every_combination() -> None:
+def test_each_combination_of_witnesses_gives_a_state_that_they_allow() -> None:
     """17 metrics, 19 znodes, 9 logs: what is certain follows from all of them, and what disagrees is told."""
     seen: set[State] = set()
     for of_metrics, znodes, of_log in itertools.product(METRICS, ZNODES, LOGS):
@@ -509,7 +509,7 @@ def test_a_controller_that_knows_no_leader_has_no_state() -> None:
     "text",
     ["", "up 1\n", "<html>", "kafka_controller_kafkacontroller_zkmigrationstate 7\n", PLAIN.replace("1.0", "NaN")],
 )
-def test_other_text(text: str) -> None:
+def test_text_that_has_no_metric_of_a_migration_is_refused(text: str) -> None:
     with pytest.raises(CorruptError, match=r"^u "):
         parse_metrics(text, "u")
 
@@ -537,13 +537,13 @@ def exporter() -> Iterator[str]:
     server.server_close()
 
 
-def test_asking(exporter: str) -> None:
+def test_metrics_are_read_from_an_exporter(exporter: str) -> None:
     told = read_metrics(f"{exporter}/metrics?a=b", MetricsAccess())
     assert isinstance(told, MetricsWitness)
     assert (told.url, told.state) == (f"{exporter}/metrics", KafkaState.MIGRATION)
 
 
-def test_no_answer(exporter: str) -> None:
+def test_an_exporter_that_does_not_answer_is_named_with_a_hint(exporter: str) -> None:
     for url in (f"{exporter}/other", "http://127.0.0.1:1/metrics"):
         told = read_metrics(url, MetricsAccess())
         assert isinstance(told, NotRead)
@@ -551,7 +551,7 @@ def test_no_answer(exporter: str) -> None:
         assert told.hint
 
 
-def test_a_login(exporter: str) -> None:
+def test_a_password_goes_to_the_named_exporter_alone(exporter: str) -> None:
     told = read_metrics(f"{exporter}/secured", MetricsAccess(user="watcher", password="hush"))
     assert isinstance(told, MetricsWitness)
     for path, access in (
@@ -574,7 +574,7 @@ def test_certificates_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "localhost:9404", "http://", "http://user:secret@host/metrics"])
-def test_other_urls(url: str) -> None:
+def test_an_address_that_is_no_http_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(UsageError) as raised:
         read_metrics(url, MetricsAccess())
     assert "secret" not in str(raised.value)
@@ -600,7 +600,7 @@ CLUSTER: dict[str, object] = {
 }
 
 
-def test_findings() -> None:
+def test_findings_are_read_from_znodes() -> None:
     found = read_findings(FakeZooKeeper(CLUSTER))
     assert replace(found, unreadable=()) == ZooKeeperFindings(
         cluster_id="L05pbYc6Q4qlvxLk3rTO9A",
@@ -637,6 +637,6 @@ def test_controller_of_the_quorum() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[1]", b"{", {}, {"brokerid": "one"}])
-def test_other_znodes(data: object) -> None:
+def test_a_znode_with_other_content_is_refused(data: object) -> None:
     with pytest.raises(CorruptError, match="znode /controller"):
         read_witness(FakeZooKeeper({"/controller": data}))

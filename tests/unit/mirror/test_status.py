@@ -255,7 +255,7 @@ def runs(*rows: tuple[int, int, int]) -> pa.Table:
     )
 
 
-def test_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_of_a_flow_sets_its_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     flow = flow_of()
     monkeypatch.setattr(time, "time", lambda: 1000.0)
     metering.flow_begins(flow)
@@ -327,7 +327,9 @@ def test_records_without_a_timestamp_have_no_age() -> None:
 @pytest.mark.parametrize(
     ("rows", "twice"), [([(1, 10, 5)], 0), ([(1, 8, 5)], 2), ([(1, 0, 5), (1, 10, 1)], 5), ([(2, 0, 5)], 0)]
 )
-def test_duplicates(rows: list[tuple[int, int, int]], twice: int) -> None:
+def test_records_that_were_applied_before_are_counted_as_duplicates(
+    rows: list[tuple[int, int, int]], twice: int
+) -> None:
     before = {ORDERS_3: AppliedPosition(1, 10)}
     assert metering.duplicates(before, Applied(1, runs=runs(*rows))) == twice
     assert metering.duplicates({}, Applied(1, runs=runs(*rows))) == 0

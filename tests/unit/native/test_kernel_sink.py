@@ -165,7 +165,7 @@ def test_a_record_that_librdkafka_does_not_take(make: Make, settings: dict[str, 
     assert (lost.error.code(), lost.tp, lost.source) == (code, TP, 9)
 
 
-def test_transactions(make: Make) -> None:
+def test_a_committed_transaction_carries_records_and_progress(make: Make) -> None:
     sink = make(**{"transactional.id": "id"})
     sink.init(30)
     for commit in (True, False, True):

@@ -95,7 +95,9 @@ def column(schema: Schema, data: bytes, kind: pa.DataType) -> tuple[object, obje
 
 
 @pytest.mark.parametrize(("schema", "value", "kind", "shown"), AVRO.values(), ids=AVRO.keys())
-def test_avro(schema: Any, value: object, kind: pa.DataType, shown: object) -> None:
+def test_an_avro_schema_gives_a_column_its_type_and_values(
+    schema: Any, value: object, kind: pa.DataType, shown: object
+) -> None:
     described = Schema("AVRO", json.dumps(schema))
     assert column_type(described) == kind
     expected = value if shown is None else shown
@@ -128,7 +130,7 @@ ORDER = {
 }
 
 
-def test_protobuf() -> None:
+def test_a_protobuf_message_becomes_a_struct_of_its_fields() -> None:
     schema = Schema("PROTOBUF", PROTO)
     codec: Any = codec_of(schema)
     message = json_format.ParseDict(ORDER, message_factory.GetMessageClass(codec.file.message_types_by_name["Order"])())
@@ -209,7 +211,9 @@ JSONS: list[tuple[Any, object, pa.DataType, object, str | None]] = [
 
 
 @pytest.mark.parametrize(("schema", "value", "kind", "shown", "error"), JSONS)
-def test_json(schema: object, value: object, kind: pa.DataType, shown: object, error: str | None) -> None:
+def test_a_json_schema_gives_a_column_its_type_and_values(
+    schema: object, value: object, kind: pa.DataType, shown: object, error: str | None
+) -> None:
     described = Schema("JSON", json.dumps(schema))
     assert column_type(described) == kind
     found, why = column(described, json.dumps(value).encode(), kind)

@@ -112,7 +112,7 @@ def framed(number: int, rest: bytes) -> bytes:
     return b"\0" + number.to_bytes(4, "big") + rest
 
 
-def test_by_registry() -> None:
+def test_a_value_is_decoded_by_the_schema_that_the_registry_has() -> None:
     known = registry()
     decode = ByRegistry(known, HEADERS["value"])
     assert decode(framed(1, b"\x04hi"), ()) == Decoded("hi", {"type": "AVRO", "id": 1})

@@ -62,7 +62,7 @@ def test_secrets_do_not_show() -> None:
     "url",
     ["az://", "az://acct", "az://acct/", "az://acct.blob.core.windows.net/c", "az://a:b@acct/c", "az://acct/c?sig=1"],
 )
-def test_invalid_addresses(url: str) -> None:
+def test_an_invalid_azure_address_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_store(url)
     assert "az://account/container/prefix" in caught.value.hint
@@ -92,7 +92,9 @@ def test_invalid_addresses(url: str) -> None:
         ),
     ],
 )
-def test_logins(given: dict[str, Any], env: dict[str, str], endpoint: str, kind: str, sas: str) -> None:
+def test_the_credential_is_chosen_by_options_before_the_environment(
+    given: dict[str, Any], env: dict[str, str], endpoint: str, kind: str, sas: str
+) -> None:
     found, policies, token = _login("acct", AzureOptions(**given), env)
     assert (found, [type(policy).__name__ for policy in policies], token) == (endpoint, [kind] * bool(kind), sas)
 
@@ -198,7 +200,9 @@ def error_of(said: Said, lost: bool = False) -> KbackupError:
         (400, "Whatever", StoreError, ""),
     ],
 )
-def test_answers(status: int, code: str, kind: type[KbackupError], hint: str) -> None:
+def test_an_answer_of_azure_becomes_an_error_with_a_hint(
+    status: int, code: str, kind: type[KbackupError], hint: str
+) -> None:
     error = error_of(Said(status, code))
     assert type(error) is kind
     assert hint in error.hint
@@ -214,7 +218,7 @@ def test_answers(status: int, code: str, kind: type[KbackupError], hint: str) ->
         ("The MAC signature found in the HTTP request 'x' is not the same", "azure.account_key"),
     ],
 )
-def test_refused_authentications(detail: str, hint: str) -> None:
+def test_a_refused_authentication_has_a_hint_to_its_reason(detail: str, hint: str) -> None:
     error = error_of(Said(403, "AuthenticationFailed", detail))
     assert type(error) is DeniedError
     assert hint in error.hint

@@ -32,7 +32,9 @@ def test_any_stored_size_has_a_plain_one(stored: int) -> None:
 
 
 @given(st.sampled_from(SIZES[1:]), st.data())
-def test_ranges(filled: Stores, size: int, data: st.DataObject) -> None:
+def test_a_range_of_an_encrypted_object_is_read_as_it_was_written(
+    filled: Stores, size: int, data: st.DataObject
+) -> None:
     near = st.one_of(st.integers(0, size), st.sampled_from([at for at in SIZES if at <= size]))
     start, end = sorted((data.draw(near), data.draw(near)))
     expected = data_of(size)[start:end]

@@ -129,7 +129,9 @@ def test_requests_without_an_answer(failed: Exception, kind: type[KbackupError],
         (418, "I'm a teapot", StoreError, "log of the store"),
     ],
 )
-def test_answers(status: int, text: str, kind: type[KbackupError], hint: str) -> None:
+def test_an_answer_of_gcs_becomes_an_error_with_a_hint(
+    status: int, text: str, kind: type[KbackupError], hint: str
+) -> None:
     for body in (text, json.dumps({"error": {"code": status, "message": text}})):
         error = from_answer("gs://b/key", status, body)
         assert type(error) is kind

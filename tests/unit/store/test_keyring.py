@@ -146,7 +146,9 @@ def test_commands_that_fail(command: str, inner: FileStore) -> None:
     [None, "", "hush", base64.b64encode(bytes(31)).decode(), "\u00e9" * 44],
     ids=["none", "empty", "short", "31", "no-ascii"],
 )
-def test_no_key(text: str | None, inner: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_key_is_refused(
+    text: str | None, inner: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if text is not None:
         (tmp_path / "key").write_text(text)
         monkeypatch.setenv("BACKUP_KEY", text)
@@ -159,7 +161,7 @@ def test_no_key(text: str | None, inner: FileStore, tmp_path: Path, monkeypatch:
     assert list(inner.list()) == []
 
 
-def test_another_key(inner: FileStore, source: str, wrong: str) -> None:
+def test_another_key_opens_nothing_and_both_keys_are_named(inner: FileStore, source: str, wrong: str) -> None:
     opened(inner, source).put("topics/a", b"a")
     names = f"{load_kek(source).name}.*{load_kek(wrong).name}"
     with pytest.raises(WrongKeyError, match=f"file topics/a was encrypted under key {names}"):
@@ -352,7 +354,7 @@ def all_open(inner: FileStore, source: str, stored: dict[str, bytes]) -> bool:
         return False
 
 
-def test_rotation_folds(inner: FileStore, source: str) -> None:
+def test_a_second_rotation_removes_nothing_and_opens_everything(inner: FileStore, source: str) -> None:
     stored = filled(inner, source, 4)
     assert rotate_keys(opened(inner, source), source, 60).keys == 4
     again = rotate_keys(opened(inner, source), source, 60)
@@ -383,7 +385,7 @@ def test_rotation_says_what_stays(inner: FileStore, source: str, new: str) -> No
     assert (done.keys, done.removed, len(done.undeleted)) == (3, (), 3)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_key_commands_make_rotate_and_show_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("old", "new"):
         assert main(["key", "generate", str(tmp_path / name)]) == 0
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600

@@ -57,7 +57,7 @@ def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/", "s3://bucket/some/prefix", "s3://bucket/prefix/"])
-def test_a_bucket(url: str) -> None:
+def test_an_s3_address_opens_its_bucket(url: str) -> None:
     store = open_store(url)
     assert isinstance(store, S3Store)
     assert store.url == url
@@ -69,7 +69,7 @@ OTHERS = ["gcs://bucket", "s3a://bucket/x", "s3a:/bucket/x", "https:/host/bucket
 
 
 @pytest.mark.parametrize("url", ["", *FILES, *BUCKETS, *OTHERS])
-def test_invalid_locations(url: str) -> None:
+def test_an_invalid_address_is_refused_with_the_form_of_a_right_one(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_store(url)
     form = "s3://bucket/prefix" if url not in FILES[1:] else "file:///path or a path"
@@ -136,7 +136,9 @@ def options(endpoint_url: str) -> S3Options:
         ("B/A", None),
     ],
 )
-def test_directories(destination: str, how: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_destination_directory_must_lie_apart_from_the_archive(
+    destination: str, how: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "A").mkdir()
@@ -155,7 +157,7 @@ def test_directories(destination: str, how: str | None, tmp_path: Path, monkeypa
         ("lake/kafka", "s3://lake/kafka", None),
     ],
 )
-def test_prefixes(destination: str, archive: str, how: str | None) -> None:
+def test_a_destination_prefix_must_lie_apart_from_the_archive(destination: str, archive: str, how: str | None) -> None:
     here = options("http://here:9000")
     _check(open_store(destination, {"s3": here}), open_store(archive, {"s3": here}), how)
 
@@ -173,7 +175,7 @@ def test_prefixes(destination: str, archive: str, how: str | None) -> None:
         ("", "http://here:9000", False),
     ],
 )
-def test_endpoints(one: str, other: str, same: bool) -> None:
+def test_two_spellings_of_an_endpoint_are_one_server(one: str, other: str, same: bool) -> None:
     """A bucket of AWS is the same one in every region."""
     first, second = (open_store("s3://lake/kafka", {"s3": options(url)}) for url in (one, other))
     _check(first, second, "is the archive itself" if same else None)

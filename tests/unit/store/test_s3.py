@@ -63,7 +63,7 @@ def test_options_become_arguments() -> None:
     assert Bucket("b", "p", S3Options()).create == {}
 
 
-def test_retention() -> None:
+def test_only_what_is_never_rewritten_is_locked() -> None:
     bucket = Bucket("b", "p", S3Options(object_lock_mode="COMPLIANCE", object_lock_days=3), layout.key_class)
     before = datetime.now(UTC)
     for key in (
@@ -116,7 +116,9 @@ def test_a_key_is_as_long_as_s3_takes() -> None:
         ({"region": "eu-west-1"}, "https://s3.eu-west-1.amazonaws.com", False),
     ],
 )
-def test_clients(given: dict[str, Any], endpoint: str, signed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_has_the_given_endpoint_and_checksum(
+    given: dict[str, Any], endpoint: str, signed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     client = Bucket("b", "", S3Options(access_key_id="i", secret_access_key="s", **given)).client
@@ -191,7 +193,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("status", "code", "kind"), ANSWERS)
-def test_answers(status: int, code: str, kind: type[KbackupError]) -> None:
+def test_an_answer_of_s3_becomes_an_error(status: int, code: str, kind: type[KbackupError]) -> None:
     error = from_boto("s3://bucket/key", answer(status, code, "What it says."), False)
     assert type(error) is kind
     assert "s3://bucket/key" in error.message
@@ -223,7 +225,7 @@ UNTRUSTED = boto.SSLError(endpoint_url="https://host", error=Exception("CERTIFIC
         (boto.FlexibleChecksumError(error_msg="expected x"), CorruptError),
     ],
 )
-def test_failures(error: Exception, kind: type[KbackupError]) -> None:
+def test_a_failure_of_the_client_becomes_an_error(error: Exception, kind: type[KbackupError]) -> None:
     assert type(from_boto("s3://bucket/key", error, False)) is kind
 
 

@@ -89,7 +89,7 @@ def test_references_metadata_and_rules(client: SchemaRegistryClient) -> None:
     assert _code(client.delete_subject, "base") == 42206
 
 
-def test_deleted_ones(client: SchemaRegistryClient) -> None:
+def test_a_version_is_deleted_softly_and_then_for_good(client: SchemaRegistryClient) -> None:
     client.register_schema("a", A)
     client.register_schema("a", B)
     assert _code(client.delete_version, "a", 1, permanent=True) == 40407
@@ -126,7 +126,7 @@ def test_modes_and_imports(client: SchemaRegistryClient) -> None:
     assert _code(client.register_schema, "a", Schema('"string"', "AVRO")) == 42205
 
 
-def test_compatibility(client: SchemaRegistryClient) -> None:
+def test_compatibility_is_set_per_subject_over_a_default(client: SchemaRegistryClient) -> None:
     assert client.get_compatibility() == "BACKWARD"
     assert _code(client.get_compatibility, "a") == 40408
     client.set_compatibility("a", "FULL_TRANSITIVE")
@@ -150,7 +150,7 @@ def test_who_may_ask(registry: ConfluentRegistry) -> None:
         assert _code(_client(registry).get_subjects) == 40101
 
 
-def test_faults(registry: ConfluentRegistry, client: SchemaRegistryClient) -> None:
+def test_the_registry_fails_as_it_is_told_to(registry: ConfluentRegistry, client: SchemaRegistryClient) -> None:
     registry.failures = [500, 429]
     assert [_code(client.get_subjects), _code(client.get_subjects), client.get_subjects()] == [50001, 50001, []]
     registry.lost = 1

@@ -62,7 +62,7 @@ HOSTS = [*KNOWN.split(), "backups.example.com:443", *UNKNOWN.split(), ""]
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_names(rich: Store, host: str) -> None:
+def test_a_page_is_served_under_known_host_names_alone(rich: Store, host: str) -> None:
     access = Access(frozenset({"localhost", "backups.example.com"}))
     known = host not in (*UNKNOWN.split(), "")
     assert access.knows_host(host) == known

@@ -284,7 +284,7 @@ def test_pins_labels_and_damage_are_shown(store: Store) -> None:
 # Pages of encrypted archives, of folders of the Java tool, and of an archive without a restore point.
 
 
-def test_encrypted_archives(tmp_path: Path) -> None:
+def test_records_of_an_encrypted_archive_are_shown(tmp_path: Path) -> None:
     store = encrypting(FileStore(tmp_path / "archive"), tmp_path)
     make_archive(store)
     client = visit(store)

@@ -26,7 +26,7 @@ from tests.support.memory_store import MemoryStore
 from tests.support.visits import tags, text, visit
 
 
-def test_a_timeline(rich: Store) -> None:
+def test_a_timeline_has_each_restore_point_in_its_order(rich: Store) -> None:
     points = list_points(open_archive(rich).state)
     drawn = timeline(points)
     assert [p.number for c in drawn.columns for p in c.points] == [p.number for p in points]
@@ -81,7 +81,7 @@ def test_expired_points_leave_no_gap(rich: Store) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**15)), max_size=900))
-def test_areas(samples: list[tuple[int, int]]) -> None:
+def test_an_area_is_drawn_in_few_steps_up_to_its_last_sample(samples: list[tuple[int, int]]) -> None:
     samples.sort()
     drawn = area(samples)
     if len({time for time, _ in samples}) < 2:
@@ -161,7 +161,7 @@ def test_ticks_are_even_and_within_the_axis(start: int, span: int, begin: float,
     assert all(gap > 16 for gap in gaps), "room for each label"
 
 
-def test_a_strip(rich: Store) -> None:
+def test_a_strip_shows_what_a_partition_has_and_who_reads_where(rich: Store) -> None:
     partition = ArchiveReader(rich).catalogue("orders").partition("orders", 0)
     drawn = strip(partition, [("a", 0), ("b", 90), ("c", 500), ("d", -4)])
     assert [(s.start, s.end) for s in drawn.spans] == [(0, 120), (160, 180)]

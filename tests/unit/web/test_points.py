@@ -175,7 +175,7 @@ def test_the_newest_drill_comes_first_and_damage_hides_no_other(store: Store) ->
     assert 'href="/points/7"' not in shown
 
 
-def test_recorded_verifications(tmp_path: Path) -> None:
+def test_a_recorded_verification_is_shown(tmp_path: Path) -> None:
     root = tmp_path / "archive"
     store = FileStore(root)
     make_archive(store)
@@ -330,7 +330,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("how", [[], ["--json"]], ids=["text", "json"])
-def test_commands(
+def test_no_command_shows_a_secret(
     root: Path, command: list[str], how: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(root)
@@ -341,7 +341,7 @@ def test_commands(
     assert not [secret for secret in SECRETS if secret in out + err]
 
 
-def test_pages(root: Path) -> None:
+def test_no_page_shows_a_secret(root: Path) -> None:
     store = open_store(str(root / "archive"), key=f"file:{root}/key", key_class=layout.key_class)
     pages = {address: html for address, _, html in crawl(visit(store), of_a_kind=3)}
     assert len(pages) > 3

@@ -52,7 +52,7 @@ def test_records_page_by_page(rich: Store) -> None:
     assert back == [str(n) for n in range(80, 110)]
 
 
-def test_jumps(rich: Store) -> None:
+def test_a_jump_leads_to_the_record_or_the_next_one_there_is(rich: Store) -> None:
     client = visit(rich)
     where = "/topics/orders/1/records"
     assert 'id="found"' in client.get(f"{where}?offset=1,05").text
@@ -161,7 +161,7 @@ def test_json_stays_what_it_is(value: object) -> None:
         ("é".encode(), "auto", "text", "é"),
     ],
 )
-def test_kinds(data: bytes | None, view: View, kind: str, content: str) -> None:
+def test_data_is_shown_as_what_it_is_read_as(data: bytes | None, view: View, kind: str, content: str) -> None:
     found = shown(data, view)
     assert (found.kind, plain(found.content)) == (kind, content)
 

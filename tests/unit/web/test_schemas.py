@@ -169,7 +169,7 @@ def test_lines_side_by_side() -> None:
     assert whole
 
 
-def test_comparisons_end() -> None:
+def test_a_comparison_of_long_texts_ends() -> None:
     """Also of texts that were made to take long."""
     a = "\n".join(str(n % 97) for n in range(40_000))
     b = "\n".join(str(n % 89) for n in range(40_000))

@@ -75,13 +75,13 @@ def source_of_copy() -> MemoryStore:
 
 @pytest.mark.exhaustive(keep=3)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_every_interleaving(name: str) -> None:
+def test_writers_keep_the_archive_whole_in_every_interleaving(name: str) -> None:
     check_interleavings(name, sampled())
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_more_interleavings(name: str) -> None:
+def test_writers_keep_the_archive_whole_in_more_interleavings(name: str) -> None:
     check_interleavings(name, SOAKED)
 
 

@@ -444,7 +444,7 @@ ALLOWED: dict[str, Operation] = {
 
 
 @pytest.mark.parametrize(("error", "name"), [(error, name) for error, rows in ERRORS.items() for name in rows])
-def test_refused(error: type[KbackupError], name: str) -> None:
+def test_an_operation_that_is_wrong_for_the_state_is_refused(error: type[KbackupError], name: str) -> None:
     operation, message = ERRORS[error][name]
     state = grown(3)
     with pytest.raises(error) as raised:
@@ -455,7 +455,7 @@ def test_refused(error: type[KbackupError], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_allowed(name: str) -> None:
+def test_an_operation_that_fits_the_state_is_done(name: str) -> None:
     assert ALLOWED[name](grown(3)).archive_id == ARCHIVE
 
 

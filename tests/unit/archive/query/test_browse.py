@@ -120,14 +120,16 @@ def test_ranges_of_offsets(made: MemoryStore, start: int, end: int, most: int | 
 
 
 @given(st.integers(-2, 45), st.integers(-2, 45), st.none() | st.integers(1, 40))
-def test_times(made: MemoryStore, start: int, end: int, most: int | None) -> None:
+def test_a_window_of_times_gives_its_records_in_order(
+    made: MemoryStore, start: int, end: int, most: int | None
+) -> None:
     window = Window(from_time=T0 + start * 1000, to_time=T0 + end * 1000)
     found = offsets(records(made, "orders", partition_of(made, "orders"), window, most))
     assert found == [o for o in ORDERS if start <= o <= end][:most]
 
 
 @given(st.integers(1, 60))
-def test_tails(made: MemoryStore, most: int) -> None:
+def test_a_tail_gives_the_last_records_of_a_partition(made: MemoryStore, most: int) -> None:
     assert offsets(tail(made, "orders", partition_of(made, "orders"), most)) == ORDERS[-most:]
     assert offsets(tail(made, "clicks", partition_of(made, "clicks"), most)) == list(range(20))[-most:]
 

@@ -197,7 +197,7 @@ def found(**options: object) -> dict[tuple[str, int], list[Record]]:
 
 
 @pytest.mark.parametrize("index", [0, len(STAMPS) // 3, len(STAMPS) // 2, len(STAMPS) - 1])
-def test_by_time(index: int) -> None:
+def test_a_window_of_times_selects_the_records_within(index: int) -> None:
     low, high = STAMPS[index // 2], STAMPS[index]
     assert low >= 0
     assert found(from_time=str(low), to_time=str(high)) == {
@@ -206,7 +206,7 @@ def test_by_time(index: int) -> None:
     }
 
 
-def test_by_offset() -> None:
+def test_a_range_of_offsets_selects_the_records_within() -> None:
     one = max(PARTITIONS, key=lambda p: len(p.truth()))
     truth = one.truth()
     low, high = truth[len(truth) // 4].offset, truth[-1].offset

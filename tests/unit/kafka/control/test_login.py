@@ -16,7 +16,7 @@ from kbackup.kafka.oauth import OAuthToken
 SALT, ROUNDS = b"a salt", 4096
 
 
-def test_plain() -> None:
+def test_plain_sends_user_and_password_and_is_done() -> None:
     talk = conversation(Login(mechanism="PLAIN", user="größe", password="pässword"))
     assert next(talk) == "\0größe\0pässword".encode()
     with pytest.raises(StopIteration):
@@ -44,7 +44,7 @@ def server_final(digest: str, password: str, first: str, challenge: str, last: s
 
 
 @pytest.mark.parametrize(("mechanism", "digest"), [("SCRAM-SHA-256", "sha256"), ("SCRAM-SHA-512", "sha512")])
-def test_scram(mechanism: str, digest: str) -> None:
+def test_scram_proves_the_password_and_checks_the_server(mechanism: str, digest: str) -> None:
     talk = conversation(Login(mechanism=mechanism, user="a=b,c", password="secret"))  # type: ignore[arg-type]
     first = next(talk).decode().removeprefix("n,,")
     assert first.startswith("n=a=3Db=2Cc,r=")

@@ -189,7 +189,9 @@ def test_a_leader_that_is_gone_is_replaced_by_the_next_one(brokers: FakeCluster,
         (KafkaError.INVALID_REQUEST, 0),
     ],
 )
-def test_patience_ends(code: int, seconds: float, brokers: FakeCluster, clock: list[float]) -> None:
+def test_an_error_is_tried_again_as_long_as_it_may_pass(
+    code: int, seconds: float, brokers: FakeCluster, clock: list[float]
+) -> None:
     brokers.topics = {"orders": [1]}
     brokers.on(ListOffsetsRequest, Logs(*[code] * 1000))
     with pytest.raises(ClusterError, match="asking for offsets of orders-0"):

@@ -57,7 +57,7 @@ def _read(folder: Path, *batches: list[MetadataRecord]) -> Reading:
     return read_metadata_log(folder)
 
 
-def test_topics(tmp_path: Path) -> None:
+def test_an_image_has_the_newest_of_each_topic(tmp_path: Path) -> None:
     changed = record("PartitionChangeRecord", {"topicId": A, "partitionId": 1, "replicas": [3, 1], "isr": [3]})
     elected = record("PartitionChangeRecord", {"topicId": A, "partitionId": 0, "leader": 2})
     late = record("PartitionChangeRecord", {"topicId": B, "partitionId": 0, "replicas": [9]})
@@ -92,7 +92,7 @@ def test_topics(tmp_path: Path) -> None:
     assert (partition["leader"], partition["leaderRecoveryState"], partition["isr"]) == (2, 0, [])
 
 
-def test_configs(tmp_path: Path) -> None:
+def test_an_image_has_the_newest_config_of_each_resource(tmp_path: Path) -> None:
     reading = _read(
         tmp_path,
         [_config(4, "10", "a", "1"), _config(4, "9", "a", "1"), _config(4, "", "z", "2"), _config(4, "9", "a", "3")],
@@ -120,7 +120,7 @@ def test_ciphertext_is_no_value(tmp_path: Path) -> None:
     assert "ssl.key.password without the brokers' password.encoder.secret" in entry.why
 
 
-def test_quotas(tmp_path: Path) -> None:
+def test_an_image_has_the_quotas_that_were_not_removed(tmp_path: Path) -> None:
     reading = _read(
         tmp_path,
         [
@@ -179,7 +179,7 @@ def test_features_producer_ids_and_migration(tmp_path: Path) -> None:
     assert MetadataImage().migration is None
 
 
-def test_transactions(tmp_path: Path) -> None:
+def test_an_image_has_whole_transactions_alone(tmp_path: Path) -> None:
     begin, end, abort = (record(f"{word}TransactionRecord") for word in ("Begin", "End", "Abort"))
     write_segment(
         tmp_path,

@@ -15,7 +15,7 @@ SCRAM = {"name": "u", "mechanism": 2, "salt": b"s", "storedKey": b"k", "serverKe
 TOKEN = {"owner": "User:a", "requester": "User:b", "renewers": ["User:c"], "tokenId": "t"}
 
 
-def test_security(tmp_path: Path) -> None:
+def test_an_image_has_acls_credentials_and_tokens(tmp_path: Path) -> None:
     write_segment(
         tmp_path,
         0,

@@ -24,7 +24,7 @@ def _read(log: MetadataLog) -> tuple[int, list[int]]:
     return len(list(log.snapshot_records())), [r.offset for r in log.later_records()]
 
 
-def test_segments_alone(tmp_path: Path) -> None:
+def test_a_log_is_read_from_segments_alone(tmp_path: Path) -> None:
     write_segment(tmp_path, 0, _no_op(2), _no_op(1), epoch=3)
     write_segment(tmp_path, 3, _no_op(1), epoch=4)
     log = open_log(tmp_path)
@@ -43,7 +43,7 @@ def test_newest_snapshot_and_what_follows(tmp_path: Path) -> None:
     assert (log.end_offset, log.epoch) == (8, 2)
 
 
-def test_snapshot_alone(tmp_path: Path) -> None:
+def test_a_log_is_read_from_a_snapshot_alone(tmp_path: Path) -> None:
     write_snapshot(tmp_path, 5, _no_op(1), epoch=2)
     write_segment(tmp_path, 5)
     log = open_log(tmp_path)
@@ -101,7 +101,7 @@ def test_torn_tail_of_an_older_segment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("snapshot", [None, 3])
-def test_missing_records(tmp_path: Path, snapshot: int | None) -> None:
+def test_records_missing_between_files_are_an_error(tmp_path: Path, snapshot: int | None) -> None:
     if snapshot is not None:
         write_snapshot(tmp_path, snapshot, _no_op(1))
     write_segment(tmp_path, 4, _no_op(1))
@@ -109,7 +109,7 @@ def test_missing_records(tmp_path: Path, snapshot: int | None) -> None:
         _read(open_log(tmp_path))
 
 
-def test_missing_batch(tmp_path: Path) -> None:
+def test_a_batch_missing_in_a_file_is_an_error(tmp_path: Path) -> None:
     first = write_segment(tmp_path, 0, _no_op(2))
     second = write_segment(tmp_path, 3, _no_op(2))
     data = first.read_bytes() + second.read_bytes()
@@ -197,7 +197,7 @@ def test_file_that_the_controller_deleted(tmp_path: Path) -> None:
         _read(log)
 
 
-def test_no_log(tmp_path: Path) -> None:
+def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(UsageError, match="no metadata log"):
             open_log(folder)

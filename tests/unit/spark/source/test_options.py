@@ -41,7 +41,7 @@ def test_nothing_but_the_archive() -> None:
     assert request.fail_on_data_loss
 
 
-def test_everything() -> None:
+def test_every_option_of_the_source_is_taken() -> None:
     request = request_of(
         {
             "Archive": "s3://b/p",
@@ -99,7 +99,7 @@ def test_refused_options(options: dict[str, str], message: str) -> None:
     assert "geheim" not in str(caught.value)
 
 
-def test_topics() -> None:
+def test_topics_are_named_or_matched_by_a_pattern() -> None:
     some = request_of({"topics": "orders, /clicks-[0-9]+/"}).topics
     assert [some.matches(name) for name in ("orders", "clicks-12", "clicks", "orders-2")] == [1, 1, 0, 0]
     pattern = request_of({"topicPattern": "a,b|c.*"}).topics
@@ -347,7 +347,7 @@ def test_filters_that_exclude_nothing_are_not_pushed(one: ds.Filter) -> None:
     assert push([one]) == Pushed()
 
 
-def test_requested_filters() -> None:
+def test_filters_of_spark_narrow_what_is_read() -> None:
     filters = [
         ds.IsNotNull(("offset",)),
         ds.EqualTo(("topic",), "orders"),
@@ -386,7 +386,9 @@ pairs = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6)
 
 
 @given(pairs, pairs)
-def test_ranges(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+def test_joined_ranges_are_disjoint_and_cover_the_same_offsets(
+    a: list[tuple[int, int]], b: list[tuple[int, int]]
+) -> None:
     def offsets(ranges: Any) -> set[int]:
         return {o for low, high in ranges for o in range(low, high)}
 
