@@ -15,7 +15,8 @@ from tests.golden.java_archive import PARTITIONS, ROOT, Partition
 from tests.support.record_blocks import index_of
 from tests.unit.formats.reference import Record, from_batch, to_batch
 
-THRESHOLD = 2500  # `max.segment.size.bytes` that the archive was written with; `test_the_threshold` derives it.
+THRESHOLD = 2500
+"""`max.segment.size.bytes` that the archive was written with; a test below derives it from the segments."""
 
 
 def index_path(records: Path) -> Path:
