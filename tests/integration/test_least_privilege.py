@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
+from kbackup.jobs.drill import job as drill_job
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.types import CommittedOffset, TopicPartition
 from scripts.dev.secured import Acl, SecuredBroker
@@ -219,7 +220,10 @@ LACKED_BY_A_DRILL = [
 
 
 @pytest.mark.parametrize(("missing", "message"), LACKED_BY_A_DRILL, ids=str)
-def test_a_drill_names_what_it_could_not_remove(missing: Right, message: str, driller: User, kbackup: Command) -> None:
+def test_a_drill_names_what_it_could_not_remove(
+    missing: Right, message: str, driller: User, kbackup: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drill_job, "_PATIENCE", 3.0)  # it would try for a minute
     with driller.without(missing):
         outcome = drill(kbackup, driller)
     assert outcome.code != 0
