@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from scripts.dev.s3 import Minio, MotoServer, S3Server, VersityServer
     from scripts.dev.secured import SecuredBroker
 
-pytest_plugins = ("tests.support.exhaustive", "tests.support.output_schemas", "tests.support.watching")
+pytest_plugins = (
+    "tests.support.exhaustive",
+    "tests.support.lanes",
+    "tests.support.output_schemas",
+    "tests.support.watching",
+)
 
 LAYERS = ("unit", "project", "golden", "contract", "integration", "faults", "interop")
 _WITHOUT_SERVERS = {"unit", "project", "golden"}
