@@ -17,10 +17,10 @@ from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from tests.faults.conftest import Counting, backup_arguments, free_lease, options
 from tests.faults.dying import Wish
-from tests.faults.mirrored import Mirror, records
+from tests.faults.mirrored import Mirror
 from tests.faults.process import Kbackup
 from tests.faults.shop import Shop, sell
-from tests.support.truth import in_cluster
+from tests.support.truth import in_cluster, without_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,9 +140,9 @@ class MirrorLoop:
         with Kbackup(self._next_folder(), ["mirror", str(file), "--once"], None, self.env) as process:
             ended = process.wait()
             assert ended.code == 0, ended.err
-        due = records(in_cluster(self.shop.broker.bootstrap, self.shop.topics))
+        due = without_offsets(in_cluster(self.shop.broker.bootstrap, self.shop.topics))
         for alias in aliases:
-            there = records(in_cluster(self.shop.broker.bootstrap, [f"{alias}.{t}" for t in self.shop.topics]))
+            there = without_offsets(in_cluster(self.shop.broker.bootstrap, [f"{alias}.{t}" for t in self.shop.topics]))
             remote = {TopicPartition(f"{alias}.{tp.topic}", tp.partition): rows for tp, rows in due.items()}
             assert there == remote, f"what {alias}->Z has applied"
         return moment

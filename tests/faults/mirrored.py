@@ -26,7 +26,7 @@ from tests.faults.conftest import Counting
 from tests.faults.dying import When
 from tests.support.faulty_store import Crash
 from tests.support.flow_maps import flow_of
-from tests.support.truth import PartitionRecords, in_archive, in_cluster
+from tests.support.truth import PartitionRecords, in_archive, in_cluster, without_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,9 +95,7 @@ class Mirror:
         """Compare records, positions and offset map with the archive and the target."""
         archived = self.held()
         existing = in_cluster(self.bootstrap, sorted({tp.topic for tp in archived}))
-        assert {tp: [r[1:] for r in rows] for tp, rows in existing.items()} == {
-            tp: [r[1:] for r in rows] for tp, rows in archived.items()
-        }
+        assert without_offsets(existing) == without_offsets(archived)
         assert {tp: p.next for tp, p in applied.positions.items()} == {
             tp: rows[-1].offset + 1 for tp, rows in archived.items() if rows
         }
@@ -142,8 +140,3 @@ def recreate(broker: Broker, topic: str, partitions: int = 3) -> None:
     while topic in Cluster(broker.client(), "source").topic_names():
         pass
     broker.create_topic(topic, partitions)
-
-
-def records(rows: PartitionRecords) -> dict[TopicPartition, list[Any]]:
-    """Records without their offsets."""
-    return {tp: [r[1:] for r in own] for tp, own in rows.items()}

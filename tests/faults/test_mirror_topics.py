@@ -17,11 +17,11 @@ from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.faults.conftest import Take
 from tests.faults.dying import Wish
-from tests.faults.mirrored import Mirror, dying_commits, expanded, records, recreate
+from tests.faults.mirrored import Mirror, dying_commits, expanded, recreate
 from tests.faults.process import Kbackup
 from tests.faults.shop import Shop, sell
 from tests.support.faulty_store import Crash
-from tests.support.truth import PartitionRecords, in_archive, in_cluster
+from tests.support.truth import PartitionRecords, in_archive, in_cluster, without_offsets
 
 
 def delete_remote(mirror: Mirror, topic: str) -> None:
@@ -80,8 +80,8 @@ def test_a_flow_that_starts_at_the_end_leaves_out_what_was_there(own: Mirror, ow
     take()
     own.apply()
     after = own.held()
-    due = {tp: rows[len(before[tp]) :] for tp, rows in records(after).items()}
-    assert records(in_cluster(own.bootstrap, sorted({tp.topic for tp in after}))) == due
+    due = {tp: rows[len(before[tp]) :] for tp, rows in without_offsets(after).items()}
+    assert without_offsets(in_cluster(own.bootstrap, sorted({tp.topic for tp in after}))) == due
     assert own.apply().records == 0
 
 
@@ -118,12 +118,14 @@ def test_a_recreated_topic_goes_on_in_its_remote_topic(own: Mirror, own_shop: Sh
         stopped = own.round(applier)
     assert [(r.remote, r.incarnation, r.held_back) for r in stopped.held_back] == [(remote, 2, True)]
     old = {own.remote(tp): rows for tp, rows in before.items() if tp.topic == name}
-    assert records(in_cluster(broker.bootstrap, [remote])) == records(old)
+    assert without_offsets(in_cluster(broker.bootstrap, [remote])) == without_offsets(old)
     applied = own.apply()
     assert [(r.incarnation, r.held_back) for r in applied.recreated] == [(2, False)]
     existing = in_cluster(broker.bootstrap, [remote])
     new = {own.remote(tp): rows for tp, rows in in_archive(own.store).items() if tp.topic == name}
-    assert records(existing) == {tp: records(old)[tp] + rows for tp, rows in records(new).items()}
+    assert without_offsets(existing) == {
+        tp: without_offsets(old)[tp] + rows for tp, rows in without_offsets(new).items()
+    }
     flow_map = own.map()
     for tp, rows in new.items():
         at = len(old[tp])
@@ -150,16 +152,16 @@ def test_a_topic_is_created_again_with_fewer_partitions_and_then_with_more(
     own.apply()
     sell(own_shop, 60)
     take()
-    due = records(of_topic(own, own_shop.orders))
+    due = without_offsets(of_topic(own, own_shop.orders))
     for partitions in (1, 3):
         recreate(broker, own_shop.orders, partitions)
         produce(own_shop, partitions, f"of {partitions}")
         take()
-        new = records(of_topic(own, own_shop.orders))
+        new = without_offsets(of_topic(own, own_shop.orders))
         assert {tp.partition for tp, rows in new.items() if rows} == {*range(partitions)}
         due = {tp: rows + new.get(tp, []) for tp, rows in due.items()}
         applied = apply(own, killed=killed)
-        assert records(in_cluster(broker.bootstrap, [remote])) == due
+        assert without_offsets(in_cluster(broker.bootstrap, [remote])) == due
         if not killed:
             assert [(r.remote, r.kind, r.held_back) for r in applied.recreated] == [(remote, "recreated", False)]
         assert applied.too_late == ()

@@ -27,7 +27,7 @@ from tests.faults.process import Kbackup, run
 from tests.faults.shop import Shop
 from tests.faults.trip import Trip
 from tests.support.restores import run_restore
-from tests.support.truth import Position, commit, in_archive, in_cluster
+from tests.support.truth import Position, commit, in_archive, in_cluster, without_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -199,7 +199,7 @@ def test_a_window_is_killed_and_resumed(
         for tp, rows in in_archive(store).items()
     }
     topics = sorted({tp.topic for tp in expected if expected[tp]})
-    found = {tp: [r[1:] for r in rows] for tp, rows in in_cluster(shop.broker.bootstrap, topics).items()}
+    found = without_offsets(in_cluster(shop.broker.bootstrap, topics))
     assert found == {tp: rows for tp, rows in expected.items() if tp.topic in topics}
     assert 0 < report.records == sum(map(len, expected.values())) < HIGH - LOW + 1 - len(left_out)
 

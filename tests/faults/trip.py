@@ -24,7 +24,7 @@ from tests.faults.mortal import die
 from tests.faults.process import run
 from tests.faults.shop import Shop
 from tests.support.restores import make_plan, run_restore
-from tests.support.truth import in_archive, in_cluster, positions
+from tests.support.truth import in_archive, in_cluster, positions, without_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,9 +109,7 @@ class Trip:
             for tp, rows in in_archive(store).items()
         }
         restored = in_cluster(self.broker.bootstrap, [f"{self.id}-{t}" for t in self.shop.topics])
-        assert {tp: [r[1:] for r in rows] for tp, rows in restored.items()} == {
-            tp: [r[1:] for r in rows] for tp, rows in archived.items()
-        }
+        assert without_offsets(restored) == without_offsets(archived)
         key = layout.restore_key(self.id, layout.OFFSETS)
         went = _expanded(offset_map.decode(store.get(key), key))
         for tp, rows in archived.items():

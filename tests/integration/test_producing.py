@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -76,7 +77,9 @@ def held(broker: Broker, topic: str, isolation: str = "read_committed") -> dict[
     return records
 
 
-def producer_of(broker: Broker, topic: str, transactional: bool = True, **properties: str) -> BlockProducer:
+def producer_of(
+    broker: Broker, topic: str, transactional: bool = True, properties: Mapping[str, str] = MappingProxyType({})
+) -> BlockProducer:
     """Return a producer with an id of the topic's own, or without transactions."""
     client = broker.client(**properties)
     return BlockProducer(client, f"{topic}-id" if transactional else None, f"{topic}-progress")
@@ -371,7 +374,8 @@ def test_a_topic_that_takes_no_record_is_named(refused: str, way: str, broker: B
         broker.create_topic(f"{topic_name}-bad", config=configs[refused])
     good, bad = TopicPartition(topic_name, 0), TopicPartition(f"{topic_name}-bad", 0)
     # librdkafka takes a topic that a broker does not know for a new one, and would wait for it for 30 s.
-    with closing(producer_of(broker, topic_name, **{"topic.metadata.propagation.max.ms": "3000"})) as producer:
+    short = {"topic.metadata.propagation.max.ms": "3000"}
+    with closing(producer_of(broker, topic_name, properties=short)) as producer:
         producer.start([good, bad])
         producer.send(good, block_of([Plain(b"k", b"v")] * 10))
         producer.send(bad, block_of([Plain(None, random.Random(1).randbytes(5000))]))

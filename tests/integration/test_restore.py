@@ -236,7 +236,7 @@ def test_log_append_time_topic_takes_the_time_of_the_restore(zoo: Zoo, kbackup: 
     report = kbackup.restore(zoo.archive, "-t", source, "--map", f"{source}={topic_name}", "--no-groups")
     assert [w for w in report["warnings"] if "LogAppendTime" in w and "CreateTime to keep theirs" in w]
     held, restored = zoo.held("stamped", 3)[0], read_topic(zoo.broker.bootstrap, topic_name)[0]
-    assert [r[3:] for r in restored] == [r[3:] for r in held]
+    assert [(r.key, r.value, r.headers) for r in restored] == [(r.key, r.value, r.headers) for r in held]
     assert {r.kind for r in restored} == {1}
     assert min(r.timestamp or 0 for r in restored) > max(r.timestamp or 0 for r in held)
 

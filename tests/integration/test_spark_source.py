@@ -128,10 +128,14 @@ TWENTIES = [("orders", 0, o) for o in (20, 21, 22)]
 def test_options_and_columns(reading: SparkSession, archive: Path) -> None:
     """Options select records and columns."""
     frame = load(reading, archive, topics="orders", fromTime=str(T0 + 5000), toTime=str(T0 + 20_000))
-    assert offsets(frame) == [row for row in ORDERS if 5 <= row[2] <= 20]
+    assert offsets(frame) == [place for place in ORDERS if 5 <= place.offset <= 20]
     frame = load(reading, archive, ranges="orders:0:8-18,clicks:0:-2", columns="offset,topic,partition")
     assert frame.columns == ["offset", "topic", "partition"]
-    assert offsets(frame) == [("clicks", 0, 0), ("clicks", 0, 1), *(r for r in FIRST_ORDERS if 8 <= r[2] < 18)]
+    assert offsets(frame) == [
+        ("clicks", 0, 0),
+        ("clicks", 0, 1),
+        *(place for place in FIRST_ORDERS if 8 <= place.offset < 18),
+    ]
     without = "key value topic partition offset timestamp timestampType segment"
     assert load(reading, archive, includeHeaders="false").columns == without.split()
     narrow = reading.read.format("kbackup").schema("topic string, key binary").load(str(archive))
@@ -174,12 +178,12 @@ def test_queries_of_one_table_don_t_change_one_another(reading: SparkSession, ar
     frame = read(reading, str(archive)) if pushing else load(reading, archive)
     everything = CLICKS + ORDERS
     three = frame.where("offset = 3")
-    assert offsets(three) == [row for row in everything if row[2] == 3]
+    assert offsets(three) == [place for place in everything if place.offset == 3]
     assert frame.count() == len(everything)
     both = three.union(frame).union(frame.where("offset = 4 and topic = 'orders'"))
     assert both.count() == 3 + len(everything) + 2
     later = frame.where("offset >= 30").select("topic", "partition").distinct()
-    assert frame.join(later, ["topic", "partition"]).count() == len([r for r in ORDERS if r[1] == 0])
+    assert frame.join(later, ["topic", "partition"]).count() == len([place for place in ORDERS if place.partition == 0])
     frame.createOrReplaceTempView("archived")
     counted = reading.sql("select count_if(offset = 5), count(*) from archived where topic = 'clicks'")
     assert counted.collect() == [(1, 20)]

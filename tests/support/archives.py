@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -367,9 +367,17 @@ def _left_out(state: TopicState) -> TopicState:
     return TopicState(**fields | {"state": "unselected"})
 
 
-CLICKS = [("clicks", 0, o) for o in range(20)]
-FIRST_ORDERS = [("orders", 0, o) for o in [*range(10), 15, *range(17, 40)]]
-ORDERS = [*FIRST_ORDERS, *(("orders", 1, o) for o in range(12))]
+class Place(NamedTuple):
+    """Where a record is."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+CLICKS = [Place("clicks", 0, o) for o in range(20)]
+FIRST_ORDERS = [Place("orders", 0, o) for o in [*range(10), 15, *range(17, 40)]]
+ORDERS = [*FIRST_ORDERS, *(Place("orders", 1, o) for o in range(12))]
 """All records that it begins with: (topic, partition, offset)."""
 
 

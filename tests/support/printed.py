@@ -5,15 +5,19 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from kbackup.cli import cli
 from kbackup.cli.common.command_context import FlagValues
 from kbackup.config import Config, load
+
+_BETWEEN_CELLS = re.compile(r"\s{2,}")
 
 
 class Printed(NamedTuple):
@@ -25,9 +29,16 @@ class Printed(NamedTuple):
         return self.out.splitlines()
 
     @property
-    def rows(self) -> list[list[str]]:
-        """The words of each line."""
-        return [line.split() for line in self.lines]
+    def words(self) -> list[str]:
+        """Each line with single spaces between its words."""
+        return [" ".join(line.split()) for line in self.lines]
+
+    def table(self, first: str) -> list[dict[str, str]]:
+        """Return the rows of the table whose first column is `first`, by the names of columns as they are printed."""
+        lines = iter(_BETWEEN_CELLS.split(line.strip()) for line in self.lines)
+        head = next(cells for cells in lines if cells[0] == first and len(cells) > 1)
+        rows = takewhile(lambda cells: len(cells) > 1, lines)
+        return [dict(zip(head, cells, strict=False)) for cells in rows]  # the last cell may be empty
 
     @property
     def json(self) -> Any:

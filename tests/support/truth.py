@@ -161,6 +161,11 @@ def in_archive(store: Store, manifest: Manifest | None = None) -> PartitionRecor
     }
 
 
+def without_offsets(records: PartitionRecords) -> dict[TopicPartition, list[tuple[Any, ...]]]:
+    """Return records as they are compared with those of another cluster, where other offsets are theirs."""
+    return {tp: [record[1:] for record in own] for tp, own in records.items()}
+
+
 def archive_records(
     store: Store, topic: str, manifest: Manifest | None = None, incarnation: int | None = None
 ) -> Records:

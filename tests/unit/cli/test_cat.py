@@ -36,20 +36,23 @@ AT = [str(T0 + 1000), "2026-01-01T12:00:00Z", "2026-01-01T00:00:00Z", "2020-01-0
 
 
 def test_ls_lists_each_topic_with_its_incarnations_and_records(root: str, kbackup: Kbackup) -> None:
-    assert [row[:6] for row in kbackup("ls", "-a", root).rows[1:]] == [
-        ["clicks", "deleted", "1", "1", "3", "20"],
-        ["orders", "present", "2", "3", "7", "46"],
-    ]
+    clicks, orders = kbackup("ls", "-a", root).table("TOPIC")
+    assert (clicks["TOPIC"], clicks["STATE"], clicks["AS OF"]) == ("clicks", "deleted", "1")
+    assert (clicks["PARTITIONS"], clicks["SEGMENTS"], clicks["RECORDS"]) == ("1", "3", "20")
+    assert (orders["TOPIC"], orders["STATE"], orders["AS OF"]) == ("orders", "present", "2")
+    assert (orders["PARTITIONS"], orders["SEGMENTS"], orders["RECORDS"]) == ("3", "7", "46")
     document = kbackup("ls", "-a", root, "--json").json
     assert (document["restore_point"], [t["topic"] for t in document["topics"]]) == (2, ["clicks", "orders"])
     assert document["topics"][1]["max_timestamp"] == T0 + 39_000
 
 
 def test_partitions_and_segments(root: str, kbackup: Kbackup) -> None:
-    assert [row[:5] for row in kbackup("ls", "orders", "-a", root).rows[1:]] == [
-        ["0", "0", "41", "5", "34"],
-        ["1", "0", "12", "2", "12"],
-        ["2", "0", "0", "0", "0"],
+    columns = ("PARTITION", "START", "END", "SEGMENTS", "RECORDS")
+    partitions = kbackup("ls", "orders", "-a", root).table("PARTITION")
+    assert [{name: row[name] for name in columns} for row in partitions] == [
+        {"PARTITION": "0", "START": "0", "END": "41", "SEGMENTS": "5", "RECORDS": "34"},
+        {"PARTITION": "1", "START": "0", "END": "12", "SEGMENTS": "2", "RECORDS": "12"},
+        {"PARTITION": "2", "START": "0", "END": "0", "SEGMENTS": "0", "RECORDS": "0"},
     ]
     assert human_time(T0 + 15_000) in kbackup("ls", "orders/0", "-a", root).lines[3]
     segments = kbackup("ls", "orders/0/", "-a", root, "--json").json["segments"]

@@ -25,13 +25,17 @@ from tests.support.printed import Kbackup, loaded_modules
 
 def test_list_shows_a_row_per_restore_point(root: str, kbackup: Kbackup) -> None:
     printed = kbackup("list", root)
-    rows = printed.rows
-    assert rows[0][-2:] == ["GROUPS", "LOSSES"], "no warnings, no damage, no pins, no labels"
-    assert rows[1][:2] == ["1", "2026-01-01T00:00:00.000Z"]
-    assert rows[1][3:7] == ["ago", "2", "4", "42"]
-    assert rows[2][:2] == ["2", "2026-01-02T00:00:00.000Z"]
-    assert rows[2][3:7] == ["ago", "1", "3", "24"]
-    assert [row[-2:] for row in rows[1:]] == [["1", "0"], ["2", "1"]]
+    first, second = printed.table("NUMBER")
+    assert [*first][-2:] == ["GROUPS", "LOSSES"], "no warnings, no damage, no pins, no labels"
+    assert first["AGE"].endswith("d ago")
+    assert first | {"AGE": ""} == {
+        **{"NUMBER": "1", "COMMITTED AT": "2026-01-01T00:00:00.000Z", "AGE": "", "TOPICS": "2", "PARTITIONS": "4"},
+        **{"NEW RECORDS": "42", "BYTES": "5.4 KiB", "STORED": "3.5 KiB", "GROUPS": "1", "LOSSES": "0"},
+    }
+    assert second | {"AGE": ""} == {
+        **{"NUMBER": "2", "COMMITTED AT": "2026-01-02T00:00:00.000Z", "AGE": "", "TOPICS": "1", "PARTITIONS": "3"},
+        **{"NEW RECORDS": "24", "BYTES": "3.2 KiB", "STORED": "3.2 KiB", "GROUPS": "2", "LOSSES": "1"},
+    }
     assert printed.err == ""
     document = kbackup("list", root, "--json").json
     assert [(p["number"], p["losses"]) for p in document["restore_points"]] == [(1, 0), (2, 1)]
@@ -71,10 +75,9 @@ def test_pins_labels_and_damage(mine: str, kbackup: Kbackup) -> None:
     kbackup("keep", "1", "-a", mine)
     kbackup("label", "2", "before-migration", "-a", mine)
     kbackup("label", "2", "after-audit", "-a", mine)
-    head, first, second = kbackup("list", mine).rows
-    assert head[-3:] == ["DAMAGED", "KEPT", "LABELS"]
-    assert first[-3:] == ["-", "pinned", "-"]
-    assert second[-4:] == ["1", "-", "after-audit,", "before-migration"]
+    first, second = kbackup("list", mine).table("NUMBER")
+    assert (first["DAMAGED"], first["KEPT"], first["LABELS"]) == ("-", "pinned", "-")
+    assert (second["DAMAGED"], second["KEPT"], second["LABELS"]) == ("1", "-", "after-audit, before-migration")
     points = kbackup("list", mine, "--json").json["restore_points"]
     assert [(p["damaged"], p["pinned"], p["labels"]) for p in points] == [
         (0, True, []),
@@ -206,7 +209,7 @@ def test_info_shows_the_content_of_a_moment(root: str, kbackup: Kbackup) -> None
     printed = kbackup("info", *at)
     assert "records up to 2026-01-01T12:00:00.000Z, included" in printed.err
     assert "groups are as of restore point 1, captured at 2026-01-01T00:00:00.000Z" in printed.err
-    assert [row[0] for row in printed.rows[-2:]] == ["clicks", "orders"]
+    assert [row["TOPIC"] for row in printed.table("TOPIC")] == ["clicks", "orders"]
     whole = kbackup("info", *at, "--json").json
     assert {t["name"]: (t["as_of"], t["sums"]["records"], t["sums"]["gaps"]) for t in whole["topics"]} == {
         "clicks": (1, 20, None),

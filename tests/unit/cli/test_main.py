@@ -430,7 +430,7 @@ def _configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_configured")
 def test_every_value_says_where_it_came_from(kbackup: Kbackup) -> None:
     printed = kbackup("config", "--show", "--master", "local[1]", "--set", "backup.topics=a,b")
-    shown = [" ".join(row) for row in printed.rows]
+    shown = printed.words
     for line in (
         "archive s3://b file kbackup.toml",
         "backup.segment_bytes 1MiB file kbackup.toml",

@@ -37,10 +37,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_subjects_of_a_restore_point(archive: str, kbackup: Kbackup) -> None:
     printed = kbackup("schemas", "show", "-a", archive)
-    assert printed.rows[-2:] == [
-        ["orders-key", "AVRO", "1", "1", "orders"],
-        ["orders-value", "AVRO", "2", "2,", "3", "orders"],
-    ]
+    assert printed.words[-2:] == ["orders-key AVRO 1 1 orders", "orders-value AVRO 2 2, 3 orders"]
     lost = "1 value of topic orders with schema 99, which the restore point lacks"
     assert printed.err == f"warning: {lost}\n"
     first = kbackup("schemas", "show", "-a", archive, "-b", "1", "--json").json
@@ -128,15 +125,17 @@ def test_restore_and_undo(archive: str, kbackup: Kbackup, tmp_path: Path, monkey
     with ConfluentRegistry() as server:
         to = ("-a", archive, "--state", str(tmp_path), "--target-schema-registry", server.url)
         planned = kbackup("schemas", "restore", "carts-value", "--dry-run", *to)
-        assert [row[0] for row in planned.rows[1:3]] == ["money.proto", "carts-value"], "what it refers to comes first"
+        subjects = [row["SUBJECT"] for row in planned.table("SUBJECT")]
+        assert subjects == ["money.proto", "carts-value"], "what it refers to comes first"
         assert planned.lines[-1] == "nothing was written; 2 versions to create"
         assert "to set: compatibility" not in planned.err
         assert server.subjects == {}
         done = kbackup("schemas", "restore", "/orders-.*/", "-b", "1", "--restore-id", "r", *to, "--json").json
         assert done["ids"] == {"1": 1, "2": 2}
         again = kbackup("schemas", "restore", "--to-time", "2026-01-03T00:00:00Z", "--restore-id", "all", *to)
-        assert again.rows[-2][:1] == ["orders-value"]
-        assert again.rows[-2][-1] == "create"
+        *_, last = again.table("SUBJECT")
+        assert last["SUBJECT"] == "orders-value"
+        assert "create" in last.values()
         assert "to undo: kbackup schemas undo --restore-id all" in again.err
         compared = kbackup("schemas", "diff", "latest", "target", *to[:2], *to[-2:], "--json").json
         assert [(v["owner"], v["name"]) for v in compared["schemas"]] == [("all subjects", "mode")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -17,6 +18,23 @@ from kbackup.metadata.sources import PROPERTIES
 DOCS = Path(__file__).parents[3] / "infra" / "docs"
 
 
+class Key(NamedTuple):
+    """A row of the table of keys."""
+
+    path: str
+    takes: str
+    default: str
+    meaning: str
+
+
+class Code(NamedTuple):
+    """A row of the table of exit codes."""
+
+    code: str
+    meaning: str
+    errors: str
+
+
 def rows(file: str, heading: str) -> list[list[str]]:
     """Cells of the body of the one table below a heading."""
     _, found, text = (DOCS / file).read_text(encoding="utf-8").partition(f"\n## {heading}\n")
@@ -28,13 +46,13 @@ def rows(file: str, heading: str) -> list[list[str]]:
 def test_the_document_has_each_key_with_default_and_meaning() -> None:
     """A key's meaning stands in its row, or in commands.md at the option that the row names."""
     commands = (DOCS / "commands.md").read_text("utf-8").replace("\\|", "|")
-    table = rows("configuration.md", "Keys")
-    assert [row[0] for row in table] == [f"`{path}`" for path in KEYS]
-    for (_, _, default, meaning), key in zip(table, KEYS.values(), strict=True):
-        assert default == (f"`{key.default_text}`" if key.default_text else "")
-        assert key.doc
-        if meaning != key.doc:
-            option = meaning.strip("`").removeprefix("--")
+    table = [Key(*row) for row in rows("configuration.md", "Keys")]
+    assert [row.path for row in table] == [f"`{path}`" for path in KEYS]
+    for row, key in zip(table, KEYS.values(), strict=True):
+        assert row.default == (f"`{key.default_text}`" if key.default_text else ""), key.path
+        assert key.doc, key.path
+        if row.meaning != key.doc:
+            option = row.meaning.strip("`").removeprefix("--")
             assert re.search(rf"`--(\[no-\])?{option}[ `].*\| {re.escape(key.doc)}", commands), key.path
 
 
@@ -55,11 +73,12 @@ def test_sources_of_metadata() -> None:
 
 
 def test_the_document_has_each_exit_code() -> None:
-    assert [row[:2] for row in rows("exit-codes.md", "Codes")] == [[str(c), text] for c, text in EXIT_CODES.items()]
+    table = [Code(*row) for row in rows("exit-codes.md", "Codes")]
+    assert {row.code: row.meaning for row in table} == {str(code): text for code, text in EXIT_CODES.items()}
 
 
 @pytest.mark.parametrize("code", EXIT_CODES)
 def test_error_classes_of_a_code(code: int) -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, KbackupError)]
-    row = next(row for row in rows("exit-codes.md", "Codes") if row[0] == str(code))
-    assert re.findall(r"`(\w+)`", row[2]) == [kind.__name__ for kind in kinds if kind.exit_code == code]
+    (row,) = [Code(*row) for row in rows("exit-codes.md", "Codes") if row[0] == str(code)]
+    assert re.findall(r"`(\w+)`", row.errors) == [kind.__name__ for kind in kinds if kind.exit_code == code]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -70,15 +71,22 @@ def test_prefetch_keeps_its_depth_and_ends_its_thread_when_closed() -> None:
 TP = TopicPartition("orders", 0)
 
 
+class Call(NamedTuple):
+    """A call of a `BlockProducer`: 'send' with the first and the last source offset, or 'commit' with the progress."""
+
+    method: str
+    at: int
+    last: int = 0
+
+
 class Target:
-    """Records the calls of a `BlockProducer`: 'send' and the source offsets, 'commit' and the progress of the
-    partition."""
+    """Records the calls of a `BlockProducer`."""
 
     moved = 0
     group = ""
 
     def __init__(self, *_: object) -> None:
-        self.calls: list[tuple[str, int, int]] = []
+        self.calls: list[Call] = []
         self._queued: list[RecordBlock] = []
 
     def start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedProgress]:
@@ -86,7 +94,7 @@ class Target:
 
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
         self._queued.append(block)
-        self.calls.append(("send", int(block.offsets[0]), int(block.offsets[-1])))
+        self.calls.append(Call("send", int(block.offsets[0]), int(block.offsets[-1])))
 
     def flush(self) -> dict[TopicPartition, Runs]:
         source = np.concatenate([block.offsets for block in self._queued])
@@ -94,7 +102,7 @@ class Target:
         return {TP: Runs(source, source, np.ones(len(source), np.int64))}
 
     def commit(self, progress: Mapping[TopicPartition, CommittedProgress]) -> None:
-        self.calls.append(("commit", progress[TP].next, 0))
+        self.calls.append(Call("commit", progress[TP].next))
 
     def close(self) -> None: ...
 
@@ -148,8 +156,10 @@ def test_nothing_is_open_while_a_large_segment_is_checked(
     store: Store, producer: Target, small_then_large: tuple[Segment, Segment]
 ) -> None:
     result = run(store, part(small_then_large))
-    assert producer.calls[:3] == [("send", 0, 4), ("commit", 100, 0), ("send", 100, producer.calls[2][2])]
-    assert [told for told in producer.calls if told[0] == "commit"] == [("commit", 100, 0), ("commit", 300, 0)]
+    small, committed, large = producer.calls[:3]
+    assert (small, committed) == (Call("send", 0, 4), Call("commit", 100))
+    assert (large.method, large.at) == ("send", 100)
+    assert [call for call in producer.calls if call.method == "commit"] == [Call("commit", 100), Call("commit", 300)]
     assert sum(part.runs.column("count").to_numpy().sum() for part in parts_of(store, result)) == 205
 
 
@@ -159,14 +169,15 @@ def test_nothing_is_open_while_a_window_passes_over_a_large_segment(
     monkeypatch.setattr(replay, "QUIET", 2000)
     large = part(small_then_large[1:], Window(ranges=((100, 103), (290, 292))))
     result = run(store, large)
-    assert [told[0] for told in producer.calls] == ["send", "commit", "send", "commit"]
-    (_, reached, _), (_, end, _) = producer.calls[1::2]
-    assert (103 < reached < 290, end) == (True, 300)
+    _, passing, _, end = producer.calls
+    assert [call.method for call in producer.calls] == ["send", "commit", "send", "commit"]
+    assert 103 < passing.at < 290
+    assert end.at == 300
     first, last = (part.runs.column("source").to_pylist() for part in parts_of(store, result))
     assert first + last == [100, 101, 102, 290, 291]
-    rest = list(read_range(store, large, reached, check_first=1))
+    rest = list(read_range(store, large, passing.at, check_first=1))
     assert [n for piece in rest if piece.block for n in piece.block.offsets.tolist()] == [290, 291]
-    assert min(piece.next for piece in rest) >= reached
+    assert min(piece.next for piece in rest) >= passing.at
 
 
 class PickyTarget:

@@ -106,7 +106,7 @@ def test_each_guard_refuses(name: str, refused: Situation, detail: str) -> None:
 
 
 def test_every_guard_refuses_once() -> None:
-    assert {r[0] for r in REFUSED} == {guard.name for guard in rollback.guards_of(situation())}
+    assert {name for name, *_ in REFUSED} == {guard.name for guard in rollback.guards_of(situation())}
     assert all(guard.holds and not guard.hint for guard in rollback.guards_of(situation()))
 
 
