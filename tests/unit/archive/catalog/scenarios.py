@@ -6,7 +6,7 @@ import builtins
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -756,46 +756,97 @@ def torn() -> MemoryStore:
     return interrupted(6, 2, 4, data=b"torn")
 
 
-SCENARIOS: dict[str, tuple[Callable[[], MemoryStore], list[Actor], Visible]] = {
-    "two writers": (lambda: made(2, 4), [backup_to(6), backup_to(7, 1)], commits_and_segments),
-    "two writers and their hints": (lambda: made(2), [backup_to(4), backup_to(4)], hints_too),
-    "two writers after an interrupted one": (
-        lambda: interrupted(8, 2, 4), [backup_to(8), backup_to(9)], commits_and_segments,
+@dataclass(frozen=True)
+class Scenario:
+    """`actors` by their names, who begin with a copy of the archive `base`. Calls that `visible` tells are steps."""
+
+    base: Callable[[], MemoryStore]
+    actors: Mapping[str, Actor]
+    visible: Visible
+
+    def explore(self, limit: int) -> Report:
+        """Run interleavings; a violation names the actors that its schedule has by number."""
+        try:
+            return run(self.base, [*self.actors.values()], self.visible, limit)
+        except ViolationError as error:
+            error.add_note(f"the actors from 0 on: {', '.join(self.actors)}")
+            raise
+
+
+SCENARIOS = {
+    "two writers": Scenario(
+        base=lambda: made(2, 4),
+        actors={"writer to 6": backup_to(6), "writer to 7 in ones": backup_to(7, 1)},
+        visible=commits_and_segments,
     ),
-    "two writers after an interrupted one whose segment is damaged": (
-        torn, [backup_to(8), backup_to(8, 1)], commits_and_segments,
+    "two writers and their hints": Scenario(
+        base=lambda: made(2), actors={"writer to 4": backup_to(4), "other writer to 4": backup_to(4)}, visible=hints_too
     ),
-    "three writers": (
-        lambda: made(2), [backup_to(4), backup_to(4), backup_to(4)],
-        commits_and_segments,
+    "two writers after an interrupted one": Scenario(
+        base=lambda: interrupted(8, 2, 4),
+        actors={"writer to 8": backup_to(8), "writer to 9": backup_to(9)},
+        visible=commits_and_segments,
     ),
-    "two writers after an interrupted one whose segment is damaged, and a sweeper": (
-        torn, [backup_to(6), backup_to(8), sweeper], sweeper_beside,
+    "two writers after an interrupted one whose segment is damaged": Scenario(
+        base=torn,
+        actors={"writer to 8": backup_to(8), "writer to 8 in ones": backup_to(8, 1)},
+        visible=commits_and_segments,
     ),
-    "a writer and a sweeper": (expired(1, 2), [backup_to(8), sweeper], sweeper_beside),
-    "a writer after an interrupted one, and a sweeper": (
-        lambda: interrupted(8, 2, 4), [backup_to(9), sweeper], sweeper_beside,
+    "three writers": Scenario(
+        base=lambda: made(2),
+        actors={"first writer": backup_to(4), "second writer": backup_to(4), "third writer": backup_to(4)},
+        visible=commits_and_segments,
     ),
-    "two writers and a sweeper": (expired(1), [backup_to(7), backup_to(8), sweeper], deletes_of_sweeper),
-    "a writer and an expirer": (lambda: made(2, 4, 6), [backup_to(8), expirer(1, 2)], commits_and_segments),
-    "a writer and two expirers": (
-        lambda: made(2, 4, 6), [backup_to(8), expirer(1), expirer(1, 2)], commits_and_segments,
+    "two writers after an interrupted one whose segment is damaged, and a sweeper": Scenario(
+        base=torn,
+        actors={"writer to 6": backup_to(6), "writer to 8": backup_to(8), "sweeper": sweeper},
+        visible=sweeper_beside,
     ),
-    "an undo and a sweeper": (expired(1), [undo, sweeper], writes_and_reads),
-    "an expirer, an undo and a sweeper": (expired(1), [expirer(2), undo, sweeper], commits_and_segments),
-    "two undos": (expired(1), [undo, undo], commits_and_segments),
-    "a reader and a sweeper": (expired(1), [reader, sweeper], writes_and_reads),
-    "a reader, an expirer and a sweeper": (
-        expired(1), [lambda store: read_newest(store, 3), expirer(2), sweeper],
-        reads_too,
+    "a writer and a sweeper": Scenario(
+        base=expired(1, 2), actors={"writer": backup_to(8), "sweeper": sweeper}, visible=sweeper_beside
     ),
-    "a reader, an undo that is expired again, and a sweeper": (
-        expired(1), [reader, undo_and_expire, sweeper],
-        reads_too,
+    "a writer after an interrupted one, and a sweeper": Scenario(
+        base=lambda: interrupted(8, 2, 4), actors={"writer": backup_to(9), "sweeper": sweeper}, visible=sweeper_beside
     ),
-    "a copy, a writer": (lambda: made(2, 4), [copy_to_new, backup_to(6)], writes_and_reads),
-    "a copy, an expirer and a sweeper": (
-        expired(1), [copy_to_new, expirer(2), sweeper],
-        reads_too,
+    "two writers and a sweeper": Scenario(
+        base=expired(1),
+        actors={"writer to 7": backup_to(7), "writer to 8": backup_to(8), "sweeper": sweeper},
+        visible=deletes_of_sweeper,
     ),
-}  # fmt: skip
+    "a writer and an expirer": Scenario(
+        base=lambda: made(2, 4, 6),
+        actors={"writer": backup_to(8), "expirer": expirer(1, 2)},
+        visible=commits_and_segments,
+    ),
+    "a writer and two expirers": Scenario(
+        base=lambda: made(2, 4, 6),
+        actors={"writer": backup_to(8), "expirer of 1": expirer(1), "expirer of 1 and 2": expirer(1, 2)},
+        visible=commits_and_segments,
+    ),
+    "an undo and a sweeper": Scenario(
+        base=expired(1), actors={"undo": undo, "sweeper": sweeper}, visible=writes_and_reads
+    ),
+    "an expirer, an undo and a sweeper": Scenario(
+        base=expired(1), actors={"expirer": expirer(2), "undo": undo, "sweeper": sweeper}, visible=commits_and_segments
+    ),
+    "two undos": Scenario(base=expired(1), actors={"undo": undo, "other undo": undo}, visible=commits_and_segments),
+    "a reader and a sweeper": Scenario(
+        base=expired(1), actors={"reader": reader, "sweeper": sweeper}, visible=writes_and_reads
+    ),
+    "a reader, an expirer and a sweeper": Scenario(
+        base=expired(1),
+        actors={"reader of 3": lambda store: read_newest(store, 3), "expirer": expirer(2), "sweeper": sweeper},
+        visible=reads_too,
+    ),
+    "a reader, an undo that is expired again, and a sweeper": Scenario(
+        base=expired(1),
+        actors={"reader": reader, "undo, then expirer": undo_and_expire, "sweeper": sweeper},
+        visible=reads_too,
+    ),
+    "a copy, a writer": Scenario(
+        base=lambda: made(2, 4), actors={"copy": copy_to_new, "writer": backup_to(6)}, visible=writes_and_reads
+    ),
+    "a copy, an expirer and a sweeper": Scenario(
+        base=expired(1), actors={"copy": copy_to_new, "expirer": expirer(2), "sweeper": sweeper}, visible=reads_too
+    ),
+}

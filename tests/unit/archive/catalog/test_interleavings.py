@@ -86,8 +86,7 @@ def test_writers_keep_the_archive_whole_in_more_interleavings(name: str) -> None
 
 
 def check_interleavings(name: str, limit: int) -> None:
-    base, actors, visible = SCENARIOS[name]
-    report = run(base, actors, visible, limit)
+    report = SCENARIOS[name].explore(limit)
     print(f"{name}: {report}")  # `pytest -rP`
     errors = {error for end in report.ends for error in end}
     assert errors <= {"", "LeaseLostError", "RefusedError"}
