@@ -6,9 +6,10 @@ import os
 import secrets
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from scripts.dev.registry import Apicurio
     from scripts.dev.s3 import Minio, MotoServer, S3Server, VersityServer
     from scripts.dev.secured import SecuredBroker
+
+SomeMinio = TypeVar("SomeMinio", bound="Minio")
 
 pytest_plugins = (
     "tests.support.exhaustive",
@@ -99,10 +102,8 @@ def secured_broker() -> Iterator[SecuredBroker]:
 def minio_server() -> Iterator[Minio]:
     from scripts.dev.s3 import Minio
 
-    with Minio() as running:
-        know("MinIO's root password", running.secret_key)
+    with watched(Minio()) as running:
         yield running
-        watch.look_into(running.data)
 
 
 @pytest.fixture(scope="session")
@@ -169,6 +170,15 @@ def spark() -> Iterator[SparkSession]:
     session = build_session("local[2]", conf | delta_conf(), 4)
     yield session
     session.stop()
+
+
+@contextmanager
+def watched(server: SomeMinio) -> Iterator[SomeMinio]:
+    """Run a MinIO, and look for secrets in all that it holds at its end."""
+    with server as running:
+        know("MinIO's root password", running.secret_key)
+        yield running
+        watch.look_into(running.data)
 
 
 def options_of(server: S3Server) -> S3Options:

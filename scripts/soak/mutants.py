@@ -1,5 +1,5 @@
 """`python -m scripts.soak.mutants [PACKAGE ...]`: change one operator of the code at a time, and see whether a unit
-test of its module fails.
+test fails that imports its module, in the sample that `make quick` runs.
 
 A changed line that no test notices is a hole, or a line that could as well be missing. Everything runs in a copy of the
 tree. The same `--seed` takes the same lines, as long as they stand in the code: so two versions of the tests compare.
@@ -11,6 +11,8 @@ import argparse
 import ast
 import os
 import random
+import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -22,7 +24,7 @@ from typing import NamedTuple
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("archive", "jobs", "formats", "kafka")
-_MINUTES = 6  # for the tests of a module; a change that makes a loop endless is found by that
+_CPU_SECONDS = 240  # for the tests of a module; a change that makes a loop endless is found by that
 _SWAPS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Lt: (" < ", " <= "),
     ast.LtE: (" <= ", " < "),
@@ -77,16 +79,24 @@ def _operators(tree: ast.AST) -> Iterator[tuple[int, tuple[str, str]]]:
             yield from ((node.lineno, _SWAPS[type(each)]) for each in operators if type(each) in _SWAPS)
 
 
-def tests_of(tree: Path, file: str) -> str:
-    """Return the unit tests of a module: the file of its name, or the nearest folder around it."""
-    subject = tree / "tests" / "unit" / Path(file).relative_to("kbackup").with_suffix("")
-    while True:
-        tests = subject.with_name(f"test_{subject.name}.py")
-        if tests.exists():
-            return str(tests.relative_to(tree))
-        if any(subject.glob("test_*.py")):
-            return str(subject.relative_to(tree))
-        subject = subject.parent
+def tests_of(tree: Path, file: str) -> list[str]:
+    """Return the unit tests that import a module; without any, the nearest folder with tests around it."""
+    module = Path(file).with_suffix("")
+    package, name = ".".join(module.parent.parts), module.name
+    imports = re.compile(
+        rf"from {re.escape(package)}\.{name} import|from {re.escape(package)} import .*\b{name}\b"
+        rf"|\b{re.escape(package)}\.{name}\b"
+    )
+    unit = tree / "tests" / "unit"
+    importing = [test for test in sorted(unit.rglob("test_*.py")) if imports.search(test.read_text("utf-8"))]
+    folder = unit / module.relative_to("kbackup")
+    while not importing and not any(folder.glob("test_*.py")):
+        folder = folder.parent
+    return [str(test.relative_to(tree)) for test in importing or [folder]]
+
+
+def _limit_cpu() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
 
 
 def is_noticed(tree: Path, mutant: Mutant) -> bool:
@@ -94,19 +104,17 @@ def is_noticed(tree: Path, mutant: Mutant) -> bool:
     path = tree / mutant.file
     before = path.read_text("utf-8")
     path.write_text(before.replace(mutant.line, mutant.becomes), "utf-8")
-    pytest = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    pytest = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "--sample", "-p", "no:cacheprovider", "-p", "no:xdist"]
     try:
         done = subprocess.run(
-            [*pytest, tests_of(tree, mutant.file)],
+            [*pytest, *tests_of(tree, mutant.file)],
             cwd=tree,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=_MINUTES * 60,
+            preexec_fn=_limit_cpu,
             check=False,
         )
-    except subprocess.TimeoutExpired:
-        return True
     finally:
         path.write_text(before, "utf-8")
     return done.returncode != 0

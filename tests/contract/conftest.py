@@ -207,6 +207,13 @@ def atomic_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 @pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No store waits before it asks again."""
+    for wait in ("reading._FIRST_WAIT", "azure.container._FIRST_WAIT", "gcs.client._FIRST_WAIT"):
+        monkeypatch.setattr(f"kbackup.store.{wait}", 0.01)
+
+
+@pytest.fixture
 def proxy(s3_location: S3Location) -> Iterator[Proxy]:
     with Proxy(s3_location.server.endpoint_url) as running:
         yield running

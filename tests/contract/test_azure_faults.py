@@ -32,10 +32,7 @@ test_filling_goes_on_where_a_connection_dropped = faults.test_filling_goes_on_wh
 test_reads_are_not_resumed_for_ever_and_of_one_version = faults.test_reads_are_not_resumed_for_ever_and_of_one_version
 
 
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbackup.store.reading._FIRST_WAIT", 0.01)
-    monkeypatch.setattr("kbackup.store.azure.container._FIRST_WAIT", 0.01)
+pytestmark = pytest.mark.usefixtures("short_waits")
 
 
 @pytest.fixture

@@ -14,10 +14,9 @@ from tests.contract.test_gcs_faults import GcsProxy
 _STEPS, _SEED = 30, 7
 
 
+@pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("name", ["minio", "versitygw", "azurite", "fakegcs"])
-def test_nothing_is_lost_or_doubled(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    for wait in ("reading._FIRST_WAIT", "azure.container._FIRST_WAIT", "gcs.client._FIRST_WAIT"):
-        monkeypatch.setattr(f"kbackup.store.{wait}", 0.01)
+def test_nothing_is_lost_or_doubled(name: str, request: pytest.FixtureRequest) -> None:
     location: Any = bucket_location(name, request)
     kind = GcsProxy if name == "fakegcs" else Proxy
     with kind(location.server.endpoint_url) as proxy:

@@ -48,10 +48,7 @@ class GcsProxy(Proxy):
         return b"HTTP/1.1 308 Resume Incomplete\r\n" + b"".join(header + b"\r\n" for header in headers) + b"\r\n"
 
 
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbackup.store.reading._FIRST_WAIT", 0.01)
-    monkeypatch.setattr("kbackup.store.gcs.client._FIRST_WAIT", 0.01)
+pytestmark = pytest.mark.usefixtures("short_waits")
 
 
 @pytest.fixture

@@ -22,10 +22,7 @@ from tests.contract.conftest import PART, S3Location, data_of, upload
 from tests.contract.proxy import Proxy
 from tests.support.secrets import make
 
-
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbackup.store.reading._FIRST_WAIT", 0.01)
+pytestmark = pytest.mark.usefixtures("short_waits")
 
 
 def asks_of(store: Store) -> list[Callable[[], object]]:

@@ -33,22 +33,20 @@ from kbackup.store.crypt.kek import generate_key, load_kek
 from kbackup.store.crypt.keyring import Keyring, rotate
 from kbackup.store.s3.bucket import client_of
 from scripts.dev.s3 import MinioWithKms, MotoServer, S3Server
+from tests.conftest import watched
 from tests.contract.conftest import PART, options_of, upload
 from tests.support.archives import T0, make_archive
 from tests.support.flow_maps import flow_of
 from tests.support.memory_store import MemoryStore
 from tests.support.repairs import ORDERS, harm, key_of, make, run
-from tests.support.secrets import know, watch
 
 POLICIES = Path(__file__).parents[2] / "infra" / "policies"
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[MinioWithKms]:
-    with MinioWithKms() as running:
-        know("MinIO's root password", running.secret_key)
+    with watched(MinioWithKms()) as running:
         yield running
-        watch.look_into(running.data)
 
 
 def new_bucket(server: S3Server, **options: Any) -> str:

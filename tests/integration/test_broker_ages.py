@@ -23,18 +23,15 @@ from kbackup.types import CommittedOffset, TopicPartition
 from scripts.dev.jars import old_jars
 from scripts.dev.kafka import Broker, Nodes
 from scripts.dev.zookeeper import MigratingCluster
+from tests.integration.secured import GUARDED
 
 T = TypeVar("T")
 
 RECORDS = 10
-_AUTHORIZED = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-}
 BROKERS: dict[str, Callable[[], Nodes]] = {
     "2.8": lambda: MigratingCluster(controllers=0, jars=old_jars),
     "3.9": lambda: MigratingCluster(controllers=0),
-    "4.3": lambda: Broker(_AUTHORIZED),
+    "4.3": lambda: Broker(GUARDED),
 }
 TODAY = "4.3"
 

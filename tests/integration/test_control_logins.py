@@ -6,11 +6,10 @@ import base64
 import json
 import logging
 import secrets
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from confluent_kafka import admin
@@ -22,6 +21,7 @@ from kbackup.kafka.control.connection import BrokerConnection
 from kbackup.kafka.control.errors import LoginError
 from kbackup.kafka.control.router import Router
 from scripts.dev.secured import SecuredBroker
+from tests.support.local_http import Quiet, serving
 from tests.support.secrets import make
 
 USER = 'a=b,c"d e'  # what breaks other clients' SCRAM
@@ -56,7 +56,7 @@ def provider() -> Iterator[tuple[str, list[str]]]:
     """An OIDC provider whose tokens nobody signs: the broker's own validator takes them. Yields what was asked."""
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             asked.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
             now = int(time.time())
@@ -67,15 +67,8 @@ def provider() -> Iterator[tuple[str, list[str]]]:
             self.end_headers()
             self.wfile.write(answer)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing goes to stderr."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/token", asked
-        server.shutdown()
-        thread.join(10)
+    with serving(Handler) as url:
+        yield f"{url}/token", asked
 
 
 def plain(broker: SecuredBroker) -> Mapping[str, str]:

@@ -26,9 +26,10 @@ from kbackup.store.crypt.kek import generate_key
 from kbackup.store.s3.store import S3Store
 from scripts.dev.kafka import Broker
 from scripts.dev.s3 import MinioWithKms
+from tests.conftest import watched
 from tests.integration.backed_up import produce
 from tests.support.restores import run_restore
-from tests.support.secrets import know, watch
+from tests.support.secrets import know
 from tests.support.truth import assert_restored, read_topic
 
 POLICIES = Path(__file__).parents[2] / "infra" / "policies"
@@ -36,10 +37,8 @@ POLICIES = Path(__file__).parents[2] / "infra" / "policies"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[MinioWithKms]:
-    with MinioWithKms() as running:
-        know("MinIO's root password", running.secret_key)
+    with watched(MinioWithKms()) as running:
         yield running
-        watch.look_into(running.data)
 
 
 @dataclass(frozen=True)

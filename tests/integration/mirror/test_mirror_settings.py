@@ -11,13 +11,10 @@ from kbackup.metadata.entities import Acl
 from kbackup.mirror.flow import Flow, RemoteTopic
 from kbackup.mirror.settings import sync_acls, sync_configs, sync_topics
 from scripts.dev.kafka import Broker
+from tests.integration.secured import GUARDED
 from tests.integration.topics import wait_until
 from tests.support.flow_maps import flow_of
 
-GUARDED = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-}
 LONG = "x" * 248  # the prefix makes it longer than Kafka allows
 CONFIGS = {"retention.ms": "60000", "min.insync.replicas": "2", "cleanup.policy": "compact,delete"}
 

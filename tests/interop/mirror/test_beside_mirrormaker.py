@@ -28,13 +28,10 @@ from kbackup.store import open_store
 from scripts.dev.kafka import Broker, MirrorMaker
 from scripts.dev.process import StartError
 from tests.integration.conftest import CountedSpark, Kbackup
+from tests.integration.secured import GUARDED
 from tests.support.flow_maps import flow_of
 from tests.support.truth import Records, read_topic
 
-GUARDED = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-}
 SELECTED = "orders, clicks, late, heart.*"
 ACLS = [
     AclBinding("topic", "orders", "literal", "User:alice", "*", "read", "allow"),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from kbackup.config import Setting, SettingOrigin
 from kbackup.errors import CorruptError, UnreachableError, UsageError
 from kbackup.jobs.backup.job import BackupReport
 from kbackup.util.times import now
+from tests.support.local_http import Quiet, serving
 from tests.support.printed import Kbackup
 from tests.support.verifications import SEGMENT
 
@@ -42,20 +42,20 @@ class Request:
 class FakeWebhook:
     """`answers` are the codes of the next answers; then 204."""
 
-    port: int = 0
+    server: str = ""
     answers: list[int] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/hook/T0K3N?key=s3cret"
+        return f"{self.server}/hook/T0K3N?key=s3cret"
 
 
 @contextmanager
 def webhook(*answers: int) -> Iterator[FakeWebhook]:
     fake = FakeWebhook(answers=[*answers])
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             fake.requests.append(Request(self.path, dict(self.headers), body))
@@ -66,19 +66,8 @@ def webhook(*answers: int) -> Iterator[FakeWebhook]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    fake.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
+    with serving(Handler) as fake.server:
         yield fake
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @pytest.fixture(autouse=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import itertools
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import get_args
 
@@ -35,6 +34,7 @@ from kbackup.migrate.states import (
 )
 from kbackup.migrate.znodes import ZnodeContent, ZooKeeperFindings, read_findings, read_witness
 from tests.support.healthy_cluster import OF_KRAFT as KRAFT_ZNODE
+from tests.support.local_http import Quiet, serving
 from tests.support.metadata_records import write_segment
 from tests.support.migration_states import (
     BROKERS,
@@ -516,7 +516,7 @@ def test_text_that_has_no_metric_of_a_migration_is_refused(text: str) -> None:
 
 @pytest.fixture
 def exporter() -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             login = "Basic " + base64.b64encode(b"watcher:hush").decode()
             paths = {"/metrics?a=b": 200, "/secured": 200 if self.headers["Authorization"] == login else 401}
@@ -526,15 +526,8 @@ def exporter() -> Iterator[str]:
             self.end_headers()
             self.wfile.write(PLAIN.encode())
 
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(Handler) as url:
+        yield url
 
 
 def test_metrics_are_read_from_an_exporter(exporter: str) -> None:

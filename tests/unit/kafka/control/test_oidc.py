@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -25,6 +24,7 @@ from kbackup.kafka.control.errors import LoginError, UnsupportedSettingError
 from kbackup.kafka.control.settings import settings_of
 from kbackup.kafka.control.tokens import TokenCache
 from kbackup.kafka.oauth import OAuthToken
+from tests.support.local_http import Quiet, serving
 
 HIDDEN = "not-to-be-seen"
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -45,7 +45,7 @@ def provider(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[Asked]]]:
     asked: list[Asked] = []
     waiting = [*answers]
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             length = int(self.headers.get("Content-Length", "0"))
             form = parse_qs(self.rfile.read(length).decode())
@@ -58,16 +58,8 @@ def provider(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[Asked]]]:
 
         do_POST = do_GET  # noqa: N815 (the name is the library's)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing goes to stderr."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/token?tenant=1", asked
-        server.shutdown()
-        thread.join(10)
-        assert not thread.is_alive()
+    with serving(Handler) as url:
+        yield f"{url}/token?tenant=1", asked
     assert not waiting
 
 
