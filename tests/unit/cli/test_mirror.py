@@ -35,9 +35,8 @@ from kbackup.mirror.apply.pending import Applied, Noted, PositionNote, Recreated
 from kbackup.mirror.cli.reporter import ApplyRoundReporter
 from kbackup.mirror.cli.run import MirrorProcess, make_halves, show_reports, start_server
 from kbackup.mirror.flow import AppliedPosition, RemoteTopic, write_status
-from kbackup.mirror.properties.flows import load_flows
 from kbackup.mirror.flow_map import FlowMapPartName
-from kbackup.mirror.properties import load_flows
+from kbackup.mirror.properties.flows import load_flows
 from kbackup.mirror.records import Checkpoint
 from kbackup.mirror.round import RoundReport
 from kbackup.mirror.status import after_error, after_round, first_status
