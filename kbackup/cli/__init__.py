@@ -106,6 +106,8 @@ class CommandGroup(command_context.LazyGroup):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in GROUPS.items():
+            if not names:
+                continue  # no system is installed
             with formatter.section(title):
                 # Names are padded to one width, so that the columns of all sections stand below one another.
                 formatter.write_dl([(f"{name:<10}", COMMANDS[name][1]) for name in names])
