@@ -6,31 +6,14 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from operator import itemgetter
 from typing import TextIO
 
 import msgspec
 
 from kbackup.cli.common.progress import Progress
-from kbackup.cli.common.tables import MAIN, Cell, Column, T, cell_text, print_table
+from kbackup.cli.common.tables import Cell, Column, T, cell_text, print_table
 from kbackup.errors import KbackupError
 from kbackup.util.text import json_sign, printable
-
-
-def columns(text: str) -> list[Column[Sequence[Cell]]]:
-    """Return the columns of rows that are tuples, by a text that names them with their rules."""
-    words_of_rules = ("optional", "alarming", "prose")
-    made: list[Column[Sequence[Cell]]] = []
-    for at, column in enumerate(text.split(", ")):
-        words = column.split(" ")
-        rules = [word for word in words if word.isdecimal() or word in words_of_rules]
-        name = " ".join(words[: len(words) - len(rules)])
-        importance = next((int(word) for word in rules if word.isdecimal()), MAIN)
-        made.append(
-            Column(name, itemgetter(at), None, importance, "optional" in rules, "alarming" in rules, "prose" in rules)
-        )
-    return made
-
 
 KEPT_WARNINGS = 20
 

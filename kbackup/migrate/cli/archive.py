@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import bucket_options, key_options, source_options
-from kbackup.cli.common.output import ShownProgress, columns
+from kbackup.cli.common.output import ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting
+from kbackup.cli.common.tables import Column
+
+if TYPE_CHECKING:
+    from kbackup.migrate.archive import PartReport
+
+
+_PARTS: Sequence[Column[PartReport]] = (
+    Column("part", "part"),
+    Column("entities", "entities"),
+    Column("read from", "source"),
+)
 
 
 @click.command("archive", epilog="Example: kbackup migrate archive --label before-dual-write")
@@ -29,9 +43,7 @@ def command(context: CommandContext, label: str | None) -> None:
     with ShownProgress(context.reporter) as shown:
         report = archive_metadata(context.config.backup, context.config.sources, store, shown, label or "")
     reporter = context.reporter
-    reporter.table(
-        columns("part, entities, read from"), [(each.part, each.entities, each.source) for each in report.parts]
-    )
+    reporter.table(_PARTS, report.parts)
     reporter.note(*(f"not carried: {entry.what} ({entry.why})" for entry in report.not_carried))
     reporter.warning(*report.warnings)
     label = f", {report.label}" if report.label else ""

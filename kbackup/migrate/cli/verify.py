@@ -8,9 +8,8 @@ import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import Duration, bucket_options, point_option, source_options
-from kbackup.cli.common.output import columns
 from kbackup.cli.common.session import archive_store
-from kbackup.cli.common.tables import Cell
+from kbackup.cli.common.tables import Column
 from kbackup.errors import EXIT_OK, CorruptError
 from kbackup.util.text import plural
 
@@ -40,15 +39,11 @@ def command(context: CommandContext, restore_point: str, lag: timedelta) -> int:
     report = verify_migration(context.config.sources, archive, restore_point, lag.total_seconds())
     reporter = context.reporter
     labels: set[str] = set()
-    heads = ["entities"]
+    entity_columns: list[Column[str]] = [Column("entities", str)]
     for side in report.sides:
         labels |= side.entities.keys()
-        heads.append(side.name)
-    rows: list[list[Cell]] = []
-    for label in sorted(labels):
-        counts = [side.entities.get(label) for side in report.sides]
-        rows.append([label, *counts])
-    reporter.table(columns(", ".join(heads)), rows)
+        entity_columns.append(Column(side.name, side.entities.get))
+    reporter.table(entity_columns, sorted(labels))
     reporter.note(*(f"{side.name} is not compared: {side.outdated}" for side in report.sides if side.outdated))
     reporter.note(*(f"not compared, {pair}: {', '.join(parts)}" for pair, parts in report.not_compared.items()))
     for each in report.differences:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from kbackup.cli.common.output import Reporter, columns
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store, state_store
+from kbackup.cli.common.tables import Column, T
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.mirror.dry_run import DryRun, dry_run, dry_run_of_take
+from kbackup.mirror.dry_run import DryRun, PlannedInternalTopic, dry_run, dry_run_of_take
 from kbackup.util.text import plural
 
 if TYPE_CHECKING:
     from kbackup.cli.common.command_context import CommandContext
-    from kbackup.mirror.flow import Flow
+    from kbackup.mirror.flow import Flow, RemoteTopic
     from kbackup.mirror.properties.flows import MirrorProperties
+    from kbackup.mirror.topics import SkippedTopic
     from kbackup.spark.tasks import Spark
 
 
@@ -56,17 +58,58 @@ def dry_run_of_flow(context: CommandContext, flow: Flow, pairs: list[Flow], spar
     return dry_run(flow, store, state_store(context, store), target, heartbeats, spark)
 
 
+_STATES = {None: "not asked", True: "is there", False: "is created"}
+"""What is known of a topic on a cluster, by whether it exists."""
+
+
+class _HeldBack(NamedTuple):
+    topic: str
+    why: str
+
+
+class _RemoteConfig(NamedTuple):
+    topic: str
+    name: str
+    becomes: str
+
+
+_INTERNAL_TOPICS: Sequence[Column[PlannedInternalTopic]] = (
+    Column("internal topic", "topic"),
+    Column("cluster", "cluster", importance=4),
+    Column("half", "half", importance=3),
+    Column("state", "exists", _STATES.get),
+)
+_HELD_BACK: Sequence[Column[_HeldBack]] = (
+    Column("held back", "topic"),
+    Column("why", "why", alarming=True, prose=True),
+)
+_SKIPPED: Sequence[Column[SkippedTopic]] = (Column("not mirrored", "topic"), Column("why", "reason", prose=True))
+_CONFIGS: Sequence[Column[_RemoteConfig]] = (
+    Column("remote topic", "topic"),
+    Column("config", "name"),
+    Column("becomes", "becomes"),
+)
+
+
 def show_dry_run(run: DryRun, reporter: Reporter) -> None:
     seen = f"restore point {run.restore_point}" if run.restore_point else "the source as it is now"
     reporter.line(f"flow {run.flow}, by {seen} ({run.archive}):")
-    topics = [(topic.source, topic.remote, topic.partitions, _change(run, topic.remote)) for topic in run.topics]
-    reporter.table(columns("topic, remote topic, partitions 4, target"), topics)
-    internal = [(topic.topic, topic.cluster, topic.half, _STATES[topic.exists]) for topic in run.internal]
-    _show_rows(reporter, "internal topic, cluster 4, half 3, state", internal)
-    _show_rows(reporter, "held back, why alarming prose", [*run.held_back.items()])
-    skipped = [(topic.topic, topic.reason) for topic in run.skipped]
-    _show_rows(reporter, "not mirrored, why prose", skipped)
-    _show_rows(reporter, "remote topic, config, becomes", _config_rows(run))
+
+    def change(topic: RemoteTopic) -> str:
+        return _change(run, topic.remote)
+
+    topic_columns: Sequence[Column[RemoteTopic]] = (
+        Column("topic", "source"),
+        Column("remote topic", "remote"),
+        Column("partitions", "partitions", importance=4),
+        Column("target", change),
+    )
+    reporter.table(topic_columns, run.topics)
+    held_back = [_HeldBack(topic, why) for topic, why in run.held_back.items()]
+    _show_rows(reporter, _INTERNAL_TOPICS, run.internal)
+    _show_rows(reporter, _HELD_BACK, held_back)
+    _show_rows(reporter, _SKIPPED, run.skipped)
+    _show_rows(reporter, _CONFIGS, _config_changes(run))
     if run.acls:
         reporter.line(f"{plural(len(run.acls), 'ACL')} would be created:")
         for acl in run.acls:
@@ -74,24 +117,21 @@ def show_dry_run(run: DryRun, reporter: Reporter) -> None:
     reporter.line()
 
 
-def _show_rows(reporter: Reporter, head: str, rows: Sequence[tuple[str, ...]]) -> None:
+def _show_rows(reporter: Reporter, columns: Sequence[Column[T]], rows: Sequence[T]) -> None:
     """Print a table, unless it has no rows."""
     if rows:
         reporter.line()
-        reporter.table(columns(head), rows)
+        reporter.table(columns, rows)
 
 
-def _config_rows(run: DryRun) -> list[tuple[str, ...]]:
-    """Return a row for each config that a remote topic would get, or lose."""
-    rows: list[tuple[str, ...]] = []
+def _config_changes(run: DryRun) -> list[_RemoteConfig]:
+    """Return each config that a remote topic would get, or lose."""
+    found = []
     for topic, changes in (run.configs or {}).items():
         for name, value in changes.items():
             becomes = "the default" if value is None else value
-            rows.append((topic, name, becomes))
-    return rows
-
-
-_STATES = {None: "not asked", True: "is there", False: "is created"}
+            found.append(_RemoteConfig(topic, name, becomes))
+    return found
 
 
 def _change(run: DryRun, remote: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -10,8 +11,9 @@ from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import archive_argument, bucket_options, key_option
-from kbackup.cli.common.output import Reporter, columns
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store
+from kbackup.cli.common.tables import Column
 from kbackup.errors import UsageError, suggest_name
 from kbackup.store import open_store
 from kbackup.util.text import human_duration, human_size, plural
@@ -55,16 +57,35 @@ def command(context: CommandContext, names: tuple[str, ...], partitions: bool) -
         if at:
             reporter.line()
         _show(flow, reporter)
-        if partitions:  # the next source offset to apply of each; "-" before the first record
-            rows = [
-                (topic.topic, partition, position if topic.incarnation > 0 else None)
-                for topic in flow.topics
-                for partition, position in enumerate(topic.applied)
-            ]
-            reporter.table(columns("topic, partition, applied position"), rows)
+        if partitions:
+            reporter.table(_POSITIONS, _positions(flow))
     if not flows:
         reporter.line("no flow of this archive has begun")
     reporter.document({"archive": store.url, "flows": flows})
+
+
+class _PartitionPosition(NamedTuple):
+    """The next source offset of a partition to apply; None before the first record."""
+
+    topic: str
+    partition: int
+    position: int | None
+
+
+_POSITIONS: Sequence[Column[_PartitionPosition]] = (
+    Column("topic", "topic"),
+    Column("partition", "partition"),
+    Column("applied position", "position"),
+)
+
+
+def _positions(flow: FlowOverview) -> list[_PartitionPosition]:
+    positions = []
+    for topic in flow.topics:
+        for partition, position in enumerate(topic.applied):
+            known = position if topic.incarnation > 0 else None
+            positions.append(_PartitionPosition(topic.topic, partition, known))
+    return positions
 
 
 def _held_back(topic: MirroredTopic) -> str | None:
@@ -72,6 +93,16 @@ def _held_back(topic: MirroredTopic) -> str | None:
     if not topic.held_back:
         return None
     return f"since {topic.held_since}: {topic.held_back}" if topic.held_since else topic.held_back
+
+
+_TOPICS: Sequence[Column[MirroredTopic]] = (
+    Column("topic", "topic"),
+    Column("remote topic", "remote", importance=3),
+    Column("partitions", "applied", len, importance=2),
+    Column("records behind", "records_behind"),
+    Column("held back", _held_back, importance=4, alarming=True, prose=True),
+)
+"""The columns of the topics of a flow."""
 
 
 def _show(flow: FlowOverview, reporter: Reporter) -> None:
@@ -87,10 +118,7 @@ def _show(flow: FlowOverview, reporter: Reporter) -> None:
             ("last sign", f"{flow.written_at}, {human_duration(flow.silent_seconds)} ago"),
         ]
     )
-    reporter.table(
-        columns("topic, remote topic 3, partitions 2, records behind, held back 4 alarming prose"),
-        [(t.topic, t.remote, len(t.applied), t.records_behind, _held_back(t)) for t in flow.topics],
-    )
+    reporter.table(_TOPICS, flow.topics)
     reporter.warning(*(f"{incident.at}: {incident.message}" for incident in flow.incidents[-_INCIDENTS:]))
     reporter.warning(*(f"{refusal.subject}: {refusal.reason}" for refusal in flow.refusals))
     reporter.warning(*(unmapped.words for unmapped in flow.unmapped))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,14 @@ import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.options import bucket_options, key_option
-from kbackup.cli.common.output import Reporter, columns
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import cached_archive_store, state_store
+from kbackup.cli.common.tables import Column
 from kbackup.errors import KbackupError, NoArchiveError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from kbackup.mirror.flow import Flow
-    from kbackup.mirror.positions import Translation
+    from kbackup.mirror.positions import Translated, Translation
 
 
 @click.command("translate", epilog="Example: kbackup mirror translate mm2.properties billing")
@@ -75,6 +77,15 @@ def _translate(context: CommandContext, flow: Flow, group: str) -> Translation:
     return translate_group(flow, group, open_archive(store), state_store(context, store), cluster)
 
 
+_OFFSETS: Sequence[Column[Translated]] = (
+    Column("topic", "topic"),
+    Column("partition", "partition"),
+    Column("committed in source", "committed", importance=3),
+    Column("checkpoint", "checkpoint", importance=4),
+    Column("exact", "exact"),
+)
+
+
 def show(translation: Translation, reporter: Reporter) -> None:
     reporter.fields(
         [
@@ -85,7 +96,4 @@ def show(translation: Translation, reporter: Reporter) -> None:
         ]
     )
     reporter.line()
-    reporter.table(
-        columns("topic, partition, committed in source 3, checkpoint 4, exact"),
-        [(o.topic, o.partition, o.committed, o.checkpoint, o.exact) for o in translation.offsets],
-    )
+    reporter.table(_OFFSETS, translation.offsets)

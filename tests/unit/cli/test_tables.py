@@ -37,6 +37,8 @@ from kbackup.jobs.groups.job import GroupsPlanReport, GroupsReport
 from kbackup.jobs.groups.undo import GroupUndoReport
 from kbackup.jobs.retention import ExpireReport
 from kbackup.jobs.settings.plan import Changes
+from kbackup.migrate import cli as migrate_cli
+from kbackup.mirror import cli as mirror_cli
 from kbackup.mirror.cli import show_dry_run, status, translate
 from kbackup.mirror.dry_run import DryRun
 from kbackup.mirror.positions import Translation
@@ -176,12 +178,13 @@ def annotation(kind: type[Any], attribute: str) -> str:
 
 def tables_of_commands() -> Iterator[tuple[str, type[Any], Sequence[Column[Any]]]]:
     """Each table of a module of a command, with its name and the class of its rows."""
-    for found in pkgutil.walk_packages(cli.__path__, f"{cli.__name__}."):
-        module = importlib.import_module(found.name)
-        for name, text in vars(module).get("__annotations__", {}).items():
-            rows = re.fullmatch(r"Sequence\[Column\[(\w+)\]\]", text)
-            if rows is not None and not rows[1].startswith("_Row"):
-                yield f"{found.name}.{name}", class_named(module, rows[1]), getattr(module, name)
+    for package in (cli, migrate_cli, mirror_cli):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            module = importlib.import_module(found.name)
+            for name, text in vars(module).get("__annotations__", {}).items():
+                rows = re.fullmatch(r"Sequence\[Column\[(\w+)\]\]", text)
+                if rows is not None:
+                    yield f"{found.name}.{name}", class_named(module, rows[1]), getattr(module, name)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [pytest.param(*table, id=name) for name, *table in tables_of_commands()])
