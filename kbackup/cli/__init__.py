@@ -149,6 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _guarded(partial(_run, args, command, state), state)
         if state.notifier is not None:
             state.notifier.run_ended(code, state.reporter, state.error)
+        # The document comes last: the exit code in it counts an error of the metrics, too.
         ended = command_context.finish_metrics(code, state.metrics)
         return _guarded(partial(_print_document, ended, state), state)
 

@@ -32,6 +32,7 @@ from kbackup.util.text import human_count, human_duration, human_size, human_tot
 
 if TYPE_CHECKING:
     from kbackup.archive.models import TopicState
+    from kbackup.config import SettingOrigin
     from kbackup.config.models import Follow
     from kbackup.jobs.backup.job import BackupReport
     from kbackup.jobs.backup.plan import Plan
@@ -126,25 +127,32 @@ def check_stale_after(follow: Follow) -> None:
         )
 
 
+def _serve_health(follow: Follow, stack: ExitStack, reporter: Reporter) -> Health | None:
+    """Serve metrics and health until the end of `stack`; return the health, None without an address to listen on."""
+    if not follow.listen:
+        return None
+    check_stale_after(follow)
+    from kbackup.metrics.server import Health, Server
+
+    health = Health(follow.stale_after_seconds)
+    server = stack.enter_context(Server(follow.listen, health))
+    reporter.note(f"metrics on port {server.port}")
+    return health
+
+
 def _follow_until_stopped(context: CommandContext) -> int:
     config, reporter = context.config, context.reporter
     store = session.archive_store(context)
     with ExitStack() as stack:
-        health: Health | None = None
-        if config.follow.listen:
-            check_stale_after(config.follow)
-            from kbackup.metrics.server import Health, Server
-
-            health = Health(config.follow.stale_after_seconds)
-            server = stack.enter_context(Server(config.follow.listen, health))
-            reporter.note(f"metrics on port {server.port}")
+        health = _serve_health(config.follow, stack, reporter)
         session.show_connecting(context, "source")
         spark = stack.enter_context(spark_session(config, at_once=True, reporter=reporter))
         shown = stack.enter_context(ShownProgress(reporter))
         stop = Stop()
         stack.enter_context(closing(stop))
         stack.enter_context(session.stop_at_signals(stop))
-        from kbackup.jobs.backup.follow import Follower  # while the JVM starts
+        # Imports take about as long as the JVM takes to start meanwhile.
+        from kbackup.jobs.backup.follow import Follower
         from kbackup.jobs.backup.schemas import BackupSchemas
         from kbackup.jobs.backup.transactions import are_in_part
 
@@ -203,22 +211,39 @@ def command(context: CommandContext, follow: bool, label: str | None) -> int:
     if follow:
         if label:
             raise UsageError("--label excludes --follow", "run 'kbackup label latest NAME' after a restore point")
-        if context.config.export.delta:
-            origin = context.loaded.origins["export.delta"]
-            if origin.kind == "flag" and origin.name != "--set":
-                raise UsageError("--delta excludes --follow", "run 'kbackup export --delta URL' at the same time")
-            context.reporter.note("--follow writes no Delta tables: run 'kbackup export' at the same time")
+        _check_no_tables(context)
         return _follow_until_stopped(context)
     for path, origin in context.loaded.origins.items():
-        if path.startswith("follow.") and origin.kind == "flag" and origin.name != "--set":
+        if path.startswith("follow.") and _is_own_flag(origin):
             raise UsageError(f"{origin.name} needs --follow", "add --follow, or leave it out")
-    config, reporter, address = context.config, context.reporter, context.archive
+    return _back_up_once(context, label or "")
+
+
+def _is_own_flag(origin: SettingOrigin) -> bool:
+    """Return whether a value was given by an option of its own. A file, or --set, may serve several commands."""
+    return origin.kind == "flag" and origin.name != "--set"
+
+
+def _check_no_tables(context: CommandContext) -> None:
+    """Refuse --delta with --follow. Of tables that the configuration names, tell only that they are not written."""
+    if not context.config.export.delta:
+        return
+    if _is_own_flag(context.loaded.origins["export.delta"]):
+        raise UsageError("--delta excludes --follow", "run 'kbackup export --delta URL' at the same time")
+    context.reporter.note("--follow writes no Delta tables: run 'kbackup export' at the same time")
+
+
+def _back_up_once(context: CommandContext, label: str) -> int:
+    config, reporter = context.config, context.reporter
+    # Spark takes seconds to start: an error of the command line comes first.
+    address = context.archive
     exported: list[ExportReport] = []
 
     def show_export(report: ExportReport) -> None:
         exported.append(report)
         _show_export(report, reporter)
 
+    # As a rule one of the two sessions starts: with the jars of Delta tables, or without, if they can't be fetched.
     tables = library.delta_config(config, config.export.delta)
     with (
         spark_session(tables, at_once=True, reporter=reporter) as for_tables,
@@ -233,7 +258,7 @@ def command(context: CommandContext, follow: bool, label: str | None) -> int:
             for_tables,
             without_tables,
             shown,
-            label or "",
+            label,
             show_plan=partial(_show_plan, reporter=reporter),
             show_report=partial(_show, reporter=reporter),
             show_export=show_export,
@@ -279,7 +304,8 @@ def _show(report: BackupReport, reporter: Reporter) -> None:
     )
     reporter.table(topic_columns, report.topics)
     reporter.warning(*report.warnings)
-    reporter.warning(*(f"loss: {loss.message}" for loss in report.losses))
+    for loss in report.losses:
+        reporter.warning(f"loss: {loss.message}")
     if report.note:
         reporter.note(report.note)
     if report.losses:
@@ -355,7 +381,8 @@ _EXPORTED: Sequence[Column[TableReport]] = (
 def _show_export(report: ExportReport, reporter: Reporter) -> None:
     if report.tables:
         reporter.table(_EXPORTED, report.tables)
-    reporter.warning(*(f"loss: {loss}" for loss in report.losses))
+    for loss in report.losses:
+        reporter.warning(f"loss: {loss}")
     if report.losses:
         reporter.note("to export all records: run 'kbackup export' before each 'kbackup expire --older-than'")
     reporter.line(

@@ -46,6 +46,7 @@ def command(context: CommandContext, a: str, b: str, exit_code: bool) -> int:
     topics = Selection.of(config.backup.topics, config.backup.exclude_topics)
     groups = Selection.of(config.backup.groups, config.backup.exclude_groups)
 
+    # Cached, because both sides may be restore points; not opened at once, because both may be clusters.
     @functools.cache
     def archive() -> Archive:
         return open_archive(archive_store(context))
@@ -148,7 +149,15 @@ def _show(diff: Diff, reporter: Reporter) -> None:
     _table(reporter, value_columns("client metrics", "config"), diff.client_metrics)
     _table(reporter, value_columns("of", "feature"), diff.features)
     _table(reporter, value_columns("subject", "name"), diff.schemas)
-    reporter.note(*(f"not compared: {subject} ({why})" for subject, why in diff.not_compared.items()))
+    for subject, why in diff.not_compared.items():
+        reporter.note(f"not compared: {subject} ({why})")
+    reporter.line(_result(diff))
+
+
+def _result(diff: Diff) -> str:
+    """Return in one line how much differs."""
+    if diff.same:
+        return "there are no differences"
     # A log that was cut has no new offsets, and takes none from the others.
     added = sum(max(0, moved.added) for moved in diff.offsets)
     counts = (
@@ -164,8 +173,8 @@ def _show(diff: Diff, reporter: Reporter) -> None:
         (len(diff.features), "features"),
         (len(diff.schemas), "versions and settings of schemas"),
     )
-    different = "different: " + ", ".join(f"{count:,} {label}" for count, label in counts if count)
-    reporter.line("there are no differences" if diff.same else different)
+    different = [f"{count:,} {label}" for count, label in counts if count]
+    return f"different: {', '.join(different)}"
 
 
 def _table(reporter: Reporter, columns: Sequence[Column[T]], rows: Sequence[T]) -> None:

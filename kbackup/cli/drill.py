@@ -78,7 +78,8 @@ def command(
 
     show_connecting(context, "target")
     with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
-        from kbackup.jobs.drill.job import DrillRequest, drill  # while the JVM starts
+        # Imports take about as long as the JVM takes to start meanwhile.
+        from kbackup.jobs.drill.job import DrillRequest, drill
         from kbackup.jobs.restore.request import RestoreRequest
 
         request = DrillRequest(RestoreRequest.of(config.restore), prefix, keep, on_source, show)
@@ -129,13 +130,17 @@ def _deletions(report: DrillReport) -> list[str]:
 
 
 def _show(report: DrillReport, state: Store, reporter: Reporter) -> None:
-    shown: tuple[str, ...] = ()
+    shown = frozenset[str]()
     if report.comparison is not None:
         show_comparison(report.comparison, reporter)
-        shown = tuple(report.comparison.findings)
-    reporter.warning(*[finding for finding in report.findings if finding not in shown])
-    reporter.note(*(f"kept: {name}" for name in report.kept))
-    reporter.note(*(f"to delete what the drill left: {command}" for command in _deletions(report)))
+        shown = frozenset(report.comparison.findings)
+    for finding in report.findings:
+        if finding not in shown:
+            reporter.warning(finding)
+    for name in report.kept:
+        reporter.note(f"kept: {name}")
+    for command in _deletions(report):
+        reporter.note(f"to delete what the drill left: {command}")
     if report.error is not None:
         reporter.warning(f"the drill ended with an error: {report.error.message}")
         if report.error.hint:

@@ -154,6 +154,7 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
         )
     # A store that refuses deletions refuses thousands: the error that follows counts them all.
     first_failed = list(report.failed.items())[:_FAILED]
-    reporter.warning(*(f"{key} can't be deleted: {why}" for key, why in first_failed))
+    for key, why in first_failed:
+        reporter.warning(f"{key} can't be deleted: {why}")
     if not report.confirmed:
         reporter.note(f"nothing was changed; to expire, and to delete orphans: {own_command(add='--confirm')}")

@@ -63,6 +63,7 @@ def command(
     from kbackup.archive.query.find import find, to_search
 
     if expression is not None and address_text is None:
+        # With an expression, the only argument is the place.
         pattern, address_text = None, pattern
     show = request.show(context)
     text = _text(pattern, regex, ignore_case, parts)

@@ -161,7 +161,8 @@ def show_groups(overview: GroupsOverview, reporter: Reporter) -> None:
     reporter.fields(_head(overview))
     reporter.line()
     reporter.table(_GROUPS, overview.groups)
-    reporter.warning(*(f"group {group} was not captured: {why}" for group, why in overview.not_carried.items()))
+    for group, why in overview.not_carried.items():
+        reporter.warning(f"group {group} was not captured: {why}")
 
 
 def show_group(group: GroupOverview, overview: GroupsOverview, reporter: Reporter) -> None:

@@ -127,9 +127,10 @@ def config_command(context: CommandContext, output: str) -> None:
     from kbackup.cli.common.notify import RequestBody, Webhook
 
     notify = context.config.notify
-    RequestBody(notify.body)  # raises for a template that makes no JSON
+    # These raise for a template that makes no JSON and for an invalid URL: better now than after the next run.
+    RequestBody(notify.body)
     if notify.url:
-        Webhook(notify.url, notify.headers)  # raises for an invalid URL
+        Webhook(notify.url, notify.headers)
     settings = []
     for setting in settings_in_effect(context.loaded):
         value = shown(setting.path, setting.value)

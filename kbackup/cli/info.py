@@ -63,7 +63,8 @@ _POINT_COLUMNS: Sequence[Column[PointOverview]] = (
 @archive_command(
     "list",
     click.option(
-        *("--label", "label"),
+        "--label",
+        "label",
         metavar="NAME",
         shell_complete=archived("labels"),
         help="List the restore point with this label alone.",
@@ -187,8 +188,10 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = F
     topic_columns += _sum_columns(bound)
     topic_columns.append(Column("losses", "losses", len, optional=True, alarming=True))
     reporter.table(topic_columns, archived.topics)
-    reporter.warning(*(f"loss: {loss}" for loss in archived.losses))
-    reporter.warning(*(f"not known: {unknown}" for unknown in archived.not_known))
+    for loss in archived.losses:
+        reporter.warning(f"loss: {loss}")
+    for unknown in archived.not_known:
+        reporter.warning(f"not known: {unknown}")
     reporter.warning(*archived.warnings)
 
 
@@ -282,7 +285,8 @@ def _show_topic(topic: TopicOverview, reporter: Reporter, bound: bool = False) -
     if topic.groups:
         reporter.line()
         reporter.table(_GROUP_COLUMNS, topic.groups)
-    reporter.warning(*(f"loss: {loss}" for loss in topic.losses))
+    for loss in topic.losses:
+        reporter.warning(f"loss: {loss}")
 
 
 _GROUP_COLUMNS: Sequence[Column[GroupPosition]] = (

@@ -72,8 +72,10 @@ def show(context: CommandContext) -> int:
 
     store = archive_store(context)
     files, skipped, conflicts = held_keys(store)
-    context.reporter.warning(*(str(each) for each in skipped))
-    context.reporter.warning(*(f"{conflict.message}: {conflict.hint}" for conflict in conflicts))
+    for each in skipped:
+        context.reporter.warning(str(each))
+    for conflict in conflicts:
+        context.reporter.warning(f"{conflict.message}: {conflict.hint}")
     context.reporter.table(_KEY_FILES, files)
     paths = [each.path for each in skipped]
     messages = [conflict.message for conflict in conflicts]
@@ -101,7 +103,8 @@ def rotate(context: CommandContext, new: str) -> int:
     check_source(new)
     store = archive_store(context)
     done = rotate_keys(store, new, context.config.backup.lease_seconds)
-    context.reporter.warning(*(str(each) for each in done.skipped))
+    for each in done.skipped:
+        context.reporter.warning(str(each))
     for failed in done.undeleted:
         context.reporter.warning(
             f"{failed.key} is still under the old key: {failed.error.message}; delete it with a user that may"

@@ -67,7 +67,8 @@ def _show(report: RepairReport, reporter: Reporter) -> int:
         reporter.line(f"{each.file}: {what}")
     if len(report.mended) > _MENDED:
         reporter.line(f"and {plural(len(report.mended) - _MENDED, 'more file')}")
-    reporter.warning(*(f"loss: {loss}" for loss in report.losses))
+    for loss in report.losses:
+        reporter.warning(f"loss: {loss}")
     reporter.warning(*report.warnings)
     reporter.line(f"{report.archive}: {_summary(report)}; {human_total(report.seconds)}")
     if not report.read_data:

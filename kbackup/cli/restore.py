@@ -101,13 +101,17 @@ def command(
         option = "--confirm" if confirm else "--accept-unproven"
         # Without this, somebody who believes that nothing happens without --confirm would restore by mistake.
         raise UsageError(f"{option} is for --undo alone", "leave it out: without --dry-run, a restore restores")
-    config, reporter, address = context.config, context.reporter, context.archive
+    config, reporter = context.config, context.reporter
+    # Spark takes seconds to start: an error of the command line comes first.
+    address = context.archive
+    # An expression can only be judged record by record: what it selects is counted in any case.
     counted = count or bool(config.restore.where)
     screen = ReporterScreen(reporter, dry_run, counted)
     with spark_session(config, at_once=not dry_run, reporter=reporter) as session, ShownProgress(reporter) as shown:
         store = archive_store(context, address)
         show_connecting(context, "target")
-        from kbackup.jobs.restore.report import count_restore  # while the JVM starts
+        # Imports take about as long as the JVM takes to start meanwhile.
+        from kbackup.jobs.restore.report import count_restore
 
         report = run_restore(config, store, session, shown, screen, dry_run=dry_run, count=count)
     if not dry_run:
@@ -241,7 +245,8 @@ def _show_report(report: RestoreReport, warnings: list[str], reporter: Reporter)
 
 def _show_settings(planned: SettingsReport, reporter: Reporter) -> None:
     _show_changes(planned.changes, reporter)
-    reporter.note(*(f"not carried: {entry.what} ({entry.why})" for entry in planned.not_carried))
+    for entry in planned.not_carried:
+        reporter.note(f"not carried: {entry.what} ({entry.why})")
     reporter.warning(*planned.warnings, *planned.missing)
 
 

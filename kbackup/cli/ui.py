@@ -59,23 +59,25 @@ def command(context: CommandContext, no_token: bool) -> int:
             f"the package {error.name} of 'kbackup ui' is not installed", "install it: pip install 'kafka-kbackup[web]'"
         ) from error
 
+    registry = context.config.schema_registry
+
+    def decoding_by(schemas: Schemas | None) -> Decoding:
+        decoders = archived_schemas(schemas, registry).decoders()
+        return Decoding(decoders, mm2=True)
+
+    # The address comes before the archive: whoever gave a port that is taken learns it at once.
     listener = _listen(context.config.ui.listen)
     with listener.socket:
         access = _access(context, listener, no_token)
         store = cached_archive_store(context)
         state = state_store(context, store)
         cache = ArchiveCache(store, state=state, rules=context.config.backup)
-        registry = context.config.schema_registry
-
-        def decoding_by(schemas: Schemas | None) -> Decoding:
-            decoders = archived_schemas(schemas, registry).decoders()
-            return Decoding(decoders, mm2=True)
-
         app = make_app(cache, access, partial(command_line, restore), FieldDecoder(decoding_by))
         config = uvicorn.Config(
             app,
             log_config=None,
-            access_log=False,  # its lines would hold queries, and so the token
+            # Lines of an access log would hold queries, and so the token.
+            access_log=False,
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=_GRACE,
@@ -83,7 +85,8 @@ def command(context: CommandContext, no_token: bool) -> int:
         _announce(context, listener, access)
         try:
             uvicorn.Server(config).run(sockets=[listener.socket])
-        except KeyboardInterrupt:  # uvicorn raises it after its own end
+        except KeyboardInterrupt:
+            # uvicorn ends by itself at Ctrl-C, and raises the interrupt afterwards.
             context.reporter.note("ended")
     return 0
 

@@ -143,7 +143,8 @@ def _against(
     store = archive_store(context)
     show_connecting(context, against)
     with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
-        from kbackup.jobs.compare.job import CompareRequest, verify_against  # while the JVM starts
+        # Imports take about as long as the JVM takes to start meanwhile.
+        from kbackup.jobs.compare.job import CompareRequest, verify_against
         from kbackup.jobs.compare.report import count_comparison
 
         request = CompareRequest(against, options, groups, exact, show)
@@ -181,7 +182,8 @@ def show_comparison(report: AgainstReport, reporter: Reporter) -> None:
     for compared in report.partitions:
         for difference in compared.differences:
             reporter.line(f"{compared.target}-{compared.partition}: {difference_text(difference)}")
-    reporter.note(*(f"note: {note}" for note in report.notes))
+    for note in report.notes:
+        reporter.note(f"note: {note}")
     reporter.warning(*report.findings)
     result = "no difference"
     if report.findings:

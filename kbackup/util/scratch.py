@@ -85,6 +85,7 @@ def _remove_if_abandoned(folder: Path) -> None:
         if time.time() - os.fstat(lock).st_mtime > _YOUNG:
             shutil.rmtree(folder, ignore_errors=True)
     except OSError:
-        pass  # its process is at work
+        # Its process holds the lock: it is at work.
+        pass
     finally:
         os.close(lock)

@@ -77,7 +77,8 @@ class BufferPool:
 
     def take(self) -> Bytes:
         """Return a lease: uint8[size], writable, of undefined content. Never waits."""
-        import numpy as np  # here: every command imports this module, and most need no arrays
+        # Every command imports this module, and most need no arrays.
+        import numpy as np
 
         try:
             memory = self._free.pop()
@@ -119,9 +120,11 @@ def make_own(folder: Path) -> None:
         missing.append(parent)
         parent = parent.parent
     for each in reversed(missing):
-        with suppress(FileExistsError):  # another process was faster
+        # Another process may be faster.
+        with suppress(FileExistsError):
             each.mkdir(0o700)
-            each.chmod(0o700)  # the umask may have taken rights of ours
+            # The umask may have taken rights of ours.
+            each.chmod(0o700)
     check_own(folder)
 
 
@@ -151,7 +154,8 @@ def _own_folders(base: Path, prefix: str) -> list[Path]:
         names = sorted(entry.name for entry in entries if entry.name.startswith(prefix))
     found = []
     for name in names:
-        with suppress(OSError):  # another user's, a link, or deleted meanwhile
+        # The folder may be another user's, a link, or deleted meanwhile.
+        with suppress(OSError):
             check_own(base / name)
             found.append(base / name)
     return found
@@ -223,10 +227,13 @@ def reuse_freed_memory() -> bool:
     if any(name in os.environ for name in _VARIABLES):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # another C library
+    if mallopt is None:
+        # It is another C library.
         return False
-    # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's `malloc.h`
-    return bool(mallopt(-1, 64 << 20)) and bool(mallopt(-3, 32 << 20))
+    # The numbers are M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's `malloc.h`; the result is 0 after an error.
+    if not mallopt(-1, 64 << 20):
+        return False
+    return bool(mallopt(-3, 32 << 20))
 
 
 # Processes that this one has started.

@@ -160,6 +160,7 @@ def interrupt_by(handler: object, stack: FrameType | None) -> None:
     """Call an earlier handler of SIGINT, if there is one, and raise `KeyboardInterrupt` if it does not.
 
     A shell ignores SIGINT for jobs in the background."""
+    # The handler is a number, not a function, if SIGINT was ignored or has its default effect.
     if callable(handler):
         handler(signal.SIGINT, stack)
     raise KeyboardInterrupt

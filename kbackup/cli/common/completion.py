@@ -45,7 +45,8 @@ def _archived_names(kind: str, context: click.Context) -> list[str]:
 
             loaded = load_config(state)
             if (loaded.config.encryption.key or "").startswith("command:"):
-                return  # it may ask for a password
+                # The program may ask for a password, in the middle of the line that is typed.
+                return
             command_context = CommandContext(loaded, Reporter())
             archive = open_archive(cached_archive_store(command_context))
             names.extend(_names_in(archive, kind))

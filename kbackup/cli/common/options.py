@@ -206,7 +206,9 @@ def point_option(
     """Return the option `--restore-point`, whose value a command gets as text."""
     attributes: dict[str, Any] = {"show_default": show_default} if default is not None else {}
     return click.option(
-        *("-b", "--restore-point", "restore_point"),
+        "-b",
+        "--restore-point",
+        "restore_point",
         cls=AliasedOption,
         aliases=_POINT_ALIASES,
         default=default,
@@ -264,7 +266,8 @@ common_options = options(
         help="Configuration file. [default ./kbackup.toml]",
     ),
     hidden_value(
-        *("--set", "set_"),
+        "--set",
+        "set_",
         callback=record_settings,
         multiple=True,
         metavar="SECTION.KEY=VALUE",

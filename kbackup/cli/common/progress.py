@@ -105,13 +105,19 @@ class Progress:
 
     def _share(self) -> float | None:
         """Return the share that is done, from 0 to 1; None without a total."""
-        done, total = (self.nbytes, self.total_bytes) if self.total_bytes else (self.records, self.total_records)
-        return min(done / total, 1.0) if total else None
+        done, total = self.nbytes, self.total_bytes
+        if not total:
+            done, total = self.records, self.total_records
+        if not total:
+            return None
+        # Totals are estimates: more may come than was expected.
+        return min(done / total, 1.0)
 
     def _show(self, bar: RichProgress) -> None:
         share = self._share()
         total = None if share is None else 1.0
-        room = bar.console.width - len(self.label) - _BAR - 2  # a space beside the bar on each side
+        # A space stands beside the bar on each side.
+        room = bar.console.width - len(self.label) - _BAR - 2
         bar.update(bar.task_ids[0], total=total, completed=share or 0.0, status=self.status(max(room, 0)))
 
 
@@ -128,7 +134,7 @@ def _rich_bar(label: str) -> RichProgress:
         BarColumn(bar_width=_BAR),
         TextColumn("{task.fields[status]}", markup=False),
     )
-    # rich would redirect output for a file or a pipe to stderr
+    # Rich would redirect to stderr what goes to a file or a pipe.
     bar = Progress(*columns, console=Console(file=sys.stderr), transient=True, redirect_stdout=sys.stdout.isatty())
     bar.add_task(label, total=None, status="")
     return bar

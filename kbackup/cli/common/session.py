@@ -70,51 +70,71 @@ def spark_session(config: Config, *, at_once: bool = False, reporter: Reporter) 
     The session starts at the first call, which waits and notes that on `reporter`. With `at_once` it starts now, while
     the command does other work. A call after the end of the session's JVM starts another one. Threads may call.
     """
-    started: list[Starting] = []
-    ends: list[float] = []
-    alone = threading.Lock()
-
-    def start() -> Starting:
-        with alone:
-            if started and started[0].ended:
-                started.pop().leave()
-                ends.append(time.monotonic())
-                has_many_ends = len(ends) >= _MOST_ENDS
-                if has_many_ends and ends[-1] - ends[-_MOST_ENDS] < _HOUR:
-                    raise KbackupError(
-                        f"Spark's JVM has ended {_MOST_ENDS} times within an hour",
-                        "find out why, for instance in the kernel's log of killed processes: it may lack memory",
-                    )
-                reporter.warning("Spark's JVM has ended: another session starts")
-            if not started:
-                started.append(library.start_spark(config))
-            return started[0]
-
-    def session() -> SparkSession:
-        starting = start()
-        if not starting.ready:
-            reporter.doing("starting Spark")
-        return starting()
-
+    sessions = _Sessions(config, reporter)
     before = signal.getsignal(signal.SIGINT)
 
     def cancel(number: int, stack: FrameType | None) -> None:
-        # A job goes on, and its callers wait, until it is cancelled.
-        for starting in started:
-            if starting.session is not None:
-                # Ctrl-C may have ended the JVM.
-                with suppress(Exception):
-                    starting.session.sparkContext.cancelAllJobs()
+        sessions.cancel_jobs()
         interrupt_by(before, stack)
 
     if at_once:
-        start()
+        sessions.start()
     try:
         with signal_handler(cancel, signal.SIGINT):
-            yield session
+            yield sessions.current
     finally:
-        for starting in started:
-            starting.leave()
+        sessions.leave()
+
+
+class _Sessions:
+    """The Spark sessions of a command, one after the other: another one starts after the end of the JVM."""
+
+    def __init__(self, config: Config, reporter: Reporter) -> None:
+        self._config = config
+        self._reporter = reporter
+        self._starting: Starting | None = None
+        self._ends: list[float] = []
+        # Two threads that ask at the same time get one session.
+        self._lock = threading.Lock()
+
+    def start(self) -> Starting:
+        with self._lock:
+            if self._starting is not None and self._starting.ended:
+                self._starting.leave()
+                self._starting = None
+                self._note_end()
+            if self._starting is None:
+                self._starting = library.start_spark(self._config)
+            return self._starting
+
+    def _note_end(self) -> None:
+        """Note that a JVM has ended. Raises `KbackupError` if that happens again and again."""
+        self._ends.append(time.monotonic())
+        last_ends = self._ends[-_MOST_ENDS:]
+        if len(last_ends) == _MOST_ENDS and last_ends[-1] - last_ends[0] < _HOUR:
+            raise KbackupError(
+                f"Spark's JVM has ended {_MOST_ENDS} times within an hour",
+                "find out why, for instance in the kernel's log of killed processes: it may lack memory",
+            )
+        self._reporter.warning("Spark's JVM has ended: another session starts")
+
+    def current(self) -> SparkSession:
+        starting = self.start()
+        if not starting.ready:
+            self._reporter.doing("starting Spark")
+        return starting()
+
+    def cancel_jobs(self) -> None:
+        """Cancel the jobs of the session: else they go on, and their callers wait."""
+        starting = self._starting
+        if starting is not None and starting.session is not None:
+            # Ctrl-C may have ended the JVM.
+            with suppress(Exception):
+                starting.session.sparkContext.cancelAllJobs()
+
+    def leave(self) -> None:
+        if self._starting is not None:
+            self._starting.leave()
 
 
 GRACE = 25.0

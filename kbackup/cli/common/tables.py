@@ -227,7 +227,8 @@ def _fit(columns: Sequence[Column[Any]], widths: Sequence[int], least: Sequence[
         if out is None:
             shortest = 1
         elif columns[out].importance < MAIN:
-            shortest = _NAME  # rather lose a minor column than more of a name
+            # Rather lose a minor column than more of a name.
+            shortest = _NAME
         else:
             shortest = _SHORT_NAME
         gaps = _GAP * (len(kept) - 1)

@@ -30,5 +30,6 @@ def show_window(choice: Choice, reporter: Reporter) -> None:
         reporter.note(f"  without offsets {', '.join(choice.skipped)}{kept}")
     if choice.where:
         reporter.note(f"  only records with {choice.where}")
-    reporter.note(*(f"  {note}" for note in choice.notes))
+    for note in choice.notes:
+        reporter.note(f"  {note}")
     reporter.warning(*choice.left_out)

@@ -143,7 +143,8 @@ class _Dialog:
 
     def fill(self, draft: ConfigDraft) -> None:
         """Ask for the answers of each section until they work or are to be kept."""
-        from kbackup.jobs import check  # imports clients of Kafka and S3
+        # Imported here, because it imports the clients of Kafka and S3.
+        from kbackup.jobs import check
 
         def show(step: CheckStep) -> None:
             show_step(step, self.reporter)
