@@ -1,4 +1,4 @@
-"""The values that both pipelines pass on: partitions, ranges, record blocks, and the Arrow view of records."""
+"""The values that backups and restores pass on: partitions, ranges, record blocks, and the Arrow view of records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FIELDS: list[pa.Field[Any]] = [
     ),
 ]
 RECORDS: pa.Schema = pa.schema(_FIELDS)
-"""People's and tables' view of records. `timestamp` is in ms since the epoch, null if the type is -1 or -2."""
+"""Records as people and tables see them. `timestamp` is in ms since the epoch, null if the type is -1 or -2."""
 
 
 class TopicPartition(NamedTuple):
@@ -45,7 +45,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A group's committed offset of a partition: the next to read. `leader_epoch` is None where none was committed."""
+    """A group's committed offset of a partition: the next one to read. `leader_epoch` is None if none was committed."""
 
     tp: TopicPartition
     offset: int
@@ -71,7 +71,7 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordBlock:
-    """Whole records in the documented encoding, back to back, with their index.
+    """Whole records in the encoding of formats/, one directly after the other, with their index.
 
     `data` is uint8[nbytes] and starts with the first record (no magic byte); `offsets`, `positions` and `lengths` are
     int64[n]: source offset, start within `data`, encoded length. Positions are contiguous from 0.

@@ -225,7 +225,7 @@ def _is_own_flag(origin: SettingOrigin) -> bool:
 
 
 def _check_no_tables(context: CommandContext) -> None:
-    """Refuse --delta with --follow. Of tables that the configuration names, tell only that they are not written."""
+    """Refuse --delta with --follow. If the configuration names the tables, only note that they are not written."""
     if not context.config.export.delta:
         return
     if _is_own_flag(context.loaded.origins["export.delta"]):

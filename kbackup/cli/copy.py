@@ -71,7 +71,7 @@ def _target(context: CommandContext, url: str, to: Mapping[str, object]) -> Stor
         if value is not None:
             given[name] = value
     if given:
-        # Another account or region than that of the source, whose other settings stay.
+        # The copy may be in another account or region: other settings stay as the source has them.
         options = kind.elsewhere(options_for(kind, stores), **given)
         stores = {**stores, kind.section: options}
     key, rate = config.encryption.key or "", config.limit_rate

@@ -1,4 +1,4 @@
-"""`kbackup help`, `completion` and `config`: what there is to say about kbackup itself."""
+"""`kbackup help`, `completion` and `config`: show the help, the completion script of a shell, the configuration."""
 
 from __future__ import annotations
 

@@ -126,8 +126,8 @@ def command(
 class ReporterScreen:
     """Shows a restore on the terminal before it writes anything (a `RestoreScreen`).
 
-    `counted` says that the records of windows were counted. `warnings` are those that were shown: the report of the
-    restore has them again.
+    `counted` is True if the records of windows were counted. `warnings` are the warnings that were shown, because the
+    report of the restore has them again.
     """
 
     reporter: Reporter
@@ -285,7 +285,7 @@ _JUDGED: Sequence[Column[JudgedPart]] = (
 
 
 def show_judged(judged: Sequence[JudgedPart], reporter: Reporter) -> None:
-    """Show which keys and values are taken for those of a serializer, and which only look like them, with counts."""
+    """Show how many keys and values come from a serializer, and how many only look like it, for each topic."""
     if judged:
         reporter.table(_JUDGED, judged)
         reporter.line()

@@ -33,7 +33,8 @@ def parse_properties(data: bytes, name: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (number of its first line, logical line): comments and blank lines gone, continued lines joined."""
+    """Yield logical lines, each with the number of its first line: without comments and blank lines, and with continued
+    lines joined."""
     joined, first = "", 0
     for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), start=1):
         line = raw.lstrip(_BLANK)
@@ -232,7 +233,7 @@ class Client(NamedTuple):
 
 
 def load_client_properties(path: str) -> Client:
-    """Read a file of Java client properties; `UsageError` for what only Java has and can't be left out."""
+    """Read a file of Java client properties. `UsageError` for one that only Java has and that can't be left out."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The table of keys, read off the models: what each is called, takes, defaults to and means."""
+"""The table of keys, made of the models: the name of each key, the values it takes, its default and its meaning."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EXPECTED = {
 
 
 class Key(NamedTuple):
-    """One settable key. `type` is what a value is converted to; a "table" takes any name below its path."""
+    """A key of the configuration. Values are converted to `type`; a "table" takes any name below its path."""
 
     path: str
     type: Any

@@ -53,7 +53,7 @@ def check_client_property(path: str, value: str, *, verbatim: bool, where: str) 
 # From file, environment and flags, in rising precedence, to a `Config`, and where each value came from:
 #
 # 1. defaults
-# 2. `kbackup.toml`: the file given, else KBACKUP_CONFIG, else ./kbackup.toml where there is one
+# 2. `kbackup.toml`: the file given, else KBACKUP_CONFIG, else ./kbackup.toml if there is one
 # 3. client properties files named by KBACKUP_SOURCE_CONFIG and KBACKUP_TARGET_CONFIG
 # 4. KBACKUP_<SECTION>_<KEY>; below KBACKUP_SOURCE_ and KBACKUP_TARGET_ an underscore stands for a dot
 # 5. client properties files given by flags
@@ -103,8 +103,8 @@ class Setting(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """`origins` has every key, and every entry of keys that are tables; `notes` explain what was left out of client
-    properties files."""
+    """The configuration. `origins` has every key, and every entry of keys that are tables; `notes` explain which
+    properties of client properties files were left out."""
 
     config: Config
     origins: Mapping[str, SettingOrigin]
@@ -124,7 +124,7 @@ def load(
     files: ConfigFiles = ConfigFiles(),  # noqa: B008 (immutable)
     environ: Mapping[str, str] = os.environ,
 ) -> Loaded:
-    """Merge all layers; `UsageError` names file and key of whatever can't be used."""
+    """Merge all layers of settings. `UsageError` names the file and the key of a setting that can't be used."""
     named = ConfigFiles(
         config=environ.get("KBACKUP_CONFIG") or None,
         source=environ.get("KBACKUP_SOURCE_CONFIG") or None,

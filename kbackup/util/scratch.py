@@ -1,7 +1,7 @@
 """Folders below TMPDIR that live no longer than the process that made them.
 
-Each has a lock file, which its process holds until it ends, however it ends. The next process that makes such a folder
-removes those whose lock nobody holds any more: what a killed run left behind, keys of TLS among it.
+Each folder has a lock file, which its process holds until it ends, however it ends. The next process that makes such a
+folder removes the folders whose lock nobody holds any more. Killed runs leave them behind, with keys of TLS among them.
 """
 
 from __future__ import annotations

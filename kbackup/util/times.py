@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
-_HOURS_UNTIL = 2 * 86400  # s; an age of a nightly backup is told in hours: "26h"
+_HOURS_UNTIL = 2 * 86400
+"""Seconds up to which a duration has hours and no days: the age of a nightly backup is "26h"."""
 
 
 def now() -> str:

@@ -44,7 +44,7 @@ _LEVELS_OF_LIBRARIES = {
 def configure_logging(verbose: int = 0) -> None:
     """Log to stderr: warnings; with `verbose` 1 kbackup's INFO, with 2 its DEBUG and the libraries' INFO.
 
-    The libraries' DEBUG is never logged: those of botocore and librdkafka hold credentials.
+    The libraries' DEBUG is never logged: such lines of botocore and librdkafka hold credentials.
     """
     handler = _Stderr()
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

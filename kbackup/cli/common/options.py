@@ -326,7 +326,7 @@ _STORE_FLAGS = [_StoreFlag(kind, setting) for kind in KINDS.values() for setting
 
 
 def second_store_options(body: F) -> F:
-    """Add the flags of a second store; the command gets them as `to_<section>_<name>`, None where one is not given."""
+    """Add the flags of a second store; the command gets them as `to_<section>_<name>`, None for a flag not given."""
     added = []
     for flag in _STORE_FLAGS:
         added.append(
@@ -371,8 +371,9 @@ def archive_command(
 ) -> Callable[[Callable[..., int | None]], click.Command]:
     """Return a decorator that makes a function a command on an archive; its first argument is a `CommandContext`.
 
-    The command has its `own` arguments and options and those that such commands share. `argument`: the archive may also
-    be an argument. `spark`: the command may start Spark. `example` is a line at the end of its help."""
+    The command has its `own` arguments and options, and the options that all such commands share. With `argument`, the
+    archive may also be an argument; with `spark`, the command may start Spark. `example` is a line at the end of its
+    help."""
 
     decorators: list[Callable[[Any], Any]] = []
     if argument:

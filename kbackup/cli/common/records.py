@@ -242,7 +242,7 @@ class RecordRequest:
         return decoders
 
     def _requested_parts(self, context: CommandContext) -> Sequence[str]:
-        """Return the parts to decode: those of `--decode`, or both if the command line names a schema registry."""
+        """Return the parts to decode: the parts that `--decode` names, or both if the command line names a registry."""
         named = [part for part in self.decode if part != MM2]
         if named:
             return named

@@ -1,4 +1,4 @@
-"""Print tables on stdout: all columns in pipes and files; on a terminal those that fit, the important ones first."""
+"""Print tables on stdout: pipes and files get all columns, a terminal the most important ones that fit its width."""
 
 from __future__ import annotations
 
@@ -213,8 +213,9 @@ def _widths_within(filled: Sequence[_FilledColumn], room: int) -> dict[int, int]
 
 
 def _fit(columns: Sequence[Column[Any]], widths: Sequence[int], least: Sequence[int], room: int) -> dict[int, int]:
-    """Return the width of each column that fits into `room` characters, by its index. `widths` are those of the longest
-    texts, `least` those that the columns need at least."""
+    """Return the width of each column that fits into `room` characters, by its index.
+
+    `widths` are the widths of the longest texts, `least` the widths that the columns need at least."""
 
     def rank(at: int) -> tuple[int, int]:
         """Order columns by importance; of equal ones the right one goes first."""

@@ -25,7 +25,7 @@ from kbackup.jobs.check import CheckStep, Steps
 
 @dataclass(frozen=True)
 class InitReport:
-    """`files` are those that were written, `steps` the trials of the last answers, `next` the commands to run."""
+    """`files` are the files that were written, `steps` the trials of the last answers, `next` the commands to run."""
 
     config: str
     files: tuple[str, ...]

@@ -51,7 +51,7 @@ def ask_cluster(draft: ConfigDraft, speaks_tls: Callable[[str], bool | None] | N
 
 
 def _protocols(servers: str, speaks_tls: Callable[[str], bool | None] | None) -> tuple[str, ...]:
-    """Return the security protocols to choose from: those that the brokers speak, or all if nobody knows."""
+    """Return the security protocols to choose from: the ones that the brokers speak, or all if that is not known."""
     tls = speaks_tls(servers) if speaks_tls is not None else None
     if tls is None:
         return _PROTOCOLS[False] + _PROTOCOLS[True]

@@ -158,7 +158,7 @@ def _quoted(text: str) -> str:
 
 
 def next_steps(schedule: Schedule, config: Path, variables: Sequence[str]) -> tuple[str, ...]:
-    """Return the commands to run next. `variables` are those that the configuration file refers to."""
+    """Return the commands to run next. The configuration file refers to `variables` of the environment."""
     named = ""
     if config != Path("kbackup.toml").absolute():
         named = f" --config {quote(str(config))}"
