@@ -139,6 +139,7 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code. Errors are printed on stderr, without a traceback."""
     args = list(sys.argv[1:] if arguments is None else arguments)
+    # Not from click, because the metrics count a command line that click refuses, too.
     command = next((argument for argument in args if argument in COMMANDS), "")
     counted.begin(command)
     # These flags count from the start: an error of click's parser is printed by them, too.
@@ -206,6 +207,7 @@ def _is_stdout_closed() -> bool:
     poll.register(sys.stdout, 0)
     closed = any(events & select.POLLERR for _, events in poll.poll(0))
     if closed:
+        # Python flushes stdout at its end, and would report the closed pipe once more.
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
     return closed

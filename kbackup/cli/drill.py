@@ -96,6 +96,7 @@ def _publish(report: DrillReport, folder: Path | None, state: Store, reporter: R
     from kbackup.archive.models import dump
 
     page = drill_page(report)
+    # The folder comes first: it has the report also if the store refuses it.
     if folder is not None:
         (folder / f"{report.drill_id}.html").write_text(page, encoding="utf-8")
         (folder / f"{report.drill_id}.json").write_bytes(dump(report))
@@ -119,6 +120,7 @@ def _deletions(report: DrillReport) -> list[str]:
             groups.append(group)
     commands = []
     if any(name.startswith("topic") for name in names):
+        # kafka-topics takes a regular expression.
         pattern = report.prefix.replace(".", r"\.") + ".*"
         commands.append(kafka_command("kafka-topics", report.target, "--delete", "--topic", pattern))
     if groups:

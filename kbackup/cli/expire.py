@@ -93,6 +93,7 @@ def command(
         report = expire(store, expiry, lease, shown, confirm=confirm)
     _show(report, context.reporter)
     context.reporter.document(report)
+    # The report comes before the error: what was expired is expired all the same.
     if report.failed:
         raise StoreError(
             f"{plural(len(report.failed), 'object')} could not be deleted; the rest of the expiration is done",

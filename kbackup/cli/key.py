@@ -33,6 +33,7 @@ def command() -> None:
 @pass_command_context
 def generate(context: CommandContext, file: Path) -> None:
     """Write a new key to FILE, which only its owner may read. Keep a copy: without it the archive is lost."""
+    # An existing file is never replaced: it may hold a key that an archive needs.
     try:
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:

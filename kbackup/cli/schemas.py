@@ -260,6 +260,7 @@ def export(context: CommandContext, directory: Path, restore_point: str | None, 
     point = _point(context, restore_point, to_time)
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        # Files of another export would look like schemas of this restore point.
         if any(directory.iterdir()):
             raise UsageError(f"directory {directory} is not empty", "name a new one")
         with Folder.at(directory) as folder:
@@ -361,10 +362,12 @@ def restore(
     if dry_run:
         show_plan(plan, context.reporter)
         context.reporter.document(plan)
+        # The plan is shown first: its problems are an error, which ends the command.
         plan.check()
         return EXIT_OK
     restore_id = given.restore_id or f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
     if not plan.problems:
+        # Whoever interrupts the command needs the id to undo it.
         context.reporter.note(f"restore {restore_id}")
     journal = RestoreJournal(state_store(context), restore_id)
     done = apply_schemas(registry, journal, plan)

@@ -42,6 +42,7 @@ def command(context: CommandContext, yes: bool, force: bool) -> None:
         return
     condition = "has run out" if seen.state == "dead" else "is alive"
     reporter.line(f"archive {context.archive}: the lease of {describe(seen.lease)} {condition}")
+    # A live lease is refused below without --force: no question is asked that would be in vain.
     if (seen.state == "dead" or force) and not yes:
         _ask(" and stop the run that holds it" if seen.state == "alive" else "")
     broken = break_lease(store, seen, force=force, seconds=context.config.backup.lease_seconds)

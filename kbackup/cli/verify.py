@@ -137,6 +137,7 @@ def _against(
 ) -> int:
     config, reporter = context.config, context.reporter
     options = config.restore
+    # "all" is the default of a verification: a comparison then takes the restore point of the configuration.
     if restore_point != "all":
         number_or_label = int(restore_point) if restore_point.isdecimal() else restore_point
         options = msgspec.structs.replace(options, restore_point=number_or_label)

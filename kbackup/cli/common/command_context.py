@@ -274,6 +274,7 @@ def pass_command_context(command: Callable[Concatenate[CommandContext, P], int |
         state = invoked.ensure_object(FlagValues)
         reporter = start_reporter(state)
         loaded = load_config(state)
+        # Few commands notify anybody: the others don't wait for the import.
         if loaded.config.notify.url:
             from kbackup.cli.common.notify import notifier_for
 

@@ -145,6 +145,7 @@ GRACE = 25.0
 def stop_at_signals(stop: Stop, grace: float = GRACE) -> Iterator[None]:
     """Ask `stop` at SIGTERM and SIGINT. A second signal, or the end of `grace` seconds, interrupts the work."""
     before = signal.getsignal(signal.SIGINT)
+    # A timer's thread can't interrupt the main thread but by a signal.
     grace_timer = threading.Timer(grace, os.kill, (os.getpid(), signal.SIGINT))
     grace_timer.daemon = True
 

@@ -134,6 +134,7 @@ def write_files(texts: Mapping[Path, str], replaced: Collection[Path]) -> None:
 
 def _publish(draft: Path, path: Path, made: list[Path]) -> None:
     """Give a file its name, unless another file has it."""
+    # Renaming the draft would replace a file that has appeared meanwhile; a link does not.
     try:
         path.hardlink_to(draft)
     except FileExistsError:
