@@ -287,7 +287,8 @@ def _topic_records(topic: TopicState) -> int:
 
 
 def _topic_bytes(topic: TopicState) -> str:
-    return human_size(sum(partition.bytes for partition in topic.partitions))
+    nbytes = sum(partition.bytes for partition in topic.partitions)
+    return human_size(nbytes)
 
 
 def _show(report: BackupReport, reporter: Reporter) -> None:
@@ -355,9 +356,11 @@ def export_command(context: CommandContext) -> int:
             return ExportJob(export, url, store, config.stores, spark, shown, lease, registry)
 
         if export.delta:
-            done.append(export_delta(job_of(export.delta)))
+            report = export_delta(job_of(export.delta))
+            done.append(report)
         if export.parquet:
-            done.append(export_parquet(job_of(export.parquet)))
+            report = export_parquet(job_of(export.parquet))
+            done.append(report)
     for report in done:
         _show_export(report, reporter)
     reporter.document({"exports": [msgspec.to_builtins(report) for report in done]})

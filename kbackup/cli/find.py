@@ -112,7 +112,8 @@ def _text(pattern: str | None, regex: bool, ignore_case: bool, parts: tuple[str,
         if regex or ignore_case or parts:
             raise UsageError("--regex, --ignore-case and --in need TEXT", "give TEXT and PLACE with --jq")
         return None
-    searched = tuple(part for part in PARTS if part in parts) if parts else PARTS
+    # In the order of a record, whatever the order of the options.
+    searched = tuple(part for part in PARTS if part in parts or not parts)
     text = Pattern(pattern, regex, ignore_case, searched)
     text.require()
     return text

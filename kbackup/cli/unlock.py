@@ -44,7 +44,8 @@ def command(context: CommandContext, yes: bool, force: bool) -> None:
     reporter.line(f"archive {context.archive}: the lease of {describe(seen.lease)} {condition}")
     # A live lease is refused below without --force: no question is asked that would be in vain.
     if (seen.state == "dead" or force) and not yes:
-        _ask(" and stop the run that holds it" if seen.state == "alive" else "")
+        effect = " and stop the run that holds it" if seen.state == "alive" else ""
+        _ask(effect)
     broken = break_lease(store, seen, force=force, seconds=context.config.backup.lease_seconds)
     until = "now" if broken.released else f"from {broken.expires_at} on"
     reporter.line(f"the lease is broken; it is free {until}")

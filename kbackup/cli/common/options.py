@@ -329,15 +329,10 @@ def second_store_options(body: F) -> F:
     """Add the flags of a second store; the command gets them as `to_<section>_<name>`, None for a flag not given."""
     added = []
     for flag in _STORE_FLAGS:
-        added.append(
-            click.option(
-                flag.option("to-"),
-                f"to_{flag.kind.section}_{flag.setting}",
-                default=None,
-                metavar=_metavar(KEYS[flag.path]),
-                help=f"As --{flag.name}, for DEST alone.",
-            )
-        )
+        parameter = f"to_{flag.kind.section}_{flag.setting}"
+        metavar = _metavar(KEYS[flag.path])
+        text = f"As --{flag.name}, for DEST alone."
+        added.append(click.option(flag.option("to-"), parameter, default=None, metavar=metavar, help=text))
     return options(*added)(body)
 
 

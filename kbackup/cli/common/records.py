@@ -206,7 +206,9 @@ class RecordRequest:
         if self.template is None:
             if self.raw:
                 raise UsageError("--raw needs --format", "give a format, as in --format '%v' --raw")
-            return _documents(context.reporter) if context.reporter.json else SHOWS[self.output or "text"]
+            if context.reporter.json:
+                return _documents(context.reporter)
+            return SHOWS[self.output or "text"]
         if self.output is not None or context.reporter.json:
             raise UsageError("--format excludes --output and --json", "give one of the three")
         if self.raw and sys.stdout.isatty():

@@ -86,7 +86,8 @@ def command(
         dialog.allow(path)
     write_files(texts, dialog.replaced)
     files = tuple(str(path) for path in texts)
-    report = InitReport(str(config), files, dialog.steps, next_steps(schedule, config, draft.variables()))
+    commands = next_steps(schedule, config, draft.variables())
+    report = InitReport(str(config), files, dialog.steps, commands)
     _show(report, reporter)
     reporter.document(report)
     return dialog.exit_code

@@ -80,8 +80,8 @@ def toml_text(settings: Mapping[str, object]) -> str:
         if not dot:
             section, name = "", path
         if isinstance(value, list | tuple):
-            items = [_string(str(item)) for item in value]
-            text = f"[{', '.join(items)}]"
+            items = ", ".join(_string(str(item)) for item in value)
+            text = f"[{items}]"
         else:
             text = _string(str(value))
         sections.setdefault(section, []).append(f"{_key(name)} = {text}\n")

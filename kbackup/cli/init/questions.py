@@ -117,7 +117,10 @@ def _ask_key(draft: ConfigDraft, path: str, question: str, required: bool = Fals
 
 def _ask_choice(draft: ConfigDraft, path: str, question: str, choices: Sequence[str]) -> str:
     present = draft.text(path) or choices[0]
-    known = choices if present in choices else (*choices, present)
+    # A value from --set that is no usual choice stays possible.
+    known = list(choices)
+    if present not in known:
+        known.append(present)
     draft.put(path, choose(question, present, known))
     return draft.text(path)
 
