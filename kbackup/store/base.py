@@ -375,6 +375,7 @@ def abort_upload(upload: Upload, error: BaseException | None) -> None:
 
 def check_apart(destination: Store, archive: Store) -> None:
     """Raise `UsageError` if `destination` is the address of `archive`, lies in it, or holds it."""
+    # By addresses and not by URLs: a copy to ./A, A/../A or a link to A would seem a second place, night after night.
     if destination.address == archive.address:
         relation = "is the archive itself"
     elif archive.address.holds(destination.address):
@@ -395,6 +396,8 @@ def check_conditional_writes(store: Store, folder: str, *, racing: bool = False)
     """Write a small object under `folder` in every way that has a condition, each twice, and remove it; `StoreError`
     if a condition is ignored. With `racing`, several writers also create an object at the same moment."""
 
+    # Every way: an archive's commit is a conditional create, and segments are uploads in parts. A store that kept the
+    # one condition and ignored the other would let two runs overwrite each other's segments.
     def must_refuse(what: str, refusal: type[StoreError], write: Callable[[], object]) -> None:
         try:
             write()

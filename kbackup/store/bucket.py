@@ -18,6 +18,7 @@ from kbackup.store.parts import as_body
 from kbackup.store.reading import STRANGE_HINT, ObjectReading, read_back
 
 _DELETES_AT_ONCE = 16
+# No empty string: a replace of a version without an etag would become a create.
 ABSENT = "*"
 """In place of an etag: the object must not exist."""
 
@@ -52,8 +53,8 @@ def listed_key(store: str, prefix: str, asked: str, name: str) -> str:
 
 
 def next_page(store: str, token: str, before: str) -> str:
-    """Return the token of a listing's next page. `StoreError` for the token of the page `before` it: such a listing has
-    no end."""
+    """Return the token of a listing's next page. `StoreError` for the token of the page `before` that page: such a
+    listing has no end."""
     if token and token == before:
         raise StoreError(f"{store}: a page of the listing is followed by itself", STRANGE_HINT)
     return token

@@ -46,8 +46,10 @@ from kbackup.util.folders import Folder, LinkError
 from kbackup.util.system import attempts
 
 HIDDEN = ".tmp"
+# A day: a process may be stopped for hours, and go on with its file.
 _STALE_SECONDS = 24 * 3600
 _PRUNED_MEANWHILE = 16
+"""How often a folder is made again that another process deletes because it is empty."""
 _LOCK_SECONDS = 30.0
 _PRIVATE = 0o700
 _FILE_BITS = 0o666
@@ -167,7 +169,8 @@ def set_mode(target: Path | int, mode: int) -> None:
 
 
 def write_all(file: BinaryIO, data: base.Buffer) -> int:
-    """Write `data` to an unbuffered file, which may take less than it is given at a time."""
+    """Write `data` to an unbuffered file."""
+    # One write may take less than it is given: Linux takes 2 GiB at most.
     view = base.view_of(data)
     done = 0
     while done < len(view):

@@ -218,7 +218,8 @@ class PartsUpload(Upload):
             self._discard()
 
     def _end(self) -> None:
-        """Release the buffers, and wait for parts in flight: a part that arrives after an abort would stay."""
+        """Release the buffers, and wait for parts in flight."""
+        # A part that arrives after the parts were discarded would stay in the store, and be paid for.
         self._open = False
         self._part = PartBuffer()
         if self._pool is not None:

@@ -15,6 +15,7 @@ from kbackup.store.base import HadoopTables, KeyClasses, Store, StoreKind, write
 StoreOptions = Mapping[str, Any]
 """Options of stores by the section of their kind; a kind that is missing has its defaults."""
 
+# Addresses of other tools, and of ours with a slash too few: 's3:/bucket/x' would become a folder of that name.
 _SCHEME = re.compile(r"(s3[an]?|file|gs|az|https?|hdfs|abfss?):", re.IGNORECASE)
 
 

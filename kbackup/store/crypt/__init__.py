@@ -69,6 +69,8 @@ class DecryptingReader:
                     begun = True
                     yield view
             except CorruptError:
+                # The object is damaged, or it was replaced since its header was read. Bytes of another version can't
+                # follow those that were given away.
                 before, version = version, self._read_header(key)
                 if begun or version.etag == before.etag:
                     raise

@@ -414,6 +414,7 @@ class Keyring:
         opened, closed = unwrap_files(self.kek, mine, self.archive_id)
         warned = {error.message for error in find_conflicts(self._opened)}
         self._opened += opened
+        # A conflict is no error yet: only an object shows which of the keys is genuine.
         for error in find_conflicts(self._opened):
             if error.message not in warned:
                 log.warning("%s; each object is read with the key that opens it", error.message)
@@ -481,6 +482,7 @@ def rotate(store: Store, old: Kek, new: Kek, archive_id: str, samples: Callable[
     if not file:
         file, data = new_file(new, keys, secrets.token_hex(16), archive_id)
         store.put_new(file, data)
+    # Nothing is deleted before the new file has given back all keys, and has opened objects of the archive.
     _try_out(store, new, file, keys, archive_id, samples)
     replaced = [path for path, _ in useful if path != file]
     undeleted = tuple(store.delete(replaced))
@@ -514,6 +516,7 @@ def _try_out(
         )
 
     def try_one(name: str) -> None:
+        # A sample may have been swept meanwhile.
         with suppress(NotFoundError):
             data = store.get(name)
             header = frames.decode_header(data, name)

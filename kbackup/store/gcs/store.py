@@ -212,6 +212,7 @@ class _Upload(PartsUpload):
         try:
             answer = ask(json=self._document, needs=("Location", "Date"))
         except errors.PreconditionError as taken:
+            # The parts that follow are not sent.
             self._failed = taken
         else:
             self._session = self._bucket.session_of(self._key, answer.headers["Location"])
@@ -233,7 +234,10 @@ class _Upload(PartsUpload):
     def _push(self, body: Body, end: int, crc: str) -> None:
         """Send the object's bytes up to `end`, with its checksum `crc` if these are the last ones."""
         start, unsure = self._kept, False
-        total, headers = (str(end), {"X-Goog-Hash": f"crc32c={crc}"}) if crc else ("*", {})
+        total, headers = "*", {}
+        if crc:
+            # The total ends the upload: with it the store makes the object, if the checksum is that of its bytes.
+            total, headers = str(end), {"X-Goog-Hash": f"crc32c={crc}"}
 
         def send() -> requests.Response:
             nonlocal unsure
@@ -247,6 +251,7 @@ class _Upload(PartsUpload):
                 raise errors.StoreError(f"{self._name}: the store lost bytes of the upload", "run the command again")
             answer = self._ask_session(f"{at}-{end - 1}/{total}", end, headers, data=body, skip=at - start)
             if answer.status_code == _MORE:
+                # As an error, attempts are counted: a session that keeps nothing of any part would be asked for ever.
                 if self._kept <= at:
                     raise CutError("the store kept nothing of a part")
                 unsure = False

@@ -144,7 +144,8 @@ def _is_cut(operation: str, answer: AWSResponse) -> bool:
 
 
 def _remove_cut_date(response_dict: dict[str, Any], **_: Any) -> None:
-    """Remove half a date, for which `_is_cut` then looks in vain: the SDK's parser fails on it."""
+    """Remove half a date, so that `_is_cut` misses it."""
+    # The SDK's parser fails on half a date before anybody can see that the answer is not whole.
     if not response_dict["headers"].get("Last-Modified", "GMT").endswith("GMT"):
         del response_dict["headers"]["Last-Modified"]
 

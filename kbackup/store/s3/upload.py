@@ -49,8 +49,8 @@ def put(bucket: Bucket, key: str, body: bytes | bytearray, crc: int, **condition
 
 def over_conflicts(send: Callable[[], T]) -> T:
     """Call `send`, and repeat it after a conflict with another conditional write of the key, a few times at most."""
-    # The other write may be an attempt of our own whose answer was lost: the refusal of a later attempt then tells
-    # nothing.
+    # The other write may be an attempt of our own whose answer was lost, and which is still at work. The refusal of a
+    # later attempt then tells nothing of other writers.
     lost = False
     for wait in (*_CONFLICT_WAITS, None):
         try:
