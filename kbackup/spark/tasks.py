@@ -186,7 +186,8 @@ def _count_retries(rows: Any) -> None:
     tasks = rows.column("task").to_pylist()
     attempts = rows.column("attempt").to_pylist()
     attempt_by_task = dict(zip(tasks, attempts, strict=True))
-    counted.add("kbackup_task_retries_total", sum(attempt_by_task.values()))
+    retries = sum(attempt_by_task.values())
+    counted.add("kbackup_task_retries_total", retries)
 
 
 def _results_of(rows: Any) -> list[Any]:
@@ -245,7 +246,8 @@ def _frame(spark: SparkSession, tasks: Sequence[T]) -> DataFrame:
     packed = []
     for task in tasks:
         # A segment is 163 bytes of its task: the tasks of ten million segments are 1.6 GB before compression.
-        packed.append(zlib.compress(pickle.dumps(task), 1))
+        data = pickle.dumps(task)
+        packed.append(zlib.compress(data, 1))
     rows = pa.table({"task": range(len(tasks)), "data": packed}, schema=_TASK)
     # Spark makes one partition of each batch.
     batches = rows.to_batches(max_chunksize=1)

@@ -128,22 +128,19 @@ def window_of(asked: Sequence[Pushed], segment: Segment) -> Window | None:
 
 def either(windows: Sequence[Window]) -> Window:
     """Return a window that contains the records of each given window (at least one), and maybe more."""
-    starts = [window.from_time for window in windows]
-    ends = [window.to_time for window in windows]
-    known_starts = [start for start in starts if start is not None]
-    known_ends = [end for end in ends if end is not None]
+    # Where one of the windows has no bound, all of them together have none.
+    from_time, to_time = windows[0].from_time, windows[0].to_time
     ranges: list[tuple[int, int]] | None = []
     for window in windows:
+        if from_time is not None:
+            from_time = None if window.from_time is None else min(from_time, window.from_time)
+        if to_time is not None:
+            to_time = None if window.to_time is None else max(to_time, window.to_time)
         if window.ranges is None or ranges is None:
             ranges = None
         else:
             ranges += window.ranges
-    # A window without a bound has records on and on: then all of them together have no bound there.
-    return Window(
-        from_time=None if None in starts else min(known_starts),
-        to_time=None if None in ends else max(known_ends),
-        ranges=None if ranges is None else joined(ranges),
-    )
+    return Window(from_time=from_time, to_time=to_time, ranges=None if ranges is None else joined(ranges))
 
 
 def both(a: Window, b: Window) -> Window:
