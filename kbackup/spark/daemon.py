@@ -25,7 +25,7 @@ from kbackup.util.system import reuse_freed_memory
 
 # Why pyspark's daemon does not start by itself: without `preload` every worker imports pandas, pyarrow, kbackup's
 # modules and, out of their zip, pyspark's. From the start of the process until its first two tasks had ended took
-# 8.2 s in place of 2.9 s (2 cores, the least of five rounds in turns). To measure again, time a small backup with and
+# 8.2 s in place of 2.9 s (2 cores, the least of six rounds in turns). To measure again, time a small backup with and
 # without `spark.python.daemon.module = "pyspark.daemon"` in [spark.conf].
 
 
