@@ -20,7 +20,7 @@ from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import SHARE, Groups, Manifest, TopicState, dump, load
 from kbackup.archive.reader import Archive
-from kbackup.archive.segments.table import PLACE
+from kbackup.archive.segments.table import PLACE, Starts
 from kbackup.errors import CorruptError, LockedError, NotFoundError
 from kbackup.formats.index import PartitionIndexEntry, encode_group_offsets, encode_partition_index
 from kbackup.store.base import Store
@@ -37,11 +37,22 @@ Files = Mapping[str, bytes]
 
 
 def put_files(store: Store, files: Iterable[tuple[str, bytes]]) -> None:
-    in_threads(lambda entry: store.put(*entry), files, _WRITERS)
+    """Write files, by several threads."""
+
+    def put(file: tuple[str, bytes]) -> None:
+        key, content = file
+        store.put(key, content)
+
+    in_threads(put, files, _WRITERS)
 
 
-def refresh_derived(archive: Archive, write: Callable[[Files], Files] = lambda files: files) -> None:
-    """Write the derived files that changed since the catalog that `derived.json` names. All are written where that
+def write_none(files: Files) -> Files:
+    """Return all of `files`: none of them is written elsewhere."""
+    return files
+
+
+def refresh_derived(archive: Archive, write: Callable[[Files], Files] = write_none) -> None:
+    """Write the derived files that changed since the catalog that `derived.json` names. All are written if that
     catalog is not known, or a table of it is damaged. `write` may write some of them elsewhere, and returns the
     others."""
     if archive.state.newest is None:
@@ -54,20 +65,26 @@ def refresh_derived(archive: Archive, write: Callable[[Files], Files] = lambda f
     except CorruptError:
         if before is None:
             raise
+        # The damage may be in the tables of `before` alone, which the archive needs no more.
         files = derived_files(archive)
-    put_files(archive.store, write(files).items())
-    archive.store.put(layout.DERIVED, dump(Derived(archive_id=archive.info.id, catalog=archive.state.number)))
+    remaining = write(files)
+    put_files(archive.store, remaining.items())
+    # The mark comes last: after a crash, the next writer finds the former one and writes all files since that again.
+    mark = Derived(archive_id=archive.info.id, catalog=archive.state.number)
+    archive.store.put(layout.DERIVED, dump(mark))
 
 
 def refresh_under_lease(archive: Archive, command: str, seconds: float) -> None:
-    """Write the derived files of the newest catalog, and reopen the archive at it, where nobody holds the lease. A
-    writer that holds the lease writes the derived files with its next commit."""
+    """Write the derived files of the newest catalog, and reopen the archive at it, if nobody holds the lease. A writer
+    that holds the lease writes the derived files with its next commit."""
     state = _written_for(archive)
     if state is not None and state.number == archive.state.number:
         return
     with suppress(LockedError), HeldLease(archive.store, command, seconds) as lease:
+        # The former holder may have committed just before it released the lease.
         archive.reopen()
-        refresh_derived(Archive(GuardedStore(archive.store, lease.check), archive.info, archive.committed))
+        guarded = GuardedStore(archive.store, lease.check)
+        refresh_derived(Archive(guarded, archive.info, archive.committed))
 
 
 def _written_for(archive: Archive) -> State | None:
@@ -81,59 +98,97 @@ def _written_for(archive: Archive) -> State | None:
 
 
 def derived_files(archive: Archive, before: State | None = None) -> dict[str, bytes]:
-    """Key -> bytes of the derived files of the archive's catalog: all, or those that may differ since `before`.
+    """Return the derived files of the archive's catalog, bytes by key: all, or those that may differ since `before`.
 
     A partition that the newest restore point lacks has derived files while it has segments.
     """
-    head, state = archive.head, archive.state
+    head = archive.head
+    state = archive.state
     assert head is not None  # noqa: S101 (callers look first)
     starts = archive.starts()
     partitions = {*starts, *head.partitions()}
     since = 0
     if before is not None:
-        changed = changed_partitions(before, state)
         since = before.newest.number if before.newest is not None else 0
-        if since < head.number:
-            known = state.point(since)
-            changed |= head.partitions().keys() - (archive.manifest(known).partitions() if known else {}).keys()
-        partitions &= changed
-    topics = list(_group_topics(archive, head, {key[:2] for key in partitions}, since))
+        partitions &= changed_partitions(before, state) | _new_partitions(archive, head, since)
+    incarnations = {(topic, incarnation) for topic, incarnation, _ in partitions}
+    topics = list(_group_topics(archive, head, incarnations, since))
     files = _group_files(archive, topics, state)
-    point = before.newest if before is not None else None
-    if before is not None and point is not None and state.point(point.number) == point:
-        names = {(t.name, t.incarnation) for t in topics}
-        known_topics = [t for key, t in archive.manifest(point).incarnations().items() if key in names]
-        files = dict(files.items() - _group_files(archive, known_topics, before).items())
-    table = state.segments.read([*PLACE.names, "key"])
-    padded_names = {  # names of segments, where they are not the usual ones
-        ((row["topic"], row["incarnation"], row["partition"]), row["first"]): layout.stem_of(row["key"])
-        for row in table.filter(pc.match_substring_regex(table["key"], layout.PADDED_NAME)).to_pylist()
-    }
+    if before is not None:
+        # Each run captures every selected topic, and most groups stay where they are: only what differs is written.
+        files = dict(files.items() - _former_group_files(archive, topics, before).items())
+    files.update(_index_files(state, starts, partitions))
+    return files
+
+
+def _new_partitions(archive: Archive, head: Manifest, since: int) -> set[IncarnationPartition]:
+    """Return the partitions of the newest restore point that restore point `since` does not have. They need an index
+    even if they have no segment."""
+    if since >= head.number:
+        return set()
+    known = archive.state.point(since)
+    if known is None:
+        return set(head.partitions())
+    return head.partitions().keys() - archive.manifest(known).partitions().keys()
+
+
+def _former_group_files(archive: Archive, topics: Iterable[TopicState], before: State) -> dict[str, bytes]:
+    """Return the group files of `topics` as they were derived from the catalog `before`; none if that can't be told."""
+    point = before.newest
+    # A repair may have made the manifest of this number anew.
+    if point is None or archive.state.point(point.number) != point:
+        return {}
+    incarnations = {(topic.name, topic.incarnation) for topic in topics}
+    topics_then = [topic for key, topic in archive.manifest(point).incarnations().items() if key in incarnations]
+    return _group_files(archive, topics_then, before)
+
+
+def _index_files(
+    state: State, starts: Starts, partitions: Iterable[IncarnationPartition]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the partition index of each of `partitions`."""
+    padded_names = _padded_names(state)
     for place in partitions:
         topic, incarnation, number = place
-        entries = [
-            PartitionIndexEntry(padded_names.get((place, first)) or layout.segment_stem(number, first), first)
-            for first in starts.get(place, _NONE).tolist()
-        ]
-        key = layout.partition_index_key(layout.topic_dir(topic, incarnation), number)
-        files[key] = encode_partition_index(entries)
-    return files
+        entries: list[PartitionIndexEntry] = []
+        for first in starts.get(place, _NONE).tolist():
+            name = padded_names.get((place, first)) or layout.segment_stem(number, first)
+            entries.append(PartitionIndexEntry(name, first))
+        folder = layout.topic_dir(topic, incarnation)
+        yield layout.partition_index_key(folder, number), encode_partition_index(entries)
+
+
+def _padded_names(state: State) -> dict[tuple[IncarnationPartition, int], str]:
+    """Return the names of the segments that have a padded one, by partition and first offset: few or none, found by
+    column."""
+    table = state.segments.read([*PLACE.names, "key"])
+    is_padded = pc.match_substring_regex(table["key"], layout.PADDED_NAME)
+    names: dict[tuple[IncarnationPartition, int], str] = {}
+    for row in table.filter(is_padded).to_pylist():
+        place = (row["topic"], row["incarnation"], row["partition"])
+        names[place, row["first"]] = layout.stem_of(row["key"])
+    return names
 
 
 def changed_partitions(before: State, after: State) -> set[IncarnationPartition]:
     """Return the partitions whose segments or log start differ. Chunks of tables that both states have are not read."""
-    refs = [{c.ref.key for c in s.segments.chunks if c.ref is not None} for s in (before, after)]
-    rows = [
-        {
-            row
-            for chunk in state.segments.chunks
-            if chunk.ref is None or chunk.ref.key not in other
-            for row in zip(*(c.to_pylist() for c in chunk.read(PLACE.names).columns), strict=True)
-        }
-        for state, other in ((before, refs[1]), (after, refs[0]))
-    ]
-    starts = {place for place, _ in before.starts.items() ^ after.starts.items()}
-    return {row[:3] for row in rows[0] ^ rows[1]} | starts
+    changed: set[IncarnationPartition] = set()
+    for topic, incarnation, partition, _first in _own_positions(before, after) ^ _own_positions(after, before):
+        changed.add((topic, incarnation, partition))
+    changed.update(place for place, _ in before.starts.items() ^ after.starts.items())
+    return changed
+
+
+def _own_positions(state: State, other: State) -> set[tuple[str, int, int, int]]:
+    """Return the positions of the segments in the chunks of `state` that `other` has not."""
+    shared = {chunk.ref.key for chunk in other.segments.chunks if chunk.ref is not None}
+    positions: set[tuple[str, int, int, int]] = set()
+    for chunk in state.segments.chunks:
+        if chunk.ref is not None and chunk.ref.key in shared:
+            continue
+        columns = [column.to_pylist() for column in chunk.read(PLACE.names).columns]
+        positions.update(zip(*columns, strict=True))
+    return positions
 
 
 def _group_topics(
@@ -142,38 +197,65 @@ def _group_topics(
     """Yield the topics whose group files may differ: those captured after restore point `since`, and those
     `changed`."""
     newest = head.incarnations()
-    yield from (topic for key, topic in newest.items() if topic.captured > since or key in changed)
+    for key, topic in newest.items():
+        if topic.captured > since or key in changed:
+            yield topic
+    # Incarnations that have ended are as the last restore point has them.
     last = archive.state.last_points()
     for key in sorted(set(changed) - newest.keys()):
         point = archive.state.point(last.get(key, 0))
-        if point is not None and (topic := archive.manifest(point).incarnations().get(key)) is not None:
-            yield topic
+        if point is None:
+            continue
+        former = archive.manifest(point).incarnations().get(key)
+        if former is not None:
+            yield former
 
 
 def _group_files(archive: Archive, topics: Iterable[TopicState], state: State) -> dict[str, bytes]:
-    """Key -> bytes of the group offsets of each partition of `topics`, by the last capture of each topic.
-
-    Where the archive ends before the log did, a group that is further on stands at the archive's end, and a group
-    before the log start stands there: the Java tool finds its position.
-    """
+    """Return the group offsets of each partition of `topics`, bytes by key, by the last capture of each topic."""
     by_capture: dict[int, list[TopicState]] = defaultdict(list)
     for topic in topics:
         by_capture[topic.captured].append(topic)
     files: dict[str, bytes] = {}
-    for captured, some in by_capture.items():
-        ref = archive.capture(captured).groups  # as it is: files that were derived from it before stay valid
-        ends = {(t.name, p.partition): p.end for t in some for p in t.partitions if p.end < p.log_end}
-        incarnations = {t.name: t.incarnation for t in some}
-        offsets: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
-        for group in load(Groups, archive.read_document(ref), ref.key).groups:
-            for committed in group.offsets if group.type != SHARE else ():  # the files have no type
-                place = (committed.topic, committed.partition)
-                offset = min(committed.offset, ends.get(place, committed.offset))
-                start = state.starts.get((place[0], incarnations.get(place[0], 0), place[1]))
-                offsets[place][group.group] = max(offset, start.start) if start is not None else offset
-        for t in some:
-            folder = layout.topic_dir(t.name, t.incarnation)
-            for p in t.partitions:
-                key = layout.group_offsets_key(folder, p.partition)
-                files[key] = encode_group_offsets(offsets[t.name, p.partition])
+    for captured, captured_topics in by_capture.items():
+        # Not `archive.groups`, which leaves kbackup's own out: files that were derived from the document stay valid.
+        ref = archive.capture(captured).groups
+        groups = load(Groups, archive.read_document(ref), ref.key)
+        offsets = _offsets_of_groups(groups, captured_topics, state)
+        for topic in captured_topics:
+            folder = layout.topic_dir(topic.name, topic.incarnation)
+            for partition in topic.partitions:
+                key = layout.group_offsets_key(folder, partition.partition)
+                files[key] = encode_group_offsets(offsets[topic.name, partition.partition])
     return files
+
+
+def _offsets_of_groups(
+    groups: Groups, topics: Iterable[TopicState], state: State
+) -> defaultdict[tuple[str, int], dict[str, int]]:
+    """Return the offset of each group in each partition of `topics`, as the Java tool can find it.
+
+    If the archive ends before the log did, a group that is further on gets the archive's end. A group before the log
+    start gets the log start.
+    """
+    ends: dict[tuple[str, int], int] = {}
+    incarnations: dict[str, int] = {}
+    for topic in topics:
+        incarnations[topic.name] = topic.incarnation
+        for partition in topic.partitions:
+            if partition.end < partition.log_end:
+                ends[topic.name, partition.partition] = partition.end
+    offsets: defaultdict[tuple[str, int], dict[str, int]] = defaultdict(dict)
+    for group in groups.groups:
+        # The files don't say what kind of group one is, and the Java tool would set a share group like the others.
+        if group.type == SHARE:
+            continue
+        for committed in group.offsets:
+            place = (committed.topic, committed.partition)
+            offset = min(committed.offset, ends.get(place, committed.offset))
+            incarnation = incarnations.get(committed.topic, 0)
+            start = state.starts.get((committed.topic, incarnation, committed.partition))
+            if start is not None:
+                offset = max(offset, start.start)
+            offsets[place][group.group] = offset
+    return offsets

@@ -37,7 +37,8 @@ from kbackup.store.base import Store
 from kbackup.types import Incarnation, IncarnationPartition, TopicPartition
 from kbackup.util.system import in_threads
 
-_KEPT = 4  # documents of captures: restore points share them
+_KEPT = 4
+"""Documents of captures that stay in memory: restore points share them."""
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
 
 
@@ -65,18 +66,21 @@ class Archive:
     @property
     def head(self) -> Manifest | None:
         """The newest restore point."""
-        return self.manifest(self.state.newest) if self.state.newest is not None else None
+        newest = self.state.newest
+        return self.manifest(newest) if newest is not None else None
 
     def restore_point(self, name: str | int) -> Manifest:
         """Return a restore point by number, label, or 'latest'. `NoArchiveError` without any, `UsageError` for an
         unknown name."""
-        return self.manifest(self.find_point(name))
+        row = self.find_point(name)
+        return self.manifest(row)
 
     def find_point(self, name: str | int) -> PointRow:
         """Return the row of a restore point by number, label, or 'latest'; errors as for `restore_point`.
 
         A number is never taken for a label, though older versions could write a label that looks like one."""
-        state, text = self.state, str(name)
+        state = self.state
+        text = str(name)
         if state.newest is None:
             raise NoArchiveError(f"archive {self.store.url} has no restore point", "run 'kbackup backup' first")
         if text == "latest":
@@ -86,25 +90,36 @@ class Archive:
             number = int(text)
         elif is_label(text):
             number = state.labels.get(text, 0)
-        found = state.point(number)
-        if found is not None:
-            return found
+        row = state.point(number)
+        if row is None:
+            raise self._no_point(text, number)
+        return row
+
+    def _no_point(self, text: str, number: int) -> UsageError:
+        """Return the error for a restore point that is not there. `number` is what `text` was read as, or 0."""
+        state = self.state
         numbers = [point.number for point in self.restore_points]
         if number in state.past_manifests:
-            near = [max((n for n in numbers if n < number), default=0), min(n for n in numbers if n > number)]
-            names = " and ".join(str(n) for n in near if n)
-            raise UsageError(
+            before = [n for n in numbers if n < number]
+            # The newest restore point never expires, so there is always a later one.
+            after = [n for n in numbers if n > number]
+            nearest = before[-1:] + after[:1]
+            names = " and ".join(map(str, nearest))
+            return UsageError(
                 f"restore point {number} was let go", f"select another one: the nearest is {names}; see 'kbackup list'"
             )
         if text in state.labels and not is_label(text):
-            raise UsageError(
-                f"there is no restore point {text}; the label {text!r} of restore point {state.labels[text]} can't be "
+            labelled = state.labels[text]
+            return UsageError(
+                f"there is no restore point {text}; the label {text!r} of restore point {labelled} can't be "
                 "told from a number or a word of commands",
-                f"select {state.labels[text]}, and give it another label: see 'kbackup label'",
+                f"select {labelled}, and give it another label: see 'kbackup label'",
             )
-        close = difflib.get_close_matches(text, filter(is_label, state.labels), 1)
-        other = f"select another one: the newest is {numbers[-1]}; see 'kbackup list'"
-        raise UsageError(f"there is no restore point {text}", f"did you mean {close[0]!r}?" if close else other)
+        hint = f"select another one: the newest is {numbers[-1]}; see 'kbackup list'"
+        similar = difflib.get_close_matches(text, filter(is_label, state.labels), 1)
+        if similar:
+            hint = f"did you mean {similar[0]!r}?"
+        return UsageError(f"there is no restore point {text}", hint)
 
     def manifest(self, point: PointRow | int) -> Manifest:
         """Return the manifest of a restore point of this archive."""
@@ -121,7 +136,8 @@ class Archive:
             if manifest.checksum != row.manifest or manifest.number != row.number:
                 raise CorruptError(f"file {key} is not the manifest that the catalog names", REPAIR)
             self._manifests[row.number] = manifest
-            self._captures |= {capture.number: capture for capture in manifest.captures}
+            for capture in manifest.captures:
+                self._captures[capture.number] = capture
         return self._manifests[row.number]
 
     def manifests(self, points: Sequence[PointRow]) -> list[Manifest]:
@@ -136,10 +152,12 @@ class Archive:
 
     def read_document(self, ref: DocumentRef) -> bytes:
         """Return the bytes that `ref` promises; `CorruptError` if they are missing or others."""
-        with self._reading[ref]:  # restore points that are read side by side share documents
+        # Restore points that are read side by side share documents: the second thread waits for the first.
+        with self._reading[ref]:
             if ref in self._documents:
                 return self._documents[ref]
-            data = checked_document(ref, self._document(ref.key))
+            stored = self._document(ref.key)
+            data = checked_document(ref, stored)
             if len(self._documents) >= _KEPT:
                 self._documents.clear()
             self._documents[ref] = data
@@ -152,27 +170,37 @@ class Archive:
         return self._captures[number]
 
     def groups(self, point: Manifest | int) -> Groups:
-        """Return the groups that were captured for a restore point, without kbackup's own, which older
-        archives hold. `captured_at` is when they were, also where they equal those of an earlier restore point."""
-        capture = self.capture(point if isinstance(point, int) else point.number)
-        groups = load(Groups, self.read_document(capture.groups), capture.groups.key)
-        return replace(
-            groups,
-            captured_at=_last_captured(groups.captured_at, capture),
-            groups=tuple(g for g in groups.groups if not layout.is_own_group(g.group)),
-        )
+        """Return the groups that were captured for a restore point, without kbackup's own, which older archives hold.
+
+        `captured_at` is when they were captured for it, even if they equal those of an earlier restore point.
+        """
+        number = point if isinstance(point, int) else point.number
+        capture = self.capture(number)
+        ref = capture.groups
+        document = load(Groups, self.read_document(ref), ref.key)
+        groups = tuple(group for group in document.groups if not layout.is_own_group(group.group))
+        captured_at = _last_captured(document.captured_at, capture)
+        return replace(document, captured_at=captured_at, groups=groups)
 
     def metadata(self, point: Manifest | int) -> Metadata:
-        """Return the metadata that was captured for a restore point (`capture`). `captured_at` is when it was, also
-        where it equals that of an earlier restore point."""
-        capture = self.capture(point if isinstance(point, int) else point.number)
-        metadata = load(Metadata, self.read_document(capture.metadata), capture.metadata.key)
-        return replace(metadata, captured_at=_last_captured(metadata.captured_at, capture))
+        """Return the metadata that was captured for a restore point (`capture`).
+
+        `captured_at` is when it was captured for it, even if it equals the metadata of an earlier restore point.
+        """
+        number = point if isinstance(point, int) else point.number
+        capture = self.capture(number)
+        ref = capture.metadata
+        document = load(Metadata, self.read_document(ref), ref.key)
+        captured_at = _last_captured(document.captured_at, capture)
+        return replace(document, captured_at=captured_at)
 
     def schemas(self, point: Manifest | int) -> Schemas | None:
         """Return what a restore point has of a schema registry, None if it has nothing."""
-        ref = (self.manifest(point) if isinstance(point, int) else point).schemas
-        return load(Schemas, self.read_document(ref), ref.key) if ref is not None else None
+        manifest = self.manifest(point) if isinstance(point, int) else point
+        ref = manifest.schemas
+        if ref is None:
+            return None
+        return load(Schemas, self.read_document(ref), ref.key)
 
     def deletions(self, point: Manifest | int) -> Deletions | None:
         """Return the archived records that a restore of the restore point leaves out, since their keys were deleted at
@@ -191,11 +219,11 @@ class Archive:
         """Return every loss that concerns a restore point, with the restore point from which on the records are
         missing; in order of these."""
         own = manifest.incarnations()
-        newest = {t.name: t.incarnation for t in manifest.topics}
+        newest = {topic.name: topic.incarnation for topic in manifest.topics}
         losses: list[tuple[int, Loss]] = []
         for row in self.state.lost:
             loss = row.loss
-            # a later incarnation shows that a loss is older; damage concerns those alone that have the segment
+            # A later incarnation shows that a loss is older. Damage concerns only restore points that have the segment.
             is_former = loss.kind != "damaged" and row.incarnation < newest.get(loss.topic, 0)
             if row.point <= manifest.number and (row.incarnation_key in own or is_former):
                 losses.append((row.point, loss))
@@ -204,17 +232,24 @@ class Archive:
     def table(
         self, last: int, columns: Sequence[str], after: int = 0, topics: Collection[str] | None = None
     ) -> pa.Table:
-        """`columns` (of `catalog.tables.SEGMENTS`) of the segments that restore points from `after` (exclusive) to
-        `last` added and that are there; of `topics` alone, where `columns` has these."""
-        rows = self.state.segments.above("point", after) if after else self.state.segments
-        table = rows.read([*columns, *({"point"} - {*columns})], topics)
+        """Return `columns` (of `catalog.tables.SEGMENTS`) of the segments that restore points from `after` (exclusive)
+        to `last` added and that are there. With `topics`, which needs their column, return those of `topics` alone."""
+        rows = self.state.segments
+        if after:
+            # Who follows an archive asks for the newest segments: chunks of older ones are not read.
+            rows = rows.above("point", after)
+        names = list(columns)
+        read = names if "point" in names else [*names, "point"]
+        table = rows.read(read, topics)
         points = integers(table, "point")
-        return tables.rows_where(table, (points > after) & (points <= last)).select(list(columns))
+        is_within = (points > after) & (points <= last)
+        return tables.rows_where(table, is_within).select(names)
 
     def ordered(self, after: int, last: int, topics: Collection[str] | None = None) -> tables.Ordered:
         """Return the segments that restore points from `after` (exclusive) to `last` added, of `topics` alone, by
         columns: no segment becomes a Python value. Keys are not checked."""
-        return tables.ordered([self.table(last, [*SCHEMA.names, "point"], after, topics)])
+        table = self.table(last, [*SCHEMA.names, "point"], after, topics)
+        return tables.ordered([table])
 
     def added(self, after: int, last: int) -> tables.Segments:
         """Return the segments that restore points from `after` (exclusive) to `last` added, in order."""
@@ -225,28 +260,37 @@ class Archive:
     ) -> dict[Incarnation, dict[int, tables.Segments]]:
         """Return the segments of a restore point by incarnation and partition, in order; for `topics` (default: all).
         No segment becomes a Python value."""
-        wanted = {(t.name, t.incarnation) for t in (manifest.topics if topics is None else topics)}
-        found: dict[Incarnation, dict[int, tables.Segments]] = {}
-        segments, _, places = self.ordered(0, manifest.number, {name for name, _ in wanted})
+        selected = manifest.topics if topics is None else topics
+        incarnations = {(topic.name, topic.incarnation) for topic in selected}
+        names = {name for name, _ in incarnations}
+        segments, _, places = self.ordered(0, manifest.number, names)
+        partitions: dict[Incarnation, dict[int, tables.Segments]] = {}
         for (topic, incarnation, partition), part in places.items():
-            if (topic, incarnation) in wanted:
-                found.setdefault((topic, incarnation), {})[partition] = segments[part]
-        return found
+            key = (topic, incarnation)
+            if key in incarnations:
+                partitions.setdefault(key, {})[partition] = segments[part]
+        return partitions
 
     def segments(self, manifest: Manifest, topics: Iterable[TopicState] | None = None) -> list[Segment]:
         """Return the segments of a restore point, for `topics` (default: all), in order of topic, partition, offset."""
-        return [s for of in self.partitions(manifest, topics).values() for each in of.values() for s in each]
+        segments: list[Segment] = []
+        for partitions in self.partitions(manifest, topics).values():
+            for of_partition in partitions.values():
+                segments += of_partition
+        return segments
 
     def starts(self) -> tables.Starts:
         """Return the first offsets of all segments by partition: partition indexes are made of them."""
-        return tables.starts_of([self.state.segments.read(PLACE.names)])
+        table = self.state.segments.read(PLACE.names)
+        return tables.starts_of([table])
 
     def keys(self) -> set[str]:
         """Return the keys of every segment's records object."""
-        return set(self.state.segments.columns("key")[0])
+        (keys,) = self.state.segments.columns("key")
+        return set(keys)
 
     def reopen(self) -> None:
-        """Move to the newest catalog. It costs one LIST where there is no later one."""
+        """Move to the newest catalog. It costs one LIST if there is no later one."""
         later = open_later(self.store, self.committed)
         if later is not self.committed:
             self.move(later)
@@ -255,7 +299,11 @@ class Archive:
         """Move to another catalog; only the newest manifest stays in memory."""
         self.committed = committed
         newest = committed.state.newest
-        self._manifests = {n: m for n, m in self._manifests.items() if newest is not None and n == newest.number}
+        kept: dict[int, Manifest] = {}
+        if newest is not None and newest.number in self._manifests:
+            kept[newest.number] = self._manifests[newest.number]
+        # A follower moves on for months: manifests of wide clusters would fill the memory.
+        self._manifests = kept
 
 
 def _last_captured(written: str, capture: Capture) -> str:
@@ -277,10 +325,11 @@ def open_archive(store: Store) -> Archive:
 
 
 def manifest_of(archive: Archive, number: int) -> str:
-    """Return the checksum of that restore point's manifest, also of one that was let go; '' if there
-    never was one."""
+    """Return the checksum of the manifest of a restore point, also of an expired one; '' if there never was one."""
     point = archive.state.point(number)
-    return point.manifest if point is not None else archive.state.past_manifests.get(number, "")
+    if point is None:
+        return archive.state.past_manifests.get(number, "")
+    return point.manifest
 
 
 def check_same_point(archive: Archive, number: int, manifest: str, follower: str, hint: str) -> None:
@@ -296,15 +345,21 @@ def check_same_point(archive: Archive, number: int, manifest: str, follower: str
 def missed(
     archive: Archive, after: int, selected: Callable[[TopicPartition], bool]
 ) -> list[tuple[TopicPartition, int]]:
-    """Return the selected partitions of which records that came after restore point `after` were let go, and their log
-    starts."""
-    starts = [
-        (key, TopicPartition(key[0], key[2]), start.start)
-        for key, start in archive.state.starts.items()
-        if selected(TopicPartition(key[0], key[2]))
-    ]
-    ends = _ends(archive, after) if starts else {}
-    return [(tp, start) for key, tp, start in starts if start > ends.get(key, 0)]
+    """Return the selected partitions of which records have expired that came after restore point `after`, and their
+    log starts."""
+    starts: dict[IncarnationPartition, int] = {}
+    for (topic, incarnation, partition), log_start in archive.state.starts.items():
+        if selected(TopicPartition(topic, partition)):
+            starts[topic, incarnation, partition] = log_start.start
+    # Ends cost a manifest, and segments for an expired restore point: most archives have no log start.
+    if not starts:
+        return []
+    ends = _ends(archive, after)
+    partitions: list[tuple[TopicPartition, int]] = []
+    for (topic, incarnation, partition), start in starts.items():
+        if start > ends.get((topic, incarnation, partition), 0):
+            partitions.append((TopicPartition(topic, partition), start))
+    return partitions
 
 
 def damaged(
@@ -333,9 +388,12 @@ def _ends(archive: Archive, number: int) -> dict[IncarnationPartition, int]:
     ends: dict[IncarnationPartition, int] = {}
     points = [point for point in archive.restore_points if point.number <= number]
     if points:
-        ends = {place: p.end for place, p in archive.manifest(points[-1]).partitions().items()}
-    if not points or points[-1].number < number:
-        segments, _, places = archive.ordered(0, number)
-        for place, part in places.items():
-            ends[place] = max(ends.get(place, 0), 1 + (tables.bounds(segments[part], "first", "last")[1] or 0))
+        for place, partition in archive.manifest(points[-1]).partitions().items():
+            ends[place] = partition.end
+        if points[-1].number == number:
+            return ends
+    segments, _, places = archive.ordered(0, number)
+    for place, part in places.items():
+        _, last = tables.bounds(segments[part], "first", "last")
+        ends[place] = max(ends.get(place, 0), 1 + (last or 0))
     return ends

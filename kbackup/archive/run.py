@@ -17,7 +17,7 @@ from kbackup.archive.catalog.documents import IsolationLevel, OpenRun, Operation
 from kbackup.archive.catalog.operations import begin_run, end_run
 from kbackup.archive.catalog.points import manifest_key
 from kbackup.archive.catalog.state import State
-from kbackup.archive.derived import Files, refresh_derived
+from kbackup.archive.derived import Files, refresh_derived, write_none
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
     ArchiveInfo,
@@ -50,8 +50,10 @@ def open_or_create(store: Store) -> Archive:
         return open_archive(store)
     except NoArchiveError:
         info = ArchiveInfo(id=uuid.uuid4().hex, created_at=now(), encryption=encryption_of(store))
+    # Before anything is written: without conditional writes two runs could commit at once.
     check_conditional_writes(store, "check")
-    with suppress(AlreadyExistsError):  # another run made it just now: the one that is there counts
+    # Suppressed: another run made it just now. Then the archive that is there counts.
+    with suppress(AlreadyExistsError):
         store.put_new(layout.ARCHIVE, dump(info))
     return open_archive(store)
 
@@ -96,7 +98,8 @@ class WritingRun:
     def commit(self, operation: Callable[[State], State], kind: OperationKind, summary: str) -> None:
         """Commit an operation and move the archive on to it."""
         author = Author(kind, self.run, summary)
-        self.archive.move(commit(self.store, self.archive.committed, operation, author, hint=self.hints))
+        committed = commit(self.store, self.archive.committed, operation, author, hint=self.hints)
+        self.archive.move(committed)
 
     def put_document(self, number: int, name: str, document: Document) -> DocumentRef:
         """Create a document of restore point `number`, before the commit that refers to it.
@@ -110,7 +113,7 @@ class WritingRun:
         self.store.put_new(key, data)
         return document_ref(key, data)
 
-    def refresh_derived(self, write: Callable[[Files], Files] = lambda files: files) -> None:
+    def refresh_derived(self, write: Callable[[Files], Files] = write_none) -> None:
         """Write the derived files that changed since they were last written; `write` as in `refresh_derived`."""
         if not self.hints:
             write_hint(self.store, self.archive.state)
@@ -119,12 +122,17 @@ class WritingRun:
     @cached_property
     def since(self) -> float:
         """The time when this run began, in seconds since the epoch by the store's clock."""
-        return self.store.stat(layout.catalog_key(self.began)).modified
+        fence = self.store.stat(layout.catalog_key(self.began))
+        return fence.modified
 
     def end(self) -> None:
-        """Close the run. A later run would close it as well."""
+        """Close the run. A later run would close it as well, so it does no harm if this one can't any more."""
+
+        def close(state: State) -> State:
+            return end_run(state, self.run)
+
         with suppress(LeaseLostError):
-            self.commit(lambda state: end_run(state, self.run), "end", f"{self.kind} ended")
+            self.commit(close, "end", f"{self.kind} ended")
 
 
 def begin_writing(
@@ -135,11 +143,18 @@ def begin_writing(
     The archive must exist (`open_or_create`), and `lease` be held.
     """
     archive = open_archive(GuardedStore(store, lease.check))
-    writing = WritingRun(archive, store, lease, kind, archive.state.open_run is not None)
+    # A run that ended well is no longer open.
+    interrupted = archive.state.open_run is not None
+    writing = WritingRun(archive, store, lease, kind, interrupted)
     opened = OpenRun(
         run=writing.run, command=kind, host=socket.gethostname(), started_at=now(), isolation_level=isolation_level
     )
-    writing.commit(lambda state: begin_run(state, opened), "begin", f"{kind} began")
+
+    def fence(state: State) -> State:
+        return begin_run(state, opened)
+
+    # From this commit on no earlier run can commit, whatever it still writes.
+    writing.commit(fence, "begin", f"{kind} began")
     writing.began = archive.state.number
     writing.refresh_derived()
     return writing
@@ -158,7 +173,8 @@ def put_capture(writing: WritingRun, number: int, started_at: str, groups: Group
 def put_manifest(writing: WritingRun, manifest: Manifest) -> Manifest:
     """Create the manifest of the next restore point of `writing`, before the commit that adds the restore point; return
     it as its bytes say, with its checksum."""
-    key, data = manifest_key(manifest), dump(manifest)
+    key = manifest_key(manifest)
+    data = dump(manifest)
     writing.store.put_new(key, data)
     return load(Manifest, data, key)
 
@@ -177,16 +193,20 @@ def totals_of(segments: Sequence[Segment], *, topics: int, partitions: int, grou
 
 
 def check_written(store: Store, segments: Sequence[Segment]) -> None:
-    """Raise `StoreError` if a directory lacks a segment that a task wrote: that one may have had another machine's
-    disk."""
-    for segment in () if store.address.server else segments:
+    """Raise `StoreError` if a directory lacks a segment that a task wrote: the task may have written it to the disk of
+    another machine."""
+    # A store behind a server is the same for all machines.
+    if store.address.server:
+        return
+    for segment in segments:
         try:
             size = store.stat(segment.key).size
         except NotFoundError:
             size = None
-        if size != segment.stored:
-            has = "is not there" if size is None else f"has {size} bytes, not {segment.stored}"
-            raise StoreError(
-                f"{store.url} can't have a new restore point: {segment.key} {has}",
-                "see that every worker of Spark has the same directory there, and run the command again",
-            )
+        if size == segment.stored:
+            continue
+        problem = "is not there" if size is None else f"has {size} bytes, not {segment.stored}"
+        raise StoreError(
+            f"{store.url} can't have a new restore point: {segment.key} {problem}",
+            "see that every worker of Spark has the same directory there, and run the command again",
+        )
