@@ -45,7 +45,9 @@ Pause = Callable[[float], bool | None]
 State = Literal["released", "dead", "alive"]
 COMMAND = "kbackup unlock"
 _TRIES = 5
-_POLL = 1.0  # s, between looks at a lease that is waited for
+"""How often a lease is broken that its holder renews at the same moment."""
+_POLL = 1.0
+"""Seconds between looks at a lease that is waited for."""
 
 
 def describe(lease: Lease) -> str:
@@ -57,13 +59,19 @@ def describe(lease: Lease) -> str:
 def _process_mark(pid: int) -> str:
     """Return an id that no other process of any machine has or had: the start of the kernel, the namespace of process
     ids, and the start of the process. '' for a process that has ended. `OSError` if /proc can't be read."""
-    if str(Path("/proc/self").readlink()) != str(os.getpid()):
+    own_pid = str(Path("/proc/self").readlink())
+    if own_pid != str(os.getpid()):
         raise OSError("/proc is of another namespace of process ids")
     namespace = Path("/proc/self/ns/pid").readlink()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # the name may hold blanks
-    state, started = fields[0], fields[19]
-    return "" if state in "ZX" else f"{boot}/{namespace}/{started}"
+    # The name of the process, in brackets, may hold blanks and brackets: fields are counted behind it.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    state = fields[0]
+    started = fields[19]
+    # A zombie has ended, and only its parent has not asked for it yet.
+    if state in "ZX":
+        return ""
+    return f"{boot}/{namespace}/{started}"
 
 
 def own_mark() -> str:
@@ -77,16 +85,22 @@ def own_mark() -> str:
 def is_dead(lease: Lease) -> bool:
     """Return whether the holder of a lease is certainly a process that ended. Nothing is certain of another machine or
     container: it has another start of the kernel or another namespace of process ids."""
-    mark, own = lease.owner.partition("@")[2], own_mark()
-    if lease.host != socket.gethostname() or not own or mark.rpartition("/")[0] != own.rpartition("/")[0]:
+    mark = lease.owner.partition("@")[2]
+    own = own_mark()
+    machine = mark.rpartition("/")[0]
+    own_machine = own.rpartition("/")[0]
+    if lease.host != socket.gethostname() or not own or machine != own_machine:
         return False
     try:
-        with suppress(PermissionError):  # another user's process
+        # Suppressed: it is another user's process, and it is there.
+        with suppress(PermissionError):
             os.kill(lease.pid, 0)
+        # A process id is used again: the holder has ended if the process of its id began at another time.
         return _process_mark(lease.pid) != mark
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):  # /proc may hide processes of other users
+    except (OSError, OverflowError):
+        # /proc may hide processes of other users, and a pid that somebody wrote may be no number of one.
         return False
 
 
@@ -98,10 +112,10 @@ class HeldLease:
     """A context manager: holds the lease of `store`, renews it every third of `seconds` in a thread, releases
     it at the end.
 
-    `LockedError` where another holds it: at once, or where `pause` is given, once its lease would have run out. `pause`
-    waits a number of seconds, and returns whether to wait no longer. A `standby` waits as long as the other renews its
-    lease. `key` is of another lease than the archive's. `check` raises `LeaseLostError` when it is no
-    longer ours; so does leaving with another error when it was taken over.
+    `LockedError` if another writer holds the lease: at once, or with `pause` when that lease would have run out.
+    `pause` waits a number of seconds, and returns whether to wait no longer. A `standby` waits as long as the other
+    renews its lease. `key` is of another lease than the archive's. `check` raises `LeaseLostError` when the lease is no
+    longer ours. So does leaving with another error if the lease was taken over.
     """
 
     def __init__(
@@ -114,15 +128,20 @@ class HeldLease:
         standby: bool = False,
         key: str = layout.LOCK,
     ) -> None:
-        self._store, self._key = store, key
-        self._pause, self._standby = pause, standby
+        self._store = store
+        self._key = key
+        self._pause = pause
+        self._standby = standby
         self._seconds = seconds
         self._stop = threading.Event()
         self._lost: LeaseLostError | None = None
-        self._until, self._until_monotonic = datetime.now(UTC), time.monotonic()
-        """The end by the clock that others read, and by one that nobody sets. The earlier one counts."""
+        # The end by the clock that others read, and by one that nobody sets. The earlier one counts.
+        self._until = datetime.now(UTC)
+        self._until_monotonic = time.monotonic()
+        mark = own_mark()
+        word = uuid.uuid4().hex
         self._lease = Lease(
-            owner=f"{uuid.uuid4().hex}@{own_mark()}".rstrip("@"),
+            owner=f"{word}@{mark}" if mark else word,
             host=socket.gethostname(),
             pid=os.getpid(),
             command=command,
@@ -144,8 +163,10 @@ class HeldLease:
         self._thread.join()
         if self._lost is None:
             self._release()
-        if self._lost is not None and isinstance(error, KbackupError) and not isinstance(error, LeaseLostError):
-            raise self._lost from error  # it failed on what another writer did
+        # The command failed on what another writer did since: the loss of the lease is the error to report.
+        is_other_error = isinstance(error, KbackupError) and not isinstance(error, LeaseLostError)
+        if self._lost is not None and is_other_error:
+            raise self._lost from error
 
     @property
     def owner(self) -> str:
@@ -154,12 +175,16 @@ class HeldLease:
     @property
     def until(self) -> datetime:
         """The end of the lease, unless it is renewed."""
-        return min(self._until, datetime.now(UTC) + timedelta(seconds=self._until_monotonic - time.monotonic()))
+        seconds_left = self._until_monotonic - time.monotonic()
+        return min(self._until, datetime.now(UTC) + timedelta(seconds=seconds_left))
 
     def check(self) -> None:
+        """Raise `LeaseLostError` if the lease is not ours any more: nothing may be written then."""
         if self._lost is None and self._has_run_out():
+            # After a network outage the first write may come before the thread that renews the lease. The outage must
+            # not end a run that nobody has taken the lease from.
             with suppress(KbackupError):
-                self._renew()  # after a network outage, before the thread does
+                self._renew()
         if self._lost is not None:
             raise self._lost
         if self._has_run_out():
@@ -178,10 +203,12 @@ class HeldLease:
     def _release(self) -> None:
         lease = self._next(released=True)
         try:
-            if not self._write_or_look(lease, time.monotonic()) and self._lost is None:
+            is_written = self._write_or_look(lease, time.monotonic())
+            # A renewal whose answer was lost is there: now that its version is known, it is replaced.
+            if not is_written and self._lost is None:
                 self._write(lease)
         except KbackupError as failed:
-            # what was committed stands; the lease runs out by itself
+            # What was committed stays committed, and the lease runs out by itself.
             log.warning("the lease could not be released: %s", failed.message)
 
     def _write(self, lease: Lease) -> None:
@@ -189,8 +216,8 @@ class HeldLease:
         self._etag = self._store.replace(self._key, dump(lease), self._etag)
 
     def _write_or_look(self, lease: Lease, began: float) -> bool:
-        """Replace our own version, and return whether that was answered. Where another version is there, it is ours if
-        an answer was lost, else the lease is lost. Raises the error of a store that does not answer."""
+        """Replace our own version, and return whether that succeeded. If another version is there, it is ours because
+        an answer was lost, or else the lease is lost. Raises the error of a store that does not answer."""
         with suppress(PreconditionError, NotFoundError):
             self._write(lease)
             return True
@@ -214,22 +241,33 @@ class HeldLease:
                 if self._pause is None:
                     raise
                 if end is None:
-                    # when the present lease runs out; the clock that wrote `expires_at` may be wrong
-                    held = holder(self._store, self._key)
-                    until = datetime.fromisoformat(held.expires_at) - datetime.now(UTC) if held else timedelta(0)
-                    end = time.monotonic() + min(until.total_seconds(), self._seconds) + _POLL
+                    end = time.monotonic() + self._seconds_of_holder() + _POLL
                     log.warning("%s; waiting for the end of that lease", error.message)
                 left = end - time.monotonic()
-                if (left <= 0 and not self._standby) or self._pause(min(max(left, 0.1), _POLL)):
+                if left <= 0 and not self._standby:
+                    raise
+                seconds = min(max(left, 0.1), _POLL)
+                if self._pause(seconds):
                     raise
 
+    def _seconds_of_holder(self) -> float:
+        """Return for how long the present lease is still held."""
+        held = holder(self._store, self._key)
+        if held is None:
+            return 0.0
+        left = datetime.fromisoformat(held.expires_at) - datetime.now(UTC)
+        # The clock that wrote `expires_at` may be wrong: no lease is longer than this one would be.
+        return min(left.total_seconds(), self._seconds)
+
     def _try_to_acquire(self) -> None:
+        # Time is counted from before the request: the store may take long to answer.
         began = time.monotonic()
         lease = self._next()
         self._set_end(lease, began)
         with suppress(AlreadyExistsError):
             self._etag = self._store.put_new(self._key, dump(lease))
             return
+        # Of two that take over an old lease at the same moment, one replaces the version that both have read.
         try:
             held, self._etag = read_lease(self._store, self._key)
             if is_held(held):
@@ -245,9 +283,10 @@ class HeldLease:
             try:
                 self._renew()
             except KbackupError:
-                continue  # the store may answer before the lease runs out; check() decides by the deadline
-            except Exception as error:  # noqa: BLE001 (what it is is told by check())
-                # nobody waits for this thread: the run must not learn of a bug in it as of a slow store
+                # The store may answer before the lease runs out: `check` decides by the deadline.
+                continue
+            except Exception as error:  # noqa: BLE001 (`check` reports it)
+                # Nobody waits for this thread. Without this, a bug in it would look like a store that does not answer.
                 self._lost = LeaseLostError(
                     f"the lease of the archive can't be renewed: {type(error).__name__}: {error}",
                     "run again, whole segments are kept",
@@ -255,15 +294,18 @@ class HeldLease:
                 self._lost.__cause__ = error
 
     def _renew(self) -> None:
-        began, lease = time.monotonic(), self._next()
+        began = time.monotonic()
+        lease = self._next()
         if self._write_or_look(lease, began):
             self._set_end(lease, began)
 
     def _set_end(self, lease: Lease, began: float) -> None:
-        self._until, self._until_monotonic = datetime.fromisoformat(lease.expires_at), began + self._seconds
+        self._until = datetime.fromisoformat(lease.expires_at)
+        self._until_monotonic = began + self._seconds
 
 
 def read_lease(store: Store, key: str = layout.LOCK) -> tuple[Lease, str]:
+    """Return a lease and its version. `NotFoundError` if no writer ever took it."""
     data, etag = store.get_with_etag(key)
     return load(Lease, data, key), etag
 
@@ -275,7 +317,7 @@ def is_held(lease: Lease) -> bool:
 
 
 def holder(store: Store, key: str = layout.LOCK) -> Lease | None:
-    """Return the lease of `store` where it is held at this moment, else None."""
+    """Return the lease of `store` if it is held at this moment, else None."""
     try:
         lease, _ = read_lease(store, key)
     except NotFoundError:
@@ -315,12 +357,12 @@ def inspect_lease(store: Store) -> SeenLease | None:
 def break_lease(store: Store, seen: SeenLease, *, force: bool, seconds: float) -> Lease:
     """Take the lease away from its holder, and return what stands in its place.
 
-    A dead one is free at once. One that is alive needs `force`, and is free when its holder must have noticed: it can't
-    renew it any more, and stops, at the latest, when what it knows as its time has passed. That is at the old
-    `expires_at`, or `seconds` (how long writers' leases are) from now where that is earlier: the clock that wrote
+    A dead lease is free at once. One that is alive needs `force`, and is free when its holder must have noticed: the
+    holder can't renew it any more, and stops at the latest when its lease, as it knows it, has run out. That is at the
+    old `expires_at`, or `seconds` (how long writers' leases are) from now if that is earlier: the clock that wrote
     `expires_at` may be wrong.
 
-    `LockedError` if it is not the lease that was seen any more, `RefusedError` if there is nothing to break.
+    `LockedError` if another lease than the one that was seen is there, `RefusedError` if there is nothing to break.
     """
     owner = uuid.uuid4().hex
     for _ in range(_TRIES):
@@ -334,23 +376,28 @@ def break_lease(store: Store, seen: SeenLease, *, force: bool, seconds: float) -
                 "wait: a lease that is not renewed runs out by itself; --force takes it from a run that goes on, which "
                 "then stops with exit code 11 and without a restore point",
             )
-        moment, alive = datetime.now(UTC), seen.state == "alive"
-        until = min(datetime.fromisoformat(seen.lease.expires_at), moment + timedelta(seconds=seconds))
-        lease = Lease(  # of a new owner, by which the old holder notices that its lease is lost
+        is_alive = seen.state == "alive"
+        moment = datetime.now(UTC)
+        until = moment
+        if is_alive:
+            until = min(datetime.fromisoformat(seen.lease.expires_at), moment + timedelta(seconds=seconds))
+        # By the new owner the old holder notices that its lease is lost.
+        lease = Lease(
             owner=owner,
             host=socket.gethostname(),
             pid=os.getpid(),
             command=COMMAND,
             acquired_at=rfc3339(moment),
-            expires_at=rfc3339(until if alive else moment),
-            released=not alive,
+            expires_at=rfc3339(until),
+            released=not is_alive,
         )
         try:
             store.replace(layout.LOCK, dump(lease), seen.etag)
         except (PreconditionError, NotFoundError):
             seen = _reread(store, seen)
         except OutcomeUnknownError:
-            if read_lease(store)[0].owner != owner:
+            current, _ = read_lease(store)
+            if current.owner != owner:
                 raise
             return lease
         else:
@@ -359,15 +406,16 @@ def break_lease(store: Store, seen: SeenLease, *, force: bool, seconds: float) -
 
 
 def _reread(store: Store, seen: SeenLease) -> SeenLease:
-    """Read the same holder's lease again, which was renewed or released. `LockedError` where another holds it."""
-    try:
-        now: SeenLease | None = SeenLease(*read_lease(store))
-    except NotFoundError:
-        now = None
-    if now is None or now.lease.owner != seen.lease.owner:
-        who = f": {describe(now.lease)}" if now is not None and now.state == "alive" else ""
-        raise LockedError(
-            f"the lease of archive {store.url} was taken by another at this moment{who}",
-            "run 'kbackup unlock' again to see the new holder; no lease was broken",
-        )
-    return now
+    """Read the same holder's lease again, which was renewed or released. `LockedError` if another holds it."""
+    current: SeenLease | None = None
+    with suppress(NotFoundError):
+        current = SeenLease(*read_lease(store))
+    if current is not None and current.lease.owner == seen.lease.owner:
+        return current
+    who = ""
+    if current is not None and current.state == "alive":
+        who = f": {describe(current.lease)}"
+    raise LockedError(
+        f"the lease of archive {store.url} was taken by another at this moment{who}",
+        "run 'kbackup unlock' again to see the new holder; no lease was broken",
+    )
