@@ -21,6 +21,7 @@ from kbackup.formats.fields import MIN_RECORD, ShortError, check_magic, record
 from kbackup.formats.index import ENTRY, SegmentIndex, decode_index, encode_index
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.wrappers import DelegatingStore
+from kbackup.types import Int64Array
 
 
 class Flaw(NamedTuple):
@@ -39,8 +40,8 @@ class Flaw(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class JavaSegment:
-    """A segment's index, and the size of its records file with the whole records alone. `ranges` are their
-    positions and lengths in the file that is there, None if they are the file."""
+    """A segment's index, and the size of its records file with the whole records alone. `ranges` are the positions and
+    lengths of whole records in the file that is there, None if these are the file."""
 
     index: SegmentIndex
     stored: int
@@ -49,15 +50,17 @@ class JavaSegment:
 
 
 def java_segment(store: Store, key: str, size: int) -> JavaSegment:
-    """Return the segment of the records file `key`, which has `size` bytes. `CorruptError` where bytes that are no
-    record may be records whose index is lost."""
-    index_key, is_plain = layout.index_key_of(key), layout.compression_of(key) == "none"
+    """Return the segment of the records file `key`, which has `size` bytes. `CorruptError` if bytes that are no record
+    may be records whose index is lost."""
+    index_key = layout.index_key_of(key)
+    # The Java tool compresses nothing. A compressed file is never torn, and its size says nothing about its records.
+    is_plain = layout.compression_of(key) == "none"
     data: bytes | None = None
     with suppress(NotFoundError):
         data = store.get(index_key)
     try:
         index = decode_index(data or b"", index_key)
-        # records that the index has and the file has not are lost: whoever reads them says so
+        # Records that the index has and the file lacks are lost: whoever reads them reports it.
         if not is_plain or index.file_size >= size:
             return JavaSegment(index, size)
     except CorruptError:
@@ -67,25 +70,39 @@ def java_segment(store: Store, key: str, size: int) -> JavaSegment:
 
 
 def _mended(store: Store, key: str, size: int, data: bytes | None) -> JavaSegment:
-    """Return the segment by records that are read one by one, where its records file and its index disagree."""
+    """Return the segment by records that are read one by one: its records file and its index disagree."""
     index_key = layout.index_key_of(key)
     if size:
-        check_magic(store.get_range(key, 0, 1)[0], key)
-    walk = Walk(key, size, lambda start, length: store.get_range(key, start, length))
-    walk.take_entries(plausible_entries(data or b"", index_key))
+        first_byte = store.get_range(key, 0, 1)
+        check_magic(first_byte[0], key)
+
+    def read(start: int, length: int) -> bytes:
+        return store.get_range(key, start, length)
+
+    walk = Walk(key, size, read)
+    entries = plausible_entries(data or b"", index_key)
+    walk.take_entries(entries)
     walk.take_records()
-    flaws = [*_of_index(index_key, data, walk), *_of_records(key, walk)]
-    if walk.broken is not None and (not data or any(flaw.damaged for flaw in flaws)):
+    flaws = list(_of_index(index_key, data, walk))
+    flaws += _of_records(key, walk)
+    # Behind a whole index, bytes that are no record are a torn write. Without one they may be damage in the middle, and
+    # whole records behind it would be lost in silence.
+    is_index_lost = not data or any(flaw.damaged for flaw in flaws)
+    if walk.broken is not None and is_index_lost:
         raise walk.broken
     records = walk.records()
-    runs = contiguous_ranges(records) if size else []
-    return JavaSegment(joined(records), sum(length for _, length in runs), runs, tuple(flaws))
+    ranges = contiguous_ranges(records) if size else []
+    stored = sum(length for _, length in ranges)
+    return JavaSegment(joined(records), stored, ranges, tuple(flaws))
 
 
 def _of_index(key: str, data: bytes | None, walk: Walk) -> Iterator[Flaw]:
+    """Yield the flaws of the index file `key`, whose bytes are `data`."""
     if not data:
-        yield Flaw(key, f"is {'missing' if data is None else 'empty'}: its records are read one by one")
+        state = "missing" if data is None else "empty"
+        yield Flaw(key, f"is {state}: its records are read one by one")
         return
+    # A writer that was killed leaves less than an entry.
     left = len(data) - 1 - ENTRY * walk.indexed
     if left >= ENTRY:
         yield Flaw(key, f"is damaged from entry {walk.indexed:,} on", left, damaged=True)
@@ -96,8 +113,9 @@ def _of_index(key: str, data: bytes | None, walk: Walk) -> Iterator[Flaw]:
 
 
 def _of_records(key: str, walk: Walk) -> Iterator[Flaw]:
-    runs = contiguous_ranges(walk.records())
-    between = walk.at - sum(length for _, length in runs)
+    """Yield the flaws of the records file `key`."""
+    ranges = contiguous_ranges(walk.records())
+    between = walk.at - sum(length for _, length in ranges)
     if between > 0:
         yield Flaw(key, f"has {between:,} bytes between its records that are torn or were written twice", between)
     if walk.rest:
@@ -106,9 +124,10 @@ def _of_records(key: str, walk: Walk) -> Iterator[Flaw]:
 
 
 class JavaFolder(DelegatingStore):
-    """`Store` over `inner`. Objects that are no segment of a topic folder at its root are as they are in `inner`. An
-    empty file of group offsets reads as one without groups. Listings name the objects that are there, in their sizes
-    here."""
+    """A store over `inner`, in which segments have their whole records alone. Other objects are as they are in `inner`,
+    but for an empty file of group offsets, which reads as one without groups.
+
+    Listings name the objects that are there, with the sizes that they have here. Topic folders are at the root."""
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
@@ -119,18 +138,23 @@ class JavaFolder(DelegatingStore):
 
     def segment(self, key: str, size: int) -> JavaSegment:
         """Return the segment of the records file `key`, which has `size` bytes."""
-        found = java_segment(self.inner, key, size)
-        self._known[key] = found if found.ranges is not None else None
-        return found
+        segment = java_segment(self.inner, key, size)
+        # Of one that is whole no index is kept: a folder may have a hundred thousand.
+        self._known[key] = segment if segment.ranges is not None else None
+        return segment
 
     def flaws(self, topic: str) -> Sequence[Flaw]:
         """Return the flaws of the segments of `topic` that were read so far."""
-        return [f for key in sorted(self._known) if key.startswith(f"{topic}/") for f in self.flaws_of(key)]
+        flaws: list[Flaw] = []
+        for key in sorted(self._known):
+            if key.startswith(f"{topic}/"):
+                flaws += self.flaws_of(key)
+        return flaws
 
     def flaws_of(self, key: str) -> Sequence[Flaw]:
         """Return the flaws of the segment of the records file `key`, if it was read."""
-        found = self._known.get(key)
-        return found.flaws if found is not None else ()
+        segment = self._known.get(key)
+        return segment.flaws if segment is not None else ()
 
     def _torn(self, key: str, size: int | None = None) -> JavaSegment | None:
         """Return a records file without a whole index as a segment, read as far as it is intact. `size` is the size of
@@ -139,37 +163,48 @@ class JavaFolder(DelegatingStore):
         if name is None or name.kind == "index" or layout.compression_of(key) != "none":
             return None
         if key not in self._known:
-            self.segment(key, self.inner.stat(key).size if size is None else size)
+            if size is None:
+                size = self.inner.stat(key).size
+            self.segment(key, size)
         return self._known[key]
 
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
-        if (index := self._index(key)) is not None:
+        index = self._index(key)
+        if index is not None:
             return index, ""
         torn = self._torn(key)
         if torn is not None:
-            return b"".join(self.open_range(key, 0, torn.stored)), ""
+            whole_records = self.open_range(key, 0, torn.stored)
+            return b"".join(whole_records), ""
         data, etag = self.inner.get_with_etag(key)
-        is_empty = not data and layout.parse_group_offsets(key.partition("/")[2]) is not None
-        return b"{}" if is_empty else data, etag
+        is_group_file = layout.parse_group_offsets(key.partition("/")[2]) is not None
+        if is_group_file and not data:
+            return b"{}", etag
+        return data, etag
 
     def _index(self, key: str) -> bytes | None:
-        """Return the bytes of the segment index `key` where they are not as they are there."""
+        """Return the bytes of the segment index `key` if they are other ones than in the file; else None."""
         name = layout.parse_segment(key.partition("/")[2])
-        if name is not None and name.kind == "index":
-            with suppress(NotFoundError):  # its records are compressed, or missing
-                torn = self._torn(f"{key.removesuffix('_index')}_records")
-                return encode_index(torn.index) if torn is not None else None
+        if name is None or name.kind != "index":
+            return None
+        # Suppressed: its records are compressed, or missing.
+        with suppress(NotFoundError):
+            torn = self._torn(f"{key.removesuffix('_index')}_records")
+            if torn is not None:
+                return encode_index(torn.index)
         return None
 
     def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
-        if (index := self._index(key)) is not None:
+        index = self._index(key)
+        if index is not None:
             yield index[start : start + length]
             return
         for at, size in self._spans(key, start, length):
             yield from self.inner.open_range(key, at, size)
 
     def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
-        if (index := self._index(key)) is not None:
+        index = self._index(key)
+        if index is not None:
             into[:] = index[start : start + len(into)]
             yield into
             return
@@ -179,7 +214,8 @@ class JavaFolder(DelegatingStore):
             done += size
 
     def _spans(self, key: str, start: int, length: int) -> Iterator[tuple[int, int]]:
-        """Positions and lengths in the file that is there of `length` bytes from `start` of the whole records."""
+        """Yield where the file that is there has `length` bytes from `start` of the whole records: positions and
+        lengths."""
         torn = self._torn(key)
         if torn is None or torn.ranges is None:
             yield start, length
@@ -189,25 +225,36 @@ class JavaFolder(DelegatingStore):
                 f"file {key} has {torn.stored} bytes of whole records, wanted up to byte {start + length}",
                 "run the command again: the file was probably changed while it was read",
             )
+        # Where the present range begins among the whole records.
         base = 0
-        for at, size in torn.ranges:
-            low, high = max(start, base), min(start + length, base + size)
+        for position, size in torn.ranges:
+            low = max(start, base)
+            high = min(start + length, base + size)
             if low < high:
-                yield at + low - base, high - low
+                yield position + low - base, high - low
             base += size
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
         for entry in self.inner.list(prefix, start_after):
             torn = self._torn(entry.key, entry.size)
-            yield entry if torn is None else entry._replace(size=torn.stored, etag="")
+            yield _as_shown(entry, torn)
 
     def stat(self, key: str) -> ObjectInfo:
         torn = self._torn(key)
-        found = self.inner.stat(key)
-        return found if torn is None else found._replace(size=torn.stored, etag="")
+        return _as_shown(self.inner.stat(key), torn)
 
     def checksum(self, key: str) -> int | None:
-        return self.inner.checksum(key) if self._torn(key) is None else None
+        # The store has the checksum of the whole file.
+        if self._torn(key) is not None:
+            return None
+        return self.inner.checksum(key)
+
+
+def _as_shown(entry: ObjectInfo, torn: JavaSegment | None) -> ObjectInfo:
+    """Return an object as `JavaFolder` shows it: a torn records file has the size of its whole records."""
+    if torn is None:
+        return entry
+    return entry._replace(size=torn.stored, etag="")
 
 
 # Segments that a killed writer of the Java tool left: the entries and records before the first torn one.
@@ -216,8 +263,10 @@ class JavaFolder(DelegatingStore):
 # appends behind what is torn, and gets the records again that have no entry.
 
 _SPAN = 4 << 20
+"""Bytes of one read. A record that is longer is read with twice as many, and so on."""
 
-Read = Callable[[int, int], bytes]  # gives the bytes of a records file from a position on, so many of them
+Read = Callable[[int, int], bytes]
+"""Returns bytes of a records file, by their position and length."""
 
 
 def plausible_entries(data: bytes, name: str) -> SegmentIndex:
@@ -226,31 +275,51 @@ def plausible_entries(data: bytes, name: str) -> SegmentIndex:
     if not data:
         return _EMPTY
     check_magic(data[0], name)
-    index = SegmentIndex.of(np.frombuffer(data, ">i8", (len(data) - 1) // ENTRY * 3, 1).reshape(-1, 3))
+    whole_entries = (len(data) - 1) // ENTRY
+    numbers = np.frombuffer(data, ">i8", 3 * whole_entries, 1)
+    index = SegmentIndex.of(numbers.reshape(-1, 3))
     ends = index.positions + index.lengths
-    due = np.concatenate(([1], ends[:-1]))[: len(index)]
-    good = rising(index.offsets) & (index.positions >= due) & (index.lengths >= MIN_RECORD) & (ends > due)
-    return _first(index, len(index) if good.all() else int(np.argmin(good)))
+    expected = _ends_before(index)
+    # The last comparison is for numbers so large that their sum is negative.
+    is_plausible = (
+        rising(index.offsets) & (index.positions >= expected) & (index.lengths >= MIN_RECORD) & (ends > expected)
+    )
+    count = len(index) if is_plausible.all() else int(np.argmin(is_plausible))
+    return _first(index, count)
+
+
+def _ends_before(index: SegmentIndex) -> Int64Array:
+    """Return for each record where the one before it ends; the first one begins behind the magic byte."""
+    ends = index.positions + index.lengths
+    return np.concatenate(([1], ends[:-1]))[: len(index)]
 
 
 class Walk:
-    """The whole records of the file `name` of `size` bytes: by their index entries, then one by one. `indexed` counts
-    the records that have entries. `at` is where the last whole record ends, `broken` why the bytes from there on are
-    none: None if they are the beginning of one."""
+    """The whole records of the file `name` of `size` bytes: by their index entries, then one by one.
+
+    `at` is where the last whole record ends, and `last` its offset. `broken` is why the bytes from there on are no
+    record: None if they are the beginning of one.
+    """
 
     def __init__(self, name: str, size: int, read: Read) -> None:
-        self._name, self._size, self._read = name, size, read
+        self._name = name
+        self._size = size
+        self._read = read
         self._entries = _first(_EMPTY, 0)
-        self._walked = array("q")  # offset, position and length of each
-        self.at, self.last = 1, -1
+        # Offset, position and length of each record, one after the other: a file may have millions.
+        self._walked = array("q")
+        self.at = 1
+        self.last = -1
         self.broken: CorruptError | None = None
 
     @property
     def indexed(self) -> int:
+        """How many records have index entries."""
         return len(self._entries)
 
     @property
     def walked(self) -> int:
+        """How many records were read one by one."""
         return len(self._walked) // 3
 
     @property
@@ -259,24 +328,31 @@ class Walk:
         return max(self._size - self.at, 0)
 
     def take_entries(self, index: SegmentIndex) -> None:
-        """The records of `index`, up to the first behind a gap that is not there, and to the last that is there: the
-        entry before a damaged one may be wrong as well."""
-        ends = index.positions + index.lengths
-        due = np.concatenate(([1], ends[:-1]))[: len(index)]
-        gaps = np.flatnonzero(index.positions != due).tolist()
-        count = next((k for k in gaps if not self._is_there(index, k)), len(index))
+        """Take the records of `index`, up to the first one behind a gap that is not there, and to the last one that is
+        there: the entry before a damaged one may be wrong as well."""
+        gaps = np.flatnonzero(index.positions != _ends_before(index)).tolist()
+        count = len(index)
+        for number in gaps:
+            if not self._is_there(index, number):
+                count = number
+                break
         while count and not self._is_there(index, count - 1):
             count -= 1
         self._entries = _first(index, count)
         if count:
-            self.at, self.last = int(ends[count - 1]), int(index.offsets[count - 1])
+            last = count - 1
+            self.at = int(index.positions[last] + index.lengths[last])
+            self.last = int(index.offsets[last])
 
     def _is_there(self, index: SegmentIndex, number: int) -> bool:
-        at, length = int(index.positions[number]), int(index.lengths[number])
-        if at + length > self._size:
+        """Return whether the file has the record of entry `number`."""
+        position = int(index.positions[number])
+        length = int(index.lengths[number])
+        if position + length > self._size:
             return False
         try:
-            found = record(memoryview(self._read(at, length)), 0, -1, self._name, at)
+            data = self._read(position, length)
+            found = record(memoryview(data), 0, -1, self._name, position)
         except (ShortError, CorruptError):
             return False
         return found == (index.offsets[number], length)
@@ -286,41 +362,53 @@ class Walk:
         written twice, and is skipped."""
         room = _SPAN
         while self.rest and self.broken is None:
-            view = memoryview(self._read(self.at, min(room, self.rest)))
-            start, used = self.at, 0
+            data = self._read(self.at, min(room, self.rest))
+            view = memoryview(data)
+            start = self.at
+            used = 0
             try:
                 while used < len(view):
                     offset, end = record(view, used, max(self.last - 1, -1), self._name, start)
                     if offset != self.last:
                         self._walked.extend((offset, start + used, end - used))
-                    used, self.at, self.last = end, start + end, offset
+                    used = end
+                    self.at = start + end
+                    self.last = offset
             except ShortError:
+                # The record goes on behind the bytes that were read: the next read begins with it.
                 pass
             except CorruptError as error:
                 self.broken = error
             if not used and len(view) == self.rest:
+                # All that is left is less than a record.
                 return
             room = _SPAN if used else 2 * room
 
     def records(self) -> SegmentIndex:
-        """All of them, with their positions in the file."""
+        """Return all of them, with their positions in the file."""
         known = self._entries
         entries = np.stack((known.offsets, known.positions, known.lengths), axis=1)
-        return SegmentIndex.of(np.concatenate((entries, np.frombuffer(self._walked, np.int64).reshape(-1, 3))))
+        walked = np.frombuffer(self._walked, np.int64).reshape(-1, 3)
+        return SegmentIndex.of(np.concatenate((entries, walked)))
 
 
 def contiguous_ranges(records: SegmentIndex) -> list[tuple[int, int]]:
     """Return (position, length) in their file of the magic byte and of every contiguous range of records, in order."""
+    # The magic byte, at 0, comes before the first record.
     starts = np.concatenate(([0], records.positions))
     ends = np.concatenate(([1], records.positions + records.lengths))
-    first = np.concatenate(([0], np.flatnonzero(starts[1:] != ends[:-1]) + 1))
+    begins_range = np.flatnonzero(starts[1:] != ends[:-1]) + 1
+    first = np.concatenate(([0], begins_range))
     last = np.concatenate((first[1:] - 1, [len(starts) - 1]))
-    return list(zip(starts[first].tolist(), (ends[last] - starts[first]).tolist(), strict=True))
+    positions = starts[first]
+    lengths = ends[last] - positions
+    return list(zip(positions.tolist(), lengths.tolist(), strict=True))
 
 
 def joined(records: SegmentIndex) -> SegmentIndex:
     """Return the index of a records file that holds `records` alone, without gaps between them."""
-    positions = 1 + np.concatenate(([0], np.cumsum(records.lengths)))[: len(records)]
+    ends = np.cumsum(records.lengths)
+    positions = 1 + np.concatenate(([0], ends))[: len(records)]
     return SegmentIndex(records.offsets, positions.astype(np.int64), records.lengths)
 
 
