@@ -45,7 +45,9 @@ NO_SCHEMAS = Schemas(captured_at="", registry="", kept="used", versions=())
 
 def usual_id(text: str) -> int | str:
     """Return an id or a GUID as records have it, from the text that a manifest has."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
+    # No id has twenty digits, and `int` raises for a text of thousands, which an altered manifest may have.
+    is_number = text.isascii() and text.isdigit() and len(text) < 20
+    return int(text) if is_number else text
 
 
 def lacking(version: SchemaVersion, reference: SchemaReference) -> str:
@@ -67,43 +69,53 @@ class SchemaIndex:
         self._built_in = built_in
         self.places: dict[Place, SchemaVersion] = {}
         self._found: dict[int | str, SchemaVersion] = {}
-        order = {"active": 0, "deleted": 1, "gone": 2}
+        state_ranks = {"active": 0, "deleted": 1, "gone": 2}
 
-        def rank(v: SchemaVersion) -> tuple[bool, str, int]:
-            return context_of(v.subject) != context, context_of(v.subject), order[v.state]
+        def rank(version: SchemaVersion) -> tuple[bool, str, int]:
+            own_context = context_of(version.subject)
+            return own_context != context, own_context, state_ranks[version.state]
 
-        for v in sorted(schemas.versions, key=rank):
-            self.places.setdefault((v.subject, v.version), v)
-            self._found.setdefault(v.id, v)
-            if v.guid:
-                self._found.setdefault(v.guid, v)
+        # The first version with an id is what the id means: of the context itself, and active if one is.
+        for version in sorted(schemas.versions, key=rank):
+            self.places.setdefault((version.subject, version.version), version)
+            self._found.setdefault(version.id, version)
+            if version.guid:
+                self._found.setdefault(version.guid, version)
 
     def __contains__(self, schema_id: int | str) -> bool:
         return schema_id in self._found
 
     def find(self, schema_id: int | str) -> SchemaVersion:
         """Return one of the versions with this id or GUID. `UndecodableError` if there is none."""
-        if (found := self._found.get(schema_id)) is None:
+        version = self._found.get(schema_id)
+        if version is None:
             raise UndecodableError(f"the restore point has no schema {schema_id}")
-        return found
+        return version
 
     def references(self, version: SchemaVersion) -> list[tuple[str, SchemaVersion]]:
-        """Return what `standing_on` does. `UndecodableError` if one of them is not there."""
+        """Return what `standing_on` does. `UndecodableError` if a schema that is referred to is not there."""
         return standing_on(version, self._needed)
 
     def referred(self, version: SchemaVersion, reference: SchemaReference) -> SchemaVersion | None:
         """Return the schema that a reference means: of its own context if it names none. None if it is not there."""
-        subjects = (context_of(version.subject) + reference.subject, reference.subject)
-        found = [self.places.get((subject, reference.version)) for subject in subjects]
-        return found[0] or found[1]
+        # A reference within a context does not name the context.
+        subject_in_context = context_of(version.subject) + reference.subject
+        for subject in (subject_in_context, reference.subject):
+            referred = self.places.get((subject, reference.version))
+            if referred is not None:
+                return referred
+        return None
 
     def _needed(self, version: SchemaVersion, reference: SchemaReference) -> SchemaVersion:
-        if (needed := self.referred(version, reference)) is None:
+        referred = self.referred(version, reference)
+        if referred is None:
             raise UndecodableError(lacking(version, reference))
-        return needed
+        return referred
 
     def schema(self, schema_id: int | str) -> Schema:
-        return schema_of(self.find(schema_id), self._needed, self._built_in, f"schema {schema_id}")
+        """Return the schema with this id or GUID, compiled. `UndecodableError` if it is not there."""
+        version = self.find(schema_id)
+        return schema_of(version, self._needed, self._built_in, f"schema {schema_id}")
 
 
 # What decodes keys and values.
@@ -111,7 +123,7 @@ class SchemaIndex:
 
 @dataclass
 class ArchivedSchemas:
-    """The schemas of a restore point. What it lacks, the schema registry is asked for, if `options` name one."""
+    """The schemas of a restore point. The schema registry is asked for what it lacks, if `options` name one."""
 
     index: SchemaIndex
     options: RegistryOptions
@@ -125,13 +137,21 @@ class ArchivedSchemas:
         return self._registry.schema(schema_id)
 
     def decoders(self, parts: Iterable[str] = ("key", "value")) -> dict[str, Decoder]:
+        """Return what decodes keys and values, by part."""
         return {part: ByRegistry(self, HEADERS[part]) for part in parts}
 
     def types(self, topic: TopicState) -> dict[str, pa.DataType]:
-        """Return the types of the columns of a topic's decoded keys and values, by part; without those that name no
-        schema."""
+        """Return the types of the columns of a topic's decoded keys and values, by part. A part that names no schema is
+        left out."""
+
+        def in_order_of_ids(use: VersionUse) -> tuple[int, str]:
+            # Ids are texts here, and a shorter one is the smaller number.
+            return len(use.id), use.id
+
         types: dict[str, pa.DataType] = {}
-        for use in sorted(schema_uses([topic], self.index), key=lambda use: (len(use.id), use.id)):
+        # The fields of merged types come in this order: two exports of a restore point have the same table.
+        for use in sorted(schema_uses([topic], self.index), key=in_order_of_ids):
+            # Suppressed: records of a schema that is not there, or not understood, have no columns.
             with suppress(UndecodableError):
                 more = column_type(self.schema(usual_id(use.id)))
                 types[use.part] = merged_types(types.get(use.part, more), more)
@@ -151,8 +171,12 @@ class SchemaSource(NamedTuple):
     registry: RegistryOptions
 
     def open(self, store: Store) -> ArchivedSchemas:
-        ref = self.document
-        schemas = load(Schemas, checked_document(ref, store.get(ref.key)), ref.key) if ref is not None else None
+        """Read the document and return what decodes by it. `CorruptError` if it is not what the manifest says."""
+        schemas: Schemas | None = None
+        if self.document is not None:
+            key = self.document.key
+            data = checked_document(self.document, store.get(key))
+            schemas = load(Schemas, data, key)
         return archived_schemas(schemas, self.registry)
 
 
@@ -174,9 +198,9 @@ def archived_schemas(schemas: Schemas | None, options: RegistryOptions) -> Archi
 
 
 def same_schemas(one: Schemas, other: Schemas) -> bool:
-    """Return whether both captures are equal but for their time."""
-    of_both = [replace(each, captured_at="", checksum="") for each in (one, other)]
-    return of_both[0] == of_both[1]
+    """Return whether both captures are equal apart from their times."""
+    # The checksum is of the text, which has the time.
+    return replace(one, captured_at="", checksum="") == replace(other, captured_at="", checksum="")
 
 
 # What the keys and values of a topic name. A field of eight bytes that begins with 0 may be a big-endian number, and
@@ -197,9 +221,18 @@ def used_schemas(topic: TopicState) -> tuple[UsedSchemas, ...]:
     """
     if topic.name in _OF_KAFKA:
         return ()
-    ids = next((used.ids for used in topic.schemas if used.part == "key" and used.framed == used.fields), {})
-    texts = ids and all(isinstance(each := usual_id(text), int) and each >= _A_TEXT for text in ids)
-    return () if texts and _OF_MIRROR_MAKER.fullmatch(topic.name) else topic.schemas
+    if _OF_MIRROR_MAKER.fullmatch(topic.name) and _keys_begin_with_texts(topic):
+        return ()
+    return topic.schemas
+
+
+def _keys_begin_with_texts(topic: TopicState) -> bool:
+    """Return whether all keys of a topic look framed, by ids that are the lengths of texts."""
+    for used in topic.schemas:
+        if used.part == "key" and used.framed == used.fields and used.ids:
+            ids = [usual_id(text) for text in used.ids]
+            return all(isinstance(each, int) and each >= _A_TEXT for each in ids)
+    return False
 
 
 # Whether a schema's subject is of a topic. Serializers name subjects after a topic and a side (TopicNameStrategy,
@@ -237,17 +270,21 @@ def _type_names(version: SchemaVersion) -> set[str]:
         prefix = f"{package[1]}." if package is not None else ""
         return {prefix + name for name in _MESSAGE.findall(version.schema)}
     try:
-        text = msgspec.json.decode(version.schema)
+        document = msgspec.json.decode(version.schema)
     except (msgspec.DecodeError, RecursionError):
         return set()
-    if not isinstance(text, dict):
+    if not isinstance(document, dict):
         return set()
     if version.type == "JSON":
-        return {str(text["title"])} if "title" in text else set()
-    name, namespace = str(text.get("name", "")), str(text.get("namespace", ""))
+        return {str(document["title"])} if "title" in document else set()
+    name = str(document.get("name", ""))
+    namespace = str(document.get("namespace", ""))
     if not name:
         return set()
-    return {name if "." in name or not namespace else f"{namespace}.{name}"}
+    # In Avro a name with dots is a full name: the namespace beside it does not count.
+    if namespace and "." not in name:
+        name = f"{namespace}.{name}"
+    return {name}
 
 
 def may_name(used: UsedSchemas) -> bool:
@@ -264,8 +301,12 @@ def odd_fields(used: UsedSchemas) -> int:
     """Return how many frames have an odd id. Older versions did not count them: those that are listed show their
     share."""
     listed = sum(used.ids.values())
-    odd = sum(count for text, count in used.ids.items() if is_odd(usual_id(text)))
-    if not used.unlisted and listed < used.framed:
+    odd = 0
+    for text, count in used.ids.items():
+        if is_odd(usual_id(text)):
+            odd += count
+    was_cut_uncounted = not used.unlisted and listed < used.framed
+    if was_cut_uncounted:
         odd = odd * used.framed // max(listed, 1)
     return max(used.odd, odd)
 
@@ -290,14 +331,21 @@ def hides_ids(used: UsedSchemas, schemas: SchemaIndex) -> bool:
 def names_schemas(used: UsedSchemas, schemas: SchemaIndex) -> bool:
     """Return whether these keys or values are those of a registry's serializer: at least half of what looks like a
     frame has an id that is known."""
-    known = sum(count for text, count in used.ids.items() if usual_id(text) in schemas)
+    known = 0
+    for text, count in used.ids.items():
+        if usual_id(text) in schemas:
+            known += count
     return may_name(used) and known > 0 and 2 * known >= used.framed
 
 
 def naming_parts(topics: Iterable[TopicState], schemas: SchemaIndex) -> dict[str, tuple[Part, ...]]:
     """Return which of keys and values name schemas, by topic; topics without any are left out."""
-    parts = {t.name: tuple(used.part for used in used_schemas(t) if names_schemas(used, schemas)) for t in topics}
-    return {name: each for name, each in parts.items() if each}
+    parts_by_topic: dict[str, tuple[Part, ...]] = {}
+    for topic in topics:
+        parts = [used.part for used in used_schemas(topic) if names_schemas(used, schemas)]
+        if parts:
+            parts_by_topic[topic.name] = tuple(parts)
+    return parts_by_topic
 
 
 class UnknownId(NamedTuple):
@@ -323,27 +371,38 @@ def schema_uses(topics: Iterable[TopicState], schemas: SchemaIndex) -> Iterator[
     """Yield what the keys and values of topics name, where these are a serializer's."""
     for topic in topics:
         for used in used_schemas(topic):
-            if names_schemas(used, schemas) or (evidently_names(used) and used.framed == used.fields):
-                for text, count in used.ids.items():
-                    version = schemas.find(usual_id(text)) if usual_id(text) in schemas else None
-                    yield VersionUse(topic.name, used.part, text, count, version)
+            # Without one known id, only keys or values that are all framed are believed to be a serializer's.
+            is_evident = evidently_names(used) and used.framed == used.fields
+            if not is_evident and not names_schemas(used, schemas):
+                continue
+            for text, count in used.ids.items():
+                schema_id = usual_id(text)
+                version = schemas.find(schema_id) if schema_id in schemas else None
+                yield VersionUse(topic.name, used.part, text, count, version)
 
 
 def unknown_ids(topics: Iterable[TopicState], schemas: SchemaIndex) -> list[UnknownId]:
     """Return the ids that records carry and the restore point has no schema for."""
-    return [UnknownId(*use[:4]) for use in schema_uses(topics, schemas) if use.version is None]
+    unknown: list[UnknownId] = []
+    for use in schema_uses(topics, schemas):
+        if use.version is None:
+            unknown.append(UnknownId(use.topic, use.part, use.id, use.fields))
+    return unknown
 
 
 def ids_in_use(topics: Iterable[TopicState]) -> set[int | str]:
     """Return every id and GUID that records of these topics may carry."""
     ids = set[int | str]()
     for topic in topics:
-        for used in filter(may_name, used_schemas(topic)):
-            random = looks_random(used)
+        for used in used_schemas(topic):
+            if not may_name(used):
+                continue
+            is_random = looks_random(used)
             for text, count in used.ids.items():
                 schema_id = usual_id(text)
-                # random bytes hardly begin twice with the same id: the registry is not asked for thousands of them
-                if not random or count > 1 or not is_odd(schema_id):
+                # Random bytes hardly begin twice with the same id. The registry is not asked for thousands of these.
+                is_chance = is_random and count == 1 and is_odd(schema_id)
+                if not is_chance:
                     ids.add(schema_id)
     return ids
 
@@ -358,10 +417,15 @@ def merged(before: Iterable[UsedSchemas], added: Iterable[UsedSchemas]) -> tuple
 
 
 def _sum(old: UsedSchemas, new: UsedSchemas) -> UsedSchemas:
-    known, more = ({usual_id(text): count for text, count in each.ids.items()} for each in (old, new))
-    listed = list_ids(known, more)
-    dropped = sum(known.values()) + sum(more.values()) - sum(listed.values())
+    """Return what the records of both name."""
+    old_ids = {usual_id(text): count for text, count in old.ids.items()}
+    new_ids = {usual_id(text): count for text, count in new.ids.items()}
+    listed = list_ids(old_ids, new_ids)
+    # So many ids are listed at most: the fields with the others are counted.
+    dropped = sum(old_ids.values()) + sum(new_ids.values()) - sum(listed.values())
     unlisted = unlisted_fields(old) + unlisted_fields(new) + dropped
+    # If all ids are listed they show which are odd, and the member is left out of the manifest.
+    odd = odd_fields(old) + odd_fields(new) if unlisted else 0
     return UsedSchemas(
         part=old.part,
         fields=old.fields + new.fields,
@@ -369,6 +433,6 @@ def _sum(old: UsedSchemas, new: UsedSchemas) -> UsedSchemas:
         sure=old.sure + new.sure,
         ids={str(schema_id): count for schema_id, count in listed.items()},
         unlisted=unlisted,
-        odd=odd_fields(old) + odd_fields(new) if unlisted else 0,
+        odd=odd,
         apicurio=list_forms(old.apicurio, new.apicurio),
     )

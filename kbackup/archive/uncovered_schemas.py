@@ -35,18 +35,20 @@ def forms_of(topics: Iterable[TopicState]) -> Iterator[FormUse]:
     """Yield what looks like one of Apicurio's own forms."""
     for topic in topics:
         for used in used_schemas(topic):
-            ids: dict[str, dict[int, int]] = {}
-            without = dict[str, int]()
+            ids_by_form: dict[str, dict[int, int]] = {}
+            # An entry without an id counts fields whose form has none, or whose ids are not listed.
+            unlisted: dict[str, int] = {}
             for text, count in used.apicurio.items():
                 form, _, schema_id = text.partition(" ")
-                found = ids.setdefault(form, {})
+                ids = ids_by_form.setdefault(form, {})
                 if schema_id:
-                    found[int(schema_id)] = count
+                    ids[int(schema_id)] = count
                 else:
-                    without[form] = count
-            for form, found in ids.items():
-                others = without.get(form, 0)
-                yield FormUse(topic.name, used.part, form, sum(found.values()) + others, found, not others)
+                    unlisted[form] = count
+            for form, ids in ids_by_form.items():
+                others = unlisted.get(form, 0)
+                fields = sum(ids.values()) + others
+                yield FormUse(topic.name, used.part, form, fields, ids, complete=others == 0)
 
 
 def may_be_apicurio(use: FormUse, used: UsedSchemas) -> bool:
@@ -62,11 +64,13 @@ def may_be_apicurio(use: FormUse, used: UsedSchemas) -> bool:
 
 def probable_forms(topics: Iterable[TopicState]) -> list[FormUse]:
     """Return which of Apicurio's own forms the records of topics may have, by what was counted of them alone."""
-    found: list[FormUse] = []
+    probable: list[FormUse] = []
     for topic in topics:
-        counts: dict[str, UsedSchemas] = {used.part: used for used in used_schemas(topic)}
-        found += [use for use in forms_of([topic]) if may_be_apicurio(use, counts[use.part])]
-    return found
+        used_by_part: dict[str, UsedSchemas] = {used.part: used for used in used_schemas(topic)}
+        for use in forms_of([topic]):
+            if may_be_apicurio(use, used_by_part[use.part]):
+                probable.append(use)
+    return probable
 
 
 def apicurio_uses(topics: Iterable[TopicState], schemas: Schemas | None) -> list[FormUse]:
@@ -76,7 +80,10 @@ def apicurio_uses(topics: Iterable[TopicState], schemas: Schemas | None) -> list
     is_apicurio = schemas is not None and _OF_APICURIO in schemas.registry
     evident: list[FormUse] = []
     for use in probable_forms(topics):
-        known = sum(count for schema_id, count in use.ids.items() if schema_id in index)
+        known = 0
+        for schema_id, count in use.ids.items():
+            if schema_id in index:
+                known += count
         if use.form != EIGHT_BYTES or is_apicurio or 2 * known >= use.fields:
             evident.append(use)
     return evident
@@ -95,32 +102,46 @@ class ApicurioIds(NamedTuple):
 
 def apicurio_ids(topics: Iterable[TopicState]) -> ApicurioIds:
     """Return the ids of Apicurio's own forms that a backup asks the registry for."""
-    uses = [use for use in probable_forms(topics) if use.form in ("contentId", "globalId", EIGHT_BYTES)]
-    content_ids, global_ids = set[int](), set[int]()
-    for use in uses:
+    content_ids = set[int]()
+    global_ids = set[int]()
+    by_header = False
+    complete = True
+    for use in probable_forms(topics):
+        # The other forms have no ids.
+        if use.form not in ("contentId", "globalId", EIGHT_BYTES):
+            continue
         if use.form != "globalId":
             content_ids.update(use.ids)
         if use.form != "contentId":
             global_ids.update(use.ids)
-    by_header = any(use.form == "globalId" for use in uses)
-    return ApicurioIds(content_ids, global_ids, by_header, all(use.complete for use in uses))
+        by_header = by_header or use.form == "globalId"
+        complete = complete and use.complete
+    return ApicurioIds(content_ids, global_ids, by_header, complete)
 
 
 def also_needed(topics: Iterable[TopicState], schemas: Schemas) -> list[SchemaVersion]:
     """Return the versions that records may need beside those of the ids that are mapped: of Apicurio's own forms, and
     all with whole references where records carry ids that are not listed."""
-    topics, index = list(topics), SchemaIndex(schemas)
+    topics = list(topics)
+    index = SchemaIndex(schemas)
     if unlisted_words(topics, schemas):
-        return [v for v in schemas.versions if all(index.referred(v, reference) for reference in v.references)]
-    ids = {schema_id for use in apicurio_uses(topics, schemas) for schema_id in use.ids if schema_id in index}
+        return [version for version in schemas.versions if _has_whole_references(version, index)]
+    ids: set[int] = set()
+    for use in apicurio_uses(topics, schemas):
+        ids.update(schema_id for schema_id in use.ids if schema_id in index)
     return [index.find(schema_id) for schema_id in sorted(ids)]
+
+
+def _has_whole_references(version: SchemaVersion, index: SchemaIndex) -> bool:
+    """Return whether the schemas that a version refers to are there."""
+    return all(index.referred(version, reference) is not None for reference in version.references)
 
 
 def uncovered(topics: Iterable[TopicState], schemas: Schemas | None) -> list[str]:
     """Return in words what names schemas and is not mapped, by topic and part."""
     topics = list(topics)
     words = [apicurio_words(use) for use in apicurio_uses(topics, schemas)]
-    return [*words, *unlisted_words(topics, schemas)]
+    return words + unlisted_words(topics, schemas)
 
 
 def apicurio_words(use: FormUse) -> str:
@@ -138,10 +159,13 @@ def apicurio_words(use: FormUse) -> str:
 def unlisted_words(topics: Iterable[TopicState], schemas: Schemas | None) -> list[str]:
     """Return in words which topics have more ids than are listed."""
     index = SchemaIndex(schemas or NO_SCHEMAS)
-    return [
-        f"{used.part}s of {topic.name} carry more schema ids than are listed: nobody knows those of "
-        f"{plural(unlisted_fields(used), 'record')}"
-        for topic in topics
-        for used in used_schemas(topic)
-        if hides_ids(used, index)
-    ]
+    words: list[str] = []
+    for topic in topics:
+        for used in used_schemas(topic):
+            if hides_ids(used, index):
+                records = plural(unlisted_fields(used), "record")
+                words.append(
+                    f"{used.part}s of {topic.name} carry more schema ids than are listed: nobody knows those of "
+                    f"{records}"
+                )
+    return words
