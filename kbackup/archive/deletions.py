@@ -14,8 +14,10 @@ _NAMED = 5
 
 def deleted_offsets(deletions: Deletions | None) -> dict[IncarnationPartition, Offsets]:
     """Return, by partition, the offsets of archived records whose keys were deleted at the source."""
+    if deletions is None:
+        return {}
     offsets: dict[IncarnationPartition, Offsets] = {}
-    for each in deletions.partitions if deletions is not None else ():
+    for each in deletions.partitions:
         offsets[each.topic, each.incarnation, each.partition] = each.offsets
     return offsets
 
@@ -24,21 +26,22 @@ def deleted_records(deletions: Deletions | None) -> dict[Incarnation, int]:
     """Return, by topic, the number of archived records whose keys were deleted at the source."""
     records: dict[Incarnation, int] = {}
     for (topic, incarnation, _), ranges in deleted_offsets(deletions).items():
-        size = sum(end - start for start, end in ranges)  # each offset has a record
-        records[topic, incarnation] = records.get((topic, incarnation), 0) + size
+        # Each offset of the ranges has a record.
+        count = sum(end - start for start, end in ranges)
+        records[topic, incarnation] = records.get((topic, incarnation), 0) + count
     return records
 
 
 def unseen_partitions(topics: Iterable[TopicState]) -> dict[TopicPartition, UnseenDeletions]:
-    """Return the partitions of which deletions may be missing; those of deleted topics don't count."""
-    found: dict[TopicPartition, UnseenDeletions] = {}
+    """Return the partitions of which deletions may be missing, without those of deleted topics."""
+    partitions: dict[TopicPartition, UnseenDeletions] = {}
     for topic in topics:
         if topic.state == "deleted":
             continue
         for state in topic.partitions:
             if state.unseen is not None:
-                found[TopicPartition(topic.name, state.partition)] = state.unseen
-    return found
+                partitions[TopicPartition(topic.name, state.partition)] = state.unseen
+    return partitions
 
 
 def unseen_warnings(topics: Iterable[TopicState]) -> list[str]:

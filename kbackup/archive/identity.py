@@ -31,11 +31,13 @@ def check_encryption(store: Store, info: ArchiveInfo) -> None:
             f"file {layout.ARCHIVE} says encryption {info.encryption!r}, which is not known here", USE_NEWER
         )
     if given is None:
-        from kbackup.store.crypt.keyring import list_files, read_files  # and what it takes to open them
+        # Only here: the modules of encryption take long to import, and most archives that are opened need none.
+        from kbackup.store.crypt.keyring import list_files, read_files
 
-        files, _ = read_files(store, list_files(store)[-_FILES:], None)
-        names = " or ".join(sorted({named.file.kek for named in files}))
-        under = f" under key {names}" if names else ""
+        newest_files = list_files(store)[-_FILES:]
+        files, _ = read_files(store, newest_files, None)
+        names = sorted({named.file.kek for named in files})
+        under = f" under key {' or '.join(names)}" if names else ""
         raise WrongKeyError(
             f"archive {store.url} is encrypted{under}, and no key is given", "set encryption.key (or --encryption-key)"
         )
@@ -63,8 +65,8 @@ def read_info(store: Store) -> ArchiveInfo:
 
 
 def check_archive_id(store: Store, expected: str | None, *, lost: bool = False) -> None:
-    """Raise `MismatchError` if another archive is there than `expected`, or none; nothing expects any. `lost`:
-    archive.json may be missing or damaged, for its repair."""
+    """Raise `MismatchError` if another archive is there than `expected`, or none. Without `expected` any may be there.
+    `lost`: archive.json may be missing or damaged, for its repair."""
     if not expected:
         return
     try:

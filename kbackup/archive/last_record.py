@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 import numpy as np
@@ -47,11 +48,11 @@ def digest_of(block: RecordBlock, number: int) -> str:
 
 def last_of(block: RecordBlock, before: Sequence[LastRecord] = ()) -> tuple[LastRecord, ...]:
     """Return the last `FEW` records of `before` followed by `block`; records of the block have no leader epoch."""
-    few = tuple(
-        LastRecord(offset=int(block.offsets[n]), leader_epoch=None, digest=digest_of(block, n))
-        for n in range(-min(FEW, len(block)), 0)
-    )
-    return (*before, *few)[-FEW:]
+    records = list(before)
+    for number in range(max(0, len(block) - FEW), len(block)):
+        offset = int(block.offsets[number])
+        records.append(LastRecord(offset=offset, leader_epoch=None, digest=digest_of(block, number)))
+    return tuple(records[-FEW:])
 
 
 def earlier_offsets(end: int) -> tuple[int, ...]:
@@ -60,19 +61,25 @@ def earlier_offsets(end: int) -> tuple[int, ...]:
 
 
 def records_at(block: RecordBlock, offsets: Sequence[int]) -> list[OffsetDigest]:
-    """Return the records of the block at `offsets`, in order. Where an offset has no record, the one before it counts;
+    """Return the records of the block at `offsets`, in order. If an offset has no record, the one before it counts;
     offsets that lie outside the block are passed over."""
-    first, last = int(block.offsets[0]), int(block.offsets[-1])
+    first = int(block.offsets[0])
+    last = int(block.offsets[-1])
     within = [offset for offset in offsets if first <= offset <= last]
     if not within:
         return []
     numbers = np.searchsorted(block.offsets, within, side="right") - 1
-    distinct = sorted(set(numbers.tolist()))
-    return [(int(block.offsets[number]), digest_of(block, number)) for number in distinct]
+    # Two offsets without a record of their own may mean the same one before them.
+    distinct: set[int] = set(numbers.tolist())
+    records: list[OffsetDigest] = []
+    for number in sorted(distinct):
+        offset = int(block.offsets[number])
+        records.append((offset, digest_of(block, number)))
+    return records
 
 
 def spread(records: Iterable[OffsetDigest], last: int) -> dict[int, str]:
-    """Return those of `records` that a partition with the last offset `last` goes on to remember: digests by offset, in
+    """Return which of `records` a partition with the last offset `last` goes on to remember: digests by offset, in
     order.
 
     Between two neighbours of `DISTANCES`, one record is kept. It is the oldest: while it moves on to the next distance,
@@ -92,7 +99,8 @@ def spread(records: Iterable[OffsetDigest], last: int) -> dict[int, str]:
 
 def with_epoch(record: LastRecord, leader_epoch: int) -> LastRecord:
     """Return the record with a leader epoch; -1 is unknown."""
-    return msgspec.structs.replace(record, leader_epoch=None if leader_epoch < 0 else leader_epoch)
+    known = leader_epoch if leader_epoch >= 0 else None
+    return msgspec.structs.replace(record, leader_epoch=known)
 
 
 def read_last_records(
@@ -103,11 +111,13 @@ def read_last_records(
 
     Two or three requests a partition. One whose records have all expired is left out.
     """
-    topics = {tp.topic for tp in partitions}
+    names = {tp.topic for tp in partitions}
+    topics = [topic for topic in manifest.topics if topic.name in names]
     newest: dict[TopicPartition, Segment] = {}
-    for segment in archive.segments(manifest, [t for t in manifest.topics if t.name in topics]):
+    # Segments come in order of their offsets, so the last one of each partition remains.
+    for segment in archive.segments(manifest, topics):
         tp = TopicPartition(segment.topic, segment.partition)
-        if tp in partitions and (tp not in newest or segment.first > newest[tp].first):
+        if tp in partitions:
             newest[tp] = segment
     return last_records(archive.store, newest)
 
@@ -118,15 +128,16 @@ def last_records(
     """Return the last `FEW` records of each segment, or why they can't be read."""
 
     def read(segment: Segment) -> tuple[LastRecord, ...] | str:
-        few: tuple[LastRecord, ...] = ()
+        records: tuple[LastRecord, ...] = ()
         try:
             for block in SegmentRanges(store, segment).last(FEW):
-                few = last_of(block, few)
+                records = last_of(block, records)
         except CorruptError as error:
             return error.message
-        return few
+        return records
 
-    return dict(zip(segments, in_threads(read, segments.values()), strict=True))
+    answers = in_threads(read, segments.values())
+    return dict(zip(segments, answers, strict=True))
 
 
 def earlier_records(
@@ -136,7 +147,7 @@ def earlier_records(
     offset at growing distance. What can't be read is left out. Two or three requests a record."""
 
     def read(own: Sequence[Segment]) -> dict[int, str]:
-        found: list[OffsetDigest] = []
+        records: list[OffsetDigest] = []
         last = own[-1].last
         targets = earlier_offsets(last + 1)
         for segment in own:
@@ -144,11 +155,12 @@ def earlier_records(
             for target in targets:
                 if not segment.first <= target <= segment.last:
                     continue
-                try:
+                # Suppressed: a verification reports the damage. Here, a record less is remembered.
+                with suppress(CorruptError):
                     for block in ranges.between(target, segment.last + 1, 1):
-                        found.append((int(block.offsets[0]), digest_of(block, 0)))
-                except CorruptError:
-                    continue  # damage is told where the segment itself is read
-        return spread(found, last)
+                        offset = int(block.offsets[0])
+                        records.append((offset, digest_of(block, 0)))
+        return spread(records, last)
 
-    return dict(zip(segments, in_threads(read, segments.values()), strict=True))
+    answers = in_threads(read, segments.values())
+    return dict(zip(segments, answers, strict=True))

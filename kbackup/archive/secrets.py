@@ -48,7 +48,9 @@ def is_sensitive(config: str) -> bool:
 
 def as_archived(metadata: Metadata, info: ArchiveInfo) -> Metadata:
     """Return the document as the archive may hold it: with its secrets only where the archive is encrypted."""
-    return metadata if info.encryption is not None else without_secrets(metadata)
+    if info.encryption is None:
+        return without_secrets(metadata)
+    return metadata
 
 
 def without_secrets(metadata: Metadata) -> Metadata:
@@ -59,21 +61,27 @@ def without_secrets(metadata: Metadata) -> Metadata:
         "broker_configs": _hidden(metadata.broker_configs),
         "group_configs": _hidden(metadata.group_configs),
     }
-    lost = tuple(
-        NotCarried(part=part, what=_SECRETS[part], reason="secret", why="the archive is not encrypted")
-        for part, entities in bare.items()
-        if entities != getattr(metadata, part)
-    )
-    return replace(metadata, **bare, not_carried=(*metadata.not_carried, *lost))
+    not_carried = list(metadata.not_carried)
+    for part, entities in bare.items():
+        if entities != getattr(metadata, part):
+            secrets = _SECRETS[part]
+            not_carried.append(NotCarried(part=part, what=secrets, reason="secret", why="the archive is not encrypted"))
+    return replace(metadata, **bare, not_carried=tuple(not_carried))
 
 
 def _emptied(entities: tuple[E, ...] | None, *secrets: str) -> tuple[E, ...] | None:
+    """Return `entities` with null for their members `secrets`; None if they were not captured."""
     if entities is None:
         return None
-    return tuple(replace(each, **dict.fromkeys(secrets)) for each in entities)
+    nothing = dict.fromkeys(secrets)
+    return tuple(replace(entity, **nothing) for entity in entities)
 
 
 def _hidden(configs: tuple[C, ...] | None) -> tuple[C, ...] | None:
+    """Return `configs` with null for the value of each sensitive one; None if they were not captured."""
     if configs is None:
         return None
-    return tuple(replace(each, value=None) if is_sensitive(each.name) else each for each in configs)
+    hidden: list[C] = []
+    for config in configs:
+        hidden.append(replace(config, value=None) if is_sensitive(config.name) else config)
+    return tuple(hidden)
