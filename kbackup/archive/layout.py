@@ -73,7 +73,9 @@ def key_class(key: str) -> KeyClass:
     is_derived = key.startswith(TOPICS) and name.startswith(("index_partition_", "consumer_offsets_partition_"))
     is_replaced = key in _REPLACED or is_derived or _FLOW_FILE.match(key) is not None
     classes = KeyClass(is_replaced, key in _PLAIN)
-    return classes._replace(largest=_SMALL_BYTES) if key.startswith(_SMALL) else classes
+    if key.startswith(_SMALL):
+        return classes._replace(largest=_SMALL_BYTES)
+    return classes
 
 
 _READER_GROUPS = ("kbackup-backup-", "kbackup-verify-")
@@ -94,7 +96,10 @@ class SegmentName(NamedTuple):
 
 def topic_dir(topic: str, incarnation: int = 1, root: str = TOPICS) -> str:
     """Return the folder of a topic; '@' can't stand in a topic's name, so incarnations never collide with topics."""
-    return f"{root}{topic}/" if incarnation == 1 else f"{root}{topic}@{incarnation}/"
+    # The first incarnation has the folder that the Java tool gives its topics.
+    if incarnation == 1:
+        return f"{root}{topic}/"
+    return f"{root}{topic}@{incarnation}/"
 
 
 def segment_stem(partition: int, first_offset: int, extra_zeros: int = 0) -> str:
@@ -134,14 +139,17 @@ def parse_segment(filename: str) -> SegmentName | None:
     found = _SEGMENT.match(filename)
     if found is None:
         return None
-    start = int(found[2])
-    return SegmentName(int(found[1]), start, found[3], max(0, len(found[2]) - len(f"{start:010d}")))
+    partition, digits, kind = found.groups()
+    start = int(digits)
+    extra_zeros = max(0, len(digits) - len(f"{start:010d}"))
+    return SegmentName(int(partition), start, kind, extra_zeros)
 
 
 def is_records_key(key: str, directory: str, partition: int, first_offset: int) -> bool:
     """Return whether a segment that begins at `first_offset` may have `key`."""
     compression = compression_of(key)
-    if key == records_key(directory, partition, first_offset, compression):  # nearly every one: 50,000 take 50 ms
+    # Nearly every segment has this name: 50,000 take 50 ms, and the name is parsed for the others alone.
+    if key == records_key(directory, partition, first_offset, compression):
         return True
     name = parse_segment(key.removeprefix(directory))
     return name is not None and key == records_key(directory, partition, first_offset, compression, name.extra_zeros)
@@ -149,12 +157,16 @@ def is_records_key(key: str, directory: str, partition: int, first_offset: int) 
 
 def parse_partition_index(filename: str) -> int | None:
     found = _PARTITION_INDEX.match(filename)
-    return int(found[1]) if found else None
+    if found is None:
+        return None
+    return int(found[1])
 
 
 def parse_group_offsets(filename: str) -> int | None:
     found = _GROUP_OFFSETS.match(filename)
-    return int(found[1]) if found else None
+    if found is None:
+        return None
+    return int(found[1])
 
 
 def restore_key(restore_id: str, name: str) -> str:
@@ -174,21 +186,26 @@ def verification_key(verification_id: str) -> str:
 
 
 def parse_verification_key(key: str) -> tuple[str, str] | None:
-    """Id and scope of a verification. Ids begin with the time, so that a listing is in order."""
+    """Return the id and the scope of a verification. Ids begin with the time, so that a listing is in order."""
     found = _VERIFICATION.match(key)
-    return (found[1], found[2]) if found else None
+    if found is None:
+        return None
+    return found[1], found[2]
 
 
 def folder_beside(key: str) -> str:
     """Return the folder of the restore, drill or verification that a file belongs to; '' for other files."""
     found = _FOLDER_BESIDE.match(key)
-    return found[0] if found else ""
+    if found is None:
+        return ""
+    return found[0]
 
 
 def progress_group(restore_id: str, number: int = 0) -> str:
     """Return a consumer group on the target in which a restore keeps its progress, the first one by default. '@' can't
     stand in a restore's id, so that no two restores share a group."""
-    return f"{_RESTORE_GROUPS}{restore_id}" + (f"@{number}" if number else "")
+    group = f"{_RESTORE_GROUPS}{restore_id}"
+    return f"{group}@{number}" if number else group
 
 
 def reader_group(kind: Literal["backup", "verify"], run: str) -> str:
@@ -205,7 +222,10 @@ def is_own_group(group: str) -> bool:
 def parse_topic_key(key: str) -> tuple[Incarnation, str] | None:
     """Return the incarnation and the file name of an object in the folder of a topic."""
     found = _TOPIC_KEY.match(key)
-    return ((found[1], int(found[2] or 1)), found[3]) if found else None
+    if found is None:
+        return None
+    topic, incarnation, filename = found.groups()
+    return (topic, int(incarnation or 1)), filename
 
 
 def catalog_key(number: int) -> str:
@@ -215,7 +235,9 @@ def catalog_key(number: int) -> str:
 
 def parse_catalog_key(key: str) -> int | None:
     found = _CATALOG.match(key)
-    return int(found[1]) if found else None
+    if found is None:
+        return None
+    return int(found[1])
 
 
 def table_key(catalog: int, token: str, index: int) -> str:
@@ -225,7 +247,9 @@ def table_key(catalog: int, token: str, index: int) -> str:
 def parse_table_key(key: str) -> int | None:
     """Return the number of the catalog that the table was first written for."""
     found = _TABLE.match(key)
-    return int(found[1]) if found else None
+    if found is None:
+        return None
+    return int(found[1])
 
 
 def point_key(number: int, run: str, name: str) -> str:
@@ -240,7 +264,10 @@ def point_prefix(number: int) -> str:
 def parse_point_key(key: str) -> tuple[int, str, str] | None:
     """Return the restore point's number, the run, and the name of the document."""
     found = _POINT.match(key)
-    return (int(found[1]), found[2], found[3]) if found else None
+    if found is None:
+        return None
+    number, run, name = found.groups()
+    return int(number), run, name
 
 
 def mirror_key(source: str, target: str, name: str) -> str:
@@ -254,7 +281,8 @@ def _alias(alias: str) -> str:
 
 def mirror_group(source: str, target: str) -> str:
     """Return the consumer group on the target that holds the applied positions of the flow `source->target`."""
-    return f"{_MIRROR_GROUPS}{_alias(source)}.{_alias(target)}"  # an alias may hold a dash, no dot
+    # An alias may hold a dash, and no dot: the dot tells the two apart.
+    return f"{_MIRROR_GROUPS}{_alias(source)}.{_alias(target)}"
 
 
 def mirror_transactional_id(source: str, target: str, slot: int) -> str:

@@ -68,25 +68,28 @@ _CHECKSUM = re.compile(rb'"checksum":"[^"]*"')
 
 
 def text_checksum(text: bytes) -> str:
-    """sha256 over the JSON text itself, without white space between its tokens and with an empty `checksum`
+    """Return the sha256 over the JSON text itself, without white space between its tokens and with an empty `checksum`
     (the first member of that name).
 
-    Over the text and not over what is understood of it, so that a member with a default can be added to a
+    It is over the text and not over what is understood of the text, so that a member with a default can be added to a
     model without making every older file look damaged.
     """
-    bare = _CHECKSUM.sub(b'"checksum":""', msgspec.json.format(text, indent=-1), count=1)
+    compact = msgspec.json.format(text, indent=-1)
+    bare = _CHECKSUM.sub(b'"checksum":""', compact, count=1)
     return "sha256:" + hashlib.sha256(bare).hexdigest()
 
 
 def dump(document: Document, indent: int = 1) -> bytes:
-    """Return the file's bytes, its checksum filled in, indented for people, or (-1) not."""
-    full = msgspec.structs.replace(document, checksum=text_checksum(msgspec.json.encode(document)))
-    return msgspec.json.format(msgspec.json.encode(full), indent=indent) + b"\n"
+    """Return the file's bytes, with its checksum filled in. `indent` is for people; -1 writes one line."""
+    unsigned = msgspec.json.encode(document)
+    signed = msgspec.structs.replace(document, checksum=text_checksum(unsigned))
+    text = msgspec.json.encode(signed)
+    return msgspec.json.format(text, indent=indent) + b"\n"
 
 
 class NewerError(CorruptError):
-    """A file that is whole by its own checksum, in a version or with members that are not known here: nothing that is
-    damaged, and nothing to be replaced."""
+    """A file that is whole by its own checksum, in a version or with members that are not known here. It is not
+    damaged, and must not be replaced."""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -104,7 +107,9 @@ _decoders_lock = threading.Lock()
 
 
 def _decoder(kind: type[D]) -> msgspec.json.Decoder[D]:
-    """Made once: msgspec 0.22 crashes the process where two threads look a type up for the first time."""
+    """Return the decoder of a kind of document, made once.
+
+    The lock is there because msgspec 0.22 crashes the process if two threads look a type up for the first time."""
     with _decoders_lock:
         if kind not in _decoders:
             _decoders[kind] = msgspec.json.Decoder(kind)
@@ -119,12 +124,16 @@ def _format_of(kind: type[Document]) -> tuple[object, object]:
 
 
 def load(kind: type[D], data: bytes, name: str) -> D:
-    """Raises `CorruptError` for anything that is not a whole file of this kind in a version known here; `NewerError`
-    where it is whole."""
+    """Return the document that is in `data`, the bytes of file `name`.
+
+    `CorruptError` for anything that is not a whole file of this kind in a version known here; `NewerError` if the file
+    is whole, but newer.
+    """
     try:
         head = _HEAD.decode(data)
     except msgspec.ValidationError:
-        head = _Head()  # JSON, but no object
+        # JSON, but no object.
+        head = _Head()
     except _UNREADABLE as error:
         raise CorruptError(f"file {name} is not JSON: {error}", _HINT) from error
     expected, version = _format_of(kind)
@@ -133,16 +142,18 @@ def load(kind: type[D], data: bytes, name: str) -> D:
             f"file {name} says format {head.format!r}, not {expected!r}",
             "check that the address is one of a kbackup archive",
         )
+    # A repair may replace what is damaged. It must not take a file of a newer version for that.
+    is_whole = head.checksum == text_checksum(data)
     if head.version != version:
-        error_of = NewerError if head.checksum == text_checksum(data) else CorruptError
+        error_of = NewerError if is_whole else CorruptError
         raise error_of(f"file {name} has version {head.version!r}, known is {version}", USE_NEWER)
     try:
         document = _decoder(kind).decode(data)
     except _UNREADABLE as error:
-        if head.checksum == text_checksum(data) and _NO_ID not in str(error):
+        if is_whole and _NO_ID not in str(error):
             raise NewerError(f"file {name}: {error}", USE_NEWER) from error
         raise CorruptError(f"file {name}: {error}", _HINT) from error
-    if document.checksum != text_checksum(data):
+    if not is_whole:
         raise CorruptError(f"file {name} does not match its own checksum", _HINT)
     return document
 
@@ -268,8 +279,8 @@ class Deletions(Document, frozen=True, kw_only=True):
 class LastRecord(Member, frozen=True, kw_only=True):
     """The last archived record of a partition, by which a later run recognizes the same log.
 
-    `leader_epoch` is that of the record's batch, null if it is unknown. `digest` is the first 16 hex digits of SHA-256
-    over the encoded record.
+    `leader_epoch` is the leader epoch of the record's batch, null if it is unknown. `digest` is the first 16 hex digits
+    of SHA-256 over the encoded record.
     """
 
     offset: int
@@ -328,11 +339,15 @@ class PartitionState(Member, frozen=True, kw_only=True):
     @property
     def unbroken(self) -> int:
         """The offset up to which nothing is held."""
-        return self.held[0][0] if self.held else self.end
+        if not self.held:
+            return self.end
+        first_held, _ = self.held[0]
+        return first_held
 
     def has(self, first: int) -> bool:
         """Whether the restore point has the segment, or the lack of one, that begins at `first`."""
-        return first < self.end and not any(start <= first < end for start, end in self.held)
+        is_held = any(start <= first < end for start, end in self.held)
+        return first < self.end and not is_held
 
 
 class UsedSchemas(Member, frozen=True, kw_only=True, omit_defaults=True):
@@ -375,7 +390,8 @@ class TopicState(Member, frozen=True, kw_only=True):
     @property
     def all_counted(self) -> bool:
         """Whether `schemas` knows every archived record."""
-        return self.counted >= sum(p.records for p in self.partitions)
+        archived = sum(partition.records for partition in self.partitions)
+        return self.counted >= archived
 
 
 LossKind = Literal["retention", "truncated", "recreated", "damaged"]
@@ -407,7 +423,7 @@ class Totals(Member, frozen=True, kw_only=True):
 
 class HangingTransaction(Member, frozen=True, kw_only=True):
     """A transaction of a partition that did not end while a backup waited. `start` is the offset of its first record
-    there; `timestamp` that of its producer's last one, in ms. A producer of -1: it may have ended, but could not be
+    there; `timestamp` is of its producer's last record, in ms. A producer of -1: it may have ended, but could not be
     told from others, for the reason in `Transactions.why`."""
 
     topic: str
@@ -499,7 +515,11 @@ class Manifest(Document, frozen=True, kw_only=True):
         refs: list[DocumentRef] = []
         for capture in self.captures:
             refs += [capture.groups, capture.metadata]
-        refs += [ref for ref in (self.schemas, self.deletions) if ref is not None]
+        if self.schemas is not None:
+            refs.append(self.schemas)
+        if self.deletions is not None:
+            refs.append(self.deletions)
+        # Two captures may have the same document.
         return list(dict.fromkeys(refs))
 
     def partitions(self) -> dict[IncarnationPartition, PartitionState]:
@@ -508,10 +528,12 @@ class Manifest(Document, frozen=True, kw_only=True):
 
 
 def document_ref(key: str, data: bytes) -> DocumentRef:
+    """Return the reference to the document at `key` with the bytes `data`."""
     return DocumentRef(key=key, size=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
 def file_sum(data: bytes) -> FileSum:
+    """Return the size and the checksum of a file with the bytes `data`."""
     return FileSum(size=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
