@@ -145,16 +145,21 @@ def _adopt(
         with phases.step("commit"):
             places = {*partitions, *chosen.segments}
             _commit(writing, folder, sizes, places, chosen, warnings)
+    archive_id = ""
+    new_point = 1  # that of a dry run, which has no archive yet
+    if writing is not None:
+        archive_id = writing.archive.info.id
+        new_point = writing.next_point - 1
     segments = list(chain.from_iterable(chosen.segments.values()))
     losses = [loss.message for loss in chosen.losses]
     for key, why in chosen.skipped:
         warnings.append(f"{key}: {why}; left out")
     return RepairReport(
         archive=store.url,
-        archive_id=writing.archive.info.id if writing is not None else "",
+        archive_id=archive_id,
         confirmed=writing is not None,
         read_data=True,
-        new_point=1 if writing is None else writing.next_point - 1,
+        new_point=new_point,
         losses=tuple(losses),
         warnings=tuple(warnings),
         segments=len(segments),

@@ -57,8 +57,8 @@ Values = Mapping[tuple[str, str], str | None]  # values by owner and name; None 
 @dataclass(frozen=True, slots=True)
 class TopicView:
     """A topic of one side. `id` is empty if the broker has none, and `incarnation` is None for a live topic.
-    `partitions` has the start and the end of each log; a restore point has the end up to which it was archived.
-    `configs` and `replication_factor` are None if they are unknown."""
+    `partitions` has the start and the end of each log; in a restore point, the end is where the archive ends. `configs`
+    and `replication_factor` are None if they are unknown."""
 
     id: str
     incarnation: int | None
@@ -69,9 +69,12 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class DiffView:
-    """`groups` is group -> (topic, partition) -> committed offset. `settings` has each part of `Diff` that consists of
-    values, by owner and name; None for what is unknown, with the reason in `unknown`. `all_topics` and `all_groups` are
-    the names that there are, whatever is selected of them."""
+    """One side of a comparison: a restore point, or a cluster as it is.
+
+    `groups` is group -> (topic, partition) -> committed offset. `settings` has each part of `Diff` that consists of
+    values, by owner and name. A part is None if it is unknown; the reason is in `unknown`. `all_topics` and
+    `all_groups` are the names that there are, whatever is selected of them.
+    """
 
     name: str
     cluster_id: str
@@ -86,7 +89,8 @@ class DiffView:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """`before` and `after` are None if the value is not set, or is sensitive (see `change`)."""
+    """A value that differs. `before` and `after` are None if the value is not set, or is sensitive: `change` tells
+    which."""
 
     owner: str
     name: str
@@ -97,8 +101,8 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class TopicDiff:
-    """`recreated`: another topic under the same name; its offsets are not compared. Numbers of partitions and
-    replicas are None if the topic isn't there, or they are unknown."""
+    """A topic that differs. `recreated` means another topic under the same name: its offsets are not compared. Numbers
+    of partitions and replicas are None if the topic isn't there, or if they are unknown."""
 
     topic: str
     change: Literal["appeared", "gone", "recreated", "changed"]
@@ -109,8 +113,8 @@ class TopicDiff:
 
 @dataclass(frozen=True, slots=True)
 class OffsetDiff:
-    """A partition whose log moved: start and end, before and after. `added` offsets are new; negative: the log was
-    cut. A partition that appeared was empty before."""
+    """A partition whose log moved: its start and end, each before and after. `added` offsets are new; a negative number
+    means that the log was cut. A partition that appeared was empty before."""
 
     topic: str
     partition: int
@@ -121,6 +125,9 @@ class OffsetDiff:
 
 @dataclass(frozen=True, slots=True)
 class Move:
+    """A committed offset that is another one now. `before` or `after` is None if the group had none in the
+    partition."""
+
     topic: str
     partition: int
     before: int | None
@@ -144,7 +151,8 @@ class AclDiff:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """From `a` to `b`. `same` where nothing that was compared is different; `not_compared` is what, and why."""
+    """The differences from `a` to `b`. `same` is true if nothing that was compared is different. `not_compared` has the
+    parts that were left out, each with the reason."""
 
     a: str
     b: str
@@ -168,10 +176,11 @@ class Diff:
 
 
 def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Selection) -> DiffView:
-    """Return a restore point. What its run did not look at is there as of the run that did."""
-    existing = [topic for topic in point.topics if topic.state != "deleted"]
-    wanted = set(topics.topics(topic.name for topic in existing))
-    states = [topic for topic in point.topics if topic.name in wanted]
+    """Return the view of a restore point. Topics that its run did not capture are shown as of the run that captured
+    them last."""
+    existing = [topic.name for topic in point.topics if topic.state != "deleted"]
+    selected = set(topics.topics(existing))
+    states = [topic for topic in point.topics if topic.name in selected]
     metadata = {point.number: archive.metadata(point.number)}
     # The captures that groups are taken from, each with the topics whose offsets are. Groups that are asked for are
     # looked for in the restore point's own capture, even if it has none of the topics.
@@ -180,20 +189,22 @@ def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Sel
         captured.setdefault(state.captured, set()).add(state.name)
         if state.captured not in metadata:
             metadata[state.captured] = archive.metadata(state.captured)
-    documents = {number: archive.groups(number) for number in captured}
     schemas = archive.schemas(point)
     views = _topic_views(states, metadata)
     names_of_groups: set[str] = set()
-    for document in documents.values():
+    captures: list[tuple[Groups, set[str]]] = []
+    for number, names in captured.items():
+        document = archive.groups(number)
+        captures.append((document, names))
         names_of_groups.update(group.group for group in document.groups)
         names_of_groups.update(document.not_carried)
     view = _view(
-        f"restore point {point.number}",
-        metadata[point.number],
-        views,
-        [(documents[number], names) for number, names in captured.items()],
-        groups,
-        all_topics=[topic.name for topic in existing],
+        name=f"restore point {point.number}",
+        metadata=metadata[point.number],
+        topics=views,
+        captured=captures,
+        selection=groups,
+        all_topics=existing,
         all_groups=names_of_groups,
     )
     of_schemas = _schema_values(schemas) if schemas is not None else None
@@ -207,14 +218,14 @@ def _topic_views(states: Sequence[TopicState], metadata: Mapping[int, Metadata])
         known[number] = {topic.name: topic for topic in document.topics}
     views: dict[str, TopicView] = {}
     for state in states:
+        partitions = {p.partition: (p.log_start, p.end) for p in state.partitions}
+        view = TopicView(state.id, state.incarnation, partitions, replication_factor=None, configs=None)
+        # A folder of the Java tool, or a repair without documents, has topics without settings.
         captured_as = known[state.captured].get(state.name)
-        views[state.name] = TopicView(
-            id=state.id,
-            incarnation=state.incarnation,
-            partitions={p.partition: (p.log_start, p.end) for p in state.partitions},
-            replication_factor=captured_as.replication_factor if captured_as is not None else None,
-            configs=captured_as.configs if captured_as is not None else None,
-        )
+        if captured_as is not None:
+            replication_factor = captured_as.replication_factor
+            view = replace_fields(view, replication_factor=replication_factor, configs=captured_as.configs)
+        views[state.name] = view
     return views
 
 
@@ -248,12 +259,17 @@ def live_view(properties: Properties, role: str, topics: Selection, groups: Sele
     names = cluster.topic_names()
     selected = capture.topics_with_leaders(cluster, topics.topics(names))
     captured = capture.groups(cluster, groups, set(selected), later=True)
-    listed = [g.group for g in cluster.groups.listed()[0]] if groups.include else []
+    all_groups: list[str] = []
+    if groups.include:
+        listed, _ = cluster.groups.listed()
+        all_groups = [group.group for group in listed]
     live = capture.live_topics(cluster, selected, isolation)
     offline = capture.offline_partitions(live)
     if offline:
+        # Their ends are unknown: a comparison without them would show topics as the same that are not.
         raise ClusterError(f"{name} has partitions without a leader: {join_names(offline, 5)}", "start their brokers")
-    reading = capture.read_brokers(cluster, selected, cluster_id, (g.group for g in captured.groups))
+    names_of_captured = [group.group for group in captured.groups]
+    reading = capture.read_brokers(cluster, selected, cluster_id, names_of_captured)
     metadata = merge([reading], now(), brokers).metadata
     known = {topic.name: topic for topic in metadata.topics}
     views: dict[str, TopicView] = {}
@@ -261,7 +277,15 @@ def live_view(properties: Properties, role: str, topics: Selection, groups: Sele
         ends = {number: (p.start, p.end) for number, p in topic.partitions.items()}
         captured_as = known[topic.name]
         views[topic.name] = TopicView(topic.id, None, ends, captured_as.replication_factor, captured_as.configs)
-    return _view(name, metadata, views, [(captured, set(selected))], groups, names, listed)
+    return _view(
+        name=name,
+        metadata=metadata,
+        topics=views,
+        captured=[(captured, set(selected))],
+        selection=groups,
+        all_topics=names,
+        all_groups=all_groups,
+    )
 
 
 def check_selections(views: Sequence[DiffView], topics: Selection, groups: Selection) -> None:
@@ -423,12 +447,11 @@ def diff(a: DiffView, b: DiffView) -> Diff:
     without = [view.name for view in (a, b) if view.settings.get("schemas") is None]
     if len(without) == 1:
         unknown["schemas"] = f"{without[0]} has none; a live registry: kbackup schemas diff"
-    changes: dict[str, Any] = {
-        "topics": tuple(_topics(a, b, made_anew, unknown)),
-        "offsets": tuple(_offsets(a, b, made_anew)),
-        "groups": tuple(_groups(a, b)),
-        "acls": _acls(a.acls, b.acls),
-    }
+    topics = _topics(a, b, made_anew, unknown)
+    offsets = _offsets(a, b, made_anew)
+    groups = _groups(a, b)
+    changes: dict[str, Any] = {"topics": tuple(topics), "offsets": tuple(offsets), "groups": tuple(groups)}
+    changes["acls"] = _acls(a.acls, b.acls)
     for name in (*_SETTINGS, "schemas"):
         changes[name] = _values(a.settings.get(name), b.settings.get(name))
     same = not any(changes.values())
@@ -443,6 +466,7 @@ def _recreated(old: TopicView, new: TopicView, one_cluster: bool) -> bool:
 
 
 def _topics(a: DiffView, b: DiffView, made_anew: set[str], unknown: dict[str, str]) -> Iterator[TopicDiff]:
+    """Yield the topics that differ. Topics whose configs are unknown on one side are added to `unknown`."""
     for name, old, new in pairs(a.topics, b.topics):
         partitions = (_partitions_of(old), _partitions_of(new))
         replication = (_replication_of(old), _replication_of(new))
@@ -453,8 +477,8 @@ def _topics(a: DiffView, b: DiffView, made_anew: set[str], unknown: dict[str, st
         if old.configs is None or new.configs is None:
             unknown[f"configs of topic {name}"] = "one side does not know them"
         else:
-            changed_configs = changed_values(old.configs, new.configs)
-            configs = tuple(Value(name, each.key, each.kind, each.before, each.after) for each in changed_configs)
+            changed = changed_values(old.configs, new.configs)
+            configs = tuple(Value(name, each.key, each.kind, each.before, each.after) for each in changed)
         changed_replication = None not in replication and replication[0] != replication[1]
         if name in made_anew:
             yield TopicDiff(name, "recreated", partitions, replication, configs)

@@ -40,12 +40,18 @@ def newer_in_source(
     instance."""
     if archive is None or not archive.state.restore_points:
         return ()
-    manifest, newest = archive.restore_point(point), archive.restore_point("latest")
+    manifest = archive.restore_point(point)
+    newest = archive.restore_point("latest")
     if not manifest.cluster_id or manifest.cluster_id != cluster_id:
         return ()
     archived = {topic.name: topic for topic in manifest.topics if topic.name in names}
-    live = cluster.topics(set(cluster.topic_names()) & archived.keys())
-    partitions = [TopicPartition(topic.name, number) for topic in live.values() for number in _led(topic)]
+    existing = set(cluster.topic_names())
+    live = cluster.topics(existing & archived.keys())
+    partitions: list[TopicPartition] = []
+    for topic in live.values():
+        for number in topic.partitions:
+            if number not in topic.offline:  # only a leader knows where its log ends
+                partitions.append(TopicPartition(topic.name, number))
     starts = cluster.log_starts(partitions)
     ends = cluster.log_ends(partitions, "read_uncommitted")
     found: list[NewerRecords] = []
@@ -57,15 +63,12 @@ def newer_in_source(
     return tuple(found)
 
 
-def _led(topic: Topic) -> list[int]:
-    """Return the partitions that have a leader to ask."""
-    return [number for number in topic.partitions if number not in topic.offline]
-
-
 def _later(newest: Manifest, topic: TopicState) -> dict[int, PartitionState]:
     """Return the partitions of the topic in the newest restore point, if it has the same incarnation."""
     same = newest.incarnations().get((topic.name, topic.incarnation))
-    return {partition.partition: partition for partition in same.partitions} if same is not None else {}
+    if same is None:
+        return {}
+    return {partition.partition: partition for partition in same.partitions}
 
 
 def _count(

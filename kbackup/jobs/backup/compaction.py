@@ -93,8 +93,10 @@ class CompactionCheck:
         gaps = {tp.topic for tp, look in looks.items() if look.missing}
         configs = self._configs(gaps)
         compacted = explicitly_compacted(settings, session.settings)
-        # the policy may be a default of the brokers, which a capture does not have
-        compacted |= {name for name in gaps if is_compacted(configs[name].get(_POLICY))}
+        for name in gaps:
+            # the policy may be a default of the brokers, which a capture does not have
+            if is_compacted(configs[name].get(_POLICY)):
+                compacted.add(name)
         retention = _least_retention(gaps & compacted, configs, settings, session.settings)
         looks = {tp: look for tp, look in looks.items() if tp.topic in compacted}
         late = late_looks(looks, retention, read_at)
