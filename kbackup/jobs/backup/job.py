@@ -141,6 +141,7 @@ def backup(
     schemas.check()
     phases = Phases(listener)
     started_at = now()
+    # The source first: if it can't be reached, no archive is made.
     with phases.step("connect"):
         source = connect(properties, options)
         open_or_create(store)
@@ -154,10 +155,12 @@ def backup(
         read = archive_records(source, session, plan, options, spark, phases)
         recheck = CompactionCheck(source, session, options, spark, phases, options.recheck_compacted)
         checked = check_deletions(recheck, snapshot, plan, read)
+        # After the records: every id that they carry is in the registry by now.
         with phases.step("capture schemas"):
             taken = schemas.take(checked.topics, session.schemas)
         with phases.step("commit"):
             manifest = commit(source, session, snapshot, plan, read, checked, taken, label)
+        # Counted before the derived files: the restore point is committed, whatever becomes of them.
         report = report_of(manifest, snapshot, plan, read, checked, taken, store.url, phases)
         backed_up(report)
         refresh(session.run, spark, phases)
@@ -326,6 +329,7 @@ def archive_records(
     with phases.step("plan"):
         reserve(run, plan)
     with phases.step("run"):
+        # What an interrupted run has written is taken over, and not read again.
         read = salvaged = recover(run, plan, spark, partial(truncated_partitions, source, session))
         taken = [OffsetRange(s.topic, s.partition, s.first, s.last + 1) for s in salvaged.segments]
         ranges = without(plan.ranges, taken)
@@ -343,6 +347,7 @@ def archive_records(
             segments = [*salvaged.segments, *read.segments]
             schemas = merge([*salvaged.schemas, *read.schemas])
             read = replace(read, segments=segments, schemas=schemas)
+        # The driver asks the store itself: a worker may have written to a directory of its own.
         check_written(run.store, read.segments)
     return read
 
@@ -358,7 +363,7 @@ def _work_of(
     may_salvage = operations.may_salvage(run.archive.state)
     return BackupWork(
         source=source.properties,
-        store=run.plain.for_writing(),
+        store=run.plain.for_writing(),  # with the one data key that encrypts: tasks read nothing else
         isolation=source.isolation_level,
         group=session.group,
         segment_bytes=options.segment_bytes,

@@ -36,11 +36,11 @@ _BUCKET = 4_000_000  # records, of 17 bytes, that are sorted at once
 _PASSES = 10
 
 Keys = npt.NDArray[np.void]
-"""Of `formats.key_digests.KEYS`."""
+"""Rows of `formats.key_digests.KEYS`."""
 
 
 class CheckedPartition(NamedTuple):
-    """A partition to recheck: the archive has [`start`, `end`) of it in `segments`, apart from `held`."""
+    """A partition to recheck. The archive has its offsets [`start`, `end`) in `segments`, apart from `held`."""
 
     tp: TopicPartition
     incarnation: int
@@ -51,8 +51,8 @@ class CheckedPartition(NamedTuple):
 
 
 class DeletedKeys(NamedTuple):
-    """The archived records with a value of deleted keys, as ranges of offsets. `failure`: why the log could not be
-    compared with the archive; then nothing is known."""
+    """The archived records with a value whose keys were deleted, as ranges of offsets. `failure` is the reason why the
+    log could not be compared with the archive: then nothing is known."""
 
     tp: TopicPartition
     incarnation: int
@@ -62,7 +62,8 @@ class DeletedKeys(NamedTuple):
 
 @dataclass(frozen=True)
 class RecheckWork:
-    """Function of all tasks. `exact`: the archive has every record that the log shows below the archived end."""
+    """The function of all tasks. With `exact`, the archive has every record that the log shows below the archived
+    end."""
 
     source: Properties = field(repr=False)
     store: Store
@@ -101,7 +102,8 @@ class RecheckWork:
         would have to be written, leave the active segment and be compacted within that pass.
         """
         cluster = Cluster(self.source, "source")
-        tp, at = task.tp, cluster.log_starts([task.tp])[task.tp]
+        tp = task.tp
+        at = cluster.log_starts([tp])[tp]
         with closing(RangeReader(self.source, self.isolation, self.group, self.poll_timeout)) as reader:
             for _ in range(_PASSES):
                 end = cluster.log_ends([tp], self.isolation)[tp]
@@ -111,6 +113,7 @@ class RecheckWork:
                     present.add(keys_of(block))
                     progress.add(len(block), block.nbytes)
                 at = end
+        # Asked again: what retention deleted meanwhile is not in `present`, and must not count as deleted.
         return cluster.log_starts([tp])[tp]
 
     def _compare(
@@ -119,14 +122,16 @@ class RecheckWork:
         offsets: list[Int64Array] = []
         compared = OffsetRange(*task.tp, max(task.start, log_start), task.end)
         for bucket in range(archived.buckets):
-            ours, theirs = archived.load(bucket), present.load(bucket)
+            ours = archived.load(bucket)
+            theirs = present.load(bucket)
             strange = strangers(ours, theirs, compared, task.held)
             if self.exact and len(strange):
+                # The log is another one than the archived log: what it lacks says nothing of deletions.
                 failure = f"the log has a record at offset {int(strange[0])} that the archive lacks"
                 return DeletedKeys(task.tp, task.incarnation, failure=failure)
             offsets.append(deleted_records(ours, theirs, log_start))
-        every = np.sort(np.concatenate(offsets))
-        return DeletedKeys(task.tp, task.incarnation, ranges_of(every))
+        deleted = np.sort(np.concatenate(offsets))
+        return DeletedKeys(task.tp, task.incarnation, ranges_of(deleted))
 
 
 class DigestFiles:
@@ -164,19 +169,21 @@ def deleted_records(archived: Keys, present: Keys, log_start: int) -> Int64Array
     order = np.lexsort((archived["offset"], archived["digest"]))
     records = archived[order]
     digests = records["digest"]
+    # Sorted so, the last record of each key is the one before another digest begins.
     is_last = np.ones(len(records), np.bool_)
     is_last[:-1] = digests[1:] != digests[:-1]
     last = records[is_last]
     is_deleted = last["has_value"] & (last["offset"] >= log_start) & ~np.isin(last["digest"], present["digest"])
     deleted = last["digest"][is_deleted]
+    # Earlier values of the key as well: without the last one, a restore would bring back the one before.
     chosen = np.isin(digests, deleted) & records["has_value"]
     offsets: Int64Array = records["offset"][chosen].astype(np.int64)
     return offsets
 
 
 def strangers(archived: Keys, present: Keys, compared: OffsetRange, held: Offsets) -> Int64Array:
-    """Return offsets at which the log has a record, inside of `compared` and outside of `held`, that the archive has
-    not, or has with another key."""
+    """Return the offsets inside `compared` and outside `held` at which the log has a record that the archive lacks, or
+    has with another key."""
     inside = (present["offset"] >= compared.start) & (present["offset"] < compared.end)
     for start, end in held:
         inside &= (present["offset"] < start) | (present["offset"] >= end)
@@ -185,6 +192,7 @@ def strangers(archived: Keys, present: Keys, compared: OffsetRange, held: Offset
     known = archived[np.argsort(archived["offset"])]
     if not len(known):
         return offsets
+    # Offsets behind the last known one are compared with that: they differ from it.
     at = np.minimum(np.searchsorted(known["offset"], offsets), len(known) - 1)
     is_other = (known["offset"][at] != offsets) | (known["digest"][at] != seen["digest"])
     strange: Int64Array = offsets[is_other]

@@ -137,15 +137,14 @@ class BackupWork:
         The size of a range is unknown before it is read. If the ranges turn out to be too large for memory, they are
         written one after the other.
         """
-        blocks: dict[TopicPartition, list[RecordBlock]] = {r.tp: [] for r in task}
-        size, whole = 0, True
+        blocks: dict[TopicPartition, list[RecordBlock]] = {offsets.tp: [] for offsets in task}
+        size = 0
         for tp, block in source.read(task):
             blocks[tp].append(block)
             size += block.nbytes
             if size > _HELD_BYTES:
-                whole = False
                 break
-        if not whole:
+        if size > _HELD_BYTES:
             for offsets in task:
                 yield from self._write(source, offsets, blocks.pop(offsets.tp))
             return
@@ -158,6 +157,7 @@ class BackupWork:
             for offsets, (segments, taken) in zip(task, tries, strict=True):
                 yield from segments
                 if taken is not None:
+                    # In this thread: the rest of the range is read by the one reader of the task.
                     salvaged, rest, extra_zeros = self._pass_taken(source.schemas, offsets, taken, 0)
                     yield from salvaged
                     yield from self._write(source, rest, [], extra_zeros)
@@ -264,8 +264,8 @@ def read_records(
     work: BackupWork, tasks: Sequence[Sequence[OffsetRange]], spark: Spark | None, listener: ProgressListener
 ) -> Read:
     """Run the tasks, which write the segments, on Spark. Without `spark` they run in this process, one by one."""
+    results: list[TaskResult] = []
     if spark is None:
-        results: list[TaskResult] = []
         for task in tasks:
             results += work(task, ProgressSender(None, 0))
     else:
@@ -440,6 +440,7 @@ def recover(
     fitting: list[tuple[Segment, list[SchemaUse]]] = []
     for segment, schemas in run_tasks(spark(), tasks, SalvageWork(run.plain)):
         planned = ranges.get(TopicPartition(segment.topic, segment.partition))
+        # A segment with records that this run skips would bring them into the restore point all the same.
         if planned is None or overlap(segment, skips):
             continue
         if planned.start <= segment.first and segment.last < planned.end:
