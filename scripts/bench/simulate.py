@@ -37,7 +37,7 @@ from kbackup.archive.verify.catalog import check_vectors
 from kbackup.archive.verify.findings import Findings
 from kbackup.config.models import Backup, Restore
 from kbackup.jobs.backup.compaction import CheckedDeletions
-from kbackup.jobs.backup.job import ClusterSnapshot, commit, next_topics, reserve
+from kbackup.jobs.backup.job import ClusterSnapshot, PointContent, commit, next_topics, reserve
 from kbackup.jobs.backup.plan import make_plan
 from kbackup.jobs.backup.schemas import TakenSchemas
 from kbackup.jobs.backup.task import PACK_PARTITIONS, Read, make_tasks, without
@@ -273,7 +273,8 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
             read = Read(found, lasts=lasts)
             check_written(store, found)
             checked = CheckedDeletions(next_topics(base, snapshot, plan, read), None)
-            commit(source, base, snapshot, plan, read, checked, TakenSchemas())
+            content = PointContent(snapshot, plan, read, checked, TakenSchemas())
+            commit(source, base, content)
         with run.step("refresh", "partition indexes, group offset files"):
             writing.refresh_derived()
     run.requests = store.requests - asked

@@ -20,7 +20,7 @@ from kbackup.errors import ClusterError, KbackupError
 from kbackup.jobs.backup import job
 from kbackup.jobs.backup.compaction import CompactionCheck
 from kbackup.jobs.backup.deletions import complete_looks
-from kbackup.jobs.backup.job import BackupReport, ClusterSnapshot
+from kbackup.jobs.backup.job import BackupReport, ClusterSnapshot, PointContent
 from kbackup.jobs.backup.plan import NO_PATIENCE, BatchingPolicy, Plan, held_back, hold_back, new_bytes, waiting
 from kbackup.jobs.backup.schemas import BackupSchemas
 from kbackup.jobs.capture import BackupSession, SourceCluster, connect
@@ -249,10 +249,11 @@ class Follower:
         checked = job.check_deletions(check, snapshot, plan, read)
         with phases.step("capture schemas"):
             taken = self.schemas.take(checked.topics, session.schemas, again=is_last)
+        content = PointContent(snapshot, plan, read, checked, taken)
         with phases.step("commit"):
-            manifest = job.commit(source, session, snapshot, plan, read, checked, taken, last=is_last)
+            manifest = job.commit(source, session, content, last=is_last)
         self._since = {partition: self._since[partition] for partition in held_back(plan)}
-        report = job.report_of(manifest, snapshot, plan, read, checked, taken, self.store.url, phases)
+        report = job.report_of(manifest, content, self.store.url, phases)
         self.report.add(report)
         job.backed_up(report)
         self._count_round("committed")

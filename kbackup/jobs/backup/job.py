@@ -122,6 +122,39 @@ class ClusterSnapshot:
         return self.ends.groups
 
 
+@dataclass(frozen=True)
+class PointContent:
+    """What a restore point consists of, as the phases before its commit found it."""
+
+    snapshot: ClusterSnapshot
+    plan: Plan
+    read: Read
+    checked: CheckedDeletions
+    taken: TakenSchemas
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        vanished = planning.vanished_losses(self.plan, self.read.vanished)
+        return (*self.plan.losses, *vanished)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        warnings = list(self.plan.warnings)
+        for group, why in self.snapshot.groups.not_carried.items():
+            warnings.append(f"group {group} is not in this restore point: {why}")
+        warnings += settings_warnings(self.snapshot.settings)
+        warnings += self.taken.warnings
+        warnings += self.checked.warnings
+        return tuple(warnings)
+
+    @property
+    def totals(self) -> Totals:
+        topics = self.plan.topics
+        partitions = sum(len(topic.partitions) for topic in topics)
+        groups = len(self.snapshot.groups.groups)
+        return totals_of(self.read.segments, topics=len(topics), partitions=partitions, groups=groups)
+
+
 def backup(
     options: Backup,
     properties: Properties,
@@ -158,10 +191,11 @@ def backup(
         # After the records: every id that they carry is in the registry by now.
         with phases.step("capture schemas"):
             taken = schemas.take(checked.topics, session.schemas)
+        content = PointContent(snapshot, plan, read, checked, taken)
         with phases.step("commit"):
-            manifest = commit(source, session, snapshot, plan, read, checked, taken, label)
+            manifest = commit(source, session, content, label)
         # Counted before the derived files: the restore point is committed, whatever becomes of them.
-        report = report_of(manifest, snapshot, plan, read, checked, taken, store.url, phases)
+        report = report_of(manifest, content, store.url, phases)
         backed_up(report)
         refresh(session.run, spark, phases)
     return report
@@ -439,61 +473,17 @@ def check_deletions(check: CompactionCheck, snapshot: ClusterSnapshot, plan: Pla
 
 
 def commit(
-    source: SourceCluster,
-    session: BackupSession,
-    snapshot: ClusterSnapshot,
-    plan: Plan,
-    read: Read,
-    checked: CheckedDeletions,
-    taken: TakenSchemas,
-    label: str = "",
-    last: bool = True,
+    source: SourceCluster, session: BackupSession, content: PointContent, label: str = "", last: bool = True
 ) -> Manifest:
     """Commit the restore point, and move `session` on to it. The run ends with its `last` restore point.
 
     Raises `ClusterError` if a topic was created anew while its records were read.
     """
-    check_same_topics(source.cluster, plan)
+    check_same_topics(source.cluster, content.plan)
     run = session.run
     number = run.next_point
-    losses = [*plan.losses, *planning.vanished_losses(plan, read.vanished)]
-    warnings = [*plan.warnings]
-    for group, why in snapshot.groups.not_carried.items():
-        warnings.append(f"group {group} is not in this restore point: {why}")
-    warnings += settings_warnings(snapshot.settings)
-    warnings += taken.warnings
-    warnings += checked.warnings
-    number_of_partitions = sum(len(topic.partitions) for topic in plan.topics)
-    totals = totals_of(
-        read.segments, topics=len(plan.topics), partitions=number_of_partitions, groups=len(snapshot.groups.groups)
-    )
-    committed_at = now()
-    # Documents are written before the manifest that refers to them.
-    captures = _older_captures(session.head, checked.topics, number)
-    captures.append(put_documents(session, snapshot))
-    schemas = put_schemas(session, taken.schemas)
-    deletions = put_deletions(session, checked.deletions)
-    manifest = Manifest(
-        archive_id=run.archive_id,
-        number=number,
-        run=run.run,
-        previous=run.previous,
-        tool=TOOL,
-        started_at=snapshot.started_at,
-        committed_at=committed_at,
-        cluster_id=source.id,
-        isolation_level=source.isolation_level,
-        losses=tuple(losses),
-        warnings=tuple(warnings),
-        totals=totals,
-        captures=tuple(captures),
-        schemas=schemas,
-        transactions=snapshot.ends.transactions,
-        deletions=deletions,
-        topics=tuple(checked.topics),
-    )
-    manifest = put_manifest(run, manifest)
-    segments = in_table(read.segments)
+    manifest = _put_documents_and_manifest(source, session, content)
+    segments = in_table(content.read.segments)
 
     def operation(state: State) -> State:
         state = operations.add_point(state, manifest, segments)
@@ -505,12 +495,44 @@ def commit(
 
     run.commit(operation, "backup", f"restore point {number}: {manifest.totals.records} records added")
     session.head = manifest
-    session.groups = snapshot.groups
-    session.settings = snapshot.settings
-    session.schemas = taken.schemas
-    session.deletions = checked.deletions
+    session.groups = content.snapshot.groups
+    session.settings = content.snapshot.settings
+    session.schemas = content.taken.schemas
+    session.deletions = content.checked.deletions
     run.interrupted = False
     return manifest
+
+
+def _put_documents_and_manifest(source: SourceCluster, session: BackupSession, content: PointContent) -> Manifest:
+    """Write the documents of the restore point, and then the manifest that refers to them."""
+    run = session.run
+    snapshot = content.snapshot
+    topics = content.checked.topics
+    committed_at = now()
+    captures = _older_captures(session.head, topics, run.next_point)
+    captures.append(put_documents(session, snapshot))
+    schemas = put_schemas(session, content.taken.schemas)
+    deletions = put_deletions(session, content.checked.deletions)
+    manifest = Manifest(
+        archive_id=run.archive_id,
+        number=run.next_point,
+        run=run.run,
+        previous=run.previous,
+        tool=TOOL,
+        started_at=snapshot.started_at,
+        committed_at=committed_at,
+        cluster_id=source.id,
+        isolation_level=source.isolation_level,
+        losses=content.losses,
+        warnings=content.warnings,
+        totals=content.totals,
+        captures=tuple(captures),
+        schemas=schemas,
+        transactions=snapshot.ends.transactions,
+        deletions=deletions,
+        topics=topics,
+    )
+    return put_manifest(run, manifest)
 
 
 def _older_captures(head: Manifest | None, topics: Iterable[TopicState], number: int) -> list[Capture]:
@@ -579,26 +601,19 @@ def refresh(run: WritingRun, spark: Spark, phases: Phases) -> None:
         ) from error
 
 
-def report_of(
-    manifest: Manifest,
-    snapshot: ClusterSnapshot,
-    plan: Plan,
-    read: Read,
-    checked: CheckedDeletions,
-    taken: TakenSchemas,
-    archive: str,
-    phases: Phases,
-) -> BackupReport:
+def report_of(manifest: Manifest, content: PointContent, archive: str, phases: Phases) -> BackupReport:
     """Return the report of the restore point that `manifest` describes."""
+    taken = content.taken
+    checked = content.checked
     new_records = Counter[str]()
-    for segment in read.segments:
+    for segment in content.read.segments:
         new_records[segment.topic] += segment.count
-    damage = list(snapshot.damage)
+    damage = list(content.snapshot.damage)
     if taken.failed:
         damage.append("schema registry")
     if taken.unlisted:
         damage.append("schema ids")
-    held_back = planning.held_back(plan)
+    held_back = planning.held_back(content.plan)
     notes = [text for text in (taken.note, checked.note) if text]
     return BackupReport(
         restore_point=manifest.number,
@@ -614,7 +629,7 @@ def report_of(
         note=". ".join(notes),
         unseen_deletions=checked.unseen,
         deleted_records=checked.records,
-        offline=capture.offline_partitions(snapshot.topics),
+        offline=capture.offline_partitions(content.snapshot.topics),
         transactions=manifest.transactions,
         seconds=phases.seconds,
         new_records=dict(new_records),
