@@ -21,7 +21,7 @@ from kbackup.archive.catalog.state import PointRow, State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import ArchiveInfo, DocumentRef, load
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.run import begin_writing
+from kbackup.archive.run import WritingRun, begin_writing
 from kbackup.archive.segments.table import ExpectedObject, Segments, not_in, objects_of, ordered, rows_where, sum_of
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError
 from kbackup.metrics.registry import Phases, ProgressListener
@@ -289,36 +289,29 @@ def copy_archive(
         claim(source, archive.info, target)
     with HeldLease(target, "kbackup copy", lease_seconds) as lease:
         with phases.step("compare"):
+            # Keys first: what is there may be encrypted under them, and all that is copied may be.
             check_keys(source, target)
             copy_keys(source, target)
             there = open_archive(target)
             check_lineage(there.state, archive.state, target.url)
             if point is not None:
                 _check_same_points(there, ours, target.url)
-            level: IsolationLevel = min(ours.isolation_levels, default="read_committed")
-            writing = begin_writing(target, lease, "copy", level)
-            began = partial(begin_copy, run=writing.run, source=archive.state, address=archive.store.url)
-            writing.commit(began, "copy", f"a copy of {archive.store.url} began")
+            writing = _begin(archive, ours, target, lease)
             before = writing.archive.state
-            catalog = archive.committed.catalog
-            link = Link(number=ours.number, checksum=catalog.checksum if catalog is not None else "")
-            origin = Origin(archive=archive.store.url, catalog=link)
-            goal = partial(follow_source, source=ours, run=writing.run, origin=origin, keep=keep)
+            goal = partial(follow_source, source=ours, run=writing.run, origin=_origin_of(archive, ours), keep=keep)
             after = goal(before)
             lacking = lacking_segments(after, before)
         with phases.step("copy"):
             sent = _copy_segments(source, writing.store, lacking, listener)
-            # A restore point that was repaired in the source keeps its number, and has another manifest.
-            copied = {(point.number, point.manifest) for point in before.restore_points}
-            new = [point for point in after.restore_points if (point.number, point.manifest) not in copied]
+            new = _added_points(before, after)
             _copy_documents(archive, writing.store, new)
             writing.commit(goal, "copy", f"{len(new)} restore points copied from {archive.store.url}")
             writing.refresh_derived()
         with phases.step("restores and drills"):
             beside = copy_beside(source, writing.store) if point is None else 0
         writing.end()
-    numbers = [point.number for point in new]
-    dropped = [point.number for point in before.restore_points if after.point(point.number) is None]
+    numbers = [added.number for added in new]
+    dropped = [former.number for former in before.restore_points if after.point(former.number) is None]
     return CopyReport(
         archive=archive.store.url,
         destination=target.url,
@@ -332,6 +325,30 @@ def copy_archive(
         beside=beside,
         seconds=phases.seconds,
     )
+
+
+def _begin(archive: Archive, ours: State, target: Store, lease: HeldLease) -> WritingRun:
+    """Fence off every other run at `target`, and commit that a copy of `archive` has begun: from then on the
+    destination takes no backup, and knows how its segments were read."""
+    level: IsolationLevel = min(ours.isolation_levels, default="read_committed")
+    writing = begin_writing(target, lease, "copy", level)
+    began = partial(begin_copy, run=writing.run, source=archive.state, address=archive.store.url)
+    writing.commit(began, "copy", f"a copy of {archive.store.url} began")
+    return writing
+
+
+def _origin_of(archive: Archive, ours: State) -> Origin:
+    """Return the catalog of the source that the copy follows."""
+    catalog = archive.committed.catalog
+    link = Link(number=ours.number, checksum=catalog.checksum if catalog is not None else "")
+    return Origin(archive=archive.store.url, catalog=link)
+
+
+def _added_points(before: State, after: State) -> list[PointRow]:
+    """Return the restore points of `after` that `before` lacks. A restore point that was repaired in the source has
+    kept its number, and has another manifest."""
+    copied = {(point.number, point.manifest) for point in before.restore_points}
+    return [point for point in after.restore_points if (point.number, point.manifest) not in copied]
 
 
 def _check_same_points(there: Archive, ours: State, url: str) -> None:

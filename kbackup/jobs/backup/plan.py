@@ -135,7 +135,8 @@ def make_plan(
         topics.append(plan)
         losses += lost
         warnings += warned
-    if offline := offline_partitions(selected):
+    offline = offline_partitions(selected)
+    if offline:
         warnings.append(f"nothing new is archived of partitions without a leader: {join_names(offline, 5)}")
     carried: list[TopicState] = []
     for state in known.values():
@@ -197,16 +198,13 @@ def _plan_topic(
             incarnation = before.incarnation
     if incarnation is None:
         incarnation = next_incarnation(topic.name, topic.id)
-    partitions: list[PartitionPlan] = []
-    for number, live in sorted(topic.partitions.items()):
-        plan, deleted = _plan_partition(number, live, archived.get(number))
-        partitions.append(plan)
-        tp = TopicPartition(topic.name, number)
-        losses += [retention_loss(tp, low, high) for low, high in deleted]
+    partitions, deleted_losses = _plan_partitions(topic, archived)
+    losses += deleted_losses
     offline: list[PartitionState] = []
     for number in topic.offline:
         nothing = msgspec.structs.replace(_NOTHING, partition=number)
         offline.append(archived.get(number, nothing))
+    # The counts of schemas go on with the incarnation: its records are in the same folder.
     schemas: tuple[UsedSchemas, ...] = ()
     counted = 0
     if before is not None and before.incarnation == incarnation:
@@ -221,6 +219,21 @@ def _plan_topic(
         counted=counted,
     )
     return planned, losses, warnings
+
+
+def _plan_partitions(
+    topic: LiveTopic, archived: Mapping[int, PartitionState]
+) -> tuple[list[PartitionPlan], list[Loss]]:
+    """Return the plans of a topic's partitions, and the losses of records that were deleted before they were archived.
+    `archived` has the partitions that the plans continue."""
+    partitions: list[PartitionPlan] = []
+    losses: list[Loss] = []
+    for number, live in sorted(topic.partitions.items()):
+        plan, deleted = _plan_partition(number, live, archived.get(number))
+        partitions.append(plan)
+        tp = TopicPartition(topic.name, number)
+        losses += [retention_loss(tp, low, high) for low, high in deleted]
+    return partitions, losses
 
 
 def _plan_partition(number: int, live: Live, old: PartitionState | None) -> tuple[PartitionPlan, list[tuple[int, int]]]:
