@@ -77,6 +77,7 @@ def _copy(store: Store, key: str, to: Segment, index: bytes) -> None:
             there = SegmentTarget(to.topic, to.incarnation, to.partition, 0, layout.compression_of(to.key))
             if read_unlisted(store, there, to.key).segment.crc != to.crc:
                 raise wrong from None
+    # After its records, as a backup writes them: an index that is there has whole records beside it.
     store.put(layout.index_key_of(to.key), index)
 
 

@@ -102,6 +102,7 @@ def rotate_keys(store: Store, new: str, lease_seconds: float) -> Rotated:
         keys += [point.documents[0] for point in committed.state.restore_points]
         return keys
 
+    # No other run may begin meanwhile: it would wrap new data keys under the old key.
     with HeldLease(store, "kbackup key rotate", lease_seconds) as lease:
         lease.check()
         return rotate(inner, crypt.keyring.kek, kek, archive_id, samples)

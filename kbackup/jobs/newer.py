@@ -1,7 +1,7 @@
 """Count what the source has and a restore point lacks, before anybody deletes a topic to restore it.
 
 A restore whose target is the source, and a comparison with the source, look at records of the restore point alone. The
-newest records of the source are in no restore point. Whoever deletes the topic loses them, so they are told first.
+newest records of the source are in no restore point. Whoever deletes the topic loses them, so a warning comes first.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ class NewerRecords(Member, frozen=True, kw_only=True):
 def newer_in_source(
     cluster: Cluster, cluster_id: str, archive: Archive | None, point: int, names: Collection[str]
 ) -> tuple[NewerRecords, ...]:
-    """Return the topics among `names` (in the source) that have records which restore point `point` lacks. None where
-    `cluster` is not the one that the restore point was taken of, or nothing tells: in an adopted folder, for
-    instance."""
+    """Return the topics among `names` (in the source) that have records which restore point `point` lacks. Return none
+    if the restore point was taken of another cluster than `cluster`, or if that is unknown, as in an adopted folder."""
     if archive is None or not archive.state.restore_points:
         return ()
     manifest = archive.restore_point(point)

@@ -319,7 +319,9 @@ def _spared(archive: Archive, after: State) -> Iterator[Incarnation]:
     """
     states: dict[Incarnation, TopicState] = {}
     last_points = after.last_points()
-    for number in sorted(set(last_points.values())):
+    numbers = sorted(set(last_points.values()))
+    for number in numbers:
+        # One manifest at a time: an archive of many topics has large ones.
         topics = archive.manifest(number).incarnations()
         for incarnation, last in last_points.items():
             if last == number:
@@ -333,7 +335,7 @@ def _spared(archive: Archive, after: State) -> Iterator[Incarnation]:
 
 
 def _cleanup_policies(metadata: Metadata) -> dict[str, str]:
-    """Return the clean-up policy of each topic. A topic without one has that of the brokers; if brokers differ, a
+    """Return the clean-up policy of each topic. A topic without one has the policy of the brokers; if brokers differ, a
     policy that compacts counts."""
     default = "delete"
     for config in metadata.broker_configs or ():

@@ -239,7 +239,7 @@ def _recent_losses(archive: Archive, since: str) -> int:
             break
         last_old = point.number
     else:
-        return 0
+        return 0  # no run has committed since then
     losses = 0
     for row in archive.state.losses.dicts():
         if row["kind"] != "damaged" and row["point"] > last_old:
@@ -249,6 +249,7 @@ def _recent_losses(archive: Archive, since: str) -> int:
 
 def _newest_verifications(store: Store, moment: datetime) -> tuple[list[LastVerification], list[CorruptError]]:
     """Return the newest verification of each scope, the newest first, and the errors of damaged records."""
+    # An id begins with its time, and keys are listed in order: the last one of a scope is its newest.
     newest: dict[str, str] = {}
     for entry in store.list(layout.VERIFICATIONS):
         parsed = layout.parse_verification_key(entry.key)

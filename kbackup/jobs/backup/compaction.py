@@ -152,8 +152,8 @@ class CompactionCheck:
         compacted: Collection[str],
         late: Collection[TopicPartition],
     ) -> list[DeletedKeys]:
-        """Compare the logs of the partitions that are due with the archive. `late` are those of which this run may have
-        missed deletions; the others were missed before."""
+        """Compare the logs of the partitions that are due with the archive. Of the partitions in `late`, this run may
+        have missed deletions; of others, an earlier run may have."""
         captured = {TopicPartition(t.name, p.partition) for t in plan.topics for p in t.partitions}
         due: list[CheckedPartition] = []
         room = self.options.recheck_bytes

@@ -157,7 +157,7 @@ class Follower:
                 self.stop.wait(pause)
 
     def _connect(self, lease: HeldLease) -> tuple[SourceCluster, BackupSession]:
-        """Return the source and the archive's newest restore point: those of the last round, unless it failed."""
+        """Return the source and the session of the last round, or new ones if it failed."""
         lease.check()
         if self._connected is None:
             source = connect(self.source, self.options)
@@ -183,7 +183,7 @@ class Follower:
         snapshot, is_whole = self._capture(source, session, phases, is_last)
         plan = self._plan(source, session, snapshot, phases, is_last)
         offline = partitions_without_leader(plan)
-        # a partition that lost its leader, or has one again, is a restore point of its own: that is how it is told
+        # A partition that lost its leader, or has one again, is worth a restore point: readers learn of it from there.
         if offline != self._offline or job.has_news(session, snapshot, plan):
             report = self._commit(source, session, snapshot, plan, phases, is_last)
             reporter.committed(report)

@@ -52,8 +52,8 @@ def _between(offsets: Int64Array, start: int, end: int) -> list[tuple[int, int]]
 
 
 def left_by_transactions(source: SourceCluster, missing: Mapping[TopicPartition, Offsets]) -> set[TopicPartition]:
-    """Return the partitions all of whose `missing` offsets are of markers or of aborted records, as brokers say. What
-    they don't answer for is none of these."""
+    """Return the partitions all of whose `missing` offsets are of markers or of aborted records, by the answers of
+    brokers. A partition without an answer is left out."""
     committed = source.isolation_level == "read_committed"
     explained: set[TopicPartition] = set()
     waiting = dict(missing)

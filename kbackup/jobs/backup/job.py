@@ -536,7 +536,7 @@ def _put_documents_and_manifest(source: SourceCluster, session: BackupSession, c
 
 
 def _older_captures(head: Manifest | None, topics: Iterable[TopicState], number: int) -> list[Capture]:
-    """Return the earlier captures that restore point `number` still needs: those of topics that it carries over."""
+    """Return the earlier captures that restore point `number` still needs: it carries over topics of theirs."""
     if head is None:
         return []
     needed = {topic.captured for topic in topics if topic.captured != number}
@@ -570,8 +570,8 @@ def _own_capture(head: Manifest | None) -> Capture | None:
 
 
 def put_schemas(session: BackupSession, schemas: Schemas | None) -> DocumentRef | None:
-    """Write the schemas of a registry, if they differ from those of the newest restore point. Without `schemas` the
-    restore point keeps those of the newest one."""
+    """Write the schemas of a registry, if they differ from the schemas of the newest restore point. Without `schemas`,
+    the restore point refers to the same document as the newest one."""
     if session.head is not None and (schemas is None or schemas is session.schemas):
         return session.head.schemas
     if schemas is None:
@@ -580,7 +580,7 @@ def put_schemas(session: BackupSession, schemas: Schemas | None) -> DocumentRef 
 
 
 def put_deletions(session: BackupSession, deletions: Deletions | None) -> DocumentRef | None:
-    """Write the records that a restore leaves out, if they differ from those of the newest restore point."""
+    """Write the records that a restore leaves out, if they differ from what the newest restore point leaves out."""
     if deletions is None:
         return None
     if session.head is not None and deletions is session.deletions:
@@ -738,7 +738,7 @@ def lag_of(topics: Iterable[TopicState]) -> dict[str, list[int]]:
 
 
 def lag(by_topic: Mapping[str, Iterable[int]]) -> None:
-    """Set the lag of the whole archive, and that of the partition with the largest lag."""
+    """Set the lag of the whole archive, and the lag of the partition that is farthest behind."""
     every = [offsets for partitions in by_topic.values() for offsets in partitions]
     counted.put("kbackup_lag_offsets", sum(every))
     counted.put("kbackup_lag_max_offsets", max(every, default=0))

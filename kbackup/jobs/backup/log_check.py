@@ -441,8 +441,8 @@ def compare_missing(
 
 
 def _compacted_topics(source: SourceCluster, session: BackupSession, topics: Set[str]) -> set[str]:
-    """Return the topics of which compaction may have taken records since the newest restore point: those that are
-    compacted now, and those that were at its capture."""
+    """Return the topics of which compaction may have taken records since the newest restore point: topics that are
+    compacted now, or that were compacted at its capture."""
     if not topics:
         return set()
     policies = source.cluster.one_config(topics, "cleanup.policy")

@@ -229,7 +229,8 @@ class ComparePlan:
 
 
 def find_newer(plan: RestorePlan, cluster: Cluster, cluster_id: str, store: Store) -> tuple[NewerRecords, ...]:
-    """Return the topics with records that the restore point lacks, if the cluster is the one that it was taken of."""
+    """Return the topics with records that the restore point lacks, if the cluster is the source of the restore
+    point."""
     sources = {topic.source for topic in plan.topics}
     return newer_in_source(cluster, cluster_id, open_archive_or_folder(store), plan.restore_point, sources)
 

@@ -456,7 +456,7 @@ class PartitionComparer:
         return True
 
     def _count_same(self, sources: Int64Array, targets: Int64Array) -> None:
-        """Count records that are the same on both sides, and those that have another offset than they should."""
+        """Count records that are the same on both sides, and name the ones at another offset than they should have."""
         self._same += len(sources)
         if self._target_offsets is None:
             return

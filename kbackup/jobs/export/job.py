@@ -293,8 +293,8 @@ class TableReport:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """`restore_point` is the newest one, which all tables have reached; `tables` are the ones that got records.
-    `losses` describes records that may have expired before they were exported."""
+    """What an export did. `restore_point` is the newest restore point, which all tables have reached. `tables` are the
+    tables that got records. `losses` describes records that may have expired before they were exported."""
 
     kind: str
     url: str
@@ -633,7 +633,7 @@ def _write_tables(run: ExportRun) -> list[TableReport]:
 # killed is done again, and what is there already stays. `points/<n>.json` is the commit of a restore point.
 
 CHUNK_BYTES = 64 << 20
-"""Records of a segment up to the one that makes them larger than this go into one file for each date."""
+"""A chunk of a segment ends with the record that makes it larger than this. It has one file for each date."""
 _NO_DATE = "__HIVE_DEFAULT_PARTITION__"
 _IN_PATH = ["topic", "date"]
 
