@@ -80,10 +80,9 @@ class AddedSegments(NamedTuple):
     ordered: Ordered
     by_topic: dict[str, list[IncarnationPartition]]
 
-    def has_points_after(self, number: int, places: Sequence[IncarnationPartition]) -> bool:
-        """Return whether a segment of `places` was committed after restore point `number`."""
-        points = self.ordered.points[self.ordered.span(places)]
-        return bool((points > number).any())
+    def is_newer_than(self, number: int, span: slice) -> bool:
+        """Return whether one of the segments in `span` was committed after restore point `number`."""
+        return bool((self.ordered.points[span] > number).any())
 
 
 class Additions:
@@ -116,7 +115,7 @@ class Additions:
         for point in self._points(number):
             added = self._added_by(point)
             for topic, places in added.by_topic.items():
-                if added.has_points_after(number, places):
+                if added.is_newer_than(number, added.ordered.span(places)):
                     topics.add(topic)
         return sorted(topics)
 
@@ -126,7 +125,7 @@ class Additions:
         for point in self._points(number):
             added = self._added_by(point)
             candidates = list(added.ordered.places) if topic is None else added.by_topic.get(topic, [])
-            places = [place for place in candidates if added.has_points_after(number, [place])]
+            places = [place for place in candidates if added.is_newer_than(number, added.ordered.places[place])]
             if not places:
                 continue
             span = added.ordered.span(places)
