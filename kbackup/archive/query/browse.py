@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import NamedTuple
 
 from kbackup.archive.models import Manifest
@@ -27,8 +26,8 @@ from kbackup.util.times import time_text
 @dataclass(frozen=True, slots=True)
 class Catalogue:
     """Topics with their segments as of a restore point, without configs and groups. `restore_point` is None for a
-    folder of the Java tool, whose torn files `warnings` name. `choice` is the selection for a point in time, with its
-    reasons."""
+    folder of the Java tool; `warnings` then name its torn files. `choice` is the selection for a point in time, with
+    its reasons."""
 
     archive: str
     restore_point: int | None
@@ -42,7 +41,8 @@ class Catalogue:
         partitions: dict[int, ArchivedPartition] = {}
         for each in self.topics:
             if each.name == topic:
-                partitions |= {partition.partition: partition for partition in each.partitions}
+                for partition in each.partitions:
+                    partitions[partition.partition] = partition
         if number not in partitions:
             raise UsageError(
                 f"topic {topic} has no partition {number} in {self.location}",
@@ -54,7 +54,9 @@ class Catalogue:
     def location(self) -> str:
         if self.choice is not None and self.choice.to_time is not None:
             return f"{self.archive} as of {time_text(self.choice.to_time)}"
-        return f"restore point {self.restore_point}" if self.restore_point is not None else self.archive
+        if self.restore_point is not None:
+            return f"restore point {self.restore_point}"
+        return self.archive
 
 
 def catalogue(archive: Archive, point_name: str, topic: str | None = None, at: int | None = None) -> Catalogue:
@@ -66,8 +68,9 @@ def catalogue(archive: Archive, point_name: str, topic: str | None = None, at: i
     url = archive.store.url
     view, topics = view_as_restored(archive, point_name, at, topic)
     if topic is not None:
-        _chosen([t.name for t in topics], topic, f"{url} as of {time_text(at)}")
-        topics = [t for t in topics if t.name == topic]
+        names = [state.name for state in topics]
+        _chosen(names, topic, f"{url} as of {time_text(at)}")
+        topics = [state for state in topics if state.name == topic]
         excluded = {name: text for name, text in view.excluded.items() if name == topic}
         view = replace(view, excluded=excluded)
     content = content_as_restored(archive, view, topics, at)
@@ -124,17 +127,18 @@ def records(
     `Window(ranges=((o, end),))` and `most=n`; the next page begins after the last offset of that one.
     """
     remaining = most
-    # of a window in time nobody knows how many records must be read for `most` of them
     tp = TopicPartition(topic, partition.partition)
     for segment in filter(window.may_hold, partition.segments):
         ranges = window.ranges if window.ranges is not None else ((segment.first, segment.last + 1),)
         for start, end in ranges:
+            # of a window in time nobody knows how many records must be read for `most` of them
             limit = None if window.timed else remaining
             for block in SegmentRanges(store, segment).between(start, end, limit):
                 selected, _ = window.cut(block)
                 if remaining is not None:
-                    selected = slice_block(selected, 0, min(remaining, len(selected)))
-                    remaining -= len(selected)
+                    count = min(remaining, len(selected))
+                    selected = slice_block(selected, 0, count)
+                    remaining -= count
                 if len(selected):
                     yield PartitionRecords(tp, selected)
                 if remaining == 0:
@@ -143,29 +147,32 @@ def records(
 
 def tail(store: Store, topic: str, partition: ArchivedPartition, most: int) -> Iterator[PartitionRecords]:
     """Yield the last `most` records of a partition, in order. Records before them are not read."""
+    tp = TopicPartition(topic, partition.partition)
     newest: list[tuple[Segment, int]] = []
     for segment in reversed(partition.segments):
-        if most > 0:
-            newest.append((segment, min(most, segment.count)))
-            most -= segment.count
+        if most <= 0:
+            break
+        newest.append((segment, min(most, segment.count)))
+        most -= segment.count
     for segment, count in reversed(newest):
         for block in SegmentRanges(store, segment).last(count):
-            yield PartitionRecords(TopicPartition(topic, partition.partition), block)
+            yield PartitionRecords(tp, block)
 
 
-# Pages of a partition's records, forwards and backwards, for those who leaf through them: bounded in records and in
-# bytes, with as few requests as the segments that they lie in allow.
+# Pages of a partition's records, forwards and backwards. A page is bounded in records and in bytes, and takes as few
+# requests as its segments allow.
 
 MOST = 1000  # records of a page, at most
-ROOM = 8 << 20  # Bytes of a page's records: once there are more, it ends. It may take another as much, or one record.
-SOUGHT = 256 << 20  # bytes of records that are looked at for a time in one go
+ROOM = 8 << 20
+"""Bytes of a page's records. Once there are more, the page ends: it may take as much again, or one more record."""
+SOUGHT = 256 << 20  # bytes of records that one search for a time looks at
 
 _THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Checked records in order of their offsets. `earlier`, `later`: whether there are others."""
+    """Checked records in order of their offsets. `earlier` and `later`: there are others before, or after them."""
 
     blocks: tuple[RecordBlock, ...]
     earlier: bool
@@ -185,8 +192,8 @@ class Page:
 
 
 class Sought(NamedTuple):
-    """If `matched`, `offset` is the offset of the record; otherwise it is where the search goes on, and None if no
-    record matches."""
+    """The result of a search. If `matched`, `offset` is the offset of the record. Otherwise the search goes on there;
+    None: no record matches."""
 
     offset: int | None
     matched: bool
@@ -194,27 +201,29 @@ class Sought(NamedTuple):
 
 def page_from(store: Store, partition: ArchivedPartition, offset: int, most: int) -> Page:
     """Return the first records at or above `offset`, at most `most`."""
-    nearest = [s for s in partition.segments if s.last >= offset]
+    nearest = [segment for segment in partition.segments if segment.last >= offset]
     return _page(store, partition, nearest, offset, min(most, MOST), back=False)
 
 
 def page_before(store: Store, partition: ArchivedPartition, offset: int, most: int) -> Page:
     """Return the last records below `offset`, at most `most`."""
-    nearest = [s for s in reversed(partition.segments) if s.first < offset]
+    nearest = [segment for segment in reversed(partition.segments) if segment.first < offset]
     return _page(store, partition, nearest, offset, min(most, MOST), back=True)
 
 
 def offset_at(store: Store, partition: ArchivedPartition, time: int, start: int = 0) -> Sought:
-    """Find the first record at or above offset `start` whose timestamp (ms) is `time` or later. Timestamps are in no
-    order: of the segment with the first such record all is read, in blocks, and also everything before it where the
-    archive has no timestamps of its segments (files of the Java tool)."""
+    """Find the first record at or above offset `start` whose timestamp (ms) is `time` or later.
+
+    Timestamps are in no order. So the segment with the first such record is read from its start, in blocks; if the
+    archive has no timestamps of its segments (files of the Java tool), so is everything before that segment.
+    """
     window = Window(from_time=time, ranges=((start, 2**63 - 1),))
     looked = 0
     for segment in filter(window.may_hold, partition.segments):
         for block in SegmentRanges(store, segment).between(start, segment.last + 1):
-            wanted, _ = window.cut(block)
-            if len(wanted):
-                return Sought(int(wanted.offsets[0]), True)
+            selected, _ = window.cut(block)
+            if len(selected):
+                return Sought(int(selected.offsets[0]), True)
             looked += block.nbytes
             if looked >= SOUGHT:
                 return Sought(int(block.offsets[-1]) + 1, False)
@@ -224,14 +233,19 @@ def offset_at(store: Store, partition: ArchivedPartition, time: int, start: int 
 def _page(
     store: Store, partition: ArchivedPartition, nearest: Sequence[Segment], offset: int, most: int, *, back: bool
 ) -> Page:
-    # numbers of records in each segment; only the last one that is planned can have more than a page's bytes, and be
-    # cut short for it
+    """Return a page of at most `most` records from `offset` on, or before it if `back`. `nearest` are the segments in
+    the order in which the page takes them."""
+    # The records of each segment, by number. Only the last segment that is planned can have more than a page's bytes,
+    # and is cut short for it.
     planned: list[tuple[SegmentRanges, int, int]] = []
     size = 0
     for segment in nearest:
         ranges = SegmentRanges(store, segment)
         edge = ranges.number(offset)
-        low, high = (max(0, edge - most), edge) if back else (edge, min(segment.count, edge + most))
+        if back:
+            low, high = max(0, edge - most), edge
+        else:
+            low, high = edge, min(segment.count, edge + most)
         planned.append((ranges, low, high))
         most -= high - low
         size += min(segment.bytes, (high - low) * segment.largest)
@@ -244,12 +258,15 @@ def _page(
 
     if back:
         planned.reverse()  # blocks go in order of offsets, whichever way the page was leafed to
-    blocks = tuple(chain.from_iterable(in_threads(read, planned, _THREADS)))
+    blocks: list[RecordBlock] = []
+    for of_segment in in_threads(read, planned, _THREADS):
+        blocks += of_segment
     first, last = offset, offset - 1
     if blocks:
         first = int(blocks[0].offsets[0])
         last = int(blocks[-1].offsets[-1])
-    held = partition.segments
-    earlier = bool(held) and held[0].first < first
-    later = bool(held) and held[-1].last > last
-    return Page(blocks, earlier, later)
+    earlier = later = False
+    if partition.segments:
+        earlier = partition.segments[0].first < first
+        later = partition.segments[-1].last > last
+    return Page(tuple(blocks), earlier, later)

@@ -25,7 +25,7 @@ from kbackup.util.times import ms_of, time_text
 @dataclass(frozen=True, slots=True)
 class ArchivedPartition:
     """The offsets [`start`, `end`) of a partition, as far as `segments` hold them, in order. If there is a `window`,
-    only records in the window are wanted. `expired` counts records before `start` that were in the archive once.
+    only records in the window are selected. `expired` counts records before `start` that were in the archive once.
     `counted` are the records and bytes in the window, if somebody has read the segments to count them."""
 
     partition: int
@@ -54,21 +54,25 @@ class ArchivedPartition:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the records; those of their segments where the records in a window were not counted."""
-        return sum_of(self.segments, "bytes") if self.counted is None else self.counted[1]
+        """Return the bytes of the records; all bytes of their segments if the records in a window were not counted."""
+        if self.counted is not None:
+            return self.counted[1]
+        return sum_of(self.segments, "bytes")
 
     @property
     def timestamps(self) -> tuple[int | None, int | None]:
-        """Return the least and the greatest timestamp, as far as they are known; bounds on them where there is a
+        """Return the least and the greatest timestamp, as far as they are known; bounds on them if there is a
         window."""
         low, high = bounds(self.segments, "min_timestamp", "max_timestamp")
-        return (low, high) if self.window is None else self.window.clip(low, high)
+        if self.window is None:
+            return low, high
+        return self.window.clip(low, high)
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedTopic:
-    """`as_of` is the restore point that captured it. `configs` and `replication_factor` are None if they
-    are unknown."""
+    """A topic with its partitions. `as_of` is the restore point that captured the topic. `configs` and
+    `replication_factor` are None if they are unknown."""
 
     name: str
     incarnation: int
@@ -84,28 +88,35 @@ class ArchivedTopic:
 
     @property
     def segments(self) -> list[Segment]:
-        return [s for p in self.partitions for s in p.segments]
+        segments: list[Segment] = []
+        for partition in self.partitions:
+            segments += partition.segments
+        return segments
 
     @property
     def timestamps(self) -> tuple[int | None, int | None]:
-        return span(p.timestamps for p in self.partitions)
+        return span(partition.timestamps for partition in self.partitions)
 
 
 def span(bounds: Iterable[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
-    """Return the least and the greatest of some bounds."""
-    some = list(bounds)
-    lows = [low for low, _ in some if low is not None]
-    highs = [high for _, high in some if high is not None]
+    """Return the least lower bound and the greatest upper bound that are known."""
+    lows: list[int] = []
+    highs: list[int] = []
+    for low, high in bounds:
+        if low is not None:
+            lows.append(low)
+        if high is not None:
+            highs.append(high)
     return min(lows, default=None), max(highs, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What of an archive is asked for.
+    """The selected part of an archive.
 
-    `groups` have only their offsets of these topics. `not_carried` says by group why a capture is without the group.
+    `groups` have only their offsets of these topics. `not_carried` gives, by group, why a capture is without the group.
     `restore_point` is 0 for a folder of the Java tool, and `warnings` then name torn files. `choice` is set if a window
-    was asked for. `damaged` are the losses by damage of records that are asked for.
+    was requested. `damaged` are the losses by damage of selected records.
     """
 
     archive_id: str
@@ -122,8 +133,9 @@ class Content:
 def content_of(
     archive: Archive, manifest: Manifest, topics: Sequence[TopicState], groups: Sequence[TopicState] | None = None
 ) -> Content:
-    """Return `topics` with all segments up to a restore point. A topic that its run did not capture is as of the run
-    that did. The groups' offsets are from the captures that `groups` names, by default from those of the topics."""
+    """Return `topics` with all segments up to a restore point. A topic that the restore point's run did not capture is
+    as of the run that did. The groups' offsets are from the captures of the topics in `groups`, by default of
+    `topics`."""
     segments = archive.partitions(manifest, topics)
     metadata: dict[int, dict[str, TopicMetadata]] = {}
     for number in {topic.captured for topic in topics}:
@@ -131,13 +143,16 @@ def content_of(
     archived: list[ArchivedTopic] = []
     for topic in topics:
         known = metadata[topic.captured].get(topic.name)
-        archived.append(topic_of(topic, known, segments.get(_key(topic), {}), archive.state.starts))
-    asked = {_key(topic) for topic in topics}
-    with_groups = topics if groups is None else groups
-    captured, not_carried = captured_groups(archive, [topic for topic in with_groups if _key(topic) in asked])
+        own_segments = segments.get(_key(topic), {})
+        archived.append(topic_of(topic, known, own_segments, archive.state.starts))
+    selected = {_key(topic) for topic in topics}
+    if groups is None:
+        groups = topics
+    with_groups = [topic for topic in groups if _key(topic) in selected]
+    captured, not_carried = captured_groups(archive, with_groups)
     damaged: list[Loss] = []
     for row in archive.state.damage:
-        if row.point <= manifest.number and row.incarnation_key in asked:
+        if row.point <= manifest.number and row.incarnation_key in selected:
             damaged.append(row.loss)
     damaged.sort(key=lambda loss: (loss.topic, loss.partition, loss.start))
     losses = [loss.message for loss in archive.losses(manifest)]
@@ -153,32 +168,44 @@ def content_of(
 
 
 def narrowed(
-    content: Content, window_of: Callable[[str, int], Window], least: Mapping[str, int], choice: Choice
+    content: Content, window_of: Callable[[str, int], Window], fewest: Mapping[str, int], choice: Choice
 ) -> Content:
-    """Return the content cut to the window of each topic and partition. A partition above the first `least[topic]` ones
-    is kept only up to the last one with records in its window."""
+    """Return the content cut to the window of each topic and partition. Of the partitions beyond the first
+    `fewest[topic]`, those at the end without records in their window are left out: the topic may not have had them at
+    that time."""
     topics: list[ArchivedTopic] = []
     for topic in content.topics:
-        cut: list[ArchivedPartition] = []
-        for p in topic.partitions:
-            window = window_of(topic.name, p.partition)
-            if p.window is not None:  # of records that are left out in any case
-                window = window.inside(p.window)
-            if window != EVERYTHING:
-                p = replace(p, segments=chosen(p.segments, window.may_hold), window=window)
-            cut.append(p)
-        while len(cut) > least.get(topic.name, len(cut)) and not cut[-1].segments:
-            cut.pop()
-        topics.append(replace(topic, partitions=tuple(cut)))
+        partitions: list[ArchivedPartition] = []
+        for partition in topic.partitions:
+            window = window_of(topic.name, partition.partition)
+            partitions.append(_in_window(partition, window))
+        while len(partitions) > fewest.get(topic.name, len(partitions)) and not partitions[-1].segments:
+            partitions.pop()
+        topics.append(replace(topic, partitions=tuple(partitions)))
     damaged: list[Loss] = []
     for loss in content.damaged:
-        # The times of its records are not known: the offsets alone tell whether it may lie in the window.
-        start = loss.start or 0
-        end = loss.end if loss.end is not None else 1 << 63
-        ranges = window_of(loss.topic, loss.partition or 0).ranges
-        if ranges is None or any(low < end and start < high for low, high in ranges):
+        window = window_of(loss.topic, loss.partition or 0)
+        if _may_lie_in(window, loss):
             damaged.append(loss)
     return replace(content, topics=tuple(topics), choice=choice, damaged=tuple(damaged))
+
+
+def _in_window(partition: ArchivedPartition, window: Window) -> ArchivedPartition:
+    """Return the partition with the segments that may have records in the window."""
+    if partition.window is not None:  # without the records that are left out in any case
+        window = window.inside(partition.window)
+    if window == EVERYTHING:
+        return partition
+    return replace(partition, segments=chosen(partition.segments, window.may_hold), window=window)
+
+
+def _may_lie_in(window: Window, loss: Loss) -> bool:
+    """Return whether lost records may lie in the window. Nobody knows their times: the offsets alone decide."""
+    if window.ranges is None:
+        return True
+    start = loss.start or 0
+    end = loss.end if loss.end is not None else 1 << 63
+    return any(low < end and start < high for low, high in window.ranges)
 
 
 def without_deleted(content: Content, archive: Archive, manifest: Manifest) -> Content:
@@ -203,9 +230,9 @@ def without_deleted(content: Content, archive: Archive, manifest: Manifest) -> C
                 f"topic {topic.name}: {plural(records[topic.key], 'archived record')} left out: their keys were "
                 "deleted at the source, by deletions that no backup saw"
             )
-    chosen = {topic.name for topic in content.topics}
-    warnings += unseen_warnings(topic for topic in manifest.topics if topic.name in chosen)
-    return replace(content, topics=tuple(topics), warnings=(*content.warnings, *warnings))
+    selected = {topic.name for topic in content.topics}
+    warnings += unseen_warnings(topic for topic in manifest.topics if topic.name in selected)
+    return replace(content, topics=tuple(topics), warnings=content.warnings + tuple(warnings))
 
 
 def topic_of(
@@ -214,14 +241,16 @@ def topic_of(
     segments: Mapping[int, Sequence[Segment]],
     starts: Mapping[IncarnationPartition, LogStart] = MappingProxyType({}),
 ) -> ArchivedTopic:
-    """Return a topic with the segments of later runs, where they are among `segments` (by partition), and without
-    records before the log `starts`."""
-    states = {state.partition: state for state in state.partitions}
+    """Return a topic with `segments` by partition, which may be of later runs as well, and without records before the
+    log `starts`."""
+    states = {partition.partition: partition for partition in state.partitions}
+    # Later runs may have seen more partitions. Kafka numbers partitions from 0 without gaps.
     with_segments = range(max(segments, default=-1) + 1)
     partitions: list[ArchivedPartition] = []
     for number in sorted(states.keys() | with_segments):
-        start = starts.get((state.name, state.incarnation, number))
-        partitions.append(_partition_of(number, states.get(number), segments.get(number, ()), start))
+        own_segments = segments.get(number, ())
+        log_start = starts.get((state.name, state.incarnation, number))
+        partitions.append(_partition_of(number, states.get(number), own_segments, log_start))
     return ArchivedTopic(
         name=state.name,
         incarnation=state.incarnation,
@@ -257,8 +286,8 @@ def _partition_of(
 
 
 def captured_groups(archive: Archive, topics: Sequence[TopicState]) -> tuple[dict[str, Group], dict[str, str]]:
-    """Return the groups with their offsets of `topics`, and why by group that a capture is without. Offsets of a topic
-    that its run did not capture come from the run that did; type and state are the newest."""
+    """Return the groups with their offsets of `topics`, and the reasons why a capture lacks a group, by group. Offsets
+    of a topic come from the run that captured the topic. Type and state of a group are the newest."""
     newest: dict[str, Group] = {}
     offsets: dict[str, list[GroupOffset]] = defaultdict(list)
     not_carried: dict[str, str] = {}
@@ -272,7 +301,9 @@ def captured_groups(archive: Archive, topics: Sequence[TopicState]) -> tuple[dic
             if ours:
                 newest[group.group] = group
                 offsets[group.group] += ours
-    groups = {name: with_offsets(group, offsets[name]) for name, group in sorted(newest.items())}
+    groups: dict[str, Group] = {}
+    for name, group in sorted(newest.items()):
+        groups[name] = with_offsets(group, offsets[name])
     return groups, not_carried
 
 
@@ -286,8 +317,8 @@ def with_offsets(group: Group, offsets: Iterable[GroupOffset]) -> Group:
 #
 # `--to-time` of `restore` and of `info` both select here.
 #
-# Records are chosen by their own timestamps, from every run: one that came late stands in a much later segment. What
-# has no timestamp of its own, topics and groups, is as of the newest restore point that was captured by then.
+# Records are selected by their own timestamps, from every run: a record that came late is in a much later segment.
+# Topics and groups have no timestamps. They are as of the newest restore point that was captured by then.
 
 NO_POINTS = "a folder of the Java tool has no restore points: topics and groups are as they stand there"
 
@@ -314,8 +345,8 @@ class View:
 
 
 def view_of(archive: Archive, point_name: str | int, window: Window) -> View:
-    """Return the view of restore point `point_name`, where `window` has no end in time. With an end, 'latest' stands
-    for the restore points that the moment needs; a number or a label for the topics and segments of that restore
+    """Return the view of restore point `point_name`, if `window` has no end in time. With an end, 'latest' stands for
+    the restore points that the moment needs; a number or a label stands for the topics and segments of that restore
     point."""
     upto = archive.restore_point(point_name)
     point: Manifest | None = upto
@@ -324,7 +355,7 @@ def view_of(archive: Archive, point_name: str | int, window: Window) -> View:
         at = archive.groups(upto).captured_at
         notes = [f"topics and groups are those of restore point {upto.number}, captured at {at}"]
     else:
-        points = [p for p in archive.restore_points if p.number <= upto.number]
+        points = [row for row in archive.restore_points if row.number <= upto.number]
         point, at, note = captured_by(archive, points, window.to_time)
         if str(point_name) == "latest":
             return _at(archive, upto, points, point, at, note, window)
@@ -346,11 +377,13 @@ def view_of(archive: Archive, point_name: str | int, window: Window) -> View:
 def content_at(archive: Archive, view: View, topics: Sequence[TopicState]) -> Content:
     """Return `topics` of the view, not cut to a window yet, without the records whose keys were deleted at the source
     by then."""
-    content = content_of(archive, view.upto, sorted(topics, key=lambda t: t.name), view.groups)
-    if view.as_of is not None:
-        content = without_deleted(content, archive, archive.restore_point(view.as_of))
-    oldest = archive.restore_points[0].number  # the next one, where the moment lies before all of them
-    return replace(content, restore_point=oldest if view.as_of is None else view.as_of)
+    by_name = sorted(topics, key=lambda topic: topic.name)
+    content = content_of(archive, view.upto, by_name, view.groups)
+    if view.as_of is None:
+        # the moment lies before all restore points: the oldest is the next one
+        return replace(content, restore_point=archive.restore_points[0].number)
+    content = without_deleted(content, archive, archive.restore_point(view.as_of))
+    return replace(content, restore_point=view.as_of)
 
 
 def choice_of(view: View, window: Window, ranges: Iterable[str], excluded: Iterable[str]) -> Choice:
@@ -367,8 +400,8 @@ def choice_of(view: View, window: Window, ranges: Iterable[str], excluded: Itera
 
 
 def captured_by(archive: Archive, points: Sequence[PointRow], moment: int) -> tuple[Manifest | None, str | None, str]:
-    """Return the newest of `points` whose groups were captured by `moment`, with the time of that capture, and both in
-    words. Groups are captured before ends are looked up, so no offset of them is later than its records."""
+    """Return the newest of `points` whose groups were captured by `moment`, the time of that capture, and both in
+    words. A backup captures groups before it looks up the ends of partitions, so no group is ahead of the records."""
     for point in reversed(points):
         if ms_of(point.started_at) > moment:  # its groups were captured later still: the document is not read
             continue
@@ -396,59 +429,88 @@ def _at(
     and by the restore point after that one, which shows what began in between."""
     then = point.topics if point is not None else ()
     existing = {topic.name: topic for topic in then if topic.state != "deleted"}
-    after = next((each for each in points if point is None or each.number > point.number), None)
+    next_number = _number_after(points, point)
     first: dict[Incarnation, TopicState] = {}
-    if after is not None:
-        captured = archive.restore_point(after.number).topics
-        first = {_key(topic): topic for topic in captured if topic.captured == after.number}
+    if next_number is not None:
+        captured = archive.restore_point(next_number).topics
+        first = {_key(topic): topic for topic in captured if topic.captured == next_number}
     later = {_key(topic): topic for topic in upto.topics} | first
     for topic in then:
         later.pop(_key(topic), None)
-    within: set[Incarnation] = set()
-    for segment in archive.segments(upto, list(later.values())):
-        # one without timestamps doesn't show when the topic existed
-        if segment.min_timestamp is not None and window.may_hold(segment):
-            within.add((segment.topic, segment.incarnation))
+    within = _with_records_in(archive, upto, list(later.values()), window)
     new: dict[str, TopicState] = {}
     for key, topic in later.items():
         if key in first and key in within and topic.name not in existing:
             new[topic.name] = topic
-    notes = [note] if point is None else [f"topics are as of restore point {point.number}", note]
-    if new and after is not None:
+    notes = [note]
+    if point is not None:
+        notes.insert(0, f"topics are as of restore point {point.number}")
+    if new:
         notes.append(
-            f"first captured by restore point {after.number}, the next one, with records in the window: "
+            f"first captured by restore point {next_number}, the next one, with records in the window: "
             f"{', '.join(sorted(new))}"
         )
-    chosen = existing | new
+    selected = existing | new
     # of a name that has several incarnations, the one of that time comes last, and counts
-    others = {topic.name: topic for topic in (*later.values(), *then) if topic.name not in chosen}
-    excluded: dict[str, str] = {}
-    for name, incarnation in sorted(within):
-        topic = later[name, incarnation]
-        if others.get(name) == topic:
-            excluded[name] = (
-                f"topic {name} was first captured later and has records in the window: "
-                "it is restored where it is asked for by name"
-            )
-        elif chosen.get(name) != topic:
-            of_that_time = chosen.get(name) or others[name]
-            excluded[name] = (
-                f"topic {name} was begun anew later (incarnation {incarnation}), with records in the window: of that "
-                f"time is incarnation {of_that_time.incarnation}; for the other name its restore "
-                "point with --restore-point"
-            )
+    others: dict[str, TopicState] = {}
+    for topic in [*later.values(), *then]:
+        if topic.name not in selected:
+            others[topic.name] = topic
     number = point.number if point is not None else None
     return View(
         upto=upto,
-        topics=tuple(chosen.values()),
+        topics=tuple(selected.values()),
         others=others,
         groups=then,
         as_of=number,
         groups_as_of=number,
         captured_at=at,
         notes=tuple(notes),
-        excluded=excluded,
+        excluded=_excluded([later[key] for key in sorted(within)], selected, others),
     )
+
+
+def _number_after(points: Sequence[PointRow], point: Manifest | None) -> int | None:
+    """Return the number of the restore point after `point`, or of the oldest if there is no `point`; None if no restore
+    point is left."""
+    for each in points:
+        if point is None or each.number > point.number:
+            return each.number
+    return None
+
+
+def _with_records_in(
+    archive: Archive, upto: Manifest, topics: Sequence[TopicState], window: Window
+) -> set[Incarnation]:
+    """Return the topics that have a segment which may have records in the window."""
+    within: set[Incarnation] = set()
+    for segment in archive.segments(upto, topics):
+        # a segment without timestamps doesn't show when the topic existed
+        if segment.min_timestamp is not None and window.may_hold(segment):
+            within.add((segment.topic, segment.incarnation))
+    return within
+
+
+def _excluded(
+    within: Sequence[TopicState], selected: Mapping[str, TopicState], others: Mapping[str, TopicState]
+) -> dict[str, str]:
+    """Describe, by topic, what is left out of the later topics `within` the window."""
+    excluded: dict[str, str] = {}
+    for topic in within:
+        name = topic.name
+        if others.get(name) == topic:
+            excluded[name] = (
+                f"topic {name} was first captured later and has records in the window: "
+                "it is restored where it is asked for by name"
+            )
+        elif selected.get(name) != topic:
+            of_that_time = selected.get(name) or others[name]
+            excluded[name] = (
+                f"topic {name} was begun anew later (incarnation {topic.incarnation}), with records in the window: "
+                f"of that time is incarnation {of_that_time.incarnation}; for the other name its restore "
+                "point with --restore-point"
+            )
+    return excluded
 
 
 def _key(topic: TopicState) -> Incarnation:

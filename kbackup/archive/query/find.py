@@ -31,18 +31,18 @@ from kbackup.types import RecordBlock, TopicPartition
 Part = Literal["key", "value", "headers"]
 PARTS: tuple[Part, ...] = ("key", "value", "headers")
 
-_PIECE = 8 << 20
+_UNIT_BYTES = 8 << 20
 """Bytes of records that a thread looks through at once; what it finds there is held until its turn comes."""
 _THREADS = 8
-_MARKED = 1 << 20  # bytes
-_SPANS = 1000
+_MARKED = 1 << 20  # bytes of a field that a regular expression is marked in
+_SPANS = 1000  # matches of a text that are marked in a field
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A pattern to look for in `fields` of records: a text, whose very bytes are looked for, or a regular expression of
-    RE2, whose signs stand for bytes. Headers are looked through by name and by value. `ignore_case` is about ASCII
-    letters. A pattern is one of `Matches`, whatever the partition."""
+    """A pattern to look for in `fields` of records: a text, whose bytes are looked for as they are, or a regular
+    expression of RE2, whose signs stand for bytes. Headers are searched by name and by value. `ignore_case` is about
+    ASCII letters. A pattern is a `Matches` that treats all partitions alike."""
 
     text: str
     regex: bool = False
@@ -51,8 +51,9 @@ class Pattern:
 
     def require(self) -> None:
         """Raise `UsageError` for an invalid regular expression."""
+        nothing = pa.array([b""], pa.large_binary())
         try:
-            self._among(pa.array([b""], pa.large_binary()))
+            self._among(nothing)  # Arrow compiles an expression only where it looks for it
         except (pa.ArrowInvalid, UnicodeEncodeError) as error:
             raise UsageError(
                 f"{self.text} can't be looked for: {error}", "write a regular expression as RE2 knows them"
@@ -76,8 +77,8 @@ class Pattern:
         return matching
 
     def spans(self, field: bytes) -> list[tuple[int, int]]:
-        """Return matches in a field as (start, end) in bytes, in order: the first ones of a text, or those of a regular
-        expression in the first MiB."""
+        """Return matches in a field as (start, end) in bytes, in order: the first matches of a text, or the matches of
+        a regular expression in the first MiB."""
         if not self.regex:
             flags = re.IGNORECASE if self.ignore_case else 0
             literal = re.escape(self.text.encode())
@@ -90,7 +91,7 @@ class Pattern:
         column = pa.array([field[:_MARKED]], pa.large_binary())
         try:
             marked = compute().replace_substring_regex(column, pattern=pattern, replacement=opening + rb"\1" + closing)
-        except pa.ArrowInvalid:  # `\Q` without `\E` is valid alone
+        except pa.ArrowInvalid:  # `\Q` without `\E` is valid, but not with the parenthesis that is put behind it here
             return []
         first, *others = marked[0].as_py().split(opening)
         spans: list[tuple[int, int]] = []
@@ -103,6 +104,7 @@ class Pattern:
         return spans
 
     def _among(self, column: pa.Array[Any]) -> npt.NDArray[np.bool_]:
+        """Return which values of a column match: bool[values]. A null does not."""
         pc = compute()
         match = pc.match_substring_regex if self.regex else pc.match_substring
         found = match(column, pattern=self.text.encode(), ignore_case=self.ignore_case)
@@ -110,16 +112,23 @@ class Pattern:
         return matching
 
 
-_Task = tuple[TopicPartition, SegmentRanges, int, int]  # records of a segment, by number from and to (exclusive)
+class _Task(NamedTuple):
+    """Records number `low` to `high` (exclusive) of one segment."""
+
+    tp: TopicPartition
+    reader: SegmentRanges
+    low: int
+    high: int
+
 
 Matches = Callable[[TopicPartition, RecordBlock], npt.NDArray[np.bool_]]
-"""bool[n]: which records of a partition's are looked for. It is asked by many threads."""
+"""Returns, as bool[n], which records of a partition's block match. Many threads call it."""
 
 Seen = Callable[[int, int], None]  # a callback, from any thread, with the records and bytes searched so far
 
 
 class Searched(NamedTuple):
-    """The result of a unit: matches among the records of `tp` before offset `end`, of `bytes` of records."""
+    """The result of a unit: the matches among the records of `tp` before offset `end`, and the bytes searched."""
 
     tp: TopicPartition
     end: int
@@ -131,7 +140,8 @@ def find(
     store: Store, partitions: Iterable[tuple[str, ArchivedPartition]], matches: Matches, window: Window, seen: Seen
 ) -> Generator[PartitionRecords, None, None]:
     """Yield the records in `window` of these partitions (each with its topic) that match, in order. Reading ends soon
-    after it is closed. `CorruptError` comes in its turn: what was found before the damage is given."""
+    after the generator is closed. `CorruptError` comes in its turn, after everything that was found before the
+    damage."""
     with closing(search(store, partitions, matches, window, seen)) as units:
         for unit in units:
             yield from unit.matches
@@ -146,14 +156,15 @@ def search(
     threads: int = _THREADS,
     unit_bytes: int | None = None,
 ) -> Generator[Searched, None, None]:
-    """Yield the result of each unit of about `unit_bytes`, in order; a search resumes at the end of the last one.
-    Reading and errors as for `find`."""
+    """Yield the result of each unit of about `unit_bytes`, in order. A search can be resumed at the end of the last
+    result. Reading and errors as for `find`."""
     stop = threading.Event()
-    tasks = _tasks(store, partitions, window, unit_bytes or _PIECE)
+    tasks = _tasks(store, partitions, window, unit_bytes or _UNIT_BYTES)
     waiting: deque[Future[Searched]] = deque()
     with ThreadPoolExecutor(threads, "find") as pool:
         try:
             while True:
+                # half as many tasks again as threads, so that no thread is idle while a result is looked at
                 for task in islice(tasks, threads + threads // 2 - len(waiting)):
                     waiting.append(pool.submit(_look, task, matches, window, seen, stop))
                 if not waiting:
@@ -165,7 +176,7 @@ def search(
 
 
 def to_search(partition: ArchivedPartition, window: Window) -> tuple[int, int]:
-    """Return the records and bytes to search, at most."""
+    """Return how many records and bytes there are to search, at most."""
     records = size = 0
     for segment in filter(window.may_hold, partition.segments):
         records += segment.count
@@ -176,7 +187,7 @@ def to_search(partition: ArchivedPartition, window: Window) -> tuple[int, int]:
 def _tasks(
     store: Store, partitions: Iterable[tuple[str, ArchivedPartition]], window: Window, unit_bytes: int
 ) -> Iterator[_Task]:
-    """Yield the tasks of a search, in order: each has the records of about `unit_bytes`, and one at least."""
+    """Yield the tasks of a search, in order. Each has the records of about `unit_bytes`, and at least one record."""
     for topic, partition in partitions:
         tp = TopicPartition(topic, partition.partition)
         for segment in filter(window.may_hold, partition.segments):
@@ -186,22 +197,24 @@ def _tasks(
             for start, end in ranges:
                 low, high = reader.numbers(start, end)
                 for at in range(low, high, step):
-                    yield tp, reader, at, min(at + step, high)
+                    yield _Task(tp, reader, at, min(at + step, high))
 
 
 def _look(task: _Task, matches: Matches, window: Window, seen: Seen, stop: threading.Event) -> Searched:
-    tp, reader, low, high = task
+    """Search the records of one task."""
     matching: list[PartitionRecords] = []
     end = nbytes = 0
-    for block in reader.numbered(low, high):
+    for block in task.reader.numbered(task.low, task.high):
         if stop.is_set():
             break
-        wanted, _ = window.cut(block)
-        if len(wanted):
-            hits = select_records(wanted, matches(tp, wanted))
-            if len(hits):  # in memory of their own: a few records must not keep a large buffer
-                matching.append(PartitionRecords(tp, replace(hits, data=hits.data.copy())))
+        selected, _ = window.cut(block)
+        if len(selected):
+            hits = select_records(selected, matches(task.tp, selected))
+            if len(hits):
+                # in memory of their own: a few records must not keep a large buffer
+                hits = replace(hits, data=hits.data.copy())
+                matching.append(PartitionRecords(task.tp, hits))
         seen(len(block), block.nbytes)
         end = int(block.offsets[-1]) + 1
         nbytes += block.nbytes
-    return Searched(tp, end, nbytes, matching)
+    return Searched(task.tp, end, nbytes, matching)

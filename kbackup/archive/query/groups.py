@@ -20,8 +20,8 @@ from kbackup.util.times import ms_of
 
 @dataclass(frozen=True, slots=True)
 class ArchivedGroups:
-    """`restore_point` is 0 and `captured_at` None for a folder of the Java tool. `not_carried` is by group, with
-    the reason."""
+    """The groups of a restore point. `restore_point` is 0 and `captured_at` None for a folder of the Java tool.
+    `not_carried` gives, by group, why the restore point lacks the group."""
 
     restore_point: int
     captured_at: str | None
@@ -31,8 +31,8 @@ class ArchivedGroups:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """`offset` is the next to read; `lag` counts the offsets from there on between the partition's first archived
-    offset and its end."""
+    """A committed offset. `offset` is the next to read. `lag` counts the archived offsets from there on: between the
+    partition's first archived offset and its end."""
 
     topic: str
     partition: int
@@ -44,7 +44,7 @@ class Stand:
 
 @dataclass(frozen=True, slots=True)
 class GroupOverview:
-    """`type` and `state` are '' if they are not known."""
+    """A group with its offsets. `type` and `state` are '' if they are not known."""
 
     group: str
     type: str
@@ -66,28 +66,33 @@ class GroupsOverview:
 def groups_at(archive: Archive, manifest: Manifest, topics: Sequence[TopicState]) -> ArchivedGroups:
     """Return the groups with their offsets of `topics` at a restore point."""
     own = archive.groups(manifest)
-    groups = tuple(captured_groups(archive, topics)[0].values())
-    return ArchivedGroups(manifest.number, own.captured_at, groups, own.not_carried)
+    groups, _ = captured_groups(archive, topics)
+    return ArchivedGroups(manifest.number, own.captured_at, tuple(groups.values()), own.not_carried)
 
 
 def java_groups(store: Store, topics: Sequence[str]) -> ArchivedGroups:
-    return ArchivedGroups(0, None, tuple(java_content(store, topics).groups.values()), {})
+    """Return the groups with their offsets of `topics` in a folder of the Java tool."""
+    content = java_content(store, topics)
+    return ArchivedGroups(0, None, tuple(content.groups.values()), {})
 
 
 def groups_overview(archive: Archive, manifest: Manifest) -> GroupsOverview:
     """Sum up the groups of a restore point, without topics that were deleted at the source by then."""
-    there = [t for t in manifest.topics if t.state != "deleted"]
-    expired = archive.state.starts
+    existing = [topic for topic in manifest.topics if topic.state != "deleted"]
     archived: dict[tuple[str, int], tuple[int, int]] = {}
-    for topic in there:
+    for topic in existing:
         for partition in topic.partitions:
-            log_start = expired.get((topic.name, topic.incarnation, partition.partition))
-            start = partition.start if log_start is None else max(partition.start, log_start.start)
+            start = partition.start
+            log_start = archive.state.starts.get((topic.name, topic.incarnation, partition.partition))
+            if log_start is not None:
+                start = max(start, log_start.start)
             archived[topic.name, partition.partition] = (start, partition.end)
-    return _overview(archive.store, groups_at(archive, manifest, there), archived)
+    groups = groups_at(archive, manifest, existing)
+    return _overview(archive.store, groups, archived)
 
 
 def java_groups_overview(store: Store) -> GroupsOverview:
+    """Sum up the groups of a folder of the Java tool."""
     content = java_content(store, java_topics(store))
     offsets: dict[tuple[str, int], tuple[int, int]] = {}
     for topic in content.topics:
@@ -102,16 +107,24 @@ def _overview(
 ) -> GroupsOverview:
     """Sum up groups. `offsets` are, by topic and partition, the first archived offset and the end."""
 
-    def stand(o: GroupOffset) -> Stand:
-        start, end = offsets.get((o.topic, o.partition), (o.offset, o.offset))
+    def stand(committed: GroupOffset) -> Stand:
+        offset = committed.offset
+        start, end = offsets.get((committed.topic, committed.partition), (offset, offset))
         # what retention has deleted before it was archived, or has expired from the archive, can't be read any more
-        lag = max(0, end - max(o.offset, start))
-        return Stand(o.topic, o.partition, o.offset, lag, o.leader_epoch, o.metadata)
+        lag = max(0, end - max(offset, start))
+        return Stand(
+            topic=committed.topic,
+            partition=committed.partition,
+            offset=offset,
+            lag=lag,
+            leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+        )
 
-    groups = []
+    groups: list[GroupOverview] = []
     for group in archived.groups:
         stands = tuple(map(stand, group.offsets))
-        lag = sum(s.lag for s in stands)
+        lag = sum(each.lag for each in stands)
         groups.append(GroupOverview(group.group, group.type, group.state, len(stands), lag, stands))
     return GroupsOverview(store.url, archived.restore_point, archived.captured_at, tuple(groups), archived.not_carried)
 
@@ -128,7 +141,7 @@ class PointLags(NamedTuple):
 
 
 def sample_points(points: Sequence[PointOverview], most: int) -> list[PointOverview]:
-    """Return at most `most` restore points, spread over time: always the newest. The sample changes little as the
+    """Return at most `most` restore points, spread over time, among them the newest. The sample changes little as the
     archive grows: it has the first restore point of each span of 2^n seconds."""
     if len(points) <= most:
         return list(points)
@@ -138,16 +151,19 @@ def sample_points(points: Sequence[PointOverview], most: int) -> list[PointOverv
     while len(first) > most - 1:
         width *= 2
         _, first = np.unique(seconds // width, return_index=True)
-    numbers = {*first.tolist(), len(points) - 1}
+    numbers = set(first.tolist())
+    numbers.add(len(points) - 1)
     return [points[number] for number in sorted(numbers)]
 
 
 def point_lags(archive: Archive, point: PointOverview) -> PointLags:
-    """Read the lag of every group at a restore point. Costs its manifest and its groups; keeps neither."""
-    reader = Archive(archive.store, archive.info, archive.committed)  # keeps what it reads, and is dropped
+    """Read the lag of every group at a restore point. This reads its manifest and its groups, and keeps neither."""
+    # an archive keeps what it reads; this one is dropped at the end
+    reader = Archive(archive.store, archive.info, archive.committed)
     time = ms_of(point.committed_at)
     try:
         overview = groups_overview(reader, reader.manifest(point.number))
     except CorruptError:
         return PointLags(point.number, time, None)
-    return PointLags(point.number, time, {group.group: group.lag for group in overview.groups})
+    lags = {group.group: group.lag for group in overview.groups}
+    return PointLags(point.number, time, lags)

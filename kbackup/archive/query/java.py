@@ -51,12 +51,16 @@ def readable(store: Store, archive_id: str) -> Store:
 
 def java_topics(store: Store) -> list[str]:
     """Return the folders that hold files of the format."""
-    return [directory for directory in store.list_dirs("") if any(_files(store, directory))]
+    topics: list[str] = []
+    for directory in store.list_dirs(""):
+        if any(_files(store, directory)):
+            topics.append(directory)
+    return topics
 
 
 def java_content(store: Store, topics: Sequence[str]) -> Content:
-    """Return `topics` of the folder, without segments that have no records: the tool makes one for an empty partition.
-    Records are to be read from the store that `readable` returns."""
+    """Return `topics` of the folder, without segments that have no records: the tool makes such a segment for an empty
+    partition. Records are to be read from the store that `readable` returns."""
     folder = store if isinstance(store, JavaFolder) else JavaFolder(store)
     warnings: list[str] = []
     groups: dict[str, list[GroupOffset]] = {}
@@ -72,9 +76,12 @@ def java_content(store: Store, topics: Sequence[str]) -> Content:
                 continue
             if not entry.size:
                 warnings.append(empty_groups(entry.key).message)
-            for group, offset in decode_group_offsets(folder.get(entry.key), entry.key).items():
-                if not layout.is_own_group(group):
-                    groups.setdefault(group, []).append(GroupOffset(topic=topic, partition=partition, offset=offset))
+            committed = decode_group_offsets(folder.get(entry.key), entry.key)
+            for group, offset in committed.items():
+                if layout.is_own_group(group):
+                    continue
+                archived_offset = GroupOffset(topic=topic, partition=partition, offset=offset)
+                groups.setdefault(group, []).append(archived_offset)
     if not archived:
         raise NoArchiveError(f"there is no archive at {store.url}", "check the address")
     by_group: dict[str, Group] = {}
@@ -91,10 +98,16 @@ def empty_groups(key: str) -> Flaw:
 
 def missing_indexes(topic: str, files: Iterable[str]) -> Iterator[Flaw]:
     """Yield a flaw for each partition index that `topic` lacks, by the names of its files."""
-    there = {layout.parse_partition_index(name) for name in files}
-    parsed = [layout.parse_segment(name) for name in files]
-    with_segments = {name.partition for name in parsed if name is not None}
-    for number in sorted(with_segments - there):
+    indexed: set[int] = set()
+    with_segments: set[int] = set()
+    for file in files:
+        number = layout.parse_partition_index(file)
+        segment = layout.parse_segment(file)
+        if number is not None:
+            indexed.add(number)
+        elif segment is not None:
+            with_segments.add(segment.partition)
+    for number in sorted(with_segments - indexed):
         yield Flaw(layout.partition_index_key(f"{topic}/", number), "is missing")
 
 
@@ -132,7 +145,7 @@ def _topic(store: JavaFolder, topic: str, files: dict[str, ObjectInfo]) -> Archi
         return segment_of(store, topic, partition, entry)
 
     segments = in_threads(read, records)
-    missing = set(range(max(numbers) + 1)) - numbers
+    missing = set(range(max(numbers) + 1)) - numbers  # Kafka numbers partitions from 0 without gaps
     if missing:
         raise CorruptError(
             f"topic {topic} has no files for partition {min(missing)}",
@@ -140,22 +153,30 @@ def _topic(store: JavaFolder, topic: str, files: dict[str, ObjectInfo]) -> Archi
         )
     partitions: list[ArchivedPartition] = []
     for number in sorted(numbers):
-        own = [segment for segment in segments if segment.partition == number and segment.count]
-        own.sort(key=lambda segment: segment.first)
-        for segment, following in pairwise(own):
-            if following.first <= segment.last:
-                raise CorruptError(
-                    f"file {following.key} begins within {segment.key}",
-                    "split the folder by archive: it looks like a mix of two",
-                )
-        start = own[0].first if own else 0
-        end = own[-1].last + 1 if own else 0
-        partitions.append(ArchivedPartition(number, start, end, tuple(own)))
+        own = [segment for segment in segments if segment.partition == number]
+        partitions.append(_partition(number, own))
     return ArchivedTopic(topic, 1, 0, "present", tuple(partitions), configs=None, replication_factor=None)
 
 
+def _partition(number: int, segments: Iterable[Segment]) -> ArchivedPartition:
+    """Return a partition with its segments that have records. `CorruptError` if segments overlap."""
+    filled = [segment for segment in segments if segment.count]
+    filled.sort(key=lambda segment: segment.first)
+    for segment, following in pairwise(filled):
+        if following.first <= segment.last:
+            raise CorruptError(
+                f"file {following.key} begins within {segment.key}",
+                "split the folder by archive: it looks like a mix of two",
+            )
+    start = end = 0
+    if filled:
+        start = filled[0].first
+        end = filled[-1].last + 1
+    return ArchivedPartition(number, start, end, tuple(filled))
+
+
 def segment_of(store: JavaFolder, topic: str, partition: int, entry: ObjectInfo) -> Segment:
-    """Return the segment of a records file, as its index describes it; checksums and timestamps are not known."""
+    """Return the segment of a records file, as its index describes it. Checksums and timestamps are not known."""
     read = store.segment(entry.key, entry.size)
     index = read.index
     count = len(index)

@@ -28,7 +28,7 @@ from kbackup.archive.query.content import (
 from kbackup.archive.query.java import java_content, java_topics
 from kbackup.archive.reader import Archive
 from kbackup.archive.schemas import SchemaIndex, UnknownId, unknown_ids
-from kbackup.archive.segments.table import sum_of
+from kbackup.archive.segments.table import Segment, sum_of
 from kbackup.archive.segments.window import Choice, Window
 from kbackup.archive.uncovered_schemas import uncovered
 from kbackup.metadata.entities import LABELS, NotCarried
@@ -42,11 +42,12 @@ from kbackup.util.times import ms_of
 class Sums:
     """Figures of one or more partitions.
 
-    `bytes` is the size of the documented records files, `stored_bytes` that of the objects. `gaps` counts the offsets
-    between start and end that no record has, because of compaction, transactions or losses. Timestamps are in ms, and
-    None if none is known. `expired_records` were in the archive once, before the first records that are there now.
+    `bytes` is the size of the records files as documented, `stored_bytes` the size of the objects. `gaps` counts the
+    offsets between start and end that no record has, because of compaction, transactions or losses. Timestamps are in
+    ms, and None if none is known. `expired_records` were in the archive once, before the first records that are there
+    now.
 
-    For a moment (`ArchiveOverview.choice`) the figures are of what has to be read: there are at most so many `records`,
+    For a moment (`ArchiveOverview.choice`) the figures are of what has to be read: `records` is an upper bound,
     timestamps are bounds, and gaps are not known (None).
     """
 
@@ -61,19 +62,28 @@ class Sums:
 
 
 def total(parts: Iterable[Sums]) -> Sums:
-    """Sum up figures. The gaps of the whole are known only if those of every part are."""
-    every = list(parts)
-    gaps = [each.gaps for each in every if each.gaps is not None]
-    low, high = span((each.min_timestamp, each.max_timestamp) for each in every)
+    """Sum up figures. The gaps of the whole are known only if the gaps of every part are known."""
+    records = size = stored = segments = expired = 0
+    gaps: int | None = 0
+    times: list[tuple[int | None, int | None]] = []
+    for part in parts:
+        records += part.records
+        size += part.bytes
+        stored += part.stored_bytes
+        segments += part.segments
+        expired += part.expired_records
+        gaps = None if gaps is None or part.gaps is None else gaps + part.gaps
+        times.append((part.min_timestamp, part.max_timestamp))
+    low, high = span(times)
     return Sums(
-        records=sum(each.records for each in every),
-        bytes=sum(each.bytes for each in every),
-        stored_bytes=sum(each.stored_bytes for each in every),
-        segments=sum(each.segments for each in every),
-        gaps=sum(gaps) if len(gaps) == len(every) else None,
+        records=records,
+        bytes=size,
+        stored_bytes=stored,
+        segments=segments,
+        gaps=gaps,
         min_timestamp=low,
         max_timestamp=high,
-        expired_records=sum(each.expired_records for each in every),
+        expired_records=expired,
     )
 
 
@@ -114,12 +124,12 @@ def not_reached(
     to_time: int | None,
     asked: Callable[[str, int], bool] = lambda topic, partition: True,
 ) -> tuple[str, ...]:
-    """Return what of a window up to `to_time` (ms) the runs up to `view.upto` can't have, in words: records later than
-    they were, and what they saw in partitions that are `asked` for and left for later. `content` is not cut to the
+    """Describe what the runs up to `view.upto` can't have of a window up to `to_time` (ms): records later than these
+    runs, and records that they saw in partitions that are `asked` for and left for later. `content` is not cut to the
     window yet."""
     if to_time is None:
         return ()
-    states = {(state.name, state.incarnation): state for state in view.upto.topics}
+    states = view.upto.incarnations()
     known: list[TopicState] = []
     notes: list[str] = []
     for topic in content.topics:
@@ -131,16 +141,24 @@ def not_reached(
         for state in seen.partitions:
             if state.end >= state.log_end or state.partition not in archived:
                 continue
-            latest = [segment.max_timestamp for segment in archived[state.partition].segments]
-            stamps = [stamp for stamp in latest if stamp is not None]
-            if not stamps or stamps[-1] <= to_time:  # else the last archived segment goes past the window
+            latest = _last_timestamp(archived[state.partition].segments)
+            if latest is None or latest <= to_time:  # else the last archived segment goes past the window
                 notes.append(
                     f"offsets {state.end} to {state.log_end - 1} of {topic.name}-{state.partition}, or some of them, "
                     f"are not in restore point {view.upto.number}"
                 )
     if len(notes) > _NAMED:
         notes[_NAMED:] = [f"nor are offsets of {len(notes) - _NAMED} more partitions"]
-    return (*_ends(archive, view, known, to_time), *notes)
+    ends = list(_ends(archive, view, known, to_time))
+    return tuple(ends + notes)
+
+
+def _last_timestamp(segments: Sequence[Segment]) -> int | None:
+    """Return the greatest timestamp of the last segment that has one."""
+    for segment in reversed(segments):
+        if segment.max_timestamp is not None:
+            return segment.max_timestamp
+    return None
 
 
 def _ends(archive: Archive, view: View, states: Sequence[TopicState], to_time: int) -> Iterator[str]:
@@ -199,13 +217,17 @@ def growth_of(archive: Archive, manifest: Manifest, topics: Collection[Incarnati
 def added_after(archive: Archive, manifest: Manifest, number: int) -> dict[Incarnation, int]:
     """Return the stored bytes that restore points after `number` added, by topic; topics without any are left out."""
     table = archive.table(manifest.number, ["topic", "incarnation", "stored"], number)
-    return {(topic, incarnation): stored for topic, incarnation, stored in _sums(table, ["topic", "incarnation"])}
+    added: dict[Incarnation, int] = {}
+    for topic, incarnation, stored in _sums(table, ["topic", "incarnation"]):
+        added[topic, incarnation] = stored
+    return added
 
 
 def _sums(table: pa.Table, keys: list[str]) -> Iterator[tuple[Any, ...]]:
-    """Return the keys and the sum of their stored bytes."""
+    """Yield the different keys with the sum of their stored bytes."""
     summed = table.group_by(keys).aggregate([("stored", "sum")])
-    return zip(*(summed.column(n).to_pylist() for n in (*keys, "stored_sum")), strict=True)
+    columns = [summed.column(name).to_pylist() for name in [*keys, "stored_sum"]]
+    return zip(*columns, strict=True)
 
 
 # Sum up an archive from manifests and segment tables; no record is read.
@@ -213,7 +235,7 @@ def _sums(table: pa.Table, keys: list[str]) -> Iterator[tuple[Any, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOverview:
-    """Offsets [`start`, `end`) are archived."""
+    """A partition of which the offsets [`start`, `end`) are archived."""
 
     partition: int
     start: int
@@ -223,7 +245,8 @@ class PartitionOverview:
 
 @dataclass(frozen=True, slots=True)
 class GroupPosition:
-    """`offset` is the next to read; `lag` is how many offsets are archived from there on."""
+    """A group's position in a partition. `offset` is the next to read; `lag` is how many offsets are archived from
+    there on."""
 
     group: str
     partition: int
@@ -234,8 +257,8 @@ class GroupPosition:
 
 @dataclass(frozen=True, slots=True)
 class TopicOverview:
-    """`as_of` is the restore point that captured it last; `state` as in the manifest. Restores leave out
-    `deleted_records` archived records, since their keys were deleted at the source."""
+    """A topic's figures. `as_of` is the restore point that captured the topic last; `state` is as in the manifest.
+    Restores leave out `deleted_records` archived records, since their keys were deleted at the source."""
 
     name: str
     incarnation: int
@@ -252,8 +275,8 @@ class TopicOverview:
 
 @dataclass(frozen=True, slots=True)
 class SchemasOverview:
-    """What a restore point has of a schema registry. `unknown` are ids that records carry and it has no schema for;
-    `uncovered` says what names schemas in records and is not mapped."""
+    """What a restore point has of a schema registry. `unknown` are ids in records that the restore point has no schema
+    for. `uncovered` describes what else names schemas in records and is not mapped."""
 
     registry: str
     captured_at: str
@@ -265,11 +288,14 @@ class SchemasOverview:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOverview:
-    """An archive as of `restore_point` (None: a folder of the Java tool). `oldest` and `newest` are its first and
-    last restore points. `choice` says what was chosen for a moment, and why; `not_known` what a repair or an adoption
-    could not find out; `let_go` counts restore points that expired or were lost. `settings` counts what was captured of
-    the cluster's metadata, by its member of metadata.json; `not_carried` names what was not. `transactions` says
-    whether they are whole; null for a moment, which cuts inside of them."""
+    """An archive as of `restore_point` (None: a folder of the Java tool).
+
+    `oldest` and `newest` are its first and last restore points. `choice` is what was selected for a moment, and why.
+    `not_known` describes what a repair or an adoption could not find out. `let_go` counts restore points that expired
+    or were lost. `settings` counts what was captured of the cluster's metadata, by its member of metadata.json;
+    `not_carried` names what was not captured. `transactions` says whether transactions are whole; it is null for a
+    moment, which cuts inside of them.
+    """
 
     archive: str
     archive_id: str
@@ -340,15 +366,16 @@ def overview(
 
 
 def schemas_overview(archive: Archive, manifest: Manifest) -> SchemasOverview | None:
+    """Sum up the schemas of a restore point, None if it has none."""
     schemas = archive.schemas(manifest)
     if schemas is None:
         return None
     unknown = unknown_ids(manifest.topics, SchemaIndex(schemas))
-    subjects = len({v.subject for v in schemas.versions})
+    subjects = {version.subject for version in schemas.versions}
     return SchemasOverview(
         registry=schemas.registry,
         captured_at=schemas.captured_at,
-        subjects=subjects,
+        subjects=len(subjects),
         versions=len(schemas.versions),
         unknown=tuple(unknown),
         uncovered=tuple(uncovered(manifest.topics, schemas)),
@@ -367,22 +394,26 @@ def view_as_restored(archive: Archive, point_name: str, at: int, named: str | No
 def content_as_restored(archive: Archive, view: View, topics: Sequence[TopicState], at: int) -> Content:
     """Return what a restore with that end in time brings back of `topics`."""
     window = Window(to_time=at)
-    least = {topic.name: len(topic.partitions) for topic in topics}
+    captured = {topic.name: len(topic.partitions) for topic in topics}
     content = content_at(archive, view, topics)
-    beyond = not_reached(archive, view, content, at)
-    choice = choice_of(view, window, (), (*view.excluded.values(), *beyond))
-    return narrowed(content, lambda *_: window, least, choice)
+    left_out = list(view.excluded.values())
+    left_out += not_reached(archive, view, content, at)
+    choice = choice_of(view, window, (), left_out)
+    return narrowed(content, lambda topic, partition: window, captured, choice)
 
 
 def java_as_restored(content: Content, at: int) -> Content:
     """Return the content of a folder of the Java tool as a restore of moment `at` would read it."""
-    return narrowed(content, lambda *_: Window(to_time=at), {}, Choice(to_time=at, notes=(NO_POINTS,)))
+    window = Window(to_time=at)
+    choice = Choice(to_time=at, notes=(NO_POINTS,))
+    return narrowed(content, lambda topic, partition: window, {}, choice)
 
 
 def _overview(
     store: Store, content: Content, manifest: Manifest | None, state: State | None, losses: Sequence[Loss]
 ) -> ArchiveOverview:
-    topics = tuple(_topic(t, content, losses) for t in content.topics)
+    topics = [_topic(topic, content, losses) for topic in content.topics]
+    messages = [loss.message for loss in losses]
     shown = ArchiveOverview(
         archive=store.url,
         archive_id=content.archive_id,
@@ -392,9 +423,9 @@ def _overview(
         oldest=None,
         newest=None,
         sums=total(topic.sums for topic in topics),
-        topics=topics,
+        topics=tuple(topics),
         groups=tuple(content.groups),
-        losses=tuple(loss.message for loss in losses),
+        losses=tuple(messages),
         warnings=content.warnings,
         choice=content.choice,
     )
@@ -419,16 +450,19 @@ def _overview(
 
 
 def _topic(topic: ArchivedTopic, content: Content, losses: Sequence[Loss]) -> TopicOverview:
-    partitions = [PartitionOverview(p.partition, p.start, p.end, sums_of([p])) for p in topic.partitions]
+    partitions: list[PartitionOverview] = []
+    for partition in topic.partitions:
+        sums = sums_of([partition])
+        partitions.append(PartitionOverview(partition.partition, partition.start, partition.end, sums))
     ends = {partition.partition: partition.end for partition in topic.partitions}
     positions: list[GroupPosition] = []
     for group, captured in content.groups.items():
-        for o in captured.offsets:
-            if o.topic != topic.name:
+        for committed in captured.offsets:
+            if committed.topic != topic.name:
                 continue
-            end = ends.get(o.partition, o.offset)
-            lag = max(0, end - o.offset)  # a group may be ahead of what is archived
-            positions.append(GroupPosition(group, o.partition, o.offset, lag, o.metadata))
+            end = ends.get(committed.partition, committed.offset)
+            lag = max(0, end - committed.offset)  # a group may be ahead of what is archived
+            positions.append(GroupPosition(group, committed.partition, committed.offset, lag, committed.metadata))
     positions.sort(key=lambda position: (position.group, position.partition))
     of_topic = [loss.message for loss in losses if loss.topic == topic.name]
     return TopicOverview(

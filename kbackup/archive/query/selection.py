@@ -40,7 +40,7 @@ class Selection:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names that are asked for exactly."""
+        """The names in `include` that are not regular expressions."""
         return frozenset(pattern for pattern in self.include if not _is_regex(pattern))
 
     def matches(self, name: str) -> bool:
@@ -51,14 +51,19 @@ class Selection:
         return not any(_matches(entry, name) for entry in self.exclude)
 
     def topics(self, names: Iterable[str]) -> list[str]:
-        """Return the selected topics, sorted; an internal topic only where it is asked for by its name."""
-        asked = self.names
-        return sorted(name for name in names if self.matches(name) and (name in asked or not is_internal(name)))
+        """Return the selected topics, sorted. An internal topic is selected only by its exact name."""
+        by_name = self.names
+        selected: list[str] = []
+        for name in names:
+            if self.matches(name) and (name in by_name or not is_internal(name)):
+                selected.append(name)
+        return sorted(selected)
 
     @property
     def only_names(self) -> Selection:
-        """The exact names of `include`: topics that regular expressions match may come later."""
-        return Selection(tuple(sorted(self.names)))
+        """The selection of the exact names in `include`. Topics that regular expressions match may come later."""
+        names = sorted(self.names)
+        return Selection(tuple(names))
 
     def unmatched(self, kind: NameKind, names: Iterable[str], internal: bool = False) -> list[str]:
         """Return the entries of `include` that select nothing of `names`: each exact name that is missing, or all
@@ -68,9 +73,10 @@ class Selection:
         missing = sorted(self.names - known)
         if missing:
             return missing
-        # an internal topic is selected only where it is asked for by its name
-        by_name = kind == "topic" and not internal
-        selected = self.topics(known) if by_name else [name for name in known if self.matches(name)]
+        if kind == "topic" and not internal:
+            selected = self.topics(known)  # without internal topics that only a regular expression matches
+        else:
+            selected = [name for name in known if self.matches(name)]
         return [] if selected else list(self.include)
 
 
@@ -101,15 +107,15 @@ def check_selection(
     if first not in known and not _is_regex(first):
         reason = reasons.get(first) or suggest_name(first, known, hint)
         raise UsageError(f"there is no {kind} {first} {where}", reason)
-    asked = ", ".join(unmatched)
+    entries = ", ".join(unmatched)
     if selection.exclude and not Selection(selection.include).unmatched(kind, known, internal):
         raise UsageError(
-            f"the exclude patterns take away every {kind} {where} that {asked} selects", "leave one of them out"
+            f"the exclude patterns take away every {kind} {where} that {entries} selects", "leave one of them out"
         )
     hint += "; a regular expression must match the whole name"
     if kind == "topic":
         hint += "; internal topics, which begin with __, take their exact name"
-    raise UsageError(f"no {kind} {where} matches {asked}", suggest_name(first.strip("/"), known, hint))
+    raise UsageError(f"no {kind} {where} matches {entries}", suggest_name(first.strip("/"), known, hint))
 
 
 def exact_entry(name: str) -> str:
@@ -117,7 +123,8 @@ def exact_entry(name: str) -> str:
     where the name can't stand for itself."""
     if name and name.isprintable() and name == name.strip() and not _is_regex(name):
         return name
-    escaped = "".join(re.escape(sign) if sign.isprintable() else printable(sign) for sign in name)
+    signs = [re.escape(sign) if sign.isprintable() else printable(sign) for sign in name]
+    escaped = "".join(signs)
     return f"/{escaped or '(?:)'}/"
 
 

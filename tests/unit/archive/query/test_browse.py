@@ -430,7 +430,7 @@ def places(matches: Iterator[PartitionRecords]) -> list[tuple[str, int, int]]:
 
 @pytest.mark.parametrize("piece", [1, 300, 1 << 20])
 def test_in_order_however_it_is_cut(made: MemoryStore, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PIECE", piece)
+    monkeypatch.setattr(module, "_UNIT_BYTES", piece)
     seen: list[tuple[int, int]] = []
     found = places(find(made, everything(made), Pattern("key 0"), EVERYTHING, lambda r, b: seen.append((r, b))))
     orders = [o for o in (*range(10), 15, *range(17, 40)) if o % 3 == 0]
