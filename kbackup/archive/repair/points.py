@@ -404,6 +404,7 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
             retired = known is None or known.retired
             lives.append(IncarnationRow(*key, ids.get(key, ""), None, None, retired))
             continue
+        # the first restore point of each later incarnation: where one begins, this one has ended
         successors = [first for other, first in firsts.items() if other[0] == key[0] and other > key]
         taken_over = min(successors, default=0)
         is_alive = key in topics if is_newest else known is None or known.last is None

@@ -186,7 +186,7 @@ def attribute(
             continue
         # The segments of a partition are in order and don't overlap: only the two beside this one can overlap it.
         taken = listed[key]
-        at = bisect_right(taken, (segment.first, 1 << 63))
+        at = bisect_right(taken, (segment.first, 1 << 63))  # behind all that begin where this one does, or before
         beside = [(first, last) for first, last, _ in taken[max(0, at - 1) : at + 1]]
         if _overlaps(segment, beside) or _overlaps(segment, damaged.get(key, ())):
             continue
