@@ -30,15 +30,15 @@ from kbackup.util.text import plural
 
 if TYPE_CHECKING:
     from kbackup.archive.query.groups import GroupOverview, GroupsOverview, Stand
-    from kbackup.jobs.groups.job import (
+    from kbackup.jobs.groups.job import Prepared
+    from kbackup.jobs.groups.plan import GroupOffsetResult, Moment
+    from kbackup.jobs.groups.report import (
         GroupResult,
         GroupsPlanReport,
         GroupsReport,
         PlannedGroupReport,
         PlannedOffset,
-        Prepared,
     )
-    from kbackup.jobs.groups.plan import GroupOffsetResult, Moment
     from kbackup.jobs.groups.undo import GroupUndoReport, UndoResult
     from kbackup.kafka.control.cluster import Cluster
 
@@ -365,10 +365,20 @@ def chosen_moment(restore_point: str | None, to_time: str | None) -> Moment:
 
 
 def _prepare(context: CommandContext, same_offsets: bool, moment: Moment) -> tuple[Cluster, Prepared]:
+    from kbackup.archive.query.selection import Selection
     from kbackup.jobs.groups.job import prepare
+    from kbackup.jobs.groups.plan import GroupsRequest
 
+    given = context.config.restore
+    request = GroupsRequest(
+        restore_id=given.restore_id,
+        same_offsets=same_offsets,
+        moment=moment,
+        selection=Selection.of(given.groups, given.exclude_groups),
+        new_names=given.map_group,
+    )
     cluster = _cluster(context)
     store = archive_store(context)
     state = state_store(context, store)
-    prepared = prepare(cluster, store, state, context.config.restore, moment, same_offsets)
+    prepared = prepare(cluster, store, state, request)
     return cluster, prepared

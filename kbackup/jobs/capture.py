@@ -14,7 +14,7 @@ from kbackup.archive.query.selection import Selection, check_selection, is_inter
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import WritingRun
 from kbackup.config.models import Backup
-from kbackup.jobs.groups.job import as_stored
+from kbackup.jobs.groups.documents import as_stored
 from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.errors import REQUEST_SECONDS

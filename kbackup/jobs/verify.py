@@ -52,11 +52,11 @@ from kbackup.archive.verify.java import survey_folder
 from kbackup.errors import NoArchiveError
 from kbackup.jobs.common import sizes_outside_topics
 from kbackup.jobs.drill.report import DrillReport
-from kbackup.jobs.groups.job import GroupsBefore
+from kbackup.jobs.groups.documents import GroupsBefore
 from kbackup.jobs.keys import check_data_keys
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.schemas.documents import SchemaMap, SchemasBefore
-from kbackup.jobs.settings.write import SettingsBefore
+from kbackup.jobs.settings.documents import SettingsBefore
 from kbackup.metrics.registry import Phases, ProgressListener, counted
 from kbackup.spark.tasks import ProgressSender, Spark, run_counted
 from kbackup.store.base import Store

@@ -29,7 +29,8 @@ from kbackup.jobs.diff import Diff, SchemasDiff
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.export.destination import ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.export.job import ExportReport
-from kbackup.jobs.groups.job import GroupsBefore, GroupsPlanReport, GroupsReport
+from kbackup.jobs.groups.documents import GroupsBefore
+from kbackup.jobs.groups.report import GroupsPlanReport, GroupsReport
 from kbackup.jobs.groups.undo import GroupUndoReport as GroupsUndoReport
 from kbackup.jobs.keys import HeldKeys
 from kbackup.jobs.points import LabelReport, PinReport
@@ -39,8 +40,8 @@ from kbackup.jobs.retention import ExpireReport, ExpiryUndoReport
 from kbackup.jobs.schemas.documents import SchemaMap, SchemasBefore
 from kbackup.jobs.schemas.plan import SchemaPlan, SubjectOverview
 from kbackup.jobs.schemas.undo import SchemasUndone
+from kbackup.jobs.settings.documents import SettingsBefore
 from kbackup.jobs.settings.undo import SettingsUndone
-from kbackup.jobs.settings.write import SettingsBefore
 from kbackup.jobs.status import ArchiveStatus
 from kbackup.jobs.verify import VerifyReport
 from kbackup.migrate.archive import ArchiveReport

@@ -15,7 +15,7 @@ from kbackup.archive import layout
 from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.config.models import Restore
 from kbackup.errors import MismatchError, RefusedError
-from kbackup.jobs.groups.job import Captures
+from kbackup.jobs.groups.documents import Captures
 from kbackup.jobs.groups.undo import GroupsUndo
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.store.base import Store

@@ -15,7 +15,7 @@ from kbackup.archive.models import Group, Groups, HangingTransaction, Transactio
 from kbackup.archive.query.content import with_offsets
 from kbackup.config.models import Backup
 from kbackup.jobs.capture import ABSENT, Live, LiveTopic, SourceCluster, offline_partitions
-from kbackup.jobs.groups.job import as_stored
+from kbackup.jobs.groups.documents import as_stored
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.kafka.transaction_records import Commit
 from kbackup.kafka.transactions import (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from kbackup.archive.models import Group, Manifest, Member
+from kbackup.archive.models import Group, Manifest, Member, TopicState
 from kbackup.archive.query.content import Content, captured_by, with_offsets
 from kbackup.archive.query.groups import ArchivedGroups, groups_at, java_groups
 from kbackup.archive.query.java import JAVA, open_archive_or_folder
@@ -15,7 +15,6 @@ from kbackup.archive.query.selection import Selection, check_selection, exact_en
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.offset_map import How, OffsetMap, SameLog
 from kbackup.archive.restores.plan import PlannedGroup, RestorePlan
-from kbackup.config.models import Restore
 from kbackup.config.windows import parse_range
 from kbackup.errors import RefusedError, UsageError
 from kbackup.store.base import Store
@@ -26,24 +25,26 @@ from kbackup.util.times import time_text
 def map_groups(
     content: Content, names: Mapping[str, str], selection: Selection | None, renamed: Mapping[str, str]
 ) -> tuple[PlannedGroup, ...]:
-    """`selection` None: no groups. `RefusedError` if two would become one."""
+    """Plan the selected groups under their new names; `selection` None: no groups. `RefusedError` if two would become
+    one."""
+    if selection is None:
+        return ()
     planned: dict[str, PlannedGroup] = {}
-    for group, ours in _asked_offsets(content, names).items():
-        target = renamed.get(group, group)
-        if selection is None or not selection.matches(group):
+    for name, group in _asked_offsets(content, names).items():
+        if not selection.matches(name):
             continue
+        target = renamed.get(name, name)
         if target in planned:
-            raise RefusedError(
-                f"groups {planned[target].source} and {group} would both become {target}", "map one of them elsewhere"
-            )
-        planned[target] = PlannedGroup(source=group, target=target, type=ours.type, offsets=ours.offsets)
+            other = planned[target].source
+            raise RefusedError(f"groups {other} and {name} would both become {target}", "map one of them elsewhere")
+        planned[target] = PlannedGroup(source=name, target=target, type=group.type, offsets=group.offsets)
     return tuple(planned.values())
 
 
 def check_groups(content: Content, names: Container[str], selection: Selection | None, renamed: Iterable[str]) -> None:
     """Raise `UsageError` for a group that is selected or renamed by name and has no offsets: its records would come
     back without it, or it would be set under its old name. If a window ends before all captures, there are no groups to
-    restore: notes explain that, unless one is named."""
+    restore: notes explain that, unless a group is named."""
     if selection is None:
         return
     if content.restore_point and content.choice is not None and content.choice.groups_as_of is None:
@@ -58,7 +59,7 @@ def check_groups(content: Content, names: Container[str], selection: Selection |
     where = "with offsets of what is restored"
     hint = "see 'kbackup groups show', or leave groups alone with --no-groups"
     why = content.not_carried
-    # a warning names the groups that a regular expression selects and no capture carries
+    # A group that a regular expression selects and no capture has is no error: a warning names it.
     uncaptured = {group for group in why if group not in selection.names and selection.matches(group)}
     known = uncaptured | _asked_offsets(content, names).keys()
     check_selection(selection, "group", known, where, hint, why)
@@ -67,21 +68,27 @@ def check_groups(content: Content, names: Container[str], selection: Selection |
 
 
 def _asked_offsets(content: Content, names: Container[str]) -> dict[str, Group]:
-    """Return the groups that have offsets of restored partitions, with these."""
-    unasked = {(t.name, p.partition) for t in content.topics for p in t.partitions if p.window and p.window.nothing}
-    asked = [
-        with_offsets(g, (o for o in g.offsets if o.topic in names and (o.topic, o.partition) not in unasked))
-        for g in content.groups.values()
-    ]
-    return {group.group: group for group in asked if group.offsets}
+    """Return the groups that have offsets of restored partitions, with these offsets."""
+    left_out: set[tuple[str, int]] = set()
+    for topic in content.topics:
+        for partition in topic.partitions:
+            if partition.window and partition.window.nothing:
+                left_out.add((topic.name, partition.partition))
+    asked: dict[str, Group] = {}
+    for group in content.groups.values():
+        offsets = [offset for offset in group.offsets if offset.topic in names]
+        restored = [offset for offset in offsets if (offset.topic, offset.partition) not in left_out]
+        if restored:
+            asked[group.group] = with_offsets(group, restored)
+    return asked
 
 
 # Plan the offsets that each consumer group gets on a target.
 
 
 class GroupOffsetResult(Member, frozen=True, kw_only=True):
-    """`source` was committed for the archived partition, `target` is where that record is in `topic`, which is the
-    target's."""
+    """Offset `source` was committed for the archived partition; its record has offset `target` in `topic`, which is
+    the target's."""
 
     topic: str
     partition: int
@@ -91,7 +98,7 @@ class GroupOffsetResult(Member, frozen=True, kw_only=True):
 
 
 class OffsetPlan(GroupOffsetResult, frozen=True, kw_only=True):
-    """`leader_epoch` and `metadata` go with the offset."""
+    """`leader_epoch` and `metadata` are committed with the offset."""
 
     leader_epoch: int | None = None
     metadata: str = ""
@@ -123,38 +130,44 @@ def plan_groups(
 ) -> tuple[GroupPlan, ...]:
     """Plan the offsets of each group on the target. `targets` are the topics' new names, `maps` and `unusable` (with
     the reason) are by target partition."""
+    return tuple(_plan_group(group, targets, maps, unusable) for group in groups)
 
-    def planned(group: PlannedGroup) -> GroupPlan:
-        offsets: list[OffsetPlan] = []
-        skipped: list[str] = []
-        for o in group.offsets:
-            tp = TopicPartition(targets[o.topic], o.partition)
-            if tp in unusable:
-                skipped.append(unusable[tp])
-                continue
-            target, how = maps[tp].map(o.offset)
-            offsets.append(
-                OffsetPlan(
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    source=o.offset,
-                    target=target,
-                    how=how,
-                    leader_epoch=o.leader_epoch,
-                    metadata=o.metadata,
-                )
-            )
-        reasons = tuple(dict.fromkeys(skipped))  # one reason may hold for each partition of a topic
-        return GroupPlan(
-            source=group.source, group=group.target, type=group.type, offsets=tuple(offsets), skipped=reasons
+
+def _plan_group(
+    group: PlannedGroup,
+    targets: Mapping[str, str],
+    maps: Mapping[TopicPartition, OffsetMap | SameLog],
+    unusable: Mapping[TopicPartition, str],
+) -> GroupPlan:
+    offsets: list[OffsetPlan] = []
+    skipped: dict[str, None] = {}  # a reason may hold for every partition of a topic, and is told once
+    for archived in group.offsets:
+        tp = TopicPartition(targets[archived.topic], archived.partition)
+        if tp in unusable:
+            skipped[unusable[tp]] = None
+            continue
+        target, how = maps[tp].map(archived.offset)
+        planned = OffsetPlan(
+            topic=tp.topic,
+            partition=tp.partition,
+            source=archived.offset,
+            target=target,
+            how=how,
+            leader_epoch=archived.leader_epoch,
+            metadata=archived.metadata,
         )
-
-    return tuple(map(planned, groups))
+        offsets.append(planned)
+    return GroupPlan(
+        source=group.source, group=group.target, type=group.type, offsets=tuple(offsets), skipped=tuple(skipped)
+    )
 
 
 def wants_epoch(plans: Sequence[GroupPlan]) -> set[TopicPartition]:
     """Return the partitions whose current leader epoch `with_epochs` may need."""
-    return {o.tp for plan in plans for o in plan.offsets if o.leader_epoch is not None}
+    partitions: set[TopicPartition] = set()
+    for plan in plans:
+        partitions.update(offset.tp for offset in plan.offsets if offset.leader_epoch is not None)
+    return partitions
 
 
 def with_epochs(
@@ -166,12 +179,16 @@ def with_epochs(
     before its offset, takes that for a truncation, and resets. In the `same_log` an unchanged offset keeps its epoch.
     """
 
-    def offset(planned: OffsetPlan) -> OffsetPlan:
+    def with_epoch(planned: OffsetPlan) -> OffsetPlan:
         if planned.leader_epoch is None or (same_log and planned.how == "exact"):
             return planned
         return msgspec.structs.replace(planned, leader_epoch=epochs[planned.tp])
 
-    return tuple(msgspec.structs.replace(plan, offsets=tuple(map(offset, plan.offsets))) for plan in plans)
+    changed: list[GroupPlan] = []
+    for plan in plans:
+        offsets = tuple(with_epoch(offset) for offset in plan.offsets)
+        changed.append(msgspec.structs.replace(plan, offsets=offsets))
+    return tuple(changed)
 
 
 # Select the groups, their time and the new names of their topics for `kbackup groups`.
@@ -179,23 +196,36 @@ def with_epochs(
 
 @dataclass(frozen=True)
 class Moment:
-    """The time of the groups: a restore point's number, or a time in ms since the epoch; or neither."""
+    """The time of the groups: a restore point by its number or label, or a time in ms since the epoch; or neither."""
 
-    backup: str | None = None
+    restore_point: str | None = None
     at: int | None = None
 
     def __bool__(self) -> bool:
-        return self.backup is not None or self.at is not None
+        return self.restore_point is not None or self.at is not None
 
     def of(self, archive: Archive, default: int | str = "latest") -> Manifest:
         """Return the restore point; by time, the newest restore point whose groups were captured by then. `UsageError`
         where there is none."""
         if self.at is None:
-            return archive.restore_point(self.backup or default)
+            return archive.restore_point(self.restore_point or default)
         point, _, why = captured_by(archive, archive.restore_points, self.at)
         if point is None:
             raise UsageError(why, "see 'kbackup list'")
         return point
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupsRequest:
+    """Groups to set apart from a restore: the groups of `selection` as of `moment`, renamed by `new_names`.
+
+    Their offsets are translated by the offset map of the restore `restore_id`, or set unchanged with `same_offsets`."""
+
+    restore_id: str | None = None
+    same_offsets: bool = False
+    moment: Moment = Moment()
+    selection: Selection = Selection()  # noqa: RUF009 (immutable)
+    new_names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -208,74 +238,103 @@ class GroupSelection:
     unusable: Mapping[TopicPartition, str] = field(default_factory=dict)
 
 
-def select_for_restore(store: Store, plan: RestorePlan, moment: Moment, options: Restore) -> GroupSelection:
-    """Select the groups of the topics of `plan`: as of its own restore point, or of `moment`. Without a choice of
-    groups those that the restore was about, or all where it left groups alone."""
-    names = {t.source: t.target for t in plan.topics}
+def select_for_restore(store: Store, plan: RestorePlan, request: GroupsRequest) -> GroupSelection:
+    """Select the groups of the topics of `plan`: as of its own restore point, or as of the requested moment. If the
+    request names no groups, they are the groups that the restore was about, or all if it left groups alone."""
+    names = {topic.source: topic.target for topic in plan.topics}
     unusable: dict[TopicPartition, str] = {}
-    archive = open_archive(store) if moment else open_archive_or_folder(store)
-    if plan.archive_id != (archive.info.id if archive is not None else JAVA):
+    archive = open_archive(store) if request.moment else open_archive_or_folder(store)
+    archive_id = JAVA if archive is None else archive.info.id
+    if plan.archive_id != archive_id:
         raise RefusedError(
             f"restore {plan.restore_id} is of another archive", "name the archive that it was restored from"
         )
     if archive is None:
         archived = java_groups(store, list(names))
     else:
-        as_of = plan.restore_point if plan.choice is None else plan.choice.groups_as_of
-        if as_of is None and not moment:
-            raise UsageError(
-                f"restore {plan.restore_id} is of a time at which no groups were captured",
-                "select the time of the groups with --restore-point or --to-time",
-            )
-        manifest = moment.of(archive, as_of or plan.restore_point)
-        states = [t for t in manifest.topics if t.name in names]
+        manifest = _manifest_of_groups(archive, plan, request.moment)
+        states = [topic for topic in manifest.topics if topic.name in names]
         archived = groups_at(archive, manifest, states)
-        if plan.choice is not None and plan.choice.ranges:  # other partitions' offsets can't be translated
-            asked = {(r.topic, r.partition) for r in map(parse_range, plan.choice.ranges)}
-            inside = (
-                with_offsets(g, [o for o in g.offsets if (o.topic, o.partition) in asked]) for g in archived.groups
-            )
-            archived = replace(archived, groups=tuple(g for g in inside if g.offsets))
-        restored = {t.source: t.incarnation for t in plan.topics}
-        why = f"it was made anew between restore points {plan.restore_point} and {manifest.number}"
-        unusable = {
-            TopicPartition(names[state.name], p.partition): f"{state.name}-{p.partition} is another log: {why}"
-            for state in states
-            if state.incarnation != restored[state.name]
-            for p in state.partitions
-        }
-    renamed = {g.source: g.target for g in plan.groups} | dict(options.map_group)
-    known = tuple(g.source for g in plan.groups)
-    return _selected(archived, names, options, known, renamed, unusable)
+        if plan.choice is not None and plan.choice.ranges:
+            archived = _within_ranges(archived, plan.choice.ranges)
+        unusable = _other_logs(plan, manifest, states, names)
+    new_names = {group.source: group.target for group in plan.groups}
+    new_names.update(request.new_names)
+    restored = [group.source for group in plan.groups]
+    return _selected(archived, names, request, restored, new_names, unusable)
 
 
-def select_same_cluster(archive: Archive, moment: Moment, options: Restore) -> tuple[GroupSelection, Manifest]:
-    """Select the groups of a restore point for the cluster that it was taken of."""
-    manifest = moment.of(archive)
-    states = [t for t in manifest.topics if t.state != "deleted"]
-    names = {t.name: t.name for t in states}
+def _manifest_of_groups(archive: Archive, plan: RestorePlan, moment: Moment) -> Manifest:
+    """Return the restore point whose groups are to be set."""
+    as_of = plan.restore_point if plan.choice is None else plan.choice.groups_as_of
+    if as_of is None and not moment:
+        raise UsageError(
+            f"restore {plan.restore_id} is of a time at which no groups were captured",
+            "select the time of the groups with --restore-point or --to-time",
+        )
+    return moment.of(archive, as_of or plan.restore_point)
+
+
+def _within_ranges(archived: ArchivedGroups, ranges: Iterable[str]) -> ArchivedGroups:
+    """Return the groups with their offsets of the restored partitions: offsets of others can't be translated."""
+    restored: set[tuple[str, int | None]] = set()
+    for text in ranges:
+        restored_range = parse_range(text)
+        restored.add((restored_range.topic, restored_range.partition))
+    groups: list[Group] = []
+    for group in archived.groups:
+        offsets = [offset for offset in group.offsets if (offset.topic, offset.partition) in restored]
+        if offsets:
+            groups.append(with_offsets(group, offsets))
+    return replace(archived, groups=tuple(groups))
+
+
+def _other_logs(
+    plan: RestorePlan, manifest: Manifest, states: Iterable[TopicState], names: Mapping[str, str]
+) -> dict[TopicPartition, str]:
+    """Return, by target partition, why offsets of `manifest` can't be translated: they are of another incarnation of
+    the topic than the restored one."""
+    restored = {topic.source: topic.incarnation for topic in plan.topics}
+    why = f"it was made anew between restore points {plan.restore_point} and {manifest.number}"
+    unusable: dict[TopicPartition, str] = {}
+    for state in states:
+        if state.incarnation == restored[state.name]:
+            continue
+        for partition in state.partitions:
+            tp = TopicPartition(names[state.name], partition.partition)
+            unusable[tp] = f"{state.name}-{partition.partition} is another log: {why}"
+    return unusable
+
+
+def select_same_cluster(archive: Archive, request: GroupsRequest) -> tuple[GroupSelection, Manifest]:
+    """Select the groups of a restore point for the cluster that the restore point was taken of."""
+    manifest = request.moment.of(archive)
+    states = [topic for topic in manifest.topics if topic.state != "deleted"]
+    names = {topic.name: topic.name for topic in states}
     archived = groups_at(archive, manifest, states)
-    return _selected(archived, names, options, (), dict(options.map_group), {}), manifest
+    return _selected(archived, names, request, (), request.new_names, {}), manifest
 
 
 def _selected(
     archived: ArchivedGroups,
     names: Mapping[str, str],
-    options: Restore,
-    default: tuple[str, ...],
-    renamed: Mapping[str, str],
+    request: GroupsRequest,
+    restored: Collection[str],
+    new_names: Mapping[str, str],
     unusable: Mapping[TopicPartition, str],
 ) -> GroupSelection:
-    by_name = {g.group: g for g in archived.groups}
-    selection = Selection.of(options.groups, options.exclude_groups)
-    selected = {
-        group: each
-        for group, each in by_name.items()
-        if selection.matches(group) and (options.groups or not default or group in default)
-    }
-    where, hint = "to be set, with offsets of the restored topics", "see 'kbackup groups show'"
+    """Return the requested groups; if the request names none, the groups that were `restored`, if there are any."""
+    by_name = {group.group: group for group in archived.groups}
+    selection = request.selection
+    selected: dict[str, Group] = {}
+    for name, group in by_name.items():
+        is_named = bool(selection.include) or not restored or name in restored
+        if is_named and selection.matches(name):
+            selected[name] = group
+    where = "to be set, with offsets of the restored topics"
+    hint = "see 'kbackup groups show'"
     check_selection(selection, "group", by_name, where, hint, archived.not_carried)
-    check_selection(Selection(tuple(options.map_group)), "group", selected, where, hint, archived.not_carried)
+    check_selection(Selection(tuple(request.new_names)), "group", selected, where, hint, archived.not_carried)
     content = Content("", archived.restore_point, (), selected)
-    groups = map_groups(content, names, Selection(), renamed)
+    groups = map_groups(content, names, Selection(), new_names)
     return GroupSelection(archived.restore_point, archived.captured_at, groups, unusable)

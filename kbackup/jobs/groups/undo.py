@@ -13,21 +13,19 @@ from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.errors import NotFoundError, RefusedError, UsageError
-from kbackup.jobs.groups.job import (
-    FIRST_STEP,
+from kbackup.jobs.groups.documents import (
     NONE,
     Captures,
     GroupBefore,
     GroupsBefore,
     as_committed,
     as_stored,
-    groups_with_members,
     offsets_by_partition,
-    refused_groups,
-    share_groups,
 )
+from kbackup.jobs.groups.job import groups_with_members, refused_groups, share_groups
+from kbackup.jobs.groups.report import FIRST_STEP
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.types import TopicPartition
+from kbackup.types import CommittedOffset, TopicPartition
 from kbackup.util.text import join_names, kbackup_command
 
 UndoStatus = Literal[
@@ -37,9 +35,9 @@ UndoStatus = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """`sets` are commits to make; `removes` are partitions without a commit before, which have one now. `unchanged` are
-    the offsets that stay: elsewhere, there already, or `moved`, which are places whose offsets are no longer what was
-    written, because somebody has set or deleted them since."""
+    """`sets` are commits to make; `removes` are commits of partitions that had none before. `unchanged` are the offsets
+    that stay: of other partitions, there already, or of a `moved` partition, whose offset is no longer the written one,
+    because somebody has set or deleted it since."""
 
     group: str
     sets: tuple[GroupOffset, ...]
@@ -55,35 +53,38 @@ class Undo:
     @property
     def writes(self) -> tuple[GroupOffset, ...]:
         """Return the changed offsets as a capture stores them."""
-        removed = (GroupOffset(topic=o.topic, partition=o.partition, offset=NONE) for o in self.removes)
+        removed = [GroupOffset(topic=offset.topic, partition=offset.partition, offset=NONE) for offset in self.removes]
         return (*self.sets, *removed)
 
 
 def undo_of(before: GroupBefore, now: Sequence[GroupOffset]) -> Undo:
     """Return the undo that turns `now` back into `before`, in the partitions that still have what was written. Pure."""
-    had, has = offsets_by_partition(before.offsets), offsets_by_partition(now)
+    had = offsets_by_partition(before.offsets)
+    current = offsets_by_partition(now)
     written = offsets_by_partition(before.writes)
     sets: list[GroupOffset] = []
     removes: list[GroupOffset] = []
     moved: list[TopicPartition] = []
     for tp in sorted(written):
-        former, current = had.get(tp), has.get(tp)
-        if current == former:
+        former_offset = had.get(tp)
+        current_offset = current.get(tp)
+        if current_offset == former_offset:
             continue
-        if (NONE if current is None else current.offset) != written[tp].offset:
+        position = NONE if current_offset is None else current_offset.offset
+        if position != written[tp].offset:
             moved.append(tp)
-        elif former is not None:
-            sets.append(former)
-        elif current is not None:
-            removes.append(current)
-    changed = {TopicPartition(o.topic, o.partition) for o in (*sets, *removes)}
-    unchanged = [offset for tp, offset in sorted(has.items()) if tp not in changed]
+        elif former_offset is not None:
+            sets.append(former_offset)
+        elif current_offset is not None:
+            removes.append(current_offset)
+    changed = offsets_by_partition([*sets, *removes])
+    unchanged = [offset for tp, offset in sorted(current.items()) if tp not in changed]
     return Undo(before.group, tuple(sets), tuple(removes), tuple(unchanged), tuple(moved))
 
 
 class UndoResult(Member, frozen=True, kw_only=True):
-    """Partitions: `set_back` to what they had, `removed` for having had nothing, and `kept` as they are, of which
-    `moved` have changed since they were written."""
+    """Counts of partitions: `set_back` to the offset that they had, `removed` because they had none, and `kept` as they
+    are, of which `moved` have changed since they were written."""
 
     group: str
     status: UndoStatus
@@ -95,7 +96,7 @@ class UndoResult(Member, frozen=True, kw_only=True):
 
 
 class GroupUndoReport(Member, frozen=True, kw_only=True):
-    """`undone` is the capture that was put back, `number` the one that undoes this (0: nothing was written). Unless
+    """`undone` is the capture that was put back, `number` the capture that undoes this (0: nothing was written). Unless
     `confirmed`, it is a plan, and nothing was written. `unproven` are documents of which nothing proves that the
     restore wrote them."""
 
@@ -110,21 +111,23 @@ class GroupUndoReport(Member, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> list[str]:
+        """Return in words the groups that were not put back, each with the command that does it."""
         options = ("groups", "undo", "--confirm", "--restore-id", self.restore_id, str(self.undone), "--group")
         missing: list[str] = []
         for group in self.groups:
             if not group.why:
                 continue
             text = f"group {group.group} was not put back: {group.why}"
-            if first := FIRST_STEP.get(group.status):
-                text += f"; {first}, then: {kbackup_command(*options, group.group)}"
+            first_step = FIRST_STEP.get(group.status)
+            if first_step is not None:
+                text += f"; {first_step}, then: {kbackup_command(*options, group.group)}"
             missing.append(text)
         return missing
 
 
 def _check_planned(plan: RestorePlan | None, before: GroupsBefore, where: str) -> None:
-    """Raise `RefusedError` if a capture names what the plan of its restore does not: somebody else has written it.
-    Offsets that were set without a restore (`groups apply --same-offsets`) have no plan."""
+    """Raise `RefusedError` if a capture names a group or a partition that the plan of its restore does not: somebody
+    else has written it. Offsets that were set without a restore (`groups apply --same-offsets`) have no plan."""
     if plan is None:
         return
     partitions = {topic.target: topic.partitions for topic in plan.topics}
@@ -141,22 +144,27 @@ def _check_planned(plan: RestorePlan | None, before: GroupsBefore, where: str) -
 
 def _put_back(cluster: Cluster, undos: Sequence[Undo], share: set[str]) -> dict[str, str]:
     """Put groups back; return, by group, why the broker refused. Commits are set before others are removed."""
-    refused = refused_groups(cluster.groups.commit_all({u.group: as_committed(u.sets) for u in undos if u.sets}, share))
-    removes = {u.group: as_committed(u.removes) for u in undos if u.removes and u.group not in refused}
+    sets = {undo.group: as_committed(undo.sets) for undo in undos if undo.sets}
+    refused = refused_groups(cluster.groups.commit_all(sets, share))
+    removes: dict[str, list[CommittedOffset]] = {}
+    for undo in undos:
+        if undo.removes and undo.group not in refused:
+            removes[undo.group] = as_committed(undo.removes)
     refused |= refused_groups(cluster.groups.remove(removes, share))
-    deletes = [u.group for u in undos if u.deletes and u.group not in refused]
+    deletes = [undo.group for undo in undos if undo.deletes and undo.group not in refused]
     return refused | refused_groups(cluster.groups.delete_each(deletes))
 
 
 def _chosen(captures: Captures, number: int | None) -> GroupsBefore:
+    """Return capture `number`, or the newest one that was not made by an undo."""
     if number is not None:
         try:
             return captures.read(number)
         except NotFoundError as error:
-            known = ", ".join(map(str, captures.numbers())) or "none"
+            known = ", ".join(str(known_number) for known_number in captures.numbers())
             raise UsageError(
                 f"restore {captures.restore_id} has no capture {number} of its groups",
-                f"use one of its captures: {known}",
+                f"use one of its captures: {known or 'none'}",
             ) from error
     for capture in reversed(captures.every()):
         if capture.by != "undo":
@@ -170,41 +178,53 @@ def _chosen(captures: Captures, number: int | None) -> GroupsBefore:
 def _undo_result(
     group: str, undo: Undo | None, alone: str, refused: str, remaining: Undo | None, confirmed: bool
 ) -> UndoResult:
-    """Return the outcome of a group. `remaining` is what is left to put back after a refusal, None if it is unknown."""
-    set_back = len(undo.sets) if undo is not None else 0
-    removed = len(undo.removes) if undo is not None else 0
-    moved = undo.moved if undo is not None else ()
-    why = refused or alone
-    if moved and not why:
-        places = join_names([str(tp) for tp in moved], 5)
-        why = f"its offsets in {places} are no longer what was set, and stay"
+    """Return the outcome of a group. `undo` is None if nothing is known of the group. `remaining` is the undo that is
+    left to do after a refusal, None if it is unknown: then nothing counts as put back."""
+    if undo is None:
+        undo = Undo(group, (), (), ())
+    set_back = len(undo.sets)
+    removed = len(undo.removes)
+    if refused:
+        not_done = undo if remaining is None else remaining
+        set_back -= len(not_done.sets)
+        removed -= len(not_done.removes)
     status: UndoStatus
     if refused:
-        set_back -= len(remaining.sets) if remaining is not None else set_back
-        removed -= len(remaining.removes) if remaining is not None else removed
         status = "put back in part" if set_back or removed else "refused"
     elif alone:
         status = "left alone"
-    elif undo is None or not undo.writes:
-        status = "changed since" if moved else "nothing to do"
+    elif not undo.writes:
+        status = "changed since" if undo.moved else "nothing to do"
     elif not confirmed:
         status = "planned"
-    elif moved:
+    elif undo.moved:
         status = "put back in part"
+    elif undo.deletes:
+        status = "deleted"
     else:
-        status = "deleted" if undo.deletes else "put back"
-    kept = len(undo.unchanged) if undo is not None else 0
+        status = "put back"
+    why = refused or alone
+    if undo.moved and not why:
+        places = join_names([str(tp) for tp in undo.moved], 5)
+        why = f"its offsets in {places} are no longer what was set, and stay"
     return UndoResult(
-        group=group, status=status, why=why, set_back=set_back, removed=removed, kept=kept, moved=len(moved)
+        group=group,
+        status=status,
+        why=why,
+        set_back=set_back,
+        removed=removed,
+        kept=len(undo.unchanged),
+        moved=len(undo.moved),
     )
 
 
 @dataclass(frozen=True)
 class PlannedGroupsUndo:
-    """A capture to put back on the cluster that it is of.
+    """A capture to put back on the cluster that it was taken of.
 
-    By group: `selected` is what the capture has, `offsets_now` what the group has now, `undos` what changes between the
-    two, `alone` why a group with live members is left alone ('' for others), and `unknown` why nothing is known of it.
+    By group: `selected` are the captured offsets, `offsets_now` the offsets that the group has now, `undos` the changes
+    from these to the captured ones, `alone` why a group with live members is left alone ('' for others), and `unknown`
+    why nothing is known of the group.
     """
 
     cluster_id: str
@@ -218,7 +238,7 @@ class PlannedGroupsUndo:
 
 @dataclass(frozen=True)
 class GroupsUndo:
-    """Puts capture `number` of groups back (an `UndoSteps`); None is the newest that was not made by an undo.
+    """Puts capture `number` of groups back (an `UndoSteps`); None is the newest capture that was not made by an undo.
 
     A group with live members is left alone, and so is an offset that was moved since. A group that had nothing is
     deleted.
@@ -244,17 +264,21 @@ class GroupsUndo:
         names = [group.group for group in before.groups]
         check_selection(self.selection, "group", names, f"in {where}", "leave --group out to put back all of them")
         selected = {group.group: group for group in before.groups if self.selection.matches(group.group)}
-        has, unread = self.cluster.groups.committed(selected, share_groups(before.groups))
-        offsets_now = {group: as_stored(offsets) for group, offsets in has.items()}
-        undos = {group: undo_of(selected[group], offsets) for group, offsets in offsets_now.items()}
-        changed = [group for group, each in undos.items() if each.writes]
+        current, unread = self.cluster.groups.committed(selected, share_groups(before.groups))
+        offsets_now: dict[str, tuple[GroupOffset, ...]] = {}
+        undos: dict[str, Undo] = {}
+        for group, offsets in current.items():
+            offsets_now[group] = as_stored(offsets)
+            undos[group] = undo_of(selected[group], offsets_now[group])
+        changed = [group for group, undo in undos.items() if undo.writes]
         alone, unknown = groups_with_members(self.cluster, changed)
         return PlannedGroupsUndo(cluster_id, before, selected, offsets_now, undos, alone, unread | unknown)
 
     def planned_report(self, planned: PlannedGroupsUndo) -> GroupUndoReport:
         results: list[UndoResult] = []
         for group in planned.selected:
-            undo, alone = planned.undos.get(group), planned.alone.get(group, "")
+            undo = planned.undos.get(group)
+            alone = planned.alone.get(group, "")
             refused = planned.unknown.get(group, "")
             results.append(_undo_result(group, undo, alone, refused, None, confirmed=False))
         return self._report(planned, 0, results, confirmed=False)
@@ -262,26 +286,31 @@ class GroupsUndo:
     def carry_out(self, planned: PlannedGroupsUndo) -> GroupUndoReport:
         """Put the groups back, after their offsets of now are captured."""
         share = share_groups(planned.before.groups)
-        going = [planned.undos[group] for group, why in planned.alone.items() if not why]
-        number = self._capture(planned, going) if going else 0
-        refused = _put_back(self.cluster, going, share)
-        # brokers refuse a commit partition by partition: what such groups have now tells how much was put back
-        has_now, _ = self.cluster.groups.committed(refused, share)
+        without_members = [planned.undos[group] for group, why in planned.alone.items() if not why]
+        number = self._capture(planned, without_members) if without_members else 0
+        refused = _put_back(self.cluster, without_members, share)
+        # Brokers refuse a commit partition by partition: only the offsets that such groups have now tell how much was
+        # put back.
+        current, _ = self.cluster.groups.committed(refused, share)
         remaining: dict[str, Undo] = {}
-        for group, offsets in has_now.items():
+        for group, offsets in current.items():
             remaining[group] = undo_of(planned.selected[group], as_stored(offsets))
         refused |= planned.unknown
         results: list[UndoResult] = []
         for group in planned.selected:
-            undo, alone, why = planned.undos.get(group), planned.alone.get(group, ""), refused.get(group, "")
+            undo = planned.undos.get(group)
+            alone = planned.alone.get(group, "")
+            why = refused.get(group, "")
             results.append(_undo_result(group, undo, alone, why, remaining.get(group), confirmed=True))
         return self._report(planned, number, results, confirmed=True)
 
-    def _capture(self, planned: PlannedGroupsUndo, going: Sequence[Undo]) -> int:
-        """Store what is about to be changed, so that the undo can be undone. Return the capture's number."""
+    def _capture(self, planned: PlannedGroupsUndo, undos: Sequence[Undo]) -> int:
+        """Store the offsets that are about to be changed, so that the undo can be undone. Return the capture's
+        number."""
         captured: list[GroupBefore] = []
-        for undo in going:
-            selected, offsets = planned.selected[undo.group], planned.offsets_now[undo.group]
+        for undo in undos:
+            selected = planned.selected[undo.group]
+            offsets = planned.offsets_now[undo.group]
             captured.append(msgspec.structs.replace(selected, offsets=offsets, writes=undo.writes))
         return Captures(self.journal).write("undo", planned.cluster_id, groups=tuple(captured))
 

@@ -19,7 +19,8 @@ from kbackup.archive.restores.offset_map import Runs
 from kbackup.archive.restores.plan import PlannedTopic, RestorePlan, check_same_archive, without_topics
 from kbackup.archive.segments.table import sum_of
 from kbackup.errors import ClusterError, KbackupError, RefusedError, UnreachableError
-from kbackup.jobs.groups.job import GroupResult, committed_offsets, restore_groups
+from kbackup.jobs.groups.job import committed_offsets, restore_groups
+from kbackup.jobs.groups.report import GroupResult
 from kbackup.jobs.newer import NewerRecords, newer_in_source, newer_sentences, refused_with
 from kbackup.jobs.restore.contents import warn_of_existing
 from kbackup.jobs.restore.demands import find_unfit
@@ -53,8 +54,9 @@ from kbackup.jobs.schemas.judgement import Unmapped
 from kbackup.jobs.schemas.plan import SchemaPlan
 from kbackup.jobs.schemas.records import RecordSchemas, plan_record_schemas, resumed_schemas, rewrite_of, schemas_report
 from kbackup.jobs.schemas.write import apply_schemas
+from kbackup.jobs.settings.documents import SettingsCaptures
 from kbackup.jobs.settings.plan import SettingsReport
-from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
+from kbackup.jobs.settings.write import apply_settings, compare_settings
 from kbackup.kafka.client import Properties, fetch_size_factor
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.produce import BlockProducer

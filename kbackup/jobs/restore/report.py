@@ -14,7 +14,7 @@ from kbackup.archive.restores.map_parts import NOTHING, Cut, WrittenMap
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.table import sum_of
 from kbackup.archive.segments.window import Choice
-from kbackup.jobs.groups.job import GroupResult, not_applied
+from kbackup.jobs.groups.report import GroupResult, not_applied
 from kbackup.jobs.newer import NewerRecords
 from kbackup.jobs.schemas.records import SchemasReport
 from kbackup.jobs.settings.plan import SettingsReport

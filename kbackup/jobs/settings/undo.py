@@ -12,6 +12,7 @@ from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.capture import capture_settings
+from kbackup.jobs.settings.documents import SettingsBefore, SettingsCaptures
 from kbackup.jobs.settings.plan import (
     Changes,
     ConfigChange,
@@ -21,7 +22,7 @@ from kbackup.jobs.settings.plan import (
     config_values,
     entity_words,
 )
-from kbackup.jobs.settings.write import SettingsBefore, SettingsCaptures, check_known, write_changes
+from kbackup.jobs.settings.write import check_known, write_changes
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.metadata.differences import quota_values
 from kbackup.metadata.entities import Acl, MetadataPartName, QuotaKey, Reading

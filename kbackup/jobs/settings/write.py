@@ -1,19 +1,19 @@
-"""Store the settings of a target, and make the planned changes."""
+"""Compare the settings of a restore point with those of a target, and make the planned changes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
-from kbackup.archive.models import Document, Metadata
+from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
-from kbackup.archive.restores.journal import NumberedCaptures
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.capture import capture_settings
+from kbackup.jobs.settings.documents import SettingsCaptures
 from kbackup.jobs.settings.plan import (
     Changes,
     ConfigChange,
@@ -30,29 +30,6 @@ from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.metadata.entities import LABELS, Acl, MetadataPartName, QuotaKey, Reading, reason_for
 from kbackup.store.base import Store
-
-# The settings of a target before they are changed: restores/<id>/settings-before-<n>.json.
-#
-# A capture is stored before each change, so that the change can be undone. Captures are numbered from 1, created and
-# never replaced. They hold no secret: sensitive configs are never changed.
-
-
-class SettingsBefore(Document, frozen=True, kw_only=True):
-    """restores/<id>/settings-before-<number>.json: `changes` were about to be made; each has the value `before`. ACLs
-    that were to be made were not there, and ACLs that were to be deleted were there."""
-
-    format: Literal["kbackup-settings-before"] = "kbackup-settings-before"
-    restore_id: str
-    number: int
-    by: Literal["restore", "undo"]
-    captured_at: str
-    target_cluster_id: str
-    changes: Changes
-
-
-class SettingsCaptures(NumberedCaptures[SettingsBefore]):
-    kind, name = SettingsBefore, "settings-before"
-
 
 # Make changes.
 

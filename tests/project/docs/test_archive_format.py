@@ -46,14 +46,14 @@ from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import CorruptError
 from kbackup.jobs.drill.report import store_report
 from kbackup.jobs.export.destination import ExportedFile, ExportedPoint, ExportInfo, Reached, Seen
-from kbackup.jobs.groups.job import Captures, GroupBefore
+from kbackup.jobs.groups.documents import Captures, GroupBefore
 from kbackup.jobs.groups.plan import map_groups
 from kbackup.jobs.points import label, pin
 from kbackup.jobs.restore.plan import make_units, plan_topic
 from kbackup.jobs.restore.report import RestoredTopic, RestoreReport
 from kbackup.jobs.retention import Expiry, Policy, expire
+from kbackup.jobs.settings.documents import SettingsCaptures
 from kbackup.jobs.settings.plan import Changes, QuotaChange
-from kbackup.jobs.settings.write import SettingsCaptures
 from kbackup.jobs.verify import record_verification, verify
 from kbackup.metadata.entities import BrokerConfig, GroupConfig, NotCarried, ScramUser, TopicMetadata
 from kbackup.metrics.registry import Silent

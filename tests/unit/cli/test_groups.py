@@ -9,7 +9,7 @@ import pytest
 from kbackup.archive.query.groups import GroupOverview, GroupsOverview, Stand
 from kbackup.cli import groups as tables
 from kbackup.cli.common.output import Reporter
-from kbackup.jobs.groups import job
+from kbackup.jobs.groups import report as groups_report
 from kbackup.jobs.groups.plan import GroupOffsetResult
 from kbackup.jobs.groups.undo import GroupUndoReport, UndoResult
 from tests.golden.java_archive import ROOT as JAVA
@@ -79,18 +79,18 @@ def test_names_can_not_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
     found = GroupsOverview("a", 1, "then", (group,), {STEERS: STEERS})
     tables.show_groups(found, reporter)
     tables.show_group(group, found, reporter)
-    offset = job.PlannedOffset(
+    offset = groups_report.PlannedOffset(
         topic=STEERS, partition=0, source=1, target=2, how="next record", leader_epoch=None, metadata="", now=None
     )
-    planned = job.PlannedGroupReport(
+    planned = groups_report.PlannedGroupReport(
         source=STEERS, group=STEERS, hindered=STEERS, offsets=(offset,), left_out=(STEERS,)
     )
     point = {"restore_id": "r", "restore_point": 1, "captured_at": "then", "target_cluster_id": "c"}
-    tables.show_plan(job.GroupsPlanReport(**point, groups=(planned,)), reporter)  # type: ignore[arg-type]
+    tables.show_plan(groups_report.GroupsPlanReport(**point, groups=(planned,)), reporter)  # type: ignore[arg-type]
     result = GroupOffsetResult(topic=STEERS, partition=0, source=1, target=2, how="exact")
-    applied = job.GroupResult(source=STEERS, group=STEERS, status="refused", why=STEERS, offsets=(result,))
+    applied = groups_report.GroupResult(source=STEERS, group=STEERS, status="refused", why=STEERS, offsets=(result,))
     tables.show_applied(
-        job.GroupsReport(**point, capture=4, same_offsets=False, groups=(applied,)),  # type: ignore[arg-type]
+        groups_report.GroupsReport(**point, capture=4, same_offsets=False, groups=(applied,)),  # type: ignore[arg-type]
         reporter,
     )
     refused = UndoResult(group=STEERS, status="refused", why=STEERS, set_back=1, removed=2, kept=3)

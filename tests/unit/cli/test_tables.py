@@ -33,7 +33,7 @@ from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.compare.report import AgainstReport
 from kbackup.jobs.diff import Diff
 from kbackup.jobs.export.job import ExportReport
-from kbackup.jobs.groups.job import GroupsPlanReport, GroupsReport
+from kbackup.jobs.groups.report import GroupsPlanReport, GroupsReport
 from kbackup.jobs.groups.undo import GroupUndoReport
 from kbackup.jobs.retention import ExpireReport
 from kbackup.jobs.settings.plan import Changes

@@ -16,8 +16,9 @@ from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs import capture
 from kbackup.jobs.capture import NEVER, read_brokers, settings_warnings, topics_with_leaders
 from kbackup.jobs.metadata import merge
+from kbackup.jobs.settings.documents import SettingsCaptures
 from kbackup.jobs.settings.plan import ConfigChange, QuotaChange, SettingsReport
-from kbackup.jobs.settings.write import SettingsCaptures, apply_settings, compare_settings
+from kbackup.jobs.settings.write import apply_settings, compare_settings
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.metadata.entities import Acl, BrokerConfig, ClientQuota, GroupConfig, QuotaKey, ScramUser

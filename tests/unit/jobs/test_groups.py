@@ -19,8 +19,10 @@ from kbackup.archive.restores.offset_map import OffsetMap, SameLog
 from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan, write_plan
 from kbackup.archive.restores.proof import with_proof
 from kbackup.errors import ClusterError, CorruptError, RefusedError, UsageError
-from kbackup.jobs.groups.job import NONE, By, Captures, GroupBefore, GroupResult, not_applied, set_groups
+from kbackup.jobs.groups.documents import NONE, By, Captures, GroupBefore
+from kbackup.jobs.groups.job import set_groups
 from kbackup.jobs.groups.plan import GroupOffsetResult, GroupPlan, OffsetPlan, plan_groups, wants_epoch, with_epochs
+from kbackup.jobs.groups.report import GroupResult, not_applied
 from kbackup.jobs.groups.undo import GroupsUndo, GroupUndoReport, undo_of
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.store import Store

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kbackup.archive.models import Metadata
 from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.errors import RefusedError
+from kbackup.jobs.settings.documents import SettingsBefore, SettingsCaptures
 from kbackup.jobs.settings.plan import (
     HOST_SPECIFIC,
     Changes,
@@ -27,7 +28,6 @@ from kbackup.jobs.settings.plan import (
     quota_command,
 )
 from kbackup.jobs.settings.undo import check_planned, undo_of
-from kbackup.jobs.settings.write import SettingsBefore, SettingsCaptures
 from kbackup.metadata.differences import entity_key, quota_values
 from kbackup.metadata.entities import (
     Acl,

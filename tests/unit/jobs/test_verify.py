@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -588,3 +590,9 @@ def test_a_java_folder_takes_no_record(tmp_path: Path, capsys: pytest.CaptureFix
     assert cli.main(["verify", str(folder.parent), "--quick", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["archive_id"] == VERIFICATIONS_JAVA
     assert not (folder.parent / "verifications").exists()
+
+
+def test_verification_does_without_the_libraries_of_a_cluster() -> None:
+    """It looks at stored documents alone, and these libraries take longer to load than a small archive to verify."""
+    code = "import sys, kbackup.jobs.verify; print('kafka' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -14,7 +14,7 @@ from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.offset_map import runs_by_partition
 from kbackup.archive.restores.proof import with_proof
 from kbackup.errors import MismatchError, RefusedError
-from kbackup.jobs.groups.job import Captures
+from kbackup.jobs.groups.documents import Captures
 from kbackup.jobs.groups.undo import GroupsUndo
 from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.jobs.restore.resume import find_begun
@@ -22,9 +22,9 @@ from kbackup.jobs.schemas.documents import schema_map
 from kbackup.jobs.schemas.undo import SchemasUndo
 from kbackup.jobs.schemas.write import apply_schemas
 from kbackup.jobs.settings import undo as settings_undo
+from kbackup.jobs.settings.documents import SettingsCaptures
 from kbackup.jobs.settings.plan import Changes
 from kbackup.jobs.settings.undo import SettingsUndo
-from kbackup.jobs.settings.write import SettingsCaptures
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.topics import Topic
 from kbackup.metadata.entities import BrokerConfig, ClientMetrics, ClientQuota, GroupConfig, Reading
