@@ -50,12 +50,13 @@ CONFIGS = {
 
 
 def scratch_options(options: Restore, content: Content, prefix: str, restore_id: str) -> Restore:
-    """Return names under `prefix` for all topics there are, and for the groups of `content`."""
+    """Return options that restore under names with `prefix`: all topics there are, and the groups of `content`."""
+    group_names = {group: prefix + group for group in content.groups}
     return msgspec.structs.replace(
         pinned(options, content),
         map={},
         map_regex=(f"^={prefix}",),
-        map_group={group: prefix + group for group in content.groups},
+        map_group=group_names,
         topic_config={**CONFIGS, **options.topic_config},
         into_existing=False,
         settings=(),
@@ -72,17 +73,22 @@ def pinned(options: Restore, content: Content) -> Restore:
     A selection that ends by time names no restore point: a run that began before this time may still add records.
     """
     choice = content.choice or Choice()
-    # with leading zeros, as ten digits would look like seconds
-    from_time, to_time = (None if ms is None else f"{ms:013d}" for ms in (choice.from_time, choice.to_time))
-    fixed = msgspec.structs.replace(options, from_time=from_time, to_time=to_time)
-    if to_time is not None:  # then a number asks for other topics than the moment does
+    to_time = _moment_text(choice.to_time)
+    fixed = msgspec.structs.replace(options, from_time=_moment_text(choice.from_time), to_time=to_time)
+    if to_time is not None:
+        # The moment selects the topics that were there then. A restore point beside it would select others.
         return fixed
     return msgspec.structs.replace(fixed, restore_point=content.restore_point or options.restore_point)
 
 
+def _moment_text(moment: int | None) -> str | None:
+    # With leading zeros, as ten digits would be read as seconds.
+    return None if moment is None else f"{moment:013d}"
+
+
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,99}")
-_PATIENCE = 60.0  # s, for topics to be gone
-_CALM = 1.0  # s without any: a producer that was cut off may have asked for its topic once more
+_DELETION_TIMEOUT = 60.0  # s, until all topics are gone
+_QUIET_TIME = 1.0  # s without a topic: a producer that was cut off may have asked for its topic once more
 _PAUSE = 0.25  # s
 
 
@@ -100,15 +106,15 @@ class Scratch:
         """Raise `RefusedError` if anything has the prefix already: a drill must not write into it."""
         if not _PREFIX.fullmatch(self.prefix):
             raise UsageError(f"prefix {self.prefix!r} can't be used", "use 4 to 100 letters, digits, '.', '_' and '-'")
-        if taken := self._there():
-            raise RefusedError(
-                f"prefix {self.prefix!r} is not free: {join_names(taken, 3)}", "give another --prefix, or delete them"
-            )
+        taken = self._all_names()
+        if taken:
+            names = join_names(taken, 3)
+            raise RefusedError(f"prefix {self.prefix!r} is not free: {names}", "give another --prefix, or delete them")
 
-    def _there(self) -> list[str]:
+    def _all_names(self) -> list[str]:
         """Return all names with the prefix, of the drill or not, each with its kind. `ClusterError` if a broker does
         not answer."""
-        topics = [f"topic {name}" for name in self.cluster.topic_names() if name.startswith(self.prefix)]
+        names = [f"topic {name}" for name in self.cluster.topic_names() if name.startswith(self.prefix)]
         listed, failed = self.cluster.groups.listed()
         for name, why in failed.items():
             if name.startswith("("):  # a broker, not a group
@@ -116,63 +122,70 @@ class Scratch:
                     f"not every group of the target could be listed: {why}",
                     f"repeat the drill when all brokers answer: it is unknown whether {self.prefix!r} is free",
                 )
-        groups = sorted(g for g in {*failed, *(each.group for each in listed)} if g.startswith(self.prefix))
-        return [*topics, *(f"group {name}" for name in groups)]
+        groups = set(failed)  # a group that can't be described exists all the same
+        groups.update(group.group for group in listed)
+        names += [f"group {name}" for name in sorted(groups) if name.startswith(self.prefix)]
+        return names
 
-    def _ours(self) -> set[str]:
-        return {f"topic {name}" for name in self.topics} | {f"group {name}" for name in self.groups}
+    def _own_names(self) -> set[str]:
+        names = {f"topic {name}" for name in self.topics}
+        names.update(f"group {name}" for name in self.groups)
+        return names
 
     def remaining(self) -> tuple[str, ...]:
         """Return the drill's own names that exist."""
-        ours = self._ours()
-        return tuple(name for name in self._there() if name in ours)
+        own = self._own_names()
+        return tuple(name for name in self._all_names() if name in own)
 
     def others(self) -> list[str]:
         """Return a warning for each name with the prefix that is not the drill's own; never raises."""
-        ours = self._ours()
+        own = self._own_names()
         try:
-            others = [name for name in self._there() if name not in ours]
+            others = [name for name in self._all_names() if name not in own]
         except KbackupError as error:
             return [f"whether others have names {self.prefix}* could not be seen: {error.message}"]
         return [f"{name} has the drill's prefix and is not of it: it was left alone" for name in others]
 
     def delete(self) -> tuple[str, ...]:
-        """Delete the drill's own names; return those that could not be deleted, with the reason.
+        """Delete the drill's own names; return the names that could not be deleted, with the reason.
 
         A failed deletion raises nothing; a second interrupt does.
         """
         topics = self._delete_topics()
-        # after them: a task that is being cut off may still commit its progress, which makes the group anew
+        # Groups go after the topics: a task that is being cut off may still commit its progress, and that makes its
+        # group anew.
         try:
             refused = self.cluster.groups.delete_each(self.groups)
         except KbackupError as error:
             return (f"groups {self.prefix}*: {error.message}", *topics)
-        return (*(f"group {group}: {why}" for group, why in refused.items() if why), *topics)
+        groups = [f"group {group}: {why}" for group, why in refused.items() if why]
+        return (*groups, *topics)
 
     def _delete_topics(self) -> list[str]:
         """Delete topics until none has existed for a while; return the failures."""
-        until = time.monotonic() + _PATIENCE
-        calm = time.monotonic() + _CALM
-        ours = set(self.topics)
+        deadline = time.monotonic() + _DELETION_TIMEOUT
+        quiet_until = time.monotonic() + _QUIET_TIME
+        own = set(self.topics)
         try:
-            while time.monotonic() < calm:
-                if names := [name for name in self.cluster.topic_names() if name in ours]:
+            while time.monotonic() < quiet_until:
+                names = [name for name in self.cluster.topic_names() if name in own]
+                if names:
                     failures = self.cluster.delete_topics(names)
-                    if time.monotonic() > until:
+                    if time.monotonic() > deadline:
                         return [f"topic {name}: {failures[name] or 'it is still there'}" for name in names]
-                    calm = time.monotonic() + _CALM
+                    quiet_until = time.monotonic() + _QUIET_TIME
                 time.sleep(_PAUSE)
         except KbackupError as error:
             return [f"topics {self.prefix}*: {error.message}"]
         return []
 
 
-# A drill under way: its steps, and what is known by now.
+# A running drill: its steps, and their results.
 
 
 @dataclass(frozen=True)
 class DrillRequest:
-    """What a drill is asked for.
+    """A drill as it is asked for.
 
     `restore` selects restore point, topics and groups; its names and its id are not used. `retain`: the scratch topics
     are not deleted. `on_source` allows the cluster that was backed up.
@@ -223,19 +236,27 @@ class DrillRun:
             self.content = select_content(self.request.restore, self.store)
             self.point = _restore_point(self.store, self.content.restore_point)
             if self.point is not None:
-                self.damaged = tuple(sorted(damaged_segments(open_archive(self.store).state)))
-                if others := ", ".join(str(number) for number in self.damaged if number != self.point.number):
-                    lacking = f"restore points {others} lack records that were found missing or damaged"
-                    self.warnings.append(f"{lacking}: see 'kbackup list'")
-                if self.point.cluster_id == self.cluster_id and not self.request.on_source:
-                    raise RefusedError(
-                        f"the target is cluster {self.cluster_id}, which was backed up",
-                        "drill on another cluster, or here with --on-source: it takes room, and as much traffic as the "
-                        "restore",
-                    )
+                self._look_for_damage(self.point)
+                self._check_target(self.point)
             scratch = Scratch(cluster, self.prefix)
             scratch.check_free()
             self.scratch = scratch
+
+    def _look_for_damage(self, point: Manifest) -> None:
+        """Note the damaged restore points. Warn of the others: the report tells the losses of this one anyway."""
+        damaged = damaged_segments(open_archive(self.store).state)
+        self.damaged = tuple(sorted(damaged))
+        others = [str(number) for number in self.damaged if number != point.number]
+        if others:
+            lacking = f"restore points {', '.join(others)} lack records that were found missing or damaged"
+            self.warnings.append(f"{lacking}: see 'kbackup list'")
+
+    def _check_target(self, point: Manifest) -> None:
+        if point.cluster_id == self.cluster_id and not self.request.on_source:
+            raise RefusedError(
+                f"the target is cluster {self.cluster_id}, which was backed up",
+                "drill on another cluster, or here with --on-source: it takes room, and as much traffic as the restore",
+            )
 
     def restore(self) -> None:
         options = self._options()
@@ -243,12 +264,14 @@ class DrillRun:
         self.restored = restore(RestoreRequest.of(options), resources, ScratchNames(self))
         self.refused = self.restored.failed
         if self.refused:
-            # the restore ends without these topics, so that the others can be compared
-            left_out = {topic.source for topic in self.refused}
-            exclude = (*options.exclude_topics, *sorted(left_out))
+            # The target refused records of these topics. The restore ends without them under the same id, so that the
+            # others can be compared.
+            refused_topics = {topic.source for topic in self.refused}
+            exclude = (*options.exclude_topics, *sorted(refused_topics))
             remaining = RestoreRequest.of(msgspec.structs.replace(options, exclude_topics=exclude))
             self.restored = restore(remaining, resources)
-        self.phases.seconds |= {f"restore: {name}": s for name, s in self.restored.seconds.items()}
+        for name, seconds in self.restored.seconds.items():
+            self.phases.seconds[f"restore: {name}"] = seconds
         self.warnings += self.restored.warnings
 
     def begin(self, plan: RestorePlan) -> None:
@@ -258,25 +281,30 @@ class DrillRun:
         """
         assert self.scratch is not None  # noqa: S101 (everything is prepared)
         self.scratch.check_free()
-        topics, groups = tuple(t.target for t in plan.topics), tuple(g.target for g in plan.groups)
-        for name in (*topics, *groups):
-            # a group that a run archived since the names were made would be set under its own
+        topics = [topic.target for topic in plan.topics]
+        groups = [group.target for group in plan.groups]
+        for name in [*topics, *groups]:
+            # A run may have archived a group since the scratch names were made. That group has none, and would be set
+            # under its own name.
             if not name.startswith(self.prefix):
                 raise RefusedError(
                     f"{name} came into the archive while the drill began: it has no scratch name", "run the drill again"
                 )
-        self.scratch.topics, self.scratch.groups = topics, (*groups, *plan.progress_group_names)
+        self.scratch.topics = tuple(topics)
+        self.scratch.groups = (*groups, *plan.progress_group_names)
         self.plan = plan
         self.point = _restore_point(self.store, plan.restore_point)
 
     def compare(self) -> None:
-        groups = self.request.restore.groups is not None
-        request = CompareRequest("target", self._options(), groups=groups, exact=True, show=self.request.show)
+        with_groups = self.request.restore.groups is not None
+        request = CompareRequest("target", self._options(), groups=with_groups, exact=True, show=self.request.show)
         with self.phases.step("verify"):
             self.comparison = verify_against(request, self.target, self.store, self.state, self.spark, self.listener)
         self.warnings += self.comparison.notes
         assert self.plan is not None  # noqa: S101 (it was restored)
-        if (archive := open_archive_or_folder(self.store)) is not None:
+        archive = open_archive_or_folder(self.store)
+        if archive is not None:
+            # The restore registers no schemas: whether records can be read by the archived ones is looked at here.
             self.warnings += unreadable_records(archive, self.plan)
 
     def _options(self) -> Restore:
@@ -290,38 +318,42 @@ class DrillRun:
             if self.request.retain:
                 self.retained = self.scratch.remaining()
                 return
+            # A second interrupt ends the deletion: then the report says this.
             self.undeleted = (f"topics and groups {self.prefix}*: not looked at any more",)
             self.undeleted = self.scratch.delete()
             self.warnings += self.scratch.others()
 
     def report(self, error: KbackupError | None) -> DrillReport:
-        missing = self.restored.missing if self.restored is not None else ()
-        # the drill deletes its groups: the command that would set a group has nothing to set
-        findings = [topic.sentence for topic in self.refused]
-        findings += [message.partition(", then: kbackup ")[0] for message in missing]
-        if self.comparison is not None:
-            findings += self.comparison.findings
-            if not self.comparison.records:
-                findings.append("nothing was compared: there is no record in what was chosen")
-        findings += [f"left on the target: {name}" for name in self.undeleted]
-        result: Result = "failed" if error is not None or findings else "passed"
+        findings = self._findings()
+        result: Result = "passed"
         if isinstance(error, InterruptedByUserError):
             result = "interrupted"
-        at = self.point.committed_at if self.point is not None else None
-        chosen = self.plan or self.content
+        elif error is not None or findings:
+            result = "failed"
+        point_at: str | None = None
+        data_age: float | None = None
+        if self.point is not None:
+            point_at = self.point.committed_at
+            age = datetime.fromisoformat(self.started_at) - datetime.fromisoformat(point_at)
+            data_age = age.total_seconds()
+        selected = self.plan or self.content
+        losses: list[str] = []
+        if self.content is not None:
+            losses = [loss.message for loss in self.content.damaged]
+        versions = {"kbackup": __version__, "python": platform.python_version()}
+        for name in ("pyspark", "confluent-kafka"):
+            versions[name] = version(name)
         return DrillReport(
             drill_id=self.id,
             result=result,
             started_at=self.started_at,
             ended_at=now(),
             archive=self.store.url,
-            archive_id=chosen.archive_id if chosen is not None else "",
-            restore_point=chosen.restore_point if chosen is not None else 0,
-            restore_point_at=at,
-            choice=chosen.choice if chosen is not None else None,
-            data_age=(
-                (datetime.fromisoformat(self.started_at) - datetime.fromisoformat(at)).total_seconds() if at else None
-            ),
+            archive_id=selected.archive_id if selected is not None else "",
+            restore_point=selected.restore_point if selected is not None else 0,
+            restore_point_at=point_at,
+            choice=selected.choice if selected is not None else None,
+            data_age=data_age,
             target=self.target.get("bootstrap.servers", ""),
             target_cluster_id=self.cluster_id,
             prefix=self.prefix,
@@ -330,18 +362,29 @@ class DrillRun:
             comparison=self.comparison,
             findings=tuple(findings),
             warnings=tuple(dict.fromkeys(self.warnings)),
-            losses=tuple(loss.message for loss in self.content.damaged) if self.content is not None else (),
+            losses=tuple(losses),
             damaged=self.damaged,
             left=self.undeleted,
             kept=self.retained,
             error=DrillError.of(error) if error is not None else None,
-            versions={
-                "kbackup": __version__,
-                "python": platform.python_version(),
-                **{name: version(name) for name in ("pyspark", "confluent-kafka")},
-            },
+            versions=versions,
             seconds=self.phases.seconds,
         )
+
+    def _findings(self) -> list[str]:
+        """Return in words what did not come back as it is in the archive, and what is left on the target."""
+        findings = [topic.sentence for topic in self.refused]
+        if self.restored is not None:
+            for message in self.restored.missing:
+                # The drill deletes its groups: a command that would set a group later has nothing to set.
+                problem, _, _ = message.partition(", then: kbackup ")
+                findings.append(problem)
+        if self.comparison is not None:
+            findings += self.comparison.findings
+            if not self.comparison.records:
+                findings.append("nothing was compared: there is no record in what was chosen")
+        findings += [f"left on the target: {name}" for name in self.undeleted]
+        return findings
 
 
 class ScratchNames(NoScreen):
@@ -387,17 +430,19 @@ def drill(
             run.clean_up()
     except BaseException as error:
         if run.scratch is None and isinstance(error, UsageError | NoArchiveError):
-            raise  # there is nothing to report of, or nowhere
+            raise  # nothing has begun that a report could tell of, or there is no archive to keep it
         raised = error
     report = run.report(_as_error(raised))
     publish(report)
-    if raised is not None and not (isinstance(raised, KbackupError) and report.result == "failed"):
+    is_reported = isinstance(raised, KbackupError) and report.result == "failed"
+    if raised is not None and not is_reported:
         raise raised
     return report
 
 
 def _as_error(raised: BaseException | None) -> KbackupError | None:
-    """Return the error to report; a job that an interrupt cancelled fails by the interrupt."""
+    """Return the error to report."""
+    # A job that an interrupt cancelled fails with an error of its own: the interrupt stands behind it.
     cause = raised
     while cause is not None:
         if isinstance(cause, KeyboardInterrupt):

@@ -33,13 +33,13 @@ class DrillError(Member, frozen=True, kw_only=True):
 
 class DrillReport(Document, frozen=True, kw_only=True):
     """drills/<id>/report.json. `passed`: all of the restore point came back as it is in the archive, and nothing of
-    the drill is left on the target but what was to be kept.
+    the drill is left on the target but the topics and groups that were to be kept.
 
-    `findings` say what did not. `losses` are the records of what was chosen that were found missing or damaged in the
-    archive; `damaged` are all restore points that lack such records. `left` names what could not be deleted, `kept`
-    what was not to be. `data_age` is how old the restore point was when the drill began, `seconds` how long each phase
-    took, both in seconds; the phases of the restore itself are those that begin with 'restore: '. `versions` are those
-    of what took part.
+    `findings` say what did not come back, or is left. `losses` are selected records that were found missing or damaged
+    in the archive; `damaged` are all restore points that lack such records. `left` names the topics and groups that
+    could not be deleted, `kept` those that were to be kept. `data_age` is how old the restore point was when the drill
+    began, `seconds` how long each phase took, both in seconds; the phases of the restore itself begin with 'restore: '.
+    `versions` are the versions of the programs and libraries that took part.
     """
 
     format: Literal["kbackup-drill-report"] = "kbackup-drill-report"
@@ -105,9 +105,16 @@ class StoredDrill(NamedTuple):
 
 def list_drills(store: Store) -> list[StoredDrill]:
     """Return the stored drills, the newest first. Costs one listing."""
-    entries = ((_REPORT.fullmatch(entry.key), entry.modified) for entry in store.list(layout.DRILLS))
-    drills = [StoredDrill(match[1], modified) for match, modified in entries if match]
-    return sorted(drills, key=lambda drill: (-drill.modified, drill.drill_id))
+
+    def newest_first(drill: StoredDrill) -> tuple[float, str]:
+        return -drill.modified, drill.drill_id
+
+    drills: list[StoredDrill] = []
+    for entry in store.list(layout.DRILLS):
+        match = _REPORT.fullmatch(entry.key)
+        if match is not None:
+            drills.append(StoredDrill(match[1], entry.modified))
+    return sorted(drills, key=newest_first)
 
 
 def read_report(store: Store, drill_id: str) -> DrillReport:
@@ -126,7 +133,7 @@ def read_report(store: Store, drill_id: str) -> DrillReport:
 
 
 def read_page(store: Store, drill_id: str) -> bytes:
-    """Return the HTML page of a drill: the bytes that its report names. Raises `CorruptError` for others."""
+    """Return the HTML page of a drill: the bytes that its report names. Raises `CorruptError` for other bytes."""
     report = read_report(store, drill_id)
     key = layout.drill_key(drill_id, layout.PAGE)
     if report.page is None or report.page.size > MAX_PAGE:

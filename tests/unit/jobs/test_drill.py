@@ -102,7 +102,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(job, "Cluster", lambda *_: existing)
     monkeypatch.setattr(job, "select_content", lambda *_: _content("shipping"))
     monkeypatch.setattr(job, "_restore_point", lambda *_: None)
-    monkeypatch.setattr(job, "_CALM", 0.02)
+    monkeypatch.setattr(job, "_QUIET_TIME", 0.02)
     monkeypatch.setattr(job, "_PAUSE", 0.01)
     return existing
 
