@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -47,15 +47,19 @@ LOST = Lost("orders", 1, 0, "A.orders", 0, 5, "5 records came too late")
 
 @dataclass
 class Script:
-    """Outcomes of rounds, one after the other; the last one asks to stop. The script is the reporter, too."""
+    """Outcomes of rounds, one after the other; the last one asks to stop. The script is the reporter, too. `meanwhile`
+    is done while a round runs, and `when_waiting` when the archive is waited for."""
 
     stop: Stop
     outcomes: list[Exception | tuple[Lost, ...]]
     events: list[str] = field(default_factory=list)
     opened: int = 0
     held_back: tuple[Recreated, ...] = ()
+    meanwhile: Callable[[], None] = lambda: None
+    when_waiting: Callable[[str], None] | None = None
 
     def run(self, archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
+        self.meanwhile()
         outcome = self.outcomes.pop(0)
         if not self.outcomes:
             self.stop.ask()
@@ -68,6 +72,9 @@ class Script:
         return RoundReport("A->B", point.number, (ORDERS,), (), applied)
 
     def waiting(self, flow: Flow, why: str) -> None:
+        if self.when_waiting is not None:
+            self.when_waiting(why)
+            return
         self.events.append(f"waits: {why}")
         self.stop.ask()
 
@@ -84,6 +91,12 @@ class Script:
         self.events.append(f"failed: {error.message}")
 
 
+def use_target(monkeypatch: pytest.MonkeyPatch, **clients: object) -> None:
+    """Give writers these clients of the target, by the names of their classes."""
+    for name, client in clients.items():
+        monkeypatch.setattr(writer, name, lambda *_, client=client: client)
+
+
 def half_of(script: Script, store: Store, monkeypatch: pytest.MonkeyPatch) -> MirrorWriter:
     def rounds(*_: Any) -> Any:
         script.opened += 1
@@ -93,11 +106,13 @@ def half_of(script: Script, store: Store, monkeypatch: pytest.MonkeyPatch) -> Mi
         )
 
     monkeypatch.setattr(pauses, "_FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(writer, "Cluster", lambda *_: SimpleNamespace(connect=lambda: None))
-    for module in (writer,):
-        monkeypatch.setattr(module, "InternalTopics", lambda *_: nullcontext())
-    monkeypatch.setattr(writer, "Applier", lambda *_: nullcontext())
-    monkeypatch.setattr(writer, "HeartbeatClock", lambda *_: nullcontext())
+    use_target(
+        monkeypatch,
+        Cluster=SimpleNamespace(connect=lambda: None),
+        InternalTopics=nullcontext(),
+        Applier=nullcontext(),
+        HeartbeatClock=nullcontext(),
+    )
     monkeypatch.setattr(writer, "FlowRounds", rounds)
     monkeypatch.setattr(MirrorWriter, "_wait_for_work", lambda *_: None)
     counted.begin("mirror")
@@ -179,10 +194,13 @@ def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pyt
     half = half_of(Script(stop, []), store, monkeypatch)
     half.flow = flow_of(QUIET + "emit.checkpoints.interval.seconds = 0\n")
     cluster = SimpleNamespace(connect=lambda: None, topic_names=lambda: frozenset())
-    monkeypatch.setattr(writer, "Cluster", lambda *_: cluster)
-    monkeypatch.setattr(writer, "InternalTopics", lambda *_: nullcontext(SimpleNamespace(warnings=[])))
-    monkeypatch.setattr(writer, "Applier", lambda *_: nullcontext(Target()))
-    monkeypatch.setattr(writer, "HeartbeatClock", lambda *_: nullcontext(SimpleNamespace(check=lambda: None)))
+    use_target(
+        monkeypatch,
+        Cluster=cluster,
+        InternalTopics=nullcontext(SimpleNamespace(warnings=[])),
+        Applier=nullcontext(Target()),
+        HeartbeatClock=nullcontext(SimpleNamespace(check=lambda: None)),
+    )
     monkeypatch.setattr(writer, "FlowRounds", real)
     monkeypatch.setattr(round_module, "sync_topics", lambda *_: TopicsReport((), {}, {}))
     monkeypatch.setattr(round_module, "emit_checkpoints", checkpoints)
@@ -202,7 +220,7 @@ def test_rounds_go_on_without_heartbeats(stop: Stop, monkeypatch: pytest.MonkeyP
 
     script = Script(stop, [(), ()])
     half = half_of(script, store, monkeypatch)
-    monkeypatch.setattr(writer, "HeartbeatClock", lambda *_: nullcontext(SimpleNamespace(check=check)))
+    use_target(monkeypatch, HeartbeatClock=nullcontext(SimpleNamespace(check=check)))
     assert half.apply_archive().retries == 0
     warning = "heartbeats of A->B are not written: target denies writing; allow it"
     applied = f"applied {newest}"
@@ -254,7 +272,7 @@ def test_the_target_stays_connected_until_the_first_restore_point(stop: Stop, mo
             make_archive(store)
         return stop.asked
 
-    monkeypatch.setattr(script, "waiting", lambda flow, why: looks.append(why.partition(" ")[0]))
+    script.when_waiting = lambda why: looks.append(why.partition(" ")[0])
     half = half_of(script, store, monkeypatch)
     monkeypatch.setattr(half, "_pause", pause)
     assert half.apply_archive().rounds == 1
@@ -332,7 +350,7 @@ def test_status_names_why_the_target_is_not_reached(stop: Stop, monkeypatch: pyt
         raise UnreachableError("target is away", "")
 
     half = half_of(Script(stop, []), store, monkeypatch)
-    monkeypatch.setattr(writer, "Cluster", lambda *_: SimpleNamespace(connect=connect))
+    use_target(monkeypatch, Cluster=SimpleNamespace(connect=connect))
     half.apply_archive()
     assert status_in(store).error == "target is away"
     assert gauge("seconds_behind")
@@ -345,16 +363,14 @@ def test_first_round_has_its_topics_in_the_status(stop: Stop, monkeypatch: pytes
     archive = make_archive(store)
     script = Script(stop, [()])
     half = half_of(script, store, monkeypatch)
-    run = script.run
 
-    def looked_at(archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
+    def look() -> None:
         (flow,) = flows_of(archive, store)
         assert [(t.remote, t.incarnation, t.records_behind) for t in flow.topics] == [("A.orders", -1, 46)]
         (hold,) = flow_holds(store, archive.info.id, timedelta(days=1))
         assert hold.holds("orders", 1, 0, 0, 1)
-        return run(archive, point, plan)
 
-    monkeypatch.setattr(script, "run", looked_at)
+    script.meanwhile = look
     assert half.apply_archive().rounds == 1
     assert flows_of(archive, store)[0].topics[0].incarnation == 1
 
@@ -390,7 +406,7 @@ def test_a_long_round_gives_signs_of_life(
     script = Script(stop, [(LOST,)])
     half = half_of(script, store, monkeypatch)
     monkeypatch.setattr(status_keeper, "ALIVE", Clock(True, 0.001))
-    write, run, begun = write_status, script.run, list[str]()
+    write, begun = write_status, list[str]()
 
     def beat(state: Store, status: FlowStatus) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -401,15 +417,14 @@ def test_a_long_round_gives_signs_of_life(
             begun.append(status.written_at)
         write(state, status)
 
-    def long_round(archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
+    def wait_for_two_signs() -> None:
         assert beaten.wait(30)
         beaten.clear()
         assert beaten.wait(30)  # the one before is written
         assert (status_in(store).written_at > begun[-1]) is not refused
-        return run(archive, point, plan)
 
     monkeypatch.setattr(status_keeper, "write_status", beat)
-    monkeypatch.setattr(script, "run", long_round)
+    script.meanwhile = wait_for_two_signs
     assert half.apply_archive().rounds == 1
     assert [incident.message for incident in status_in(store).incidents] == [LOST.message]
     assert [text for text in script.events if "no room" in text] == [
@@ -424,13 +439,7 @@ def test_points_that_a_round_lets_wait_are_behind(stop: Stop, monkeypatch: pytes
     history.run(1, {"orders": 1})
     script = Script(stop, [()])
     half = half_of(script, history.store, monkeypatch)
-    run = script.run
-
-    def long_round(archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
-        history.run(2, {"orders": 1})
-        return run(archive, point, plan)
-
-    monkeypatch.setattr(script, "run", long_round)
+    script.meanwhile = lambda: history.run(2, {"orders": 1})
     assert half.apply_archive().restore_point == 1
     behind = gauge("seconds_behind")
     assert behind is not None

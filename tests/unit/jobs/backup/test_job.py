@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -90,16 +90,17 @@ NOTHING: Any = SimpleNamespace(ends=SimpleNamespace(written=()), started_at="")
 
 
 class QuietReporter:
-    """The reporter of a follower that finds nothing new. It asks to stop at the end of a round."""
+    """The reporter of a follower. It asks to stop at the end of the round in which `is_last` says so."""
 
-    def __init__(self, stop: Stop) -> None:
-        self.stop = stop
+    def __init__(self, stop: Stop, is_last: Callable[[], bool] = lambda: True, commits: bool = False) -> None:
+        self.stop, self.is_last, self.commits = stop, is_last, commits
 
     def committed(self, report: BackupReport) -> None:
-        pytest.fail("nothing is new")
+        assert self.commits, "nothing is new"
 
     def record_success(self) -> None:
-        self.stop.ask()
+        if self.is_last():
+            self.stop.ask()
 
     def failed(self, error: KbackupError, pause: float) -> None:
         pytest.fail(str(error))
@@ -168,9 +169,7 @@ def test_rounds_in_quick_succession_capture_the_logs_alone(stop: Stop, monkeypat
     monkeypatch.setattr(job, "capture_ends", capture("ends"))
     half = follower(stop)
     half.rhythm, half.clock = Follow(interval_seconds=0), lambda: 2.0 * len(captures)  # a round every 2 s
-    reporter = QuietReporter(stop)
-    monkeypatch.setattr(reporter, "record_success", lambda: stop.ask() if len(captures) == 5 else None)
-    half.follow_until_stopped(reporter)
+    half.follow_until_stopped(QuietReporter(stop, lambda: len(captures) == 5))
     assert captures == ["whole", "ends", "ends", "whole", "ends", "whole"]
 
 
@@ -191,10 +190,7 @@ def test_a_partition_without_a_leader_is_named_when_it_goes_and_when_it_is_back(
     half = follower(stop)
     half.rhythm, half.clock = Follow(interval_seconds=0), lambda: 9.0 * len(known)
     monkeypatch.setattr(half.report, "add", lambda _: None)
-    reporter = QuietReporter(stop)
-    monkeypatch.setattr(reporter, "committed", lambda _: None)
-    monkeypatch.setattr(reporter, "record_success", lambda: stop.ask() if len(known) == 4 else None)
-    half.follow_until_stopped(reporter)
+    half.follow_until_stopped(QuietReporter(stop, lambda: len(known) == 4, commits=True))
     assert committed == [2, 4]
     assert known == [set(), set(), {("orders", 1)}, {("orders", 1)}, set()]
 
