@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 
@@ -21,8 +22,9 @@ from kbackup.jobs.backup.follow import _CAPTURE_EVERY
 from kbackup.jobs.backup.task import PACK_PARTITIONS
 from kbackup.mirror.reader import INTERVAL_SECONDS
 from scripts.bench.requests import table
-from scripts.bench.simulate import CORES, PREFIX_RATES, PRICES, RATE, RECORD, RUN, Cluster, simulate, worked_rows
 from tests.project.docs.documents import ROOT
+from tests.project.scale.model import CORES, PREFIX_RATES, PRICES, RATE, RECORD, RUN, Cluster, worked_rows
+from tests.project.scale.simulated import report_of, simulate
 from tests.support.archives import topic_archive, topic_state, write_block
 from tests.support.faulty_store import Counting
 from tests.support.made_segments import block
@@ -111,6 +113,18 @@ def test_sizes_and_requests_are_those_of_a_simulation() -> None:
     # a partition index and a changed group file for each partition
     assert 0 <= night.requests["PUT"] - 2 * partitions <= RUN
     assert back.requests["PUT"] == 2
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("partitions", "memory"), [(10_000, 3e9), (100_000, 24e9)], ids=["100 TB", "1 PB"])
+def test_a_driver_asks_for_two_objects_a_partition(partitions: int, memory: float) -> None:
+    """`pytest --soak -rP tests/project/scale` shows the driver's seconds, memory and requests as well."""
+    if os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") < memory:
+        pytest.skip(f"the machine has less than {memory / 1e9:.0f} GB of memory to spare")
+    for run in simulate(partitions, partitions * 1e10, RECORD, 0.01):
+        print("\n".join(report_of(run)), end="\n\n")
+        assert len(run.tasks) >= run.data.partitions / PACK_PARTITIONS
+        assert run.requests["PUT"] <= 2 * partitions + RUN
 
 
 def test_the_table_of_requests_is_what_was_measured() -> None:

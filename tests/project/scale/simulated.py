@@ -1,22 +1,19 @@
-"""python -m scripts.bench.simulate: planning and commit at 10,000 and 100,000 partitions, up to 1 PB.
+"""Planning and commit of a cluster that does not exist.
 
 kbackup's own planner, tables, manifests, commit, restore plan and checks run over a synthetic cluster and a store in
-memory. There is no broker and no Spark; segments are described, not written. A model of a cluster of executors, in the
-plain formulas of `infra/docs/scale.md`, tells what they make of it; `--worked` prints that page's table.
+memory. There is no broker and no Spark; segments are described, not written.
 """
 
 from __future__ import annotations
 
-import argparse
 import base64
 import gc
 import hashlib
 import pickle
-import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,7 +28,6 @@ from kbackup.archive.models import Group, GroupOffset, Groups, LastRecord, Metad
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import RestorePlan, with_segments, write_plan
 from kbackup.archive.run import begin_writing, check_written, open_or_create
-from kbackup.archive.segments.read import FETCH_SPAN
 from kbackup.archive.segments.table import Segment, expected_in_order, ordered, sum_of, unpaired
 from kbackup.archive.verify.catalog import check_vectors
 from kbackup.archive.verify.findings import Findings
@@ -40,7 +36,7 @@ from kbackup.jobs.backup.compaction import CheckedDeletions
 from kbackup.jobs.backup.job import ClusterSnapshot, PointContent, commit, next_topics, reserve
 from kbackup.jobs.backup.plan import make_plan
 from kbackup.jobs.backup.schemas import TakenSchemas
-from kbackup.jobs.backup.task import PACK_PARTITIONS, Read, make_tasks, without
+from kbackup.jobs.backup.task import Read, make_tasks, without
 from kbackup.jobs.backup.transactions import WholeEnds
 from kbackup.jobs.capture import BackupSession, Live, LiveTopic, SourceCluster
 from kbackup.jobs.copy import lacking_segments
@@ -49,113 +45,15 @@ from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.metadata.sources import Sources
 from kbackup.store.base import ObjectInfo
-from kbackup.store.s3 import S3Options
 from kbackup.types import OffsetRange, TopicPartition
 from kbackup.util.times import now
-from scripts.bench.archives import described_segments, segments_of
+from scripts.bench.archives import described_segments
 from scripts.bench.processes import peak_of, reset_peak
 from scripts.bench.servers import grid
+from tests.project.scale.model import Data, cost
 from tests.support.memory_store import MemoryStore
 
 MIB = 1 << 20
-
-PRICES = {"PUT": 0.005, "LIST": 0.005, "GET": 0.0004, "DELETE": 0.0}
-"""US dollars for 1,000 requests: S3 Standard, us-east-1. Every part of a multipart upload is a PUT, and so are its
-beginning and its end; HEAD counts as GET."""
-
-PREFIX_RATES = {"PUT": 3_500, "GET": 5_500}
-"""Requests a second that S3 promises for one prefix, before it has split a busy one."""
-
-
-def cost(requests: Mapping[str, int]) -> float:
-    """Return US dollars."""
-    return sum(PRICES[kind] * number / 1000 for kind, number in requests.items())
-
-
-def upload_requests(size: float) -> int:
-    """Return the PUTs of an object of `size` bytes: one, or its parts and two more."""
-    parts = max(1, -(-int(size) // S3Options().part_size))
-    return 1 if parts == 1 else parts + 2
-
-
-@dataclass(frozen=True)
-class Data:
-    """The new data of one run: `partitions` with new records, of `size` bytes in all and `record` bytes each."""
-
-    partitions: int
-    size: float
-    record: int
-
-    @property
-    def share(self) -> float:
-        """Bytes of one partition."""
-        return self.size / self.partitions
-
-    @property
-    def segments(self) -> int:
-        return self.partitions * segments_of(self.share)
-
-    @property
-    def tasks(self) -> int:
-        """The number of tasks into which `make_tasks` cuts and packs partitions that are all alike."""
-        records = max(1, int(self.share / self.record))
-        options = Backup()
-        if records >= options.pack_records:
-            return self.partitions * -(-records // options.split_records)
-        return -(-self.partitions // min(PACK_PARTITIONS, options.pack_records // records))
-
-    def puts(self) -> int:
-        """Of segments and their indexes."""
-        each = segments_of(self.share)
-        bytes_each = self.share / each
-        return self.segments * (upload_requests(bytes_each) + upload_requests(24 * bytes_each / self.record))
-
-    def gets(self) -> int:
-        """Of reading them back: ranges of segments, and whole indexes."""
-        return self.segments * (1 + -(-int(self.share / segments_of(self.share)) // FETCH_SPAN))
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """`rate` is bytes/s of one core, `start` the seconds before the first byte, `task` seconds that a task costs
-    beside its bytes, `launch` tasks a second that the driver can hand out."""
-
-    executors: int
-    cores: int
-    rate: float
-    start: float = 4.0
-    task: float = 0.1
-    launch: float = 100.0
-
-    def bound(self, size: float, tasks: int) -> float:
-        """Return seconds by one formula: bytes and tasks spread evenly, or as fast as the driver hands tasks out."""
-        slots = self.executors * self.cores
-        return self.start + max((size / self.rate + tasks * self.task) / slots, tasks / self.launch)
-
-
-CASES = ((1_000, 1e12), (10_000, 1e14), (100_000, 1e15))
-RUNS = {"first": 1.0, "night": 0.01}
-EXECUTORS = (1, 4, 16, 64)
-CORES, RATE, RECORD = 4, 150e6, 1024
-RUN = 14
-"""PUTs of a run beside segments and derived files: lease, catalogs, tables, manifest, groups, metadata."""
-
-
-def worked_rows() -> Iterator[str]:
-    """Lines of a Markdown table, without its head."""
-    for partitions, size in CASES:
-        for name, share in RUNS.items():
-            data = Data(partitions, size * share, RECORD)
-            puts, gets = data.puts() + 2 * data.partitions + RUN, data.gets()
-            total = f"{data.size / 1e15:g} PB" if data.size >= 1e15 else f"{data.size / 1e12:g} TB"
-            hours = (Cluster(n, CORES, RATE).bound(data.size, data.tasks) / 3600 for n in EXECUTORS)
-            cells = (
-                *(f"{data.partitions:,}", total, name, f"{data.tasks:,}", f"{data.segments:,}"),
-                *(f"{puts:,}", f"{cost({'PUT': puts}):,.2f}", *(f"{each:,.2f}" for each in hours)),
-                *(f"{gets:,}", f"{cost({'GET': gets}):,.2f}"),
-            )
-            yield f"| {' | '.join(cells)} |"
-
 
 PARTITIONS_A_TOPIC = 50
 GROUPS_A_TOPIC = 2
@@ -220,7 +118,6 @@ class Simulated:
         yield
         seconds, used = time.perf_counter() - began, time.process_time() - cpu
         self.steps.append((name, f"{seconds:.2f}", f"{used:.2f}", f"{peak_of() / MIB:,.0f}", note))
-        print(f"  {self.name}: {name} {seconds:.2f} s", file=sys.stderr, flush=True)
 
 
 def simulate(partitions: int, size: float, record: int, grown: float, restore: bool = True) -> list[Simulated]:
@@ -338,34 +235,8 @@ def _verify_and_copy(run: Simulated, store: MemoryStore) -> None:
         lacking_segments(archive.state, State(archive.info.id))
 
 
-_NOTE = """\
-Driver: seconds and memory (the step's high-water mark of the process, with the synthetic cluster and the store's
-objects in it). Requests: the driver's as counted, the executors' by the formulas of infra/docs/scale.md.
-"""
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m scripts.bench.simulate", description=__doc__)
-    add = parser.add_argument
-    add("--partitions", type=int, nargs="+", default=[10_000, 100_000], help="sizes to try (10000 100000)")
-    add("--partition-bytes", type=float, default=1e10, help="bytes of a partition (1e10: 1 PB in 100,000)")
-    add("--record", type=int, default=1024, help="bytes of an encoded record (1024)")
-    add("--grown", type=float, default=0.01, help="what a night adds, as a share (0.01)")
-    add("--no-restore", action="store_false", dest="restore", help="leave out the restore, which takes most memory")
-    add("--worked", action="store_true", help="print the table of infra/docs/scale.md, and simulate nothing")
-    options = parser.parse_args(arguments)
-    if options.worked:
-        print("\n".join(worked_rows()))
-        return 0
-    print(_NOTE)
-    for partitions in options.partitions:
-        size = partitions * options.partition_bytes
-        for run in simulate(partitions, size, options.record, options.grown, options.restore):
-            print("\n".join(_report(run)), end="\n\n")
-    return 0
-
-
-def _report(run: Simulated) -> list[str]:
+def report_of(run: Simulated) -> list[str]:
+    """Return lines: the driver's steps, sizes of files, and requests of the driver and, by the model, of executors."""
     executors = Counter({"GET": run.data.gets()} if run.name == "restore" else {"PUT": run.data.puts()})
     asked = {"driver": run.requests, "executors": executors, "all": run.requests + executors}
     requests = [
@@ -378,7 +249,3 @@ def _report(run: Simulated) -> list[str]:
         "  ".join(f"{name} {value:,}" for name, value in run.sizes.items()),
         *grid(("requests of", "PUT", "GET", "LIST", "USD"), requests),
     ]
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
