@@ -197,9 +197,10 @@ def test_commands_that_keep_metadata(document: str, sentence: str) -> None:
 
 def test_commands_without_spark() -> None:
     """The document names the commands whose modules can't start Spark, and two that need not."""
+    places = {name: module.partition(":")[0] for name, (module, _) in COMMANDS.items()}
     modules = {
-        name: importlib.import_module(f"kbackup.cli.{module.partition(':')[0]}")
-        for name, (module, _) in COMMANDS.items()
+        name: importlib.import_module(place if "." in place else f"kbackup.cli.{place}")
+        for name, place in places.items()
     }
     without = {*COMMANDS} - _with_option("--master") | {"config"}
     single = {name: module for name, module in modules.items() if not hasattr(module, "__path__")}
