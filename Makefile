@@ -8,8 +8,9 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-find-links --no-annotate --custom-compile-command "make lock" $(UPGRADE)
 
 WORKERS := --numprocesses 3 --dist worksteal
-# Each worker has its own broker, MinIO and Spark (some 4 GiB); a file's tests share what they made with them. Three
-# fill two cores: many tests wait for a broker or a lease. The longest files come first, so that none waits at the end.
+# Each worker has its own broker, MinIO and Spark (some 4 GiB); the tests of a file, or of a group of files, share what
+# they made with them. Three fill two cores: many tests wait for a broker or a lease. tests/support/lanes.py has the
+# groups, and what runs first, so that no worker is left with a long file at the end.
 SERVERS := --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 25
 
 # What tests start finds modules compiled, as in an installation, and pytest finds its rewritten assertions.
@@ -48,7 +49,7 @@ imports: venv
 quick: check
 	$(BIN)/pytest -q $(WORKERS) --sample tests/unit tests/golden
 
-# What is around the product alone: image and manifests, documents, simulations.
+# What is around the product alone: image and manifests, documents, its behaviour at scale.
 project: venv
 	$(BIN)/pytest -q $(WORKERS) tests/project
 
