@@ -100,7 +100,9 @@ def test_a_registry_is_asked_with_a_password_or_a_token(running: ConfluentRegist
         watch.look_at("options", repr(RegistryOptions(url=running.url, **options)))
 
 
-def test_one_that_fails(running: ConfluentRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_that_fails_is_asked_once_more_and_named(
+    running: ConfluentRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kbackup.kafka.schema_registry._TRIES_AGAIN", 1)
     running.failures = [503] * 9
     with pytest.raises(UnreachableError, match=r"fails: the store is away \(HTTP status 503\)"):

@@ -80,7 +80,7 @@ def test_replace_needs_the_version(store: Store) -> None:
     assert store.get("lock") == b"3"
 
 
-def test_replace_of_nothing(store: Store) -> None:
+def test_an_object_that_is_gone_is_not_replaced(store: Store) -> None:
     etag = store.put("lock", b"1")
     store.delete(["lock"])
     with pytest.raises(NotFoundError, match="lock"):
@@ -116,7 +116,7 @@ def test_a_missing_object_is_named_by_the_error_of_each_call(store: Store) -> No
             list(store.fill(key, 0, memoryview(bytearray(1))))
 
 
-def test_an_empty_store(store: Store) -> None:
+def test_an_empty_store_lists_nothing_and_misses_everything(store: Store) -> None:
     assert list(store.list()) == list(store.list("some/prefix")) == []
     assert list(store.list_dirs()) == []
     assert store.delete(["key", "dir/key"]) == []
@@ -191,7 +191,7 @@ def test_a_store_is_used_by_many_threads_at_once(store: Store) -> None:
     assert {info.key for info in store.list()} == {f"dir{n % 3}/key{n}" for n in range(6)}
 
 
-def test_the_probe_passes(store: Store) -> None:
+def test_the_probe_of_conditional_writes_passes_and_leaves_nothing(store: Store) -> None:
     check_conditional_writes(store, "probes")
     assert list(store.list()) == []
 
@@ -238,7 +238,7 @@ def test_listing_more_than_a_page_in_binary_order(location: Location, store: Sto
     ]
 
 
-def test_listing_awkward_names(location: Location, store: Store) -> None:
+def test_awkward_names_are_listed_in_order_or_refused(location: Location, store: Store) -> None:
     keys = sorted({*AWKWARD} - {*location.refused}, key=str.encode)
     fill(store, keys)
     for key in location.refused:
@@ -256,7 +256,7 @@ def test_listing_awkward_names(location: Location, store: Store) -> None:
     assert list(store.list()) == []
 
 
-def test_listing_is_lazy(store: Store) -> None:
+def test_a_listing_asks_nothing_before_its_first_object(store: Store) -> None:
     fill(store, [f"{n:04}" for n in range(20)])
     listing = store.list()
     store.put("00000", b"")  # nothing is asked before the first object is requested
@@ -367,7 +367,7 @@ def test_uploads_without_commit_leave_nothing(location: Location, store: Store, 
     assert location.unfinished() == []
 
 
-def test_an_upload_ends(store: Store) -> None:
+def test_an_upload_that_ended_takes_nothing_more(store: Store) -> None:
     def check(upload: Upload) -> None:
         with pytest.raises(StoreError, match=r"key.*ended"):
             upload.write(b"more")

@@ -35,7 +35,9 @@ _STEPS, _SEED = 18, 4
 _KINDS = 9
 
 
-def test_a_short_walk(broker: Broker, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_short_walk_over_all_commands_ends_as_the_oracle_says(
+    broker: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
     commands = Commands(broker.bootstrap, {}, {}, tmp_path, spark)
     walk = Walk(Cluster(broker.bootstrap), commands, str(tmp_path), open_store, _SEED)
     try:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_round_after_round(mirror: Mirror, shop: Shop, back_up: BackUp) -> None:
+def test_rounds_apply_what_came_in_one_process_or_in_another(mirror: Mirror, shop: Shop, back_up: BackUp) -> None:
     """In one process, in a new one, and with nothing to do."""
     with mirror.applier() as applier:
         mirror.check(mirror.round(applier))

@@ -52,7 +52,9 @@ def trip(shop: Shop, archive: Path) -> Trip:
     ],
     ids=lambda wish: wish.name,
 )
-def test_killed_and_resumed(wish: Wish, trip: Trip, tmp_path: Path, spark: SparkSession) -> None:
+def test_a_restore_that_was_killed_is_resumed_with_each_record_once(
+    wish: Wish, trip: Trip, tmp_path: Path, spark: SparkSession
+) -> None:
     trip.die(wish, tmp_path / "dead", spark)
     trip.resume(spark)
     trip.check()

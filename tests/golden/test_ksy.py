@@ -50,7 +50,7 @@ def test_the_compiled_reader_is_that_of_the_description(description: str) -> Non
 
 
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
-def test_the_java_archive(partition: Partition) -> None:
+def test_the_ksy_reads_the_files_of_the_java_tool(partition: Partition) -> None:
     in_archive: list[Record] = []
     entries: list[tuple[str, int]] = []
     for path in partition.segments():
@@ -89,6 +89,6 @@ def test_the_ksy_of_segment_indexes_reads_the_vectors(data: bytes, vector: dict[
 
 
 @each("partition_index")
-def test_partition_index_vectors(data: bytes, vector: dict[str, Any]) -> None:
+def test_the_ksy_of_partition_indexes_reads_the_vectors(data: bytes, vector: dict[str, Any]) -> None:
     segments = read("partition_index", data).segments
     assert [[segment.name, segment.start_offset] for segment in segments] == vector["entries"]

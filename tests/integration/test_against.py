@@ -85,7 +85,7 @@ def _copy(broker: Broker, source: str, to: str, change: Callable[[list[RawRecord
         raw_produce(broker.bootstrap, to, partition, records)
 
 
-def test_a_doctored_copy(run: Run, made: BackedUp, broker: Broker, topic_name: str) -> None:
+def test_each_change_of_a_doctored_copy_is_found(run: Run, made: BackedUp, broker: Broker, topic_name: str) -> None:
     def doctor(records: list[RawRecord]) -> None:
         def replace(at: int, **new: Any) -> None:
             old = dict(zip(("key", "value", "time", "headers"), records[at], strict=True)) | new

@@ -118,7 +118,7 @@ def _without_times(topic: TopicState) -> TopicState:
     return replace(topic, partitions=tuple(partitions))
 
 
-def test_losses_are_reported(zoo: Zoo) -> None:
+def test_records_that_went_before_the_backup_are_reported_as_losses(zoo: Zoo) -> None:
     first, second, third = (moment.report for moment in zoo.moments)
     assert (first["losses"], third["losses"]) == ([], [])
     found = {loss["kind"]: loss for loss in second["losses"]}

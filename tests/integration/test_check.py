@@ -37,7 +37,9 @@ def told(spark: SparkSession, config: Path, *args: str) -> tuple[int, dict[str, 
     return outcome.code, {step["name"]: step for step in outcome.document["steps"]}
 
 
-def test_all_is_well(broker: Broker, bucket: Bucket, config: Path, topic: str, spark: SparkSession) -> None:
+def test_a_check_of_a_working_setup_finds_every_step_ok(
+    broker: Broker, bucket: Bucket, config: Path, topic: str, spark: SparkSession
+) -> None:
     before = set(AdminClient(broker.client(log_level=0)).list_topics(timeout=30).topics)
     only = ["-t", topic, "-g", f"reader-{topic}"]
     code, steps = told(spark, config, *only, "--target", "--spark")

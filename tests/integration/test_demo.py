@@ -31,7 +31,7 @@ def demo(scratch: Path) -> Iterator[subprocess.Popen[str]]:
                 run.terminate()
 
 
-def test_everything_comes_back(tmp_path: Path) -> None:
+def test_the_demo_restores_what_it_backed_up(tmp_path: Path) -> None:
     with demo(tmp_path) as run:
         output, _ = run.communicate(timeout=600)
     assert run.returncode == 0, output

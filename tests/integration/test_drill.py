@@ -55,7 +55,7 @@ def _only_page(folder: Path) -> str:
     return page.read_text("utf-8")
 
 
-def test_a_drill_passes(run: Run, made: BackedUp, broker: Broker, tmp_path: Path) -> None:
+def test_a_drill_passes_and_leaves_nothing_behind(run: Run, made: BackedUp, broker: Broker, tmp_path: Path) -> None:
     before = positions(broker.bootstrap, made.group), log_ends(broker.bootstrap, made.topic)
     code, report = run()
     assert (code, report["result"], report["findings"], report["error"]) == (0, "passed", [], None)

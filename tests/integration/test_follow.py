@@ -74,7 +74,9 @@ def test_every_round_adds_what_came_in_and_the_last_takes_the_rest(
     assert [(o.topic, o.partition, o.offset) for o in group.offsets] == [(first, 0, 40)]
 
 
-def test_small_partitions_wait(broker: Broker, spark: SparkSession, archive: Archive, kbackup: Kbackup) -> None:
+def test_small_partitions_wait_for_a_full_segment(
+    broker: Broker, spark: SparkSession, archive: Archive, kbackup: Kbackup
+) -> None:
     name, store = f"waiting-{secrets.token_hex(4)}", archive.store
     broker.create_topic(name, 2)
     produce(broker, name, 0, range(50))

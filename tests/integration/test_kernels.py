@@ -199,7 +199,7 @@ def test_requested_kernel_is_logged_without_warning(choose: Choose, caplog: pyte
     ]
 
 
-def test_an_unknown_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(kernel.VARIABLE, "rust")
     kernel.selected_kernel.cache_clear()
     with pytest.raises(UsageError, match="rust"):

@@ -41,7 +41,7 @@ class Examples:
         return self.namespace[name]
 
 
-def test_the_examples_run(
+def test_the_examples_of_the_library_run(
     broker: Broker,
     minio_server: Minio,
     spark: SparkSession,

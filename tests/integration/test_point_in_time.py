@@ -225,7 +225,7 @@ def test_a_window_and_its_plan(history: History, kbackup: Kbackup) -> None:
     assert (compared.findings, compared.records, compared.same) == ((), report["records"], report["records"])
 
 
-def test_ranges_of_offsets(history: History, kbackup: Kbackup) -> None:
+def test_a_restore_takes_the_selected_ranges_of_offsets(history: History, kbackup: Kbackup) -> None:
     topic, archived = history.topic("events"), history.held["events"]
     end = archived[2][-1].offset + 1
     ranges = [f"{topic}:0:150-330", f"{topic}:0:320-360", f"{topic}:2:70-", f"{topic}:0:-3"]

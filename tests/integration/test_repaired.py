@@ -98,7 +98,9 @@ def test_lost_segments_cost_no_restore_point(
     assert values[1] == [*values[0][:10], *values[0][30:]]
 
 
-def test_an_adopted_folder(broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str, tmp_path: Path) -> None:
+def test_backups_go_on_in_an_adopted_folder_of_the_java_tool(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str, tmp_path: Path
+) -> None:
     """A folder as the Java tool has it, made of what a backup wrote in the same format."""
     broker.create_topic(topic_name, partitions=3)
     produce(broker, topic_name, 0, range(100))

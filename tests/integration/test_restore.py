@@ -70,7 +70,9 @@ def oldest(zoo: Zoo, kbackup: Kbackup, latest: Restored) -> Restored:
 @pytest.mark.parametrize(
     ("fixture", "name"), [*(("latest", name) for name in SECOND), *(("oldest", name) for name in FIRST)]
 )
-def test_records_are_back(fixture: str, name: str, request: pytest.FixtureRequest) -> None:
+def test_a_restored_topic_has_the_records_of_its_restore_point(
+    fixture: str, name: str, request: pytest.FixtureRequest
+) -> None:
     restored: Restored = request.getfixturevalue(fixture)
     assert_restored(restored.zoo.held(name, restored.moment), restored.read(name))
 

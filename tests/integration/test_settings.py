@@ -166,7 +166,7 @@ def as_archived(binding: AclBinding) -> Acl:
     )
 
 
-def test_everything_is_captured(clusters: Clusters) -> None:
+def test_a_backup_captures_acls_users_quotas_and_configs(clusters: Clusters) -> None:
     captured = clusters.metadata(1)
     assert {*(captured.acls or ())} == {as_archived(b) for b in ACLS}
     assert [(u.user, u.mechanism, u.iterations) for u in captured.scram_users or ()] == [

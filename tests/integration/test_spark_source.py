@@ -125,7 +125,7 @@ def archive(tmp_path: Path) -> Path:
 TWENTIES = [("orders", 0, o) for o in (20, 21, 22)]
 
 
-def test_options_and_columns(reading: SparkSession, archive: Path) -> None:
+def test_options_select_records_and_columns(reading: SparkSession, archive: Path) -> None:
     """Options select records and columns."""
     frame = load(reading, archive, topics="orders", fromTime=str(T0 + 5000), toTime=str(T0 + 20_000))
     assert offsets(frame) == [place for place in ORDERS if 5 <= place.offset <= 20]
@@ -216,7 +216,7 @@ def test_one_record_is_a_small_read(reading: SparkSession, tmp_path: Path) -> No
         load(reading, tmp_path).count()
 
 
-def test_an_encrypted_archive(reading: SparkSession, tmp_path: Path) -> None:
+def test_the_source_reads_an_encrypted_archive(reading: SparkSession, tmp_path: Path) -> None:
     key = tmp_path / "key.secret"
     key.write_text(know("an archive's key", generate_key()))
     inner = FileStore(tmp_path / "archive")

@@ -12,7 +12,7 @@ from tests.golden.java_archive import ROOT as JAVA
 from tests.integration.backed_up import BackedUp, runner
 
 
-def test_a_backup_verifies(made: BackedUp, spark: SparkSession) -> None:
+def test_a_backup_verifies_deep_and_quick(made: BackedUp, spark: SparkSession) -> None:
     run = runner(spark, made.config)
     code, deep = run("verify")
     assert (code, deep["findings"], deep["notes"]) == (0, [], [])
@@ -47,7 +47,7 @@ def test_other_bytes_of_the_same_size(made: BackedUp, spark: SparkSession) -> No
         assert store.delete([f"{folder}left.over"]) == []
 
 
-def test_progress_is_told(made: BackedUp, spark: SparkSession) -> None:
+def test_verify_reports_its_progress(made: BackedUp, spark: SparkSession) -> None:
     class Counting(Silent):
         last = (0, 0)
         phases: list[str] = []  # noqa: RUF012 (one instance)

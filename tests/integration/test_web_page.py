@@ -480,7 +480,7 @@ def test_pages_are_reached_by_the_keyboard(page: Page, page_url: str) -> None:
     expect(page.locator("h1")).to_have_text("Partition 1")
 
 
-def test_light_and_dark(browser: Browser, page_url: str) -> None:
+def test_pages_are_light_or_dark_as_the_browser_asks(browser: Browser, page_url: str) -> None:
     def brightness(page: Page) -> int:
         colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
         return sum(map(int, re.findall(r"\d+", colour)[:3]))

@@ -36,7 +36,7 @@ def archive(url: str) -> kbackup.ArchiveReader:
     return kbackup.open_archive(url, config={})
 
 
-def test_the_public_surface() -> None:
+def test_functions_of_the_library_keep_their_parameters() -> None:
     signatures = {
         name: [*inspect.signature(found).parameters]
         for name in kbackup.__all__
@@ -109,7 +109,7 @@ def test_records_of_a_deleted_topic_and_of_a_restore_point_before(archive: kback
     assert before.groups("billing")[TopicPartition("orders", 0)] == 4
 
 
-def test_times_select_records(archive: kbackup.ArchiveReader) -> None:
+def test_times_select_records_of_a_partition(archive: kbackup.ArchiveReader) -> None:
     table = pa.Table.from_batches(archive.records("orders", 0))
     stamps = table.column("timestamp").to_pylist()
     some = archive.records("orders", 0, from_time=stamps[3], to_time=stamps[5])
@@ -158,7 +158,7 @@ def test_opening_a_place_without_an_archive_is_refused(tmp_path: Path) -> None:
         kbackup.open_archive(str(tmp_path), config={})
 
 
-def test_settings_become_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_a_call_become_keys_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "kbackup.toml"
     file.write_text('archive = "/a"\n[restore]\ntopics = ["clicks"]\nstrict = true\n')
     settings = {"topics": ("orders",), "map": {"orders": "o2"}, "to_time": datetime(2026, 1, 1, tzinfo=UTC)}

@@ -16,7 +16,7 @@ _DOTTED = re.compile(r"(?<![\w./@-])kbackup(?:\.[A-Za-z_]\w*)+")
 
 
 @pytest.mark.parametrize("folder", ["kbackup", "tests", "scripts", "infra", "formats", "README.md", "pyproject.toml"])
-def test_dotted_names_exist(folder: str) -> None:
+def test_dotted_names_in_documents_are_of_the_code(folder: str) -> None:
     top = ROOT / folder
     files = [top] if top.is_file() else [*top.rglob("*.py"), *top.rglob("*.md")]
     names = {(name, file) for file in files for text in _texts(file) for name in _DOTTED.findall(text)}

@@ -35,7 +35,7 @@ def moving(java: Java) -> Iterator[Filled]:
         yield made
 
 
-def test_a_whole_migration(moving: Filled) -> None:
+def test_metadata_stays_the_same_at_each_step_of_a_migration(moving: Filled) -> None:
     """The steps of the runbook, in order. `listed` logs in as a SCRAM user: so users log in after each."""
     cluster, first = moving.cluster, comparable(moving.listed())
 

@@ -118,7 +118,7 @@ def test_the_java_formatter_reads_our_checkpoints(emitted: Mirrored, java: Java)
     )
 
 
-def test_offset_sync_formatter(emitted: Mirrored, java: Java) -> None:
+def test_the_java_formatter_reads_our_offset_syncs(emitted: Mirrored, java: Java) -> None:
     pairs = emitted.pairs[0]
     due, newest = [pairs[0]], pairs[0][1]
     for pair in pairs:

@@ -250,7 +250,7 @@ def test_files_beside_exports_are_valid() -> None:
         check_valid(f"{name}.json", dump(document))
 
 
-def test_files_are_valid(store: Store) -> None:
+def test_the_files_of_an_archive_match_their_published_schemas(store: Store) -> None:
     for key in json_files(store):
         check_valid(key, store.get(key))
 
@@ -273,7 +273,7 @@ def test_schemas_refuse(store: Store, change: Callable[[dict[str, Any]], object]
         jsonschema.validate(document, schema_of(key), jsonschema.Draft202012Validator)
 
 
-def test_the_published_checksum(store: Store) -> None:
+def test_files_have_the_checksum_that_the_document_describes(store: Store) -> None:
     checksum = published_checksum()
     for key in json_files(store):
         data = store.get(key)
@@ -346,7 +346,7 @@ def told_columns(start: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["points", "incarnations", "segments"])
-def test_columns_of_tables(name: str) -> None:
+def test_the_document_has_each_column_of_a_table(name: str) -> None:
     """In order, each with its type, and with what may be null."""
     schema = SCHEMAS[name]
     assert first_cells(f"### {name}") == schema.names
@@ -366,7 +366,7 @@ def test_columns_of_small_tables(name: str) -> None:
     assert told_columns("A row a loss:" if name == "losses" else f"- `{name}`, a row") == SCHEMAS[name].names
 
 
-def test_members_of_catalogs(store: Store) -> None:
+def test_the_document_has_each_member_of_a_catalog(store: Store) -> None:
     members = [name for name in Catalog.__struct_fields__ if name not in ("format", "version", "checksum")]
     assert ["archive_id", *first_cells("## Catalogs")] == members
     row = next(row for row in rows_of("## Catalogs") if "`operation`" in row[1])
@@ -379,7 +379,7 @@ def test_members_of_catalogs(store: Store) -> None:
     assert newest.tables.log_starts
 
 
-def test_members_of_topics() -> None:
+def test_the_document_has_each_member_of_a_topic() -> None:
     told = set(first_cells("### topics"))
     topic = {name for name in told if name in TopicState.__struct_fields__}
     assert topic == {*TopicState.__struct_fields__} - {"name"}

@@ -195,7 +195,7 @@ def test_commands_that_keep_metadata(document: str, sentence: str) -> None:
     assert _told(document, sentence) == _with_option("--cache")
 
 
-def test_commands_without_spark() -> None:
+def test_the_document_names_the_commands_that_start_no_spark() -> None:
     """The document names the commands whose modules can't start Spark, and two that need not."""
     places = {name: module.partition(":")[0] for name, (module, _) in COMMANDS.items()}
     modules = {

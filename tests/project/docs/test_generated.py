@@ -19,7 +19,7 @@ GENERATED = generated()
 
 
 @pytest.mark.parametrize("path", GENERATED)
-def test_committed_is_generated(path: str) -> None:
+def test_what_is_committed_is_what_is_generated(path: str) -> None:
     assert (ROOT / path).read_text("utf-8") == GENERATED[path], "run: python -m scripts.docs"
 
 
@@ -27,7 +27,7 @@ def test_every_document_has_a_schema() -> None:
     assert set(DOCUMENTS.values()) == {*Document.__subclasses__()}
 
 
-def test_no_other_schema() -> None:
+def test_there_is_no_schema_beside_the_generated_ones() -> None:
     by_hand = {"formats/schema/group_offsets.schema.json"}
     there = {str(path.relative_to(ROOT)) for path in (ROOT / "formats" / "schema").iterdir()}
     assert there == by_hand | {path for path in GENERATED if path.startswith("formats/")}

@@ -365,7 +365,7 @@ def assert_restricted(spec: dict[str, Any], token: bool = False) -> None:
 
 
 @pytest.mark.parametrize("values", [EVERYTHING, combine(BASE, ENABLED["follow"])], ids=["everything", "follow"])
-def test_objects_fit_together(values: dict[str, Any]) -> None:
+def test_objects_of_the_chart_refer_to_ones_that_it_makes(values: dict[str, Any]) -> None:
     """Nothing runs as root; config maps, claims and service accounts are made somewhere, what is mounted is a volume,
     and services find their pods."""
     resources = render(values)
@@ -406,7 +406,7 @@ def test_files_are_where_they_are_mounted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FOLLOWERS)
-def test_probes_of_followers(name: str) -> None:
+def test_probes_ask_a_follower_at_its_port(name: str) -> None:
     follower = workload(name)
     container = follower.container
     listen = container["args"][container["args"].index("--listen") :]

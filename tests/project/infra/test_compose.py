@@ -16,7 +16,7 @@ def services() -> dict[str, dict[str, object]]:
     return dict(body["services"])
 
 
-def test_compose_runs_kbackup(services: dict[str, dict[str, object]]) -> None:
+def test_the_compose_file_runs_kbackup_with_its_settings(services: dict[str, dict[str, object]]) -> None:
     kbackup: dict[str, object] = services["kbackup"]
     environ, command = kbackup["environment"], kbackup["command"]
     assert isinstance(environ, dict)

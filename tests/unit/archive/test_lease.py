@@ -141,7 +141,7 @@ def test_of_many_that_take_it_over_one_gets_it(store: FaultyStore) -> None:
 # A lease is renewed in time, or its holder learns that it is lost.
 
 
-def test_lease_is_renewed(store: FaultyStore) -> None:
+def test_a_lease_is_renewed_while_it_is_held(store: FaultyStore) -> None:
     with HeldLease(store, "short", QUICK):
         first = read_lease(store)[0].expires_at
         eventually(lambda: read_lease(store)[0].expires_at > first)

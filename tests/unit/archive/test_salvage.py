@@ -157,7 +157,7 @@ def test_a_segment_that_reaches_past_the_plan_is_read_again(store: FaultyStore) 
     assert again(store, plan((0, 24))) == strays[:1]
 
 
-def test_committed_segments_stay(store: FaultyStore) -> None:
+def test_a_salvage_leaves_committed_segments_as_they_are(store: FaultyStore) -> None:
     first = write(store, target(), range(30))
     archive, _ = committed(store, 1, None, first, [state((0, 0, 30), number=1)])
     interrupt(store)

@@ -122,7 +122,7 @@ def test_topics_of_mirror_maker_name_no_schemas(name: str, of: tuple[UsedSchemas
     assert (not naming_parts([mirrors], index)) is own
 
 
-def test_counts_add_up() -> None:
+def test_counts_of_schemas_add_up_by_part_and_id() -> None:
     both = merged([used(2, {"1": 2}), used(1, {"7": 1}, part="key")], [used(3, {"1": 1, "2": 2}, fields=5, sure=0)])
     assert both == (used(1, {"7": 1}, part="key"), used(5, {"1": 3, "2": 2}, fields=7))
     assert ids_in_use([topic(*both)]) == {1, 2, 7}

@@ -46,7 +46,7 @@ def test_ls_lists_each_topic_with_its_incarnations_and_records(root: str, kbacku
     assert document["topics"][1]["max_timestamp"] == T0 + 39_000
 
 
-def test_partitions_and_segments(root: str, kbackup: Kbackup) -> None:
+def test_ls_lists_partitions_of_a_topic_and_segments_of_a_partition(root: str, kbackup: Kbackup) -> None:
     columns = ("PARTITION", "START", "END", "SEGMENTS", "RECORDS")
     partitions = kbackup("ls", "orders", "-a", root).table("PARTITION")
     assert [{name: row[name] for name in columns} for row in partitions] == [
@@ -192,7 +192,7 @@ def test_a_folder_that_a_killed_sink_left(tmp_path: Path, kbackup: Kbackup) -> N
     kbackup("find", "no record has this", "-a", folder, "-q")
 
 
-def test_json_is_exact() -> None:
+def test_a_record_as_json_has_every_byte() -> None:
     shown = as_json(TP, NASTY)
     assert isinstance(shown, str)
     assert harmless(shown)
@@ -203,7 +203,7 @@ def test_json_is_exact() -> None:
     assert (timeless["timestamp"], timeless["timestamp_type"]) == (None, "CreateTime")
 
 
-def test_text_and_hex() -> None:
+def test_a_record_as_text_or_hex_has_no_control_character() -> None:
     assert as_text(TP, NASTY) == ("orders:3:7\t2023-11-14T22:13:20.000Z\t\\x1b[2J\\xff\tnull\th\\n=\\x00,\\xfe=null\n")
     assert as_hex(TP, NASTY._replace(value=bytes(range(32, 49)), headers=())).splitlines() == [
         "orders:3:7  2023-11-14T22:13:20.000Z  CreateTime",
@@ -304,7 +304,7 @@ def test_a_wrong_address_or_selection_is_refused_with_a_hint(
 
 
 @pytest.mark.parametrize("good", [0, 2])
-def test_damage_among_records(tmp_path: Path, good: int, kbackup: Kbackup) -> None:
+def test_records_before_damage_are_printed(tmp_path: Path, good: int, kbackup: Kbackup) -> None:
     """Records before an error are printed; a document of the error stands alone or not at all."""
     archive = make_archive(open_store(str(tmp_path / "archive")))
     segments = [s for s in archive.segments(archive.restore_point("latest")) if s.topic == "orders"]

@@ -49,7 +49,7 @@ def test_copy_drops_points_that_the_source_expired_unless_kept(mine: str, tmp_pa
     assert open_archive(open_store(keeps)).find_point("first").number == 1
 
 
-def test_a_promoted_copy(mine: str, tmp_path: Path, kbackup: Kbackup) -> None:
+def test_a_promoted_copy_is_not_copied_to_any_more(mine: str, tmp_path: Path, kbackup: Kbackup) -> None:
     target, root = str(tmp_path / "copy"), Path(mine)
     assert "is not a copy" in kbackup("promote", mine, code=1).err
     kbackup("copy", target, "-a", mine)
@@ -73,7 +73,7 @@ def test_unusable_sources_and_destinations_are_refused(mine: str, tmp_path: Path
     assert "hint: name a directory: the path leads through a file" in err
 
 
-def test_another_s3_server() -> None:
+def test_a_copy_goes_to_another_s3_server_with_its_own_settings() -> None:
     origin = SettingOrigin("flag", "--set")
     keys = {"s3.endpoint_url": "http://here:1", "s3.region": "eu-west-1"}
     keys |= {"s3.access_key_id": "a", "s3.secret_access_key": "b"}

@@ -153,7 +153,7 @@ def test_expressions_select_records_by_their_fields(
     assert list(map(int, kbackup("find", "--jq", *args, "-a", root, "-f", r"%o\n", "-q").lines)) == offsets
 
 
-def test_text_narrows_down(root: str, kbackup: Kbackup) -> None:
+def test_an_expression_is_asked_about_records_with_the_text_alone(root: str, kbackup: Kbackup) -> None:
     """The expression is asked about no other records: it fails on none."""
     printed = kbackup("find", "STATE", "orders", "-i", "--jq", ".value.amount > 3", "-a", root, "-f", "%o")
     assert printed.out == "0"
@@ -161,7 +161,7 @@ def test_text_narrows_down(root: str, kbackup: Kbackup) -> None:
     assert "orders:0:6: Cannot index array" in printed.err
 
 
-def test_failures_are_told(root: str, kbackup: Kbackup) -> None:
+def test_records_for_which_an_expression_fails_are_counted(root: str, kbackup: Kbackup) -> None:
     printed = kbackup("find", "--jq", 'error("\x1b[2J\\n" + .topic)', "-a", root, "--json")
     assert printed.out == ""
     assert harmless(printed.err)
@@ -207,7 +207,7 @@ def test_without_its_library(
     assert "pip install 'kafka-kbackup[schemas]'" in err
 
 
-def test_decoded_by_files(tmp_path: Path, kbackup: Kbackup) -> None:
+def test_values_are_decoded_by_schema_files(tmp_path: Path, kbackup: Kbackup) -> None:
     """Values are printed as JSON, nulls are null, and what does not fit is shown as it is and counted."""
     (tmp_path / "a.avsc").write_text(
         '{"type": "record", "name": "A", "fields": [{"name": "name", "type": "string"}, {"name": "n", "type": "int"}]}'

@@ -9,7 +9,7 @@ import pytest
 from tests.support.printed import Kbackup
 
 
-def test_two_restore_points(root: str, kbackup: Kbackup) -> None:
+def test_a_diff_of_two_restore_points_names_topics_offsets_and_groups(root: str, kbackup: Kbackup) -> None:
     document = kbackup("diff", "1", "latest", "-a", root, "--json").json
     assert (document["a"], document["b"], document["same"]) == ("restore point 1", "restore point 2", False)
     assert [(t["topic"], t["change"]) for t in document["topics"]] == [("clicks", "gone")]

@@ -112,7 +112,9 @@ def test_info_summarizes_the_archive(root: str, kbackup: Kbackup) -> None:
     assert (earlier["sums"]["records"], earlier["losses"], earlier["newest"]["number"]) == (42, [], 2)
 
 
-def test_settings_are_counted(root: str, kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_info_counts_settings_and_shows_no_credential(
+    root: str, kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stored = Archive.metadata
 
     def metadata(archive: Archive, point: Manifest | int) -> Metadata:
@@ -172,7 +174,7 @@ def test_an_archive_topic_or_restore_point_that_is_not_there_is_refused_with_a_h
     assert f"hint: {hint}" in kbackup(*filled, code=code).err
 
 
-def test_damage_is_named(mine: str, kbackup: Kbackup) -> None:
+def test_info_names_a_damaged_table(mine: str, kbackup: Kbackup) -> None:
     ref = open_archive(open_store(mine)).committed.catalog
     assert ref is not None
     (Path(mine) / ref.tables.segments[0].key).write_bytes(b"")

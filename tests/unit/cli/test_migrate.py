@@ -42,7 +42,7 @@ def test_status_shows_the_state_and_the_next_step(zookeeper: FakeZooKeeper, caps
     assert re.search(r"^next step: +run 'kbackup migrate verify'", shown, re.MULTILINE)
 
 
-def test_status_as_json(zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_is_a_json_document(zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["migrate", "status", "--json", *ZOOKEEPER]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["state"], document["certain"], document["way_back"]) == ("dual write", True, True)
@@ -175,7 +175,9 @@ def test_following_shows_a_line_per_change_of_state(
     ]
 
 
-def test_following_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_following_prints_a_json_document_per_change(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     following(monkeypatch, *STATES)
     assert main(["migrate", "status", "--follow", "--interval", "0.1", "--json"]) == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -235,14 +237,14 @@ def test_the_exit_code_of_a_preflight_is_its_verdict(
     assert shown.endswith("not ready\n")
 
 
-def test_preflight_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_preflight_is_a_json_document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert preflight(monkeypatch, healthy.brokers(offline=("orders-0",)), "--json") == 10
     told = json.loads(capsys.readouterr().out)
     assert (told["verdict"], told["exit_code"]) == ("not ready", 10)
     assert [line["name"] for line in told["lines"] if line["status"] == "failed"] == ["partitions: online"]
 
 
-def test_preflight_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_preflight_without_sources_says_which_to_name(capsys: pytest.CaptureFixture[str]) -> None:
     """A source without a name gets a line with the option to give, never ok."""
     assert main(["migrate", "preflight"]) == 3
     shown = capsys.readouterr().out

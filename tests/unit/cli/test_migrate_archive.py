@@ -56,7 +56,7 @@ def test_archive_refuses_a_label_and_a_source_of_nothing(capsys: Said) -> None:
     assert "[source] names no cluster" in capsys.readouterr().err
 
 
-def test_verify_names_differences(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+def test_verify_ends_with_the_number_of_differences(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
     cluster(monkeypatch, by_zookeeper(), by_log())
     assert archived() == 0
     capsys.readouterr()

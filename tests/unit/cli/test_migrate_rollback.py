@@ -66,7 +66,7 @@ def test_a_confirmed_rollback_deletes_both_znodes_and_shows_them(
     assert lines[2] == "state: zookeeper, not certain"  # the log tells of a dual write until it is deleted
 
 
-def test_rollback_as_json(
+def test_a_rollback_is_a_json_document(
     zookeeper: FakeZooKeeper, brokers: object, archive: str, log: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["migrate", "rollback", *ZOOKEEPER, *log, "-a", archive, "--confirm", "--json"]) == 0
@@ -126,7 +126,7 @@ def test_rollback_of_a_controller_whose_machine_is_gone(
     assert zookeeper.deleted == ["/controller", "/migration"]
 
 
-def test_no_way_back(
+def test_a_rollback_of_an_unknown_state_is_refused(
     zookeeper: FakeZooKeeper, brokers: object, archive: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del zookeeper.znodes["/brokers/ids/1"]
@@ -134,7 +134,7 @@ def test_no_way_back(
     assert "there may be no way back: the state is unknown" in capsys.readouterr().err
 
 
-def test_rollback_without_zookeeper(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rollback_needs_a_zookeeper(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["migrate", "rollback"]) == 2
     assert "no ZooKeeper is named" in capsys.readouterr().err
     assert load([], ConfigFiles()).config.sources.zookeeper is None

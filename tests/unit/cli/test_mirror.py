@@ -226,7 +226,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
     return made
 
 
-def test_status_for_people(archive: Archive, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_a_mirror_shows_what_is_behind(archive: Archive, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mirror", "status", archive.store.url, "--partitions"]) == 0
     out, err = capsys.readouterr()
     for text in (
@@ -282,7 +282,7 @@ def test_status_of_a_mirror_is_read_from_another_place(
     assert flow["records_behind"] is None
 
 
-def test_an_unknown_flow(archive: Archive, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_flow_is_refused_with_a_near_one(archive: Archive, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mirror", "status", archive.store.url, "--flow", "A->C"]) == 2
     assert "hint: did you mean A->B?" in capsys.readouterr().err
 

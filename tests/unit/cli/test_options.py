@@ -86,7 +86,7 @@ def test_flags_of_restore_become_settings() -> None:
     assert config.target == {"bootstrap.servers": "h:1"}
 
 
-def test_files_of_flags() -> None:
+def test_flags_name_files_of_settings() -> None:
     Path("c.toml").write_text('archive = "here"')
     Path("client.properties").write_text("bootstrap.servers=h:1")
     result = loaded("--config", "c.toml", "--source-config", "client.properties")
@@ -158,7 +158,7 @@ def test_former_names_set_the_same_parameter_and_are_not_shown(name: str) -> Non
     assert not {*RENAMED} & {*words, *completed}
 
 
-def test_which_commands_select() -> None:
+def test_commands_that_read_an_archive_have_the_options_of_a_selection() -> None:
     def having(option: str) -> set[str]:
         return {name for name, command in EVERY.items() if any(option in o.opts for o in _options(command))}
 

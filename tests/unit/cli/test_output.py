@@ -133,7 +133,7 @@ def test_a_long_name_is_shortened_in_its_middle(name: str, width: int) -> None:
     assert name.endswith(short[width // 2 + 1 :])
 
 
-def test_fields_and_lines(capsys: Said) -> None:
+def test_fields_are_aligned_and_lines_have_no_control_character(capsys: Said) -> None:
     reporter = Reporter()
     reporter.fields([("archive", "s3://b"), ("runs", 12345)])
     reporter.line("a\nb")

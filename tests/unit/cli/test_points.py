@@ -13,7 +13,7 @@ from kbackup.store import open_store
 from tests.support.printed import Kbackup
 
 
-def test_keep_and_release(mine: str, kbackup: Kbackup) -> None:
+def test_a_point_is_kept_and_released(mine: str, kbackup: Kbackup) -> None:
     assert kbackup("keep", "1", "-a", mine).out == "restore point 1 is pinned\n"
     assert kbackup("keep", "1", "-a", mine).out == "restore point 1 was pinned already\n"
     document = kbackup("keep", "latest", "-a", mine, "--json").json

@@ -119,7 +119,9 @@ def test_an_export_follows_no_link_that_takes_a_folders_place(
     assert list(elsewhere.iterdir()) == []
 
 
-def test_restore_and_undo(archive: str, kbackup: Kbackup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schemas_are_restored_and_undone(
+    archive: str, kbackup: Kbackup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KBACKUP_METADATA_CACHE", "true")  # this machine remembers what it writes
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with ConfluentRegistry() as server:
@@ -174,7 +176,7 @@ def test_a_refused_login_names_the_section_of_the_target(archive: str, kbackup: 
     assert told["error"]["hint"].startswith("set target_schema_registry.user and target_schema_registry.password")
 
 
-def test_subjects_are_completed(archive: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shell_completes_subjects(archive: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completion, "_COMPLETION_SECONDS", 30.0)
     shell = ShellComplete(cli, {}, "kbackup", "_KBACKUP_COMPLETE")
     try:

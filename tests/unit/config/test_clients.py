@@ -68,7 +68,7 @@ def test_user_and_password_of_jaas(config: str) -> None:
     assert translated(sasl_jaas_config=config) == {"sasl.username": "u", "sasl.password": "p"}
 
 
-def test_tokens_of_jaas() -> None:
+def test_settings_of_java_for_tokens_become_librdkafkas() -> None:
     """Of client credentials, and tokens that nobody signs."""
     assert translated(
         sasl_mechanism="OAUTHBEARER",

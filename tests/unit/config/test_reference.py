@@ -66,7 +66,7 @@ def test_the_document_has_each_property_that_kbackup_sets() -> None:
     ]
 
 
-def test_sources_of_metadata() -> None:
+def test_the_document_has_each_property_of_a_metadata_source() -> None:
     assert rows("configuration.md", "Sources of metadata") == [
         [f"`{name}`", meaning] for name, meaning in PROPERTIES.items()
     ]

@@ -107,7 +107,7 @@ def test_an_address_that_is_none() -> None:
     assert code == UsageError.exit_code
 
 
-def test_sources_of_metadata(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_check_tells_of_each_source_of_metadata(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     denied = not_carried_entry("scram_users", "denied", "znode /config/users may not be read")
     readings = [by_zookeeper(not_carried=(denied,)), by_log(outdated="not copied yet")]
     asked = [MetadataSource(r.source, f"the {source_name(r.source)}", lambda r=r: r) for r in readings]  # type: ignore[misc]  # bound now
@@ -159,7 +159,9 @@ class Garbles(FileStore):
         (Late, "archive: clock", "warning", "100 s behind this machine's"),
     ],
 )
-def test_stores_that_misbehave(tmp_path: Path, kind: type[FileStore], name: str, status: str, detail: str) -> None:
+def test_a_check_names_what_a_store_does_wrong(
+    tmp_path: Path, kind: type[FileStore], name: str, status: str, detail: str
+) -> None:
     store = kind(tmp_path / "archive")
     steps, _ = steps_of(lambda: store)
     assert steps[name].status == status

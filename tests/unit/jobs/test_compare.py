@@ -448,7 +448,7 @@ def comparison(counts: dict[DifferenceKind, int], named: int = 0, after: int = 0
     )
 
 
-def test_findings_in_words() -> None:
+def test_findings_count_what_differs_by_kind() -> None:
     wrong = comparison({"value": 2, "missing": 1}, after=3)
     assert findings_of([wrong], False) == [
         "again-1: of 1,000 records compared, 1 missing in the topic, 2 with another value"

@@ -172,7 +172,7 @@ def test_never_into_or_around_an_archive(job: Job, destination: str, tmp_path: P
     assert set(tmp_path.rglob("*")) == before
 
 
-def test_decoding_needs_schemas(archive: Archive, tmp_path: Path) -> None:
+def test_an_export_that_decodes_needs_schemas(archive: Archive, tmp_path: Path) -> None:
     job = ExportJob(Export(decode=True), f"{tmp_path}/lake", archive.store, {}, no_spark, Silent(), 60)
     with pytest.raises(UsageError, match="the restore point has no schemas, and no schema registry is named"):
         export_parquet(job)

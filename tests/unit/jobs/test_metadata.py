@@ -160,7 +160,7 @@ def test_topics_are_those_of_the_brokers_and_gaps_are_filled() -> None:
     assert names_not_carried(metadata) == {"client metrics"}
 
 
-def test_without_brokers_merge() -> None:
+def test_metadata_of_zookeeper_alone_lacks_what_only_brokers_tell() -> None:
     metadata = merge([by_zookeeper()], AT, 0).metadata
     assert [t.name for t in metadata.topics] == ["orders", "unselected"]
     assert (metadata.brokers, metadata.cluster_id) == (1, "c")
@@ -210,7 +210,7 @@ def test_denied_parts_stay_named_until_another_source_has_them() -> None:
     assert "ACLs" not in names_not_carried(both)
 
 
-def test_disagreement_is_named() -> None:
+def test_sources_that_disagree_are_named_and_brokers_count() -> None:
     found = merged(by_brokers(), by_zookeeper(acls=(acl(), acl("other"))), by_log())
     assert found.metadata.acls == (acl(),)
     assert found.warnings == (

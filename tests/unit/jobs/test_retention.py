@@ -311,7 +311,7 @@ def test_policy_agrees_with_brute_force(hours: list[int], policy: Policy, today:
     assert moments[-1].number in kept, "the newest stays in any case"
 
 
-def test_each_says_why() -> None:
+def test_each_kept_point_has_the_rules_that_keep_it() -> None:
     days = [moment(n, f"2026-01-{n:02}T23:30:00.000+01:00") for n in range(1, 15)]
     kept = reasons(Policy(last=1, daily=2, weekly=2, within=timedelta(days=2)), days, LATER)
     assert kept == {14: ["within", "last", "daily", "weekly"], 13: ["within", "daily"], 12: ["within"], 11: ["weekly"]}
@@ -1055,7 +1055,7 @@ def test_the_next_run_writes_the_derived_files_of_a_crashed_one(store: MemorySto
 
 
 @pytest.mark.exhaustive
-def test_damage_is_found(store: MemoryStore) -> None:
+def test_damage_of_any_file_that_retention_reads_is_found(store: MemoryStore) -> None:
     """Nothing is taken for expired that was not."""
     history = History(store)
     history.topics = {t.name: t for t in open_archive(store).restore_point("latest").topics}

@@ -69,7 +69,7 @@ def plan(selected: Sequence[str], point: Metadata, names: TargetNames = SAME, **
     return plan_settings(selected, point, names, reading, [1, 2], "h:1")
 
 
-def test_configs_of_brokers() -> None:
+def test_configs_of_brokers_that_differ_are_planned() -> None:
     point = archived(
         broker_configs=(
             broker(None, "log.retention.ms", "1000"),
@@ -270,7 +270,7 @@ def test_without_new_names_acls_stay_as_they_are(acls: set[Acl]) -> None:
         (acl("cluster", "kafka-cluster"), acl("cluster", "kafka-cluster")),
     ],
 )
-def test_names_of_acls(before: Acl, after: Acl) -> None:
+def test_acls_follow_renamed_topics_and_groups(before: Acl, after: Acl) -> None:
     assert map_acls([before], RENAMED) == ({after}, [])
 
 

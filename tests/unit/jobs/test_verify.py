@@ -83,7 +83,7 @@ INDEX = f"{ORDERS}segment_partition_000_from_offset_0000000000_index"
 PACKED = "topics/clicks/segment_partition_000_from_offset_0000000000_records.zst"
 
 
-def test_a_whole_archive(root: Path) -> None:
+def test_a_whole_archive_has_no_finding(root: Path) -> None:
     report = run(root)
     assert (report.findings, report.notes, report.restore_points) == ((), (), (1, 2))
     assert (report.read_records, report.deep) == (10 + 12 + 20 + 24, True)
@@ -149,7 +149,7 @@ def test_segments_swapped_between_partitions(root: Path) -> None:
     assert {SEGMENT, OTHER} <= set(messages)
 
 
-def test_a_replayed_manifest(root: Path) -> None:
+def test_a_manifest_in_place_of_another_is_found(root: Path) -> None:
     one, two = (f"{point_folder(root, number)}manifest.json" for number in (1, 2))
     shutil.copy(root / one, root / two)
     assert findings_of(run(root, quick=True)) == {two: ["is not the manifest that the catalog names"]}
@@ -165,7 +165,7 @@ def test_a_manifest_of_another_archive(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_missing_manifest(root: Path, number: int) -> None:
+def test_a_missing_manifest_is_found(root: Path, number: int) -> None:
     key = f"{point_folder(root, number)}manifest.json"
     (root / key).unlink()
     assert findings_of(run(root, quick=True)) == {key: ["is missing"]}
@@ -197,7 +197,7 @@ def test_objects_of_a_lost_catalog_are_orphans(root: Path) -> None:
     assert {n.what for n in report.notes if n.bytes} == {"is an orphan: no catalog that can be read refers to it"}
 
 
-def test_a_replayed_catalog(root: Path) -> None:
+def test_a_catalog_in_place_of_another_is_found(root: Path) -> None:
     """Each says its own number, and the checksum of the one before it."""
     *_, before, newest = catalogs(root)
     shutil.copy(root / before, root / newest)
@@ -339,7 +339,7 @@ def test_verify_ends_with_13_and_names_what_is_missing(root: Path, capsys: pytes
     ]
 
 
-def test_the_commands_refusals(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_refuses_with_a_hint(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["verify", str(tmp_path / "nothing"), "--quick"]) == 10
     assert "hint: check the address" in capsys.readouterr().err
     assert cli.main(["verify", str(root), "--quick", "--restore-point", "first"]) == 2
@@ -567,7 +567,7 @@ def found_verifications(store: Store) -> dict[str, str]:
     return {f.file: f.what for f in findings.entries} | {n.file: n.what for n in findings.notes}
 
 
-def test_records_are_verified(root: Path) -> None:
+def test_a_recorded_verification_that_was_moved_is_refused(root: Path) -> None:
     store = MemoryStore()
     record_verification(store, run(root, quick=True), STARTED, partial=False)
     (entry,) = store.list()

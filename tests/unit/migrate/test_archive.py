@@ -384,7 +384,7 @@ def test_a_log_before_the_migration_is_not_compared(monkeypatch: pytest.MonkeyPa
     assert texts(verified(Looks(monkeypatch, (by_zookeeper(), empty)), BROKERS)) == []
 
 
-def test_against_the_archive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_was_archived_is_verified_against_the_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "archive"))
     live = (by_zookeeper(), by_log())
     merged = merge([by_brokers(topics=BOTH), *live], "2026-01-05T00:00:00.000Z", 1)

@@ -442,7 +442,7 @@ def test_addresses_of_a_log() -> None:
     assert list(logged_addresses([registered, {}])) == ["c1:9093"]
 
 
-def test_signs_of_life() -> None:
+def test_a_controller_is_stopped_silent_or_alive_by_its_port() -> None:
     """A closed port of a machine that answers is a stopped controller; a name that leads nowhere proves nothing,
     unless the user knows. What answers is alive, whatever the user says."""
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -94,7 +94,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "refused", "detail"), REFUSED, ids=[f"{r[0]}: {r[2]}" for r in REFUSED])
-def test_each_guard_refuses(name: str, refused: Situation, detail: str) -> None:
+def test_each_guard_refuses_and_nothing_is_deleted(name: str, refused: Situation, detail: str) -> None:
     (refusing,) = [guard for guard in rollback.guards_of(refused) if not guard.holds]
     assert refusing.name == name
     assert detail in refusing.detail
@@ -233,6 +233,6 @@ def test_the_archive_is_to_hold_what_will_be_deleted() -> None:
         assert archived in step.check
 
 
-def test_no_way_back() -> None:
+def test_a_finished_migration_has_no_steps_back() -> None:
     metrics = MetricsWitness("u", KafkaState.POST_MIGRATION, True, 0, 0)
     assert runbook(situation(of_metrics=metrics, registered=NOBODY)) == ()

@@ -405,7 +405,7 @@ def test_before_the_copy_zookeeper_has_more_than_the_log(tmp_path: Path) -> None
     assert _read(-1, _log(tmp_path, [_state(2)])) == Lag(5, {}, ())
 
 
-def test_writer_of_zookeeper() -> None:
+def test_the_writer_of_zookeeper_follows_from_both_znodes() -> None:
     broker, kraft = ControllerZnode(1, -1), ControllerZnode(3000, 5)
     for controller, offset, expected in (
         (kraft, 9, True),
@@ -487,7 +487,7 @@ kafka_controller_kafka_controller_migrating_zk_broker_count 3.0
 
 
 @pytest.mark.parametrize("text", [PLAIN, LOWER, VALUES, LABELLED, SNAKE])
-def test_names_of_exporters(text: str) -> None:
+def test_metrics_are_read_under_the_names_of_any_exporter(text: str) -> None:
     assert parse_metrics(text, "u") == MetricsWitness("u", KafkaState.MIGRATION, True, 3, 12)
 
 

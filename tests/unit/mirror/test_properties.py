@@ -54,7 +54,7 @@ def test_pairs_that_are_not_enabled_emit_heartbeats() -> None:
 
 
 @pytest.mark.parametrize("key", [key for key in FLOW_KEYS if key.endswith(".interval.seconds")])
-def test_negative_interval_disables(key: str) -> None:
+def test_a_negative_interval_disables_its_task(key: str) -> None:
     name = key.removesuffix(".interval.seconds")
     clock = name.replace(".", "_")
     assert getattr(flow_of(f"{name}.enabled = true\n{key} = 7\n"), clock) == Clock(True, 7)
@@ -166,7 +166,7 @@ def test_two_sources_whose_topics_could_have_one_name_are_refused() -> None:
         ("${dir:{folder}:name}", "config.providers=dir\nconfig.providers.dir.class={package}DirectoryConfigProvider\n"),
     ],
 )
-def test_references_are_resolved(reference: str, providers: str, tmp_path: Path) -> None:
+def test_references_to_config_providers_are_resolved(reference: str, providers: str, tmp_path: Path) -> None:
     (tmp_path / "secrets.properties").write_text("name = orders\n")
     (tmp_path / "name").write_text("orders\n")
     text = providers.replace("{package}", "org.apache.kafka.common.config.provider.")
@@ -176,7 +176,7 @@ def test_references_are_resolved(reference: str, providers: str, tmp_path: Path)
     assert not flow.topics("other")
 
 
-def test_policies_are_read() -> None:
+def test_the_replication_policy_is_read_from_the_properties() -> None:
     policy = "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy\n"
     assert flow_of(policy).policy == IdentityPolicy(".", True, "A")
     text = "replication.policy.separator = _\nreplication.policy.internal.topic.separator.enabled = false"

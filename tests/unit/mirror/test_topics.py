@@ -106,7 +106,7 @@ def acl(operation: str = "read", permission: str = "allow", **more: str) -> Acl:
         (acl("read", name="private"), None),
     ],
 )
-def test_a_remote_acl(source: Acl, remote: tuple[str, str, str] | None) -> None:
+def test_a_remote_topic_gets_the_rules_that_read(source: Acl, remote: tuple[str, str, str] | None) -> None:
     rule = remote_acl(flow_of("topics.exclude = private\n"), source)
     if remote is None:
         assert rule is None

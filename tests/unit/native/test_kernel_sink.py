@@ -67,7 +67,7 @@ def went(sink: Any) -> list[tuple[int, int, int]]:
     return rows(sink.taken()[TP])
 
 
-def test_where_records_went(make: Make) -> None:
+def test_a_sink_tells_where_records_went(make: Make) -> None:
     sink = make()
     other = TopicPartition("t", 1)
     for number in range(20):

@@ -102,7 +102,7 @@ def test_schemas_that_are_none(schema: Schema, why: str) -> None:
         codec_of(schema)
 
 
-def test_schemas_in_files(tmp_path: Path) -> None:
+def test_a_schema_in_a_file_finds_the_others_beside_it(tmp_path: Path) -> None:
     (tmp_path / "order.avsc").write_text('{"type": "array", "items": "shop.Money"}')
     (tmp_path / "shop.Money.avsc").write_text(
         '{"type": "record", "name": "shop.Money", "fields": [{"name": "amount", "type": "int"}]}'

@@ -98,7 +98,7 @@ def test_a_time_as_eight_bytes_looks_like_a_frame() -> None:
     assert found == Undecoded(f"the registry has no schema {1_770_000_000_000 >> 24}")
 
 
-def test_headers_name_schemas() -> None:
+def test_a_header_names_the_schema_of_a_value() -> None:
     header = HEADERS["value"]
     guid = SchemaId("AVRO", guid=GUID).guid_to_bytes()
     assert frame_of(b"data", [(b"other", b"x"), (header, guid)], header) == SchemaFrame(GUID, b"", apart=True)
@@ -138,7 +138,7 @@ def test_undecodable_values_are_reported_and_schemas_requested_once() -> None:
     assert known.asked == [9, 4, 1, 2]
 
 
-def test_schemas_without_end() -> None:
+def test_a_schema_that_stands_on_itself_without_end_is_refused() -> None:
     """A registry's schema that stands on thousands of others is told like one that it has not."""
 
     class Endless(Known):

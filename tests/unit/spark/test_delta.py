@@ -40,7 +40,7 @@ def test_a_session_that_brings_jars_gets_no_others(name: str) -> None:
     assert given["spark.sql.extensions"] == f"my.Extension,{EXTENSION['spark.sql.extensions']}"
 
 
-def test_s3_is_translated() -> None:
+def test_options_of_s3_become_hadoops() -> None:
     options = s3.hadoop_options(KEYS, PLACES[0], {})
     assert options["fs.s3a.endpoint"] == "http://127.0.0.1:9000"
     assert options["fs.s3a.endpoint.region"] == "eu-west-1"

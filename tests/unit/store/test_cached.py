@@ -49,7 +49,7 @@ def stores(tmp_path: Path) -> Stores:
     return made
 
 
-def test_asked_for_once(stores: Stores) -> None:
+def test_an_object_is_asked_for_once_and_then_cached(stores: Stores) -> None:
     assert [stores.read() for _ in range(3)] == [(DATA, 1), (DATA, 0), (DATA, 0)]
 
 

@@ -172,7 +172,7 @@ def must_refuse(stores: Stores, key: str, size: int) -> None:
 
 
 @given(st.sampled_from([1, 1000, FRAME + 1]), st.data())
-def test_a_flipped_bit(filled: Stores, size: int, data: st.DataObject) -> None:
+def test_a_flipped_bit_of_an_encrypted_object_is_found(filled: Stores, size: int, data: st.DataObject) -> None:
     stored = bytearray(filled.inner.get(f"of/{size}"))
     at = data.draw(st.integers(0, 8 * len(stored) - 1))
     stored[at // 8] ^= 1 << at % 8
@@ -188,7 +188,7 @@ def test_a_flipped_bit(filled: Stores, size: int, data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     "cut", [0, 5, 7, 8, 30, HEADER, HEADER + TAG - 1, HEADER + 100, HEADER + ENCRYPTED_FRAME, -1, -TAG, -77 - TAG]
 )
-def test_a_cut_object(stores: Stores, cut: int) -> None:
+def test_a_cut_encrypted_object_is_refused(stores: Stores, cut: int) -> None:
     size = 3 * FRAME + 77
     stores.store.put("key", data_of(size))
     stores.inner.put("key", stores.inner.get("key")[:cut])

@@ -444,7 +444,7 @@ def test_errors_of_the_file_system(
     assert not left, f"files left in .tmp: {left}"
 
 
-def test_a_long_name(store: FileStore) -> None:
+def test_a_name_that_is_too_long_for_a_file_is_refused(store: FileStore) -> None:
     with pytest.raises(StoreError, match="too long"):
         store.put("n" * 300, b"")
 

@@ -102,14 +102,14 @@ def test_a_data_key_a_day(inner: FileStore, tmp_path: Path, monkeypatch: pytest.
     assert len(list(inner.list(KEYS))) == 3
 
 
-def test_from_a_variable(inner: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_comes_from_a_variable(inner: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKUP_KEY", generate_key())
     opened(inner, "env:BACKUP_KEY").put("a", b"a")
     assert opened(inner, "env:BACKUP_KEY").get("a") == b"a"
 
 
 @pytest.mark.exhaustive
-def test_from_a_command(inner: FileStore, tmp_path: Path) -> None:
+def test_a_key_comes_from_a_command_that_wraps_and_unwraps(inner: FileStore, tmp_path: Path) -> None:
     source = kms(tmp_path / "kms")
     for run in range(3):
         opened(inner, source).put(f"run/{run}", b"data")
@@ -135,7 +135,7 @@ BAD_COMMANDS = {
 
 
 @pytest.mark.parametrize("command", BAD_COMMANDS)
-def test_commands_that_fail(command: str, inner: FileStore) -> None:
+def test_a_key_command_that_fails_is_named_and_writes_nothing(command: str, inner: FileStore) -> None:
     with pytest.raises(WrongKeyError, match=BAD_COMMANDS[command]):
         opened(inner, f"command:{command}").put("a", b"a")
     assert list(inner.list()) == []

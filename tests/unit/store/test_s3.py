@@ -53,7 +53,7 @@ def test_parts_hold_the_largest_object(part_size: int, monkeypatch: pytest.Monke
     assert upload._number - 1 <= 10_000
 
 
-def test_options_become_arguments() -> None:
+def test_options_of_s3_become_arguments_of_its_requests() -> None:
     options = S3Options(
         sse="aws:kms", sse_kms_key_id="k", storage_class="STANDARD_IA", requester_pays=True, expected_bucket_owner="1"
     )
@@ -94,7 +94,7 @@ def test_only_what_is_never_rewritten_is_locked() -> None:
         (answer(403, "AccessDenied"), DeniedError, "s3.expected_bucket_owner"),
     ],
 )
-def test_hints_of_refusals(refusal: Exception, kind: type[KbackupError], hint: str) -> None:
+def test_a_refusal_of_s3_has_a_hint(refusal: Exception, kind: type[KbackupError], hint: str) -> None:
     error = from_boto("s3://b/k", refusal, False)
     assert type(error) is kind
     assert hint in error.hint

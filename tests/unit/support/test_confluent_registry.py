@@ -105,7 +105,7 @@ def test_a_version_is_deleted_softly_and_then_for_good(client: SchemaRegistryCli
     assert client.register_schema("a", A) == 3
 
 
-def test_modes_and_imports(client: SchemaRegistryClient) -> None:
+def test_schemas_are_imported_under_their_ids_in_mode_import(client: SchemaRegistryClient) -> None:
     assert client.get_global_mode() == "READWRITE"
     assert _code(_import, client, "a", A, 4660, 7) == 42205
     client.register_schema("gone", A)
@@ -137,7 +137,7 @@ def test_compatibility_is_set_per_subject_over_a_default(client: SchemaRegistryC
     assert _code(client.set_compatibility, level="SOME") == 42203
 
 
-def test_who_may_ask(registry: ConfluentRegistry) -> None:
+def test_the_registry_answers_those_who_log_in(registry: ConfluentRegistry) -> None:
     password, token = make("a registry's password"), make("a registry's token")
     basic = {"basic.auth.user.info": f"me:{password}"}
     bearer = {"bearer.auth.credentials.source": "STATIC_TOKEN", "bearer.auth.token": token}

@@ -308,7 +308,7 @@ def test_every_page_is_there_and_safe(rich: Store) -> None:
     assert not WRITES & {operation for operation, _ in store.calls}
 
 
-def test_flows_of_mirrors(rich: Store) -> None:
+def test_the_page_of_mirrors_shows_what_troubles_a_flow(rich: Store) -> None:
     shown = text(visit(rich).get("/mirrors").text)
     troubled, even = shown.split("A → B")
     assert ATTACK in troubled

@@ -121,7 +121,7 @@ def test_an_area_is_steps() -> None:
         (9 * 86_400_000, "ms", ["0s", "5d", "10d"]),
     ],
 )
-def test_levels_are_round(most: int, unit: Unit, labels: list[str]) -> None:
+def test_levels_of_a_chart_are_round_numbers(most: int, unit: Unit, labels: list[str]) -> None:
     drawn = area([(0, 0), (1, most)], unit)
     assert drawn is not None
     assert [short(level.value, unit) for level in drawn.levels] == labels
@@ -145,7 +145,7 @@ def test_levels_are_round(most: int, unit: Unit, labels: list[str]) -> None:
         ("2016-10-03", "2026-10-25", ["2019-04-14", "2022-01-08", "2024-10-04"]),
     ],
 )
-def test_ticks_are_round(start: str, end: str, labels: list[str]) -> None:
+def test_ticks_of_a_chart_are_round_times(start: str, end: str, labels: list[str]) -> None:
     first, last = (round(datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp() * 1000) for at in (start, end))
     assert [tick.text for tick in ticks(first, last)] == labels
 
@@ -188,7 +188,7 @@ def test_lost_and_expired_ranges_of_a_strip(rich: Store) -> None:
 # Charts on pages: lag, growth and strips, and how many objects they read.
 
 
-def test_lag_over_time(rich: Store) -> None:
+def test_lag_is_drawn_over_restore_points(rich: Store) -> None:
     client = visit(rich)
     shown = client.get("/group?name=billing").text
     assert 'aria-label="Lag at each restore point:' in shown
@@ -219,7 +219,7 @@ def test_a_chart_reads_a_sample_of_restore_points() -> None:
     assert store.calls == [], "read once"
 
 
-def test_charts_of_growth(rich: Store) -> None:
+def test_growth_is_drawn_for_the_archive_and_each_topic(rich: Store) -> None:
     client = visit(rich)
     growth = client.get("/growth").text
     assert growth.count('<figure class="chart">') == 4 + 6

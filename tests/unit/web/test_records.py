@@ -122,7 +122,7 @@ def plain(html: str) -> str:
 
 
 @given(st.binary(max_size=300) | st.text().map(str.encode), st.sampled_from(VIEWS), st.integers(16, 200))
-def test_whatever_it_is(data: bytes, view: View, most: int) -> None:
+def test_any_value_is_shown_escaped_and_no_longer_than_asked(data: bytes, view: View, most: int) -> None:
     """Escaped, on lines that are its own, and not longer than asked for."""
     value = shown(data, view, most)
     assert value.size == len(data)

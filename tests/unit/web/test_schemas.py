@@ -60,7 +60,7 @@ def strange(versions: Iterable[SchemaVersion]) -> TestClient:
         ("/topics/carts/0/records/0", "decoded: PROTOBUF, schema 5 · its text"),
     ],
 )
-def test_what_pages_show(client: TestClient, address: str, words: str) -> None:
+def test_pages_of_schemas_show_versions_and_subjects(client: TestClient, address: str, words: str) -> None:
     assert words in text(client.get(address).text)
 
 

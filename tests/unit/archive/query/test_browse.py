@@ -113,7 +113,9 @@ def test_a_record_among_many_is_a_small_read() -> None:
 
 
 @given(st.integers(0, 45), st.integers(0, 45), st.none() | st.integers(1, 40))
-def test_ranges_of_offsets(made: MemoryStore, start: int, end: int, most: int | None) -> None:
+def test_a_window_of_offsets_gives_its_records_in_order(
+    made: MemoryStore, start: int, end: int, most: int | None
+) -> None:
     window = Window(ranges=((start, end),) if start < end else ())
     found = offsets(records(made, "orders", partition_of(made, "orders"), window, most))
     assert found == [o for o in ORDERS if start <= o < end][:most]
@@ -174,7 +176,7 @@ def test_missing_partitions_and_topics(made: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("end", ["_index", "_records"])
-def test_damage_is_named(end: str) -> None:
+def test_a_damaged_segment_is_named(end: str) -> None:
     store = MemoryStore()
     make_archive(store)
     partition = partition_of(store, "orders")
@@ -246,7 +248,7 @@ def page_offsets(page: Page) -> list[int]:
 
 
 @given(st.integers(-1, 45), st.integers(1, 40))
-def test_pages_both_ways(made: MemoryStore, offset: int, most: int) -> None:
+def test_pages_go_on_in_both_directions(made: MemoryStore, offset: int, most: int) -> None:
     partition = partition_of(made, "orders")
     after = page_from(made, partition, offset, most)
     before = page_before(made, partition, offset, most)
@@ -360,7 +362,7 @@ def test_a_search_for_a_time_gives_up_and_goes_on(monkeypatch: pytest.MonkeyPatc
     assert steps > 2
 
 
-def test_empty_and_foreign(made: MemoryStore) -> None:
+def test_an_empty_partition_and_a_folder_of_the_java_tool_have_pages(made: MemoryStore) -> None:
     empty = page_from(made, ArchivedPartition(0, 0, 0, ()), 0, 10)
     assert (page_offsets(empty), empty.first, empty.last, empty.earlier, empty.later) == ([], None, None, False, False)
     java = FileStore(JAVA / "archive")
@@ -442,7 +444,7 @@ def test_in_order_however_it_is_cut(made: MemoryStore, piece: int, monkeypatch: 
     assert sum(r for r, _ in seen) == sum(to_search(p, EVERYTHING)[0] for _, p in everything(made)) == 66
 
 
-def test_in_a_window(made: MemoryStore) -> None:
+def test_a_search_keeps_to_its_window(made: MemoryStore) -> None:
     window = Window(from_time=T0 + 9000, to_time=T0 + 30_000, ranges=((8, 25),))
     found = places(find(made, everything(made)[1:2], Pattern("key 0"), window, lambda r, b: None))
     assert found == [("orders", 0, o) for o in (9, 15, 18, 21, 24)]

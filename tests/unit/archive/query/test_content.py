@@ -340,7 +340,7 @@ def test_without_a_window_nothing_changes(store: FaultyStore) -> None:
     assert {p.window for t in content.topics for p in t.partitions} == {None}
 
 
-def test_times_as_text() -> None:
+def test_a_time_that_no_calendar_has_is_shown_in_milliseconds() -> None:
     assert datetime.fromisoformat(time_text(T0)).timestamp() * 1000 == T0
     assert time_text(2**63 - 1) == f"{2**63 - 1} ms"
 

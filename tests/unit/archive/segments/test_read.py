@@ -488,7 +488,7 @@ def test_bytes_that_are_read() -> None:
     assert store.calls == []
 
 
-def test_batches_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_keep_to_their_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "BATCH_BYTES", 500)
     store = MemoryStore()
     segments = making.write(store, making.target(threshold=1 << 20), range(200))

@@ -23,7 +23,7 @@ def test_plain_sends_user_and_password_and_is_done() -> None:
         talk.send(b"")
 
 
-def test_bearer_with_extensions() -> None:
+def test_a_bearer_token_is_sent_with_its_extensions() -> None:
     def token() -> OAuthToken:
         return OAuthToken("a.b.c", 2e9, extensions={"logicalCluster": "x"})
 

@@ -524,7 +524,7 @@ def test_a_request_that_takes_long_is_repeated_once(monkeypatch: pytest.MonkeyPa
 # Threads and processes.
 
 
-def test_threads_take_turns() -> None:
+def test_threads_share_the_connections_of_a_router() -> None:
     with routed(2) as (cluster, router):
         cluster.topics = {"t": [1, 2] * 10}
         cluster.on(ListOffsetsRequest, ends)

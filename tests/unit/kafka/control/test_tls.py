@@ -73,7 +73,7 @@ def ways(authority: Authority, folder: Path) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("way", ["inline", "files", "key store"])
-def test_a_client_certificate(way: str, authority: Authority, tmp_path: Path) -> None:
+def test_a_client_shows_its_certificate_in_each_form(way: str, authority: Authority, tmp_path: Path) -> None:
     assert shown(authority, ways(authority, tmp_path)[way], tmp_path) == "CN=client"
 
 

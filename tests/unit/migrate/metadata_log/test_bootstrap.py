@@ -63,7 +63,7 @@ def test_nothing_added_changes_nothing(tmp_path: Path) -> None:
     assert write_bootstrap(base, []) == base
 
 
-def test_no_bootstrap_file(tmp_path: Path) -> None:
+def test_what_is_no_bootstrap_file_is_refused(tmp_path: Path) -> None:
     base = _base(tmp_path)
     header, footer = (encode_batch(0, 1, 0, [each]) for each in (HEADER, FOOTER))
     for bad, problem in (

@@ -71,7 +71,7 @@ def test_torn_tail_ends_the_log(records: list[MetadataRecord], data: st.DataObje
 
 
 @given(METADATA, st.data())
-def test_damage_is_found(value: MetadataRecord, data: st.DataObject) -> None:
+def test_a_flipped_bit_of_a_batch_is_found(value: MetadataRecord, data: st.DataObject) -> None:
     batch = bytearray(encode_batch(5, 2, 9, [value]))
     at = data.draw(st.integers(16, len(batch) - 1))  # what is before is the offset, the length and the epoch
     batch[at] ^= data.draw(st.integers(1, 255))

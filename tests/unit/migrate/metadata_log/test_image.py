@@ -139,7 +139,7 @@ def test_an_image_has_the_quotas_that_were_not_removed(tmp_path: Path) -> None:
     )
 
 
-def test_brokers_and_controllers(tmp_path: Path) -> None:
+def test_an_image_has_brokers_and_controllers_as_they_are_now(tmp_path: Path) -> None:
     change = {"brokerId": 1, "fenced": -1}
     reading = _read(
         tmp_path,

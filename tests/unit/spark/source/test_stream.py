@@ -100,7 +100,7 @@ def at(stream: StreamReader, number: int) -> Offset:
     return stream.latestOffset() | {"backup": number, "manifest": ""}
 
 
-def test_where_it_begins(store: FileStore) -> None:
+def test_a_stream_begins_at_the_restore_point_that_is_named(store: FileStore) -> None:
     grow(store, 3, 12, 15)
     began = {
         starting: reader(store, startingRestorePoint=starting).initialOffset()["backup"]
