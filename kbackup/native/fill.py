@@ -1,14 +1,22 @@
 """The reader kernel: messages of a queue become encoded records in a buffer, without a Python object a record.
 
-`fill` goes on until it has something to report, and never blocks with the GIL held. `formats/README.md` specifies the
+`fill` goes on until there is something to report, and never blocks with the GIL held. `formats/README.md` specifies the
 encoding.
 """
 
 from __future__ import annotations
 
-from numba import int32, njit
+from numba import int32, int64, intp, njit, void
 
 from kbackup.native.machine import (
+    MESSAGE_KEY,
+    MESSAGE_KEY_LENGTH,
+    MESSAGE_OFFSET,
+    MESSAGE_PARTITION,
+    MESSAGE_TOPIC,
+    MESSAGE_VALUE,
+    MESSAGE_VALUE_LENGTH,
+    address_of,
     consume_batch,
     copy,
     header_get,
@@ -19,51 +27,157 @@ from kbackup.native.machine import (
     message_headers,
     message_leader_epoch,
     message_timestamp,
+    record_type,
     store32_big,
     store64_big,
 )
+from kbackup.native.structures import Structures, offset_of
 from kbackup.types import Int64Array
 
 IDLE, FULL, OTHER, END, REPORT, PAUSE, BROKEN = range(7)
 """Why `fill` came back: no message came; buffer or index is full; the next message is another partition's; the
-current partition reached its end; a message reports `CODE` at `OFFSET` for slot `ABOUT`; a while has passed;
-headers of the message at `OFFSET` can't be read (`CODE`)."""
+current partition reached its end; a message reports `code` at `offset` for slot `about`; a while has passed;
+headers of the message at `offset` can't be read (`code`)."""
 
-(
-    NEXT,  # first message held that is not dealt with
-    HELD,  # messages held
-    CURRENT,  # slot of the partition that records are written for; -1 at first
-    ADDRESS,  # of the buffer
-    CAPACITY,  # of the buffer, in bytes
-    START,  # position and record with which the block begins that is being written
-    FIRST,
-    POSITION,  # next byte and record to write
-    COUNT,
-    NEED,  # bytes of the record that did not fit
-    TIMED,  # records of the block with a timestamp
-    EARLIEST,
-    LATEST,
-    LARGEST,  # record of the block, in bytes
-    EPOCH,  # leader epoch of the block's last record, where it is the last one of its range
-    CODE,
-    OFFSET,
-    ABOUT,
-    WAIT,  # ms to wait for a first message
-    BATCHES,  # after how many batches to come back
-    SCRATCH,  # and four more
-) = range(21)
-STATE = SCRATCH + 5
 
-TOPIC, PARTITION, STOP, AT = range(4)
-"""Columns of the table of partitions, one row per slot: topic handle, partition, end of the range (-1: nothing of it is
-wanted any more), the next offset wanted."""
+class FillState:
+    """What `fill` keeps from one call to the next. A slot is a row of the table of partitions."""
+
+    # The messages that librdkafka gave.
+    next: int  # first message held that is not dealt with
+    held: int  # messages held
+    wait: int  # ms to wait for a first message
+    batches: int  # after how many batches to come back
+
+    # The buffer.
+    buffer: int  # its address
+    capacity: int  # in bytes
+    position: int  # next byte to write
+    count: int  # next record to write
+    need: int  # bytes of the record that did not fit
+
+    # The block that is being written: one partition's records.
+    current: int  # slot of the partition; -1 at first
+    block_position: int  # byte and record that the block begins with
+    block_first: int
+    timed: int  # records with a timestamp
+    earliest: int
+    latest: int
+    largest: int  # record, in bytes
+    leader_epoch: int  # of the last record, where that is the last one of its range
+
+    # What is reported.
+    code: int
+    offset: int
+    about: int  # slot; -1 for the client itself
+
+    # What librdkafka writes into when it is asked about a message or one of its headers.
+    timestamp_type: int  # four bytes of it
+    headers: int  # address of the list
+    header_name: int  # address
+    header_value: int  # address; 0 for null
+    header_value_length: int
+
+
+class PartitionSlot:
+    topic: int  # librdkafka's handle
+    partition: int
+    stop: int  # end of the range; -1 when nothing of it is wanted any more
+    at: int  # the next offset that is wanted
+
+
+_TIMESTAMP_TYPE = offset_of(FillState, "timestamp_type")
+_HEADERS = offset_of(FillState, "headers")
+_HEADER_NAME = offset_of(FillState, "header_name")
+_HEADER_VALUE = offset_of(FillState, "header_value")
+_HEADER_VALUE_LENGTH = offset_of(FillState, "header_value_length")
+
+_STATE = record_type(FillState)
+_PARTITIONS = record_type(PartitionSlot)[::1]
 
 _NO_HEADERS = -156  # RD_KAFKA_RESP_ERR__NOENT
 
+_FIXED = 8 + 4 + 4 + 4 + 4
+"""Bytes of each record: its offset, its type of timestamp, the lengths of key and value, and the number of headers."""
+_HEADER_FIXED = 4 + 4
+"""Bytes of each header: the lengths of its name and its value."""
+
 
 @njit(inline="always")
-def _field(to: int, source: int, length: int) -> int:
-    """Return a key, value or header part: its length, -1 for null, and its bytes."""
+def _receive(queue: int, held: Int64Array, wait: int) -> int:
+    """Take a batch of messages; return their number, 0 or less if none came within `wait` ms."""
+    # A batch that waits would wait until it is full: what is there already is taken first.
+    count = consume_batch(queue, int32(0), held.ctypes.data, len(held))
+    if count == 0:
+        count = consume_batch(queue, int32(wait), held.ctypes.data, 1)
+    return int(count)
+
+
+@njit(inline="always")
+def _is_of(message: int, partition: PartitionSlot) -> bool:
+    topic, number = load64(message + MESSAGE_TOPIC), load32(message + MESSAGE_PARTITION)
+    return bool(topic == partition.topic and number == partition.partition)
+
+
+@njit(inline="always")
+def _slot_of(message: int, partitions: Structures[PartitionSlot]) -> int:
+    """Return the slot of a message's partition, -1 if there is none."""
+    for slot in range(len(partitions)):
+        if _is_of(message, partitions[slot]):
+            return slot
+    return -1
+
+
+@njit(inline="always")
+def _report(state: FillState, code: int, offset: int, about: int) -> None:
+    state.code = code
+    state.offset = offset
+    state.about = about
+
+
+@njit(inline="always")
+def _discard(message: int, state: FillState) -> None:
+    state.next += 1
+    message_destroy(message)
+
+
+@njit(inline="always")
+def _get_header(state: FillState, number: int) -> bool:
+    """Have librdkafka write where a header is; return False if there are not so many."""
+    at = address_of(state)
+    code = header_get(state.headers, number, at + _HEADER_NAME, at + _HEADER_VALUE, at + _HEADER_VALUE_LENGTH)
+    return bool(code == 0)
+
+
+@njit(inline="always")
+def _measure_headers(message: int, state: FillState) -> tuple[int, int, int]:
+    """Return an error code, and the number of a message's headers and their bytes when they are encoded."""
+    code = message_headers(message, address_of(state) + _HEADERS)
+    if code == _NO_HEADERS:
+        return 0, 0, 0
+    if code != 0:
+        return code, 0, 0
+    number = size = 0
+    while _get_header(state, number):
+        size += _HEADER_FIXED + header_name_length(state.header_name)
+        if state.header_value != 0:
+            size += state.header_value_length
+        number += 1
+    return 0, number, size
+
+
+@njit(inline="always")
+def _note_timestamp(state: FillState, timestamp: int) -> None:
+    if state.timed == 0 or timestamp < state.earliest:
+        state.earliest = timestamp
+    if state.timed == 0 or timestamp > state.latest:
+        state.latest = timestamp
+    state.timed += 1
+
+
+@njit(inline="always")
+def _write_field(to: int, source: int, length: int) -> int:
+    """Write a key, a value or a part of a header, its length before it; return the address behind it."""
     if source == 0:
         store32_big(to, int32(-1))
         return to + 4
@@ -73,150 +187,138 @@ def _field(to: int, source: int, length: int) -> int:
 
 
 @njit(inline="always")
-def _slot(table: Int64Array, topic: int, partition: int) -> int:
-    for row in range(table.shape[0]):
-        if table[row, TOPIC] == topic and table[row, PARTITION] == partition:
-            return row
-    return -1
+def _write_headers(to: int, state: FillState, count: int) -> None:
+    store32_big(to, int32(count))
+    to += 4
+    for number in range(count):
+        _get_header(state, number)
+        to = _write_field(to, state.header_name, header_name_length(state.header_name))
+        to = _write_field(to, state.header_value, state.header_value_length)
 
 
 @njit(inline="always")
-def _goes_on(held: Int64Array, state: Int64Array, topic: int, partition: int, end: int) -> bool:
-    """Return True when the next message in the queue is a record of the same range."""
-    if state[NEXT] == state[HELD]:
+def _is_followed(held: Int64Array, state: FillState, partition: PartitionSlot) -> bool:
+    """Return True when the next message held is a record of the same range."""
+    if state.next == state.held:
         return False
-    message = held[state[NEXT]]
-    return bool(
-        load32(message) == 0
-        and load64(message + 8) == topic
-        and load32(message + 16) == partition
-        and load64(message + 56) < end
-    )
+    message = held[state.next]
+    is_record = load32(message) == 0
+    return is_record and _is_of(message, partition) and load64(message + MESSAGE_OFFSET) < partition.stop
 
 
-@njit("int64(intp, int64[::1], int64[::1], int64[:, ::1], int64[:, ::1])", cache=True, nogil=True)
-def fill(queue: int, held: Int64Array, state: Int64Array, table: Int64Array, index: Int64Array) -> int:
-    """Write records until one of the reasons above. `index` is int64[3, n]: offset, position in the buffer, length.
+@njit(int64(intp, int64[::1], _STATE, _PARTITIONS, int64[::1], int64[::1], int64[::1]), cache=True, nogil=True)
+def fill(
+    queue: int,
+    held: Int64Array,
+    state: FillState,
+    partitions: Structures[PartitionSlot],
+    offsets: Int64Array,
+    positions: Int64Array,
+    lengths: Int64Array,
+) -> int:
+    """Write records until one of the reasons above. The last three are the index: of each record its offset, its
+    position in the buffer and its length.
 
     `held` keeps messages from one call to the next: `drop` them before the client goes.
     """
-    scratch = state.ctypes.data + 8 * SCRATCH
-    buffer, capacity, most = state[ADDRESS], state[CAPACITY], index.shape[1]
-    position, count, current = state[POSITION], state[COUNT], state[CURRENT]
-    topic = table[current, TOPIC] if current >= 0 else 0
-    partition = table[current, PARTITION] if current >= 0 else 0
-    batches = state[BATCHES]
-    reason = -1
-    while reason < 0:
-        if state[NEXT] == state[HELD]:
-            state[NEXT] = state[HELD] = 0
+    batches = state.batches
+    current = state.current
+    partition = partitions[max(current, 0)]
+    while True:
+        if state.next == state.held:
+            state.next = state.held = 0
             if batches == 0:
-                reason = PAUSE
-                break
+                return PAUSE
             batches -= 1
-            got = consume_batch(queue, int32(0), held.ctypes.data, len(held))
-            if got == 0:  # a batch that waits would wait until it is full
-                got = consume_batch(queue, int32(state[WAIT]), held.ctypes.data, 1)
-            if got <= 0:
-                reason = IDLE
-                break
-            state[HELD] = got
-        message = held[state[NEXT]]
+            received = _receive(queue, held, state.wait)
+            if received <= 0:
+                return IDLE
+            state.held = received
+
+        message = held[state.next]
         error = load32(message)
-        if current < 0 or load64(message + 8) != topic or load32(message + 16) != partition:
-            slot = _slot(table, load64(message + 8), load32(message + 16))
-            if slot >= 0 and slot != current and count > state[FIRST]:
-                reason = OTHER
-                break
-            if slot < 0 or table[slot, STOP] < 0:
-                state[NEXT] += 1
-                if slot < 0 and error != 0:  # of the client, not of a partition
-                    state[CODE], state[OFFSET], state[ABOUT] = error, -1, -1
-                    reason = REPORT
-                message_destroy(message)
+        if current < 0 or not _is_of(message, partition):
+            slot = _slot_of(message, partitions)
+            if slot >= 0 and state.count > state.block_first:
+                return OTHER
+            if slot < 0 and error != 0:
+                _report(state, error, -1, -1)
+                _discard(message, state)
+                return REPORT
+            if slot < 0 or partitions[slot].stop < 0:
+                _discard(message, state)
                 continue
-            current = slot
-            topic, partition = table[slot, TOPIC], table[slot, PARTITION]
-        offset, end = load64(message + 56), table[current, STOP]
-        if error != 0 or end < 0 or offset >= end or offset < table[current, AT]:
-            state[NEXT] += 1
-            message_destroy(message)
-            if end >= 0 and error != 0:
-                state[CODE], state[OFFSET], state[ABOUT] = error, offset, current
-                reason = REPORT
-            elif end >= 0 and offset >= end:
-                table[current, STOP] = -1
-                reason = END
+            state.current = current = slot
+            partition = partitions[slot]
+
+        offset = load64(message + MESSAGE_OFFSET)
+        if partition.stop < 0:
+            _discard(message, state)
             continue
-        key, key_length = load64(message + 40), load64(message + 48)
-        value, value_length = load64(message + 24), load64(message + 32)
-        timestamp = message_timestamp(message, scratch)
-        kind = load32(scratch) - 1
+        if error != 0:
+            _report(state, error, offset, current)
+            _discard(message, state)
+            return REPORT
+        if offset >= partition.stop:
+            _discard(message, state)
+            partition.stop = -1
+            return END
+        if offset < partition.at:
+            _discard(message, state)
+            continue
+
+        key, key_length = load64(message + MESSAGE_KEY), load64(message + MESSAGE_KEY_LENGTH)
+        value, value_length = load64(message + MESSAGE_VALUE), load64(message + MESSAGE_VALUE_LENGTH)
+        timestamp = message_timestamp(message, address_of(state) + _TIMESTAMP_TYPE)
+        kind = state.timestamp_type - 1
         if kind == 0 and timestamp == -1:
             kind = -2  # the wire's word for a create time that is none
-        size = 8 + 4 + 4 + 4 + 4
+        code, headers, headers_size = _measure_headers(message, state)
+        if code != 0:
+            _report(state, code, offset, current)
+            return BROKEN
+
+        size = _FIXED + headers_size
         if kind >= 0:
             size += 8
         if key != 0:
             size += key_length
         if value != 0:
             size += value_length
-        headers = 0
-        code = message_headers(message, scratch + 8)
-        if code == 0:
-            while header_get(state[SCRATCH + 1], headers, scratch + 16, scratch + 24, scratch + 32) == 0:
-                size += 8 + header_name_length(state[SCRATCH + 2])
-                if state[SCRATCH + 3] != 0:
-                    size += state[SCRATCH + 4]
-                headers += 1
-        elif code != _NO_HEADERS:
-            state[CODE], state[OFFSET], state[ABOUT] = code, offset, current
-            reason = BROKEN
-            break
-        if count == most or position + size > capacity:
-            state[NEED] = size
-            reason = FULL
-            break
-        to = buffer + position
+        if state.count == len(offsets) or state.position + size > state.capacity:
+            state.need = size
+            return FULL
+
+        to = state.buffer + state.position
         store64_big(to, offset)
         store32_big(to + 8, int32(kind))
         to += 12
         if kind >= 0:
             store64_big(to, timestamp)
             to += 8
-            if state[TIMED] == 0 or timestamp < state[EARLIEST]:
-                state[EARLIEST] = timestamp
-            if state[TIMED] == 0 or timestamp > state[LATEST]:
-                state[LATEST] = timestamp
-            state[TIMED] += 1
-        to = _field(to, key, key_length)
-        to = _field(to, value, value_length)
-        store32_big(to, int32(headers))
-        to += 4
-        for number in range(headers):
-            header_get(state[SCRATCH + 1], number, scratch + 16, scratch + 24, scratch + 32)
-            to = _field(to, state[SCRATCH + 2], header_name_length(state[SCRATCH + 2]))
-            to = _field(to, state[SCRATCH + 3], state[SCRATCH + 4])
-        index[0, count], index[1, count], index[2, count] = offset, position, size
-        if size > state[LARGEST]:
-            state[LARGEST] = size
-        count += 1
-        position += size
-        table[current, AT] = offset + 1
-        state[NEXT] += 1
-        if not _goes_on(held, state, topic, partition, end):
-            state[EPOCH] = message_leader_epoch(message)
+            _note_timestamp(state, timestamp)
+        to = _write_field(to, key, key_length)
+        to = _write_field(to, value, value_length)
+        _write_headers(to, state, headers)
+
+        number = state.count
+        offsets[number], positions[number], lengths[number] = offset, state.position, size
+        state.largest = max(state.largest, size)
+        state.count = number + 1
+        state.position += size
+        state.next += 1
+        partition.at = offset + 1
+        if not _is_followed(held, state, partition):
+            state.leader_epoch = message_leader_epoch(message)
         message_destroy(message)
-        if offset >= end - 1:
-            table[current, STOP] = -1
-            reason = END
-    state[POSITION], state[COUNT], state[CURRENT] = position, count, current
-    return reason
+        if offset >= partition.stop - 1:
+            partition.stop = -1
+            return END
 
 
-@njit("void(int64[::1], int64[::1])", cache=True, nogil=True)
-def drop(held: Int64Array, state: Int64Array) -> None:
+@njit(void(int64[::1], _STATE), cache=True, nogil=True)
+def drop(held: Int64Array, state: FillState) -> None:
     """Give back the messages that are still held."""
-    for number in range(state[NEXT], state[HELD]):
+    for number in range(state.next, state.held):
         message_destroy(held[number])
-    state[NEXT] = state[HELD] = 0
+    state.next = state.held = 0

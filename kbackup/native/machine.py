@@ -9,10 +9,21 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import njit, types
+from numba import from_dtype, njit, types
 from numba.extending import intrinsic
 
 from kbackup.native.librdkafka import HEADER_NAME_LENGTH, address
+from kbackup.native.structures import layout_of
+
+# Fields of a `rd_kafka_message_t`: bytes from its start. Its error code comes first.
+MESSAGE_TOPIC = 8
+MESSAGE_PARTITION = 16
+MESSAGE_VALUE = 24
+MESSAGE_VALUE_LENGTH = 32
+MESSAGE_KEY = 40
+MESSAGE_KEY_LENGTH = 48
+MESSAGE_OFFSET = 56
+MESSAGE_OPAQUE = 64
 
 _POINTER, _SIZE, _INT, _INT64, _VOID = types.intp, types.intp, types.int32, types.int64, types.void
 
@@ -77,6 +88,22 @@ load32_big = _load(_INT, 32, big=True)
 store64 = _store(_INT64, 64, big=False)
 store64_big = _store(_INT64, 64, big=True)
 store32_big = _store(_INT, 32, big=True)
+
+
+def record_type(fields: type) -> Any:
+    """Return numba's type of a structure."""
+    return from_dtype(layout_of(fields))
+
+
+def _address_of(_: Any, structure: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ptrtoint(arguments[0], context.get_value_type(_POINTER))
+
+    return _POINTER(structure), generate
+
+
+address_of: Any = intrinsic(_address_of)
+"""The address of a structure, for librdkafka to write into its fields or to read them."""
 
 
 @njit(inline="always")

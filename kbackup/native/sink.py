@@ -27,10 +27,12 @@ from kbackup.native.contract import (
 )
 from kbackup.native.library import await_connection, text
 from kbackup.native.librdkafka import EVENT_DELIVERY, PRODUCER, Handle, check, error_of, lib, ms, send_progress
+from kbackup.native.structures import make_structure, make_structures, twice_as_many
 from kbackup.native.waiting import Waiting
 from kbackup.types import Bytes, Int64Array, RecordBlock, TopicPartition
 
 _MESSAGES = 4096  # reports that are taken from an event at a time
+_SLOTS = 8  # blocks on their way, at first
 _CODES = 16  # kinds of delivery errors that are told apart
 _WAIT = 0.02  # s
 _FLUSH = 1  # ms; long enough for librdkafka's threads to see it
@@ -60,22 +62,21 @@ class KernelSink:
         add = partial(lib.rd_kafka_brokers_add, self._handle.client)
         self._bootstrap = Bootstrap(connection.properties["bootstrap.servers"], add)
         self._topics: dict[str, int] = {}
-        self._state = np.zeros(kernel.STATE, np.int64)
-        self._arguments = np.zeros((len(kernel.KINDS), 9), np.int64)
-        self._arguments[:, 0] = kernel.KINDS
+        self._state = make_structure(kernel.ProduceState)
+        self._arguments = kernel.make_arguments()
         self._messages = np.zeros(_MESSAGES, np.int64)
-        self._lost = np.zeros((_CODES, 3), np.int64)
+        self._lost = make_structures(kernel.LostRecord, _CODES)
         self._reasons = np.zeros((_CODES, kernel.REASON), np.uint8)
-        self._table = np.zeros((8, 2), np.int64)
-        self._finished = np.zeros(len(self._table), np.int64)
+        self._blocks = make_structures(kernel.BlockSlot, _SLOTS)
+        self._finished = np.zeros(_SLOTS, np.int64)
         self._on_the_way: dict[int, _Sent] = {}
-        self._free = list(range(len(self._table)))
+        self._free = list(range(_SLOTS))
         self._order: dict[TopicPartition, list[_Sent]] = {}
         self._undelivered: list[Undelivered] = []
 
     @property
     def moved(self) -> int:
-        return int(self._state[kernel.MOVED])
+        return int(self._state.moved)
 
     def init(self, timeout: float) -> None:
         await_connection(self._handle.client, timeout)
@@ -96,10 +97,10 @@ class KernelSink:
             if why == kernel.QUEUE_FULL and lib.rd_kafka_outq_len(self._handle.client):
                 self._wait()
             elif why in (kernel.QUEUE_FULL, kernel.REFUSED):  # no room even in an empty queue
-                source = int(sent.offsets[self._state[kernel.NEXT]])
-                raise RefusedRecordError(Undelivered(error_of(int(self._state[kernel.CODE])), tp, source))
+                source = int(sent.offsets[self._state.next])
+                raise RefusedRecordError(Undelivered(error_of(int(self._state.code)), tp, source))
             elif why == kernel.DAMAGED:
-                raise self._damage_of(block, int(self._state[kernel.NEXT]))
+                raise self._damage_of(block, int(self._state.next))
             else:
                 break
         self.serve(0)
@@ -111,25 +112,26 @@ class KernelSink:
                 self._handle.main,
                 wait_ms,
                 state,
-                self._table,
+                self._blocks,
                 self._messages,
                 self._finished,
                 self._lost,
                 self._reasons,
             )
             # name what the kernel saw undelivered, before its blocks are forgotten
-            for row in range(len(self._undelivered), int(state[kernel.LOST])):
-                code, slot, record = self._lost[row].tolist()
-                error, sent = error_of(code, words_of(self._reasons[row].tobytes())), self._on_the_way[slot]
-                self._undelivered.append(Undelivered(error, sent.tp, int(sent.offsets[record])))
-            for slot in self._finished[: state[kernel.FINISHED]].tolist():
+            for row in range(len(self._undelivered), int(state.lost)):
+                lost = self._lost[row]
+                error = error_of(int(lost.code), words_of(self._reasons[row].tobytes()))
+                sent = self._on_the_way[int(lost.slot)]
+                self._undelivered.append(Undelivered(error, sent.tp, int(sent.offsets[lost.record])))
+            for slot in self._finished[: state.finished].tolist():
                 done = self._on_the_way.pop(slot)
                 done.runs, done.data = runs_of(done.offsets, done.targets), None
                 done.offsets = done.targets = np.empty(0, np.int64)
                 self._free.append(slot)
             if ended:
                 return
-            self._handle.heard(int(state[kernel.EVENT]))
+            self._handle.heard(int(state.event))
             wait_ms = 0
 
     def _wait(self) -> None:
@@ -149,7 +151,7 @@ class KernelSink:
         while self._on_the_way and time.monotonic() < until:
             lib.rd_kafka_flush(self._handle.client, _FLUSH)  # sends the batches that still wait for more records
             self._wait()
-        return sum(int(self._table[slot, kernel.LEFT]) for slot in self._on_the_way)
+        return sum(int(self._blocks[slot].unreported) for slot in self._on_the_way)
 
     def taken(self) -> dict[TopicPartition, Runs]:
         order, self._order = self._order, {}
@@ -168,7 +170,7 @@ class KernelSink:
         while not aborting.ended():
             self._wait()
         self._order, self._undelivered = {}, []
-        self._state[kernel.LOST] = 0
+        self._state.lost = 0
         self._reasons[:] = 0
 
     def close(self) -> None:
@@ -182,8 +184,8 @@ class KernelSink:
     def _register(self, tp: TopicPartition, block: RecordBlock) -> _Sent:
         """Give the block a slot, and set the kernel's state to its first record."""
         if not self._free:
-            size = len(self._table)
-            self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+            size = len(self._blocks)
+            self._blocks = twice_as_many(self._blocks)
             self._finished = np.zeros(2 * size, np.int64)
             self._free = list(range(size, 2 * size))
         slot, count = self._free.pop(), len(block)
@@ -193,11 +195,15 @@ class KernelSink:
         self._order.setdefault(tp, []).append(sent)
         if tp.topic not in self._topics:
             self._topics[tp.topic] = self._handle.topic(tp.topic)
-        self._table[slot, kernel.TARGETS], self._table[slot, kernel.LEFT] = targets.ctypes.data, count
-        state, arguments = self._state, self._arguments
-        state[kernel.ADDRESS], state[kernel.SIZE] = data.ctypes.data, len(data)
-        state[kernel.SLOT], state[kernel.NEXT] = slot, 0
-        arguments[kernel.RKT, 1], arguments[kernel.PARTITION, 1] = self._topics[tp.topic], tp.partition
+        self._blocks[slot].targets = targets.ctypes.data
+        self._blocks[slot].unreported = count
+        state = self._state
+        state.data = data.ctypes.data
+        state.size = len(data)
+        state.slot = slot
+        state.next = 0
+        self._arguments[kernel.TOPIC].value = self._topics[tp.topic]
+        self._arguments[kernel.PARTITION].value = tp.partition
         return sent
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from kbackup.native.compiled import fill as kernel
 from kbackup.native.contract import ClusterConnection, FetchResult, Report
 from kbackup.native.librdkafka import CONSUMER, Handle, error_of, lib, ms
+from kbackup.native.structures import make_structure, make_structures, structures_of
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from kbackup.util.system import BufferPool
 
@@ -38,10 +39,11 @@ class KernelSource:
         self._slots: dict[TopicPartition, int] = {}
         self._names: list[TopicPartition] = []
         self._running: set[TopicPartition] = set()
-        self._table = np.empty((0, 4), np.int64)
+        self._partitions = make_structures(kernel.PartitionSlot, 0)
         self._messages = np.zeros(_BATCH, np.int64)
-        self._state = np.zeros(kernel.STATE, np.int64)
-        self._state[kernel.WAIT], self._state[kernel.BATCHES] = _WAIT, _BATCHES
+        self._state = make_structure(kernel.FillState)
+        self._state.wait = _WAIT
+        self._state.batches = _BATCHES
         self._cut_at = time.monotonic()
         self._renew(0)
 
@@ -53,16 +55,16 @@ class KernelSource:
         self._slots = {tp: slot for slot, tp in enumerate(self._names)}
         for name in {tp.topic for tp in ranges} - self._topics.keys():
             self._topics[name] = self._handle.topic(name)
-        rows = [(self._topics[r.topic], r.partition, r.end, r.start) for r in ranges.values()]
-        self._table = np.array(rows, np.int64).reshape(-1, 4)
-        self._state[kernel.CURRENT] = -1
+        slots = [(self._topics[r.topic], r.partition, r.end, r.start) for r in ranges.values()]
+        self._partitions = structures_of(kernel.PartitionSlot, slots)
+        self._state.current = -1
         self._renew(0)
         for tp, wanted in ranges.items():
             self._begin(tp, wanted.start)
 
     def restart(self, tp: TopicPartition, offset: int) -> None:
         self.stop(tp)
-        self._table[self._slots[tp], kernel.AT] = offset
+        self._partitions[self._slots[tp]].at = offset
         self._begin(tp, offset)
 
     def stop(self, tp: TopicPartition) -> None:
@@ -82,26 +84,24 @@ class KernelSource:
 
     def take(self) -> Iterator[FetchResult]:
         state = self._state
-        reason = kernel.fill(self._queue, self._messages, state, self._table, self._index)
+        reason = kernel.fill(self._queue, self._messages, state, self._partitions, *self._index)
         if reason == kernel.IDLE:
             self._handle.listen()
         # a block that waits for its partition's next records is cut only to be seen now and then
         if reason != kernel.PAUSE or time.monotonic() - self._cut_at > _SHOW:
             yield from self._cut()
-        about = self._names[int(state[kernel.CURRENT])] if state[kernel.CURRENT] >= 0 else None
+        current = self._names[int(state.current)] if state.current >= 0 else None
         if reason == kernel.FULL:
-            self._renew(int(state[kernel.NEED]))
-        elif reason == kernel.END and about is not None:
-            yield FetchResult(about, None, True, None)
+            self._renew(int(state.need))
+        elif reason == kernel.END and current is not None:
+            yield FetchResult(current, None, True, None)
         elif reason == kernel.REPORT:
             self._handle.listen()
-            report = Report(error_of(int(state[kernel.CODE])), int(state[kernel.OFFSET]))
-            yield FetchResult(about if state[kernel.ABOUT] >= 0 else None, None, False, report)
+            report = Report(error_of(int(state.code)), int(state.offset))
+            yield FetchResult(current if state.about >= 0 else None, None, False, report)
         elif reason == kernel.BROKEN:
-            raise self._connection.error(
-                error_of(int(state[kernel.CODE])),
-                f"reading the headers of the record of {about} at offset {int(state[kernel.OFFSET])}",
-            )
+            doing = f"reading the headers of the record of {current} at offset {state.offset}"
+            raise self._connection.error(error_of(int(state.code)), doing)
 
     def close(self) -> None:
         kernel.drop(self._messages, self._state)
@@ -118,39 +118,38 @@ class KernelSource:
         self._running.add(tp)
 
     def _renew(self, need: int) -> None:
-        """Another buffer and index; one of `need` bytes for a record that is larger than a buffer."""
-        state = self._state
+        """Take another buffer and index; a buffer of `need` bytes for a record that is larger than the usual one."""
         self._buffer = _BUFFERS.take() if need <= _BUFFER else np.empty(need, np.uint8)
-        self._index = _INDEXES.take().view(np.int64).reshape(3, _RECORDS)
-        state[kernel.ADDRESS], state[kernel.CAPACITY] = self._buffer.ctypes.data, len(self._buffer)
-        state[kernel.POSITION] = state[kernel.COUNT] = 0
+        offsets, positions, lengths = _INDEXES.take().view(np.int64).reshape(3, _RECORDS)
+        self._index = offsets, positions, lengths
+        state = self._state
+        state.buffer = self._buffer.ctypes.data
+        state.capacity = len(self._buffer)
+        state.position = state.count = 0
         self._begin_block()
 
     def _begin_block(self) -> None:
         state = self._state
-        state[kernel.START], state[kernel.FIRST] = state[kernel.POSITION], state[kernel.COUNT]
-        state[kernel.TIMED] = state[kernel.LARGEST] = 0
-        state[kernel.EPOCH] = -1
+        state.block_position = state.position
+        state.block_first = state.count
+        state.timed = state.largest = 0
+        state.leader_epoch = -1
         self._cut_at = time.monotonic()
 
     def _cut(self) -> Iterator[FetchResult]:
         """Yield the block that was written since the last one, if there is one."""
         state = self._state
-        first, count = int(state[kernel.FIRST]), int(state[kernel.COUNT])
+        first, count = int(state.block_first), int(state.count)
         if first == count:
             return
-        start, timed = int(state[kernel.START]), bool(state[kernel.TIMED])
-        offsets, positions, lengths = self._index[:, first:count]
+        start, end = int(state.block_position), int(state.position)
+        offsets, positions, lengths = (column[first:count] for column in self._index)
         positions -= start
-        block = RecordBlock(
-            self._buffer[start : int(state[kernel.POSITION])],
-            offsets,
-            positions,
-            lengths,
-            int(state[kernel.EARLIEST]) if timed else None,
-            int(state[kernel.LATEST]) if timed else None,
-            int(state[kernel.LARGEST]),
-        )
-        epoch = int(state[kernel.EPOCH])
+        earliest = latest = None
+        if state.timed:
+            earliest, latest = int(state.earliest), int(state.latest)
+        data, largest = self._buffer[start:end], int(state.largest)
+        block = RecordBlock(data, offsets, positions, lengths, earliest, latest, largest)
+        leader_epoch = int(state.leader_epoch)
         self._begin_block()
-        yield FetchResult(self._names[int(state[kernel.CURRENT])], block, False, None, epoch)
+        yield FetchResult(self._names[int(state.current)], block, False, None, leader_epoch)
