@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -23,6 +23,9 @@ import numpy.typing as npt
 from kbackup.formats.block import slice_block
 from kbackup.formats.fields import check, corrupt
 from kbackup.types import Bytes, Int64Array, RecordBlock, TopicPartition
+
+if TYPE_CHECKING:
+    from kbackup.native.schema_kernel import FrameSums, FrameTable, LeftRows
 
 Part = Literal["key", "value"]
 PARTS: tuple[Part, Part] = ("key", "value")
@@ -154,48 +157,72 @@ class _Tables:
         from kbackup.native import schema_kernel as kernel  # numba loads in workers alone
 
         self._kernel = kernel
-        self.sums: Int64Array = np.zeros((2, kernel.SUMS), np.int64)
-        self.table: Int64Array = np.zeros((2, _ROWS, 4), np.int64)
+        self.sums = kernel.make_sums()
+        self.table = kernel.make_table(_ROWS)
 
     def add(self, block: RecordBlock, name: str) -> None:
         """Count a block. A table that turns out to be too small for it grows, and the block is counted again."""
         while True:
-            whole = self.table.shape[1] == _MOST_ROWS
-            sums, table = self.sums.copy(), self.table if whole else self.table.copy()
+            whole = len(self.table.kind) == 2 * _MOST_ROWS
+            sums = self._kernel.copy_columns(self.sums)
+            table = self.table if whole else self._kernel.copy_columns(self.table)
             _visit(block, name, PARTS, sums, table, np.empty(0, np.uint8), make_map({}))
-            unlisted = self._kernel.UNLISTED
-            if whole or np.array_equal(sums[:, unlisted:], self.sums[:, unlisted:]):
+            if whole or np.array_equal(sums.unlisted, self.sums.unlisted):
                 self.sums, self.table = sums, table
                 return
             self._grow()
 
     def _grow(self) -> None:
         """Move what was counted into a table of twice the size."""
-        small, size = self.table, 2 * self.table.shape[1]
-        self.table = np.zeros((2, size, 4), np.int64)
-        for rows, large in zip(small, self.table, strict=True):
-            for row in rows[rows[:, 0] > 0].tolist():
-                at = self._kernel.first_row(row[1], row[2], size - 1)
-                while large[at, 0]:
-                    at = at + 1 & size - 1
-                large[at] = row
+        small, size = self.table, len(self.table.kind)
+        large = self._kernel.make_table(size)
+        for part in range(len(PARTS)):
+            for kind, high, low, frames in _used_rows(small, part):
+                row = self._kernel.first_row(high, low, size - 1)
+                while large.kind[size * part + row]:
+                    row = row + 1 & size - 1
+                at = size * part + row
+                large.kind[at] = kind
+                large.high[at] = high
+                large.low[at] = low
+                large.frames[at] = frames
+        self.table = large
 
     def uses(self, topic: str) -> Iterator[SchemaUse]:
-        kernel = self._kernel
-        for part, sums, rows in zip(PARTS, self.sums.tolist(), self.table, strict=True):
+        sums = self.sums
+        for number, part in enumerate(PARTS):
             ids: dict[int | str, int] = {}
             apicurio: dict[str, int] = {}
-            for kind, high, low, count in rows[rows[:, 0] > 0].tolist():
+            for kind, high, low, count in _used_rows(self.table, number):
                 if kind in APICURIO_FORMS:
                     form = APICURIO_FORMS[kind]
                     apicurio[f"{form} {low}" if low else form] = count
                 else:
                     ids[_schema(kind, high, low)] = count
-            for kind, form in APICURIO_FORMS.items():
-                if without_place := sums[kernel.UNLISTED + kind - kernel.GUID]:
+            unlisted, *apicurio_unlisted = sums.unlisted.reshape(len(PARTS), -1)[number].tolist()
+            for form, without_place in zip(APICURIO_FORMS.values(), apicurio_unlisted, strict=True):
+                if without_place:
                     apicurio[form] = apicurio.get(form, 0) + without_place
-            counts = sums[kernel.FIELDS], sums[kernel.FRAMED], sums[kernel.SURE]
-            yield SchemaUse(topic, part, *counts, ids, sums[kernel.UNLISTED], sums[kernel.ODD], apicurio)
+            yield SchemaUse(
+                topic=topic,
+                part=part,
+                fields=int(sums.fields[number]),
+                framed=int(sums.framed[number]),
+                sure=int(sums.sure[number]),
+                ids=ids,
+                unlisted=unlisted,
+                odd=int(sums.odd[number]),
+                apicurio=apicurio,
+            )
+
+
+def _used_rows(table: FrameTable, part: int) -> list[list[int]]:
+    """Return the rows of a part's table that are in use: kind, high, low and number of frames."""
+    rows = len(table.kind) // len(PARTS)
+    own = slice(rows * part, rows * (part + 1))
+    used = table.kind[own] > 0
+    columns = [column[own][used].tolist() for column in table]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 SchemaIds = Mapping[int | str, int | str]
@@ -203,13 +230,14 @@ SchemaIds = Mapping[int | str, int | str]
 
 
 def make_map(by_part: Mapping[Part, SchemaIds]) -> Int64Array:
-    """Return the new ids and GUIDs of keys and of values as `rewrite` takes them: rows of `schema_kernel.visit`."""
+    """Return the new ids and GUIDs of keys and of values as `rewrite` takes them: the columns of a
+    `schema_kernel.FrameMap`."""
     rows: list[tuple[int, ...]] = []
     for part, schemas in by_part.items():
         for old, new in schemas.items():
             rows.append((PARTS.index(part), *_frame(old), *_frame(new)[1:]))
     rows.sort()
-    return np.array(rows, np.int64).reshape(-1, 6)
+    return np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, 6).T)
 
 
 class LeftFrames(NamedTuple):
@@ -244,8 +272,7 @@ def rewrite(
         block = replace(block, data=np.array(block.data))
     from kbackup.native import schema_kernel as kernel
 
-    sums, table = np.zeros((2, kernel.SUMS), np.int64), np.zeros((2, 0, 4), np.int64)
-    left = _visit(block, name, parts, sums, table, block.data, schemas)
+    left = _visit(block, name, parts, kernel.make_sums(), kernel.make_table(0), block.data, schemas)
     return block, list(_by_schema(left))
 
 
@@ -257,16 +284,22 @@ def put_schema(block: RecordBlock, frames: LeftFrames, schema: int | str) -> Non
     block.data[places] = np.frombuffer(octets, np.uint8)
 
 
-def _by_schema(left: Int64Array) -> Iterator[LeftFrames]:
-    if not len(left):
+def _by_schema(left: LeftRows) -> Iterator[LeftFrames]:
+    if not len(left.record):
         return
-    from kbackup.native import schema_kernel as kernel
-
-    kinds, numbers = np.unique(left[:, kernel.PART : kernel.LOW + 1], axis=0, return_inverse=True)
-    for number, (part, *frame) in enumerate(kinds.tolist()):
-        rows = left[numbers.reshape(-1) == number]
-        columns = (rows[:, column] for column in (kernel.RECORD, *range(kernel.AT, kernel.FIELD_SIZE + 1)))
-        yield LeftFrames(PARTS[part], _schema(*frame), *columns)
+    schema_of_row = np.stack([left.part, left.kind, left.high, left.low], axis=1)
+    schemas, numbers = np.unique(schema_of_row, axis=0, return_inverse=True)
+    for number, (part, kind, high, low) in enumerate(schemas.tolist()):
+        rows = numbers.reshape(-1) == number
+        yield LeftFrames(
+            part=PARTS[part],
+            schema=_schema(kind, high, low),
+            records=left.record[rows],
+            at=left.at[rows],
+            sizes=left.size[rows],
+            field_at=left.field_at[rows],
+            field_sizes=left.field_size[rows],
+        )
 
 
 _LEAST_FRAMED_HEADER = 28
@@ -277,11 +310,11 @@ def _visit(
     block: RecordBlock,
     name: str,
     parts: Collection[Part],
-    sums: Int64Array,
-    table: Int64Array,
+    sums: FrameSums,
+    table: FrameTable,
     out: Bytes,
     schemas: Int64Array,
-) -> Int64Array:
+) -> LeftRows:
     """Count or map the block's frames, as `schema_kernel.visit` does. Return the rows of those without a mapping."""
     from kbackup.native import schema_kernel as kernel  # numba loads in workers alone
 
@@ -290,14 +323,17 @@ def _visit(
         check(block, name, 0)
     # room for every frame that the block can hold; memory that nothing is written to costs nothing
     most = 2 * len(block) + len(block.data) // _LEAST_FRAMED_HEADER if len(out) else 0
-    left, count = np.empty((most, 9), np.int64), np.zeros(1, np.int64)
-    arrays = (*map(np.ascontiguousarray, (block.data, *index)), sums, table, out, schemas, left, count)
+    left, left_count = kernel.make_left(most), np.zeros(1, np.int64)
+    data = np.ascontiguousarray(block.data)
+    offsets, positions, lengths = map(np.ascontiguousarray, index)
     bits = sum(1 << PARTS.index(part) for part in set(parts))
-    number = kernel.visit(bits, *(arrays if kernel.COMPILED else (each.data for each in arrays)))
+    columns = np.require(schemas, np.int64, ["C", "W"])
+    mapping = kernel.FrameMap(*columns)
+    number = kernel.run(bits, data, offsets, positions, lengths, sums, table, out, mapping, left, left_count)
     if number < len(block):
         check(block, name, 0)
         raise corrupt(name, int(block.positions[number]), "the record is not what its index entry says")
-    return left[: int(count[0])]
+    return kernel.LeftRows(*(column[: left_count[0]] for column in left))
 
 
 def _frame(schema: int | str) -> tuple[int, int, int]:
