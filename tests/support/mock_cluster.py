@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, cimpl
 
 from kbackup.native.library import client_of
 
-OFFSET_COMMIT, OFFSET_FETCH = 8, 9
+PRODUCE, OFFSET_COMMIT, OFFSET_FETCH = 0, 8, 9
 """Keys of requests in Kafka's protocol."""
 
 
