@@ -1,4 +1,4 @@
-"""The kernels: take them from here.
+"""The kernels: take them from here. README.md says when they are compiled, and where they are kept.
 
 `ImportError` if they can't be loaded: no numba, or a librdkafka that is not one of those known. They are compiled
 once and kept beside the code, or where that can't be written in the user's cache, or for this process alone.

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from kbackup.native.client import Handle, send_progress
 from kbackup.native.compiled import produce as kernel
 from kbackup.native.contract import (
     UNKNOWN,
@@ -26,7 +27,7 @@ from kbackup.native.contract import (
     runs_of,
 )
 from kbackup.native.library import await_connection, text
-from kbackup.native.librdkafka import EVENT_DELIVERY, PRODUCER, Handle, check, error_of, lib, ms, send_progress
+from kbackup.native.librdkafka import EVENT_DELIVERY, PRODUCER, check, error_of, lib, ms
 from kbackup.native.structures import make_structure, make_structures, twice_as_many
 from kbackup.native.waiting import Waiting
 from kbackup.types import Bytes, Int64Array, RecordBlock, TopicPartition
@@ -131,7 +132,7 @@ class KernelSink:
                 self._free.append(slot)
             if ended:
                 return
-            self._handle.heard(int(state.event))
+            self._handle.take_event(int(state.event))
             wait_ms = 0
 
     def _wait(self) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from kbackup.native.client import Handle
 from kbackup.native.compiled import fill as kernel
 from kbackup.native.contract import ClusterConnection, FetchResult, Report
-from kbackup.native.librdkafka import CONSUMER, Handle, error_of, lib, ms
+from kbackup.native.librdkafka import CONSUMER, error_of, lib, ms
 from kbackup.native.structures import make_structure, make_structures, structures_of
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from kbackup.util.system import BufferPool

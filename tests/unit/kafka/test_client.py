@@ -131,7 +131,7 @@ def test_a_token_is_renewed_while_nobody_polls(ours: ModuleType) -> None:
     vars(ours)["give"] = give
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
     connection = Connection({"bootstrap.servers": "127.0.0.1:9", **login, CALLBACK: "ours:give"}, "source")
-    from kbackup.native.librdkafka import Handle
+    from kbackup.native.client import Handle
 
     handle = Handle(connection, 1, {})
     assert renewed.wait(60)

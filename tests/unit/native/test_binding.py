@@ -15,10 +15,11 @@ from confluent_kafka import Consumer, Producer
 
 from kbackup.errors import UsageError
 from kbackup.kafka.client import Connection
-from kbackup.native import library, librdkafka
+from kbackup.native import client, library, librdkafka
+from kbackup.native.client import Handle
 from kbackup.native.contract import CommittedProgress
 from kbackup.native.library import client_of
-from kbackup.native.librdkafka import CONSUMER, EVENT_DELIVERY, PRODUCER, Handle, lib
+from kbackup.native.librdkafka import CONSUMER, EVENT_DELIVERY, PRODUCER, lib
 from kbackup.types import TopicPartition
 
 _NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
@@ -43,7 +44,7 @@ def test_a_message_is_laid_out_as_the_kernels_read_it() -> None:
     event = None
     while event is None or lib.rd_kafka_event_type(event) != EVENT_DELIVERY:
         if event is not None:
-            handle.heard(event)
+            handle.take_event(event)
         event = lib.rd_kafka_queue_poll(handle.main, 10_000)
         assert event, "no delivery event came"
     assert lib.rd_kafka_event_message_array(event, pointer.ctypes.data, 1) == 1
@@ -63,7 +64,7 @@ def test_progress_is_handed_over_with_the_byte_that_ends_its_note() -> None:
         TopicPartition("orders", 3): CommittedProgress(2**62, "\u00fc"),
         TopicPartition("t", 0): CommittedProgress(0, ""),
     }
-    made = librdkafka._partitions_of(progress)
+    made = client._partitions_of(progress)
     try:
         entries = made.contents.elems[: made.contents.cnt]
         found = [(e.topic, e.partition, e.offset, ctypes.string_at(e.metadata, e.metadata_size)) for e in entries]
