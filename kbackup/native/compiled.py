@@ -15,12 +15,11 @@ from kbackup.native.librdkafka import version
 
 __all__ = ["fill", "produce", "version"]
 
+# It finds a way of its own where nothing can be kept. Imported after the others it would look for the folder below.
+import kbackup.native.schema_kernel  # noqa: F401
+
 try:
-    from kbackup.native import (
-        fill,
-        produce,
-        schema_kernel,  # noqa: F401 (another kernel of tasks)
-    )
+    from kbackup.native import fill, produce
 except RuntimeError:  # numba finds no place to keep compiled code
     with TemporaryDirectory(prefix="kbackup-kernels-") as _folder:
         os.environ["NUMBA_CACHE_DIR"] = _folder

@@ -131,16 +131,21 @@ def runs_of(sources: Int64Array, targets: Int64Array) -> Runs:
 
 
 def join(parts: Sequence[Runs]) -> Runs:
-    """One after the other, with runs that go on made one."""
-    empty = np.empty(0, np.int64)
-    source, target, count = (
-        np.concatenate([empty, *(getattr(p, name) for p in parts)]) for name in ("source", "target", "count")
-    )
+    """Return the parts one after the other. A run that continues the one before it becomes one with that."""
+    if not parts:
+        empty = np.empty(0, np.int64)
+        return Runs(empty, empty, empty)
+    source = np.concatenate([part.source for part in parts])
+    target = np.concatenate([part.target for part in parts])
+    count = np.concatenate([part.count for part in parts])
     if not len(source):
         return Runs(source, target, count)
     known = target >= 0
-    goes_on = (target[1:] == target[:-1] + count[:-1]) & known[:-1]
-    goes_on = np.where(known[1:], goes_on, ~known[:-1]) & (source[1:] == source[:-1] + count[:-1])
+    source_goes_on = source[1:] == source[:-1] + count[:-1]
+    target_goes_on = known[:-1] & (target[1:] == target[:-1] + count[:-1])
+    # Records whose targets are unknown make one run, whatever their targets are.
+    both_unknown = ~known[:-1] & ~known[1:]
+    goes_on = source_goes_on & np.where(known[1:], target_goes_on, both_unknown)
     first = np.concatenate(([0], np.flatnonzero(~goes_on) + 1))
     return Runs(source[first], target[first], np.add.reduceat(count, first))
 

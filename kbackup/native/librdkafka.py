@@ -151,13 +151,11 @@ def taken(error: int | None) -> KafkaError | None:
     """Return a `rd_kafka_error_t *` as an object, freed; None for success."""
     if not error:
         return None
-    kafka_error = KafkaError(
-        lib.rd_kafka_error_code(error),
-        text(lib.rd_kafka_error_string(error)),
-        bool(lib.rd_kafka_error_is_fatal(error)),
-        bool(lib.rd_kafka_error_is_retriable(error)),
-        bool(lib.rd_kafka_error_txn_requires_abort(error)),
-    )
+    code, reason = lib.rd_kafka_error_code(error), text(lib.rd_kafka_error_string(error))
+    is_fatal = bool(lib.rd_kafka_error_is_fatal(error))
+    is_retriable = bool(lib.rd_kafka_error_is_retriable(error))
+    requires_abort = bool(lib.rd_kafka_error_txn_requires_abort(error))
+    kafka_error = KafkaError(code, reason, is_fatal, is_retriable, requires_abort)
     lib.rd_kafka_error_destroy(error)
     return kafka_error
 

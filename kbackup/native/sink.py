@@ -98,8 +98,8 @@ class KernelSink:
             if why == kernel.QUEUE_FULL and lib.rd_kafka_outq_len(self._handle.client):
                 self._wait()
             elif why in (kernel.QUEUE_FULL, kernel.REFUSED):  # no room even in an empty queue
-                source = int(sent.offsets[self._state.next])
-                raise RefusedRecordError(Undelivered(error_of(int(self._state.code)), tp, source))
+                error, source = error_of(int(self._state.code)), int(sent.offsets[self._state.next])
+                raise RefusedRecordError(Undelivered(error, tp, source))
             elif why == kernel.DAMAGED:
                 raise self._damage_of(block, int(self._state.next))
             else:
@@ -119,21 +119,31 @@ class KernelSink:
                 self._lost,
                 self._reasons,
             )
-            # name what the kernel saw undelivered, before its blocks are forgotten
+            # Lost records are named before their blocks are let go, from which their offsets are read.
             for row in range(len(self._undelivered), int(state.lost)):
-                lost = self._lost[row]
-                error = error_of(int(lost.code), words_of(self._reasons[row].tobytes()))
-                sent = self._on_the_way[int(lost.slot)]
-                self._undelivered.append(Undelivered(error, sent.tp, int(sent.offsets[lost.record])))
+                self._undelivered.append(self._undelivered_of(row))
             for slot in self._finished[: state.finished].tolist():
-                done = self._on_the_way.pop(slot)
-                done.runs, done.data = runs_of(done.offsets, done.targets), None
-                done.offsets = done.targets = np.empty(0, np.int64)
-                self._free.append(slot)
+                self._let_go(slot)
             if ended:
                 return
             self._handle.take_event(int(state.event))
             wait_ms = 0
+
+    def _undelivered_of(self, row: int) -> Undelivered:
+        """Return what the kernel noted of a lost record."""
+        lost = self._lost[row]
+        reason = words_of(self._reasons[row].tobytes())
+        sent = self._on_the_way[int(lost.slot)]
+        source = int(sent.offsets[lost.record])
+        return Undelivered(error_of(int(lost.code), reason), sent.tp, source)
+
+    def _let_go(self, slot: int) -> None:
+        """Keep of a block whose last record was reported only where its records went."""
+        sent = self._on_the_way.pop(slot)
+        sent.runs = runs_of(sent.offsets, sent.targets)
+        sent.data = None
+        sent.offsets = sent.targets = np.empty(0, np.int64)
+        self._free.append(slot)
 
     def _wait(self) -> None:
         """Take the delivery reports that come. While none comes, batches that are not full go out as well."""
@@ -155,19 +165,25 @@ class KernelSink:
         return sum(int(self._blocks[slot].unreported) for slot in self._on_the_way)
 
     def taken(self) -> dict[TopicPartition, Runs]:
-        order, self._order = self._order, {}
-        return {tp: join([s.runs for s in some if s.runs is not None]) for tp, some in order.items()}
+        blocks_by_partition, self._order = self._order, {}
+        taken: dict[TopicPartition, Runs] = {}
+        for tp, blocks in blocks_by_partition.items():
+            taken[tp] = join([sent.runs for sent in blocks if sent.runs is not None])
+        return taken
 
     def send_progress(self, progress: Mapping[TopicPartition, CommittedProgress], timeout: float) -> None:
         send_progress(self._handle.client, self._group, progress, timeout)
 
     def commit(self, timeout: float) -> None:
-        # all delivery reports were taken before, or the call would wait for them forever
+        # All delivery reports were taken before. The call waits for them, and nobody would take them meanwhile.
         check(lib.rd_kafka_commit_transaction(self._handle.client, ms(timeout)))
 
     def abort(self, timeout: float) -> None:
-        # it waits for delivery reports, which this thread takes meanwhile
-        aborting = Waiting(lambda: check(lib.rd_kafka_abort_transaction(self._handle.client, ms(timeout))))
+        def abort() -> None:
+            check(lib.rd_kafka_abort_transaction(self._handle.client, ms(timeout)))
+
+        # The call waits for the delivery reports of what it purges: this thread takes them, while another one calls.
+        aborting = Waiting(abort)
         while not aborting.ended():
             self._wait()
         self._order, self._undelivered = {}, []

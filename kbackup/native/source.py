@@ -88,7 +88,8 @@ class KernelSource:
         reason = kernel.fill(self._queue, self._messages, state, self._partitions, *self._index)
         if reason == kernel.IDLE:
             self._handle.listen()
-        # a block that waits for its partition's next records is cut only to be seen now and then
+        # After a pause the block may still grow. It goes out half a second after it was begun, so that whoever counts
+        # records sees them come.
         if reason != kernel.PAUSE or time.monotonic() - self._cut_at > _SHOW:
             yield from self._cut()
         current = self._names[int(state.current)] if state.current >= 0 else None
@@ -97,12 +98,15 @@ class KernelSource:
         elif reason == kernel.END and current is not None:
             yield FetchResult(current, None, True, None)
         elif reason == kernel.REPORT:
+            # What the client itself has to say comes in events, and may be the reason.
             self._handle.listen()
-            report = Report(error_of(int(state.code)), int(state.offset))
+            error = error_of(int(state.code))
+            report = Report(error, int(state.offset))
             yield FetchResult(current if state.about >= 0 else None, None, False, report)
         elif reason == kernel.BROKEN:
             doing = f"reading the headers of the record of {current} at offset {state.offset}"
-            raise self._connection.error(error_of(int(state.code)), doing)
+            error = error_of(int(state.code))
+            raise self._connection.error(error, doing)
 
     def close(self) -> None:
         kernel.drop(self._messages, self._state)
@@ -115,7 +119,8 @@ class KernelSource:
 
     def _begin(self, tp: TopicPartition, offset: int) -> None:
         if lib.rd_kafka_consume_start_queue(self._topics[tp.topic], tp.partition, offset, self._queue) != 0:
-            raise self._connection.error(error_of(lib.rd_kafka_last_error()), f"starting to read {tp}")
+            error = error_of(lib.rd_kafka_last_error())
+            raise self._connection.error(error, f"starting to read {tp}")
         self._running.add(tp)
 
     def _renew(self, need: int) -> None:
