@@ -27,7 +27,7 @@ from kbackup.native.library import await_connection, client_of, lib
 from kbackup.types import RECORDS, Int64Array, OffsetRange, RecordBlock, TopicPartition
 
 _BATCH_BYTES = 8 << 20
-_BATCH_RECORDS = 10_000
+_LEAST_BATCH_RECORDS, _BATCH_RECORDS = 10, 10_000
 _WAIT = 0.1  # s; a batch that does not fill waits this long, so it bounds the delay at a range's end
 
 
@@ -67,70 +67,91 @@ class MessageSource:
         try:
             with self._connection.errors("a read"):
                 messages = self._consumer.consume(self._size, _WAIT)
-                # librdkafka hands them over in runs of one partition
-                runs = groupby(messages, key=lambda m: (m.topic(), m.partition()))
-                results = [result for place, some in runs for result in self._results(*place, list(some))]
+                results: list[FetchResult] = []
+                # librdkafka hands messages over in runs of one partition
+                for (topic, partition), run in groupby(messages, key=_partition_of):
+                    results += self._results(topic, partition, list(run))
         finally:
             if is_collecting:
                 gc.enable()
-        received = sum(p.block.nbytes for p in results if p.block is not None)
+        received = sum(result.block.nbytes for result in results if result.block is not None)
         if received:
-            self._size = int(min(max(_BATCH_BYTES * len(messages) // received, 10), _BATCH_RECORDS))
+            # the next batch takes as many messages as make `_BATCH_BYTES` if they are as large as these
+            size = _BATCH_BYTES * len(messages) // received
+            self._size = min(max(size, _LEAST_BATCH_RECORDS), _BATCH_RECORDS)
         yield from results
 
     def close(self) -> None:
         self._consumer.close()
 
     def _results(self, topic: str | None, partition: int | None, messages: list[Message]) -> Iterator[FetchResult]:
-        tp = None if topic is None or partition is None else TopicPartition(topic, partition)
-        requested = None if tp is None else self._ranges.get(tp)
-        records = [m for m in messages if m.error() is None]
+        """Yield the records of one partition that lie in its range, and then the events that came among them."""
+        tp = None
+        requested = None
+        if topic is not None and partition is not None:
+            tp = TopicPartition(topic, partition)
+            requested = self._ranges.get(tp)
+        records = [message for message in messages if message.error() is None]
         if tp is not None and requested is not None and records:
-            offsets = np.fromiter(map(Message.offset, records), np.int64, len(records))
-            keep = int(np.searchsorted(offsets, requested.end))
-            block = encode(_batch(records[:keep], offsets[:keep])) if keep else None
-            epoch = records[keep - 1].leader_epoch() if keep else None
-            yield FetchResult(tp, block, bool(offsets[-1] >= requested.end - 1), None, -1 if epoch is None else epoch)
+            yield _result_of(tp, requested, records)
         for message in messages:
             error, offset = message.error(), message.offset()
             if error is not None:
-                yield FetchResult(tp, None, False, contract.Report(error, -1 if offset is None else offset))
+                report = contract.Report(error, -1 if offset is None else offset)
+                yield FetchResult(tp, None, False, report)
+
+
+def _partition_of(message: Message) -> tuple[str | None, int | None]:
+    return message.topic(), message.partition()
+
+
+def _result_of(tp: TopicPartition, requested: OffsetRange, records: list[Message]) -> FetchResult:
+    offsets = np.fromiter(map(Message.offset, records), np.int64, len(records))
+    ended = bool(offsets[-1] >= requested.end - 1)
+    keep = int(np.searchsorted(offsets, requested.end))
+    if not keep:
+        return FetchResult(tp, None, ended, None)
+    block = encode(_batch(records[:keep], offsets[:keep]))
+    epoch = records[keep - 1].leader_epoch()
+    return FetchResult(tp, block, ended, None, -1 if epoch is None else epoch)
 
 
 def _batch(messages: list[Message], offsets: Int64Array) -> pa.RecordBatch:
-    """Message objects as `RECORDS`. A create time of -1 is the wire's word for 'none': type -2, as the Java
-    tool has it."""
+    """Return messages as `RECORDS`. A create time of -1 is the wire's word for none: type -2, as the Java tool has
+    it."""
     pairs = chain.from_iterable(map(Message.timestamp, messages))
-    stamps = np.fromiter(pairs, np.int64, 2 * len(messages)).reshape(-1, 2)
-    kinds = stamps[:, 0] - 1
-    kinds[(stamps[:, 0] == TIMESTAMP_CREATE_TIME) & (stamps[:, 1] == -1)] = -2
-    timestamps = pa.array(stamps[:, 1], mask=kinds < 0)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(offsets),
-            pa.array(kinds.astype(np.int8)),
-            timestamps,
-            pa.array(list(map(Message.key, messages)), pa.large_binary()),
-            pa.array(list(map(Message.value, messages)), pa.large_binary()),
-            _header_column(messages),
-        ],
-        schema=RECORDS,
-    )
+    types, stamps = np.fromiter(pairs, np.int64, 2 * len(messages)).reshape(-1, 2).T
+    kinds = types - 1
+    kinds[(types == TIMESTAMP_CREATE_TIME) & (stamps == -1)] = -2
+    keys, values = list(map(Message.key, messages)), list(map(Message.value, messages))
+    columns: list[pa.Array[Any]] = [
+        pa.array(offsets),
+        pa.array(kinds.astype(np.int8)),
+        pa.array(np.ascontiguousarray(stamps), mask=kinds < 0),
+        pa.array(keys, pa.large_binary()),
+        pa.array(values, pa.large_binary()),
+        _header_column(messages),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=RECORDS)
 
 
 def _header_column(messages: list[Message]) -> pa.Array[Any]:
+    """Return the headers of messages, laid out by hand: one array of all headers, and where those of each message
+    begin in it."""
     # confluent-kafka gives lists of (key, value); its stubs allow dicts too, which only produce() takes
-    every: list[Any] = [m.headers() for m in messages]
-    kind: Any = RECORDS.field("headers").type
-    starts = np.zeros(len(every) + 1, np.int32)
-    np.cumsum([len(h) if h else 0 for h in every], out=starts[1:])
-    flat = [pair for h in every if h for pair in h]
-    items = pa.StructArray.from_arrays(
-        [pa.array([k for k, _ in flat], pa.string()), pa.array([v for _, v in flat], pa.large_binary())],
-        fields=list(kind.value_type),
-    )
+    every: list[Any] = [message.headers() for message in messages]
+    # Comprehensions: a loop over the messages costs a backup without headers 4 % of this path.
+    counts = [len(headers) if headers else 0 for headers in every]
+    pairs = [pair for headers in every if headers for pair in headers]
+    names = [name for name, _ in pairs]
+    values = [value for _, value in pairs]
+    starts = np.zeros(len(messages) + 1, np.int32)
+    np.cumsum(counts, out=starts[1:])
+    column: Any = RECORDS.field("headers").type
+    arrays: list[pa.Array[Any]] = [pa.array(names, pa.string()), pa.array(values, pa.large_binary())]
+    headers_of_all = pa.StructArray.from_arrays(arrays, fields=list(column.value_type))
     lists: Any = pa.ListArray
-    made: pa.Array[Any] = lists.from_arrays(pa.array(starts), items, type=kind)
+    made: pa.Array[Any] = lists.from_arrays(pa.array(starts), headers_of_all, type=column)
     return made
 
 

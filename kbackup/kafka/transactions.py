@@ -159,15 +159,14 @@ class CutBegun:
                 ends[tp] = starts[tp]
             else:
                 ends[tp], held[tp] = cut
+        commits: list[Commit] = []
+        for tp in sorted(windows.keys() & self.groups.keys()):
+            if windows[tp].complete:
+                commits += _commits(tp, windows[tp], ends[tp], held.get(tp, ()))
         return TransactionCut(
             ends={tp: ends[tp] for tp in stable},
             held={tp: held[tp] for tp in stable if held.get(tp)},
-            commits=[
-                commit
-                for tp in sorted(windows.keys() & self.groups.keys())
-                if windows[tp].complete
-                for commit in _commits(tp, windows[tp], ends[tp], held.get(tp, ()))
-            ],
+            commits=commits,
             open=tuple(unended),
             transactional=frozenset(stable.keys() & states.keys()),
         )
@@ -208,7 +207,8 @@ class CutBegun:
             begins[tp] = max(begins[tp] - _LAG, log_start)
         counted = defaultdict[TopicPartition, int](int)
         for (tp, _), own in counts.items():
-            counted[tp] = max([counted[tp], *(count.end for count in own)])
+            for count in own:
+                counted[tp] = max(counted[tp], count.end)
         ranges = {tp: (at, ends[tp], counted[tp]) for tp, at in begins.items() if at < ends[tp]}
         return log_windows(self.cluster.router, ranges, MOST_BYTES, records=self.groups)
 
@@ -230,12 +230,16 @@ def _internal_topics(cluster: Cluster) -> list[tuple[TopicPartition, ...]]:
 
 def _transactional(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[Any]]:
     """Return the producers of each partition that one wrote to in a transaction, as `describe_producers` does."""
-    states = describe_producers(cluster.router, partitions)
-    return {
-        tp: producers
-        for tp, producers in states.items()
-        if any(each.coordinator_epoch >= 0 or each.current_txn_start_offset >= 0 for each in producers)
-    }
+    transactional: dict[TopicPartition, list[Any]] = {}
+    for tp, producers in describe_producers(cluster.router, partitions).items():
+        if any(map(_has_begun_a_transaction, producers)):
+            transactional[tp] = producers
+    return transactional
+
+
+def _has_begun_a_transaction(producer: Any) -> bool:
+    """Return True if a producer has ended a transaction, which its coordinator's epoch shows, or has one open."""
+    return bool(producer.coordinator_epoch >= 0 or producer.current_txn_start_offset >= 0)
 
 
 def _wait(cluster: Cluster, starts: Ends, ends: Ends, wait: float, given_up: Ends) -> set[TopicPartition]:
