@@ -32,7 +32,7 @@ from kbackup.store.base import Store
 from kbackup.store.wrappers import limit_beside
 from kbackup.types import Int64Array, OffsetRange, RecordBlock, TopicPartition
 
-# Reading ahead: an iterator's next items are made in a thread while the caller works on the last one.
+# Read ahead: an iterator's next items are made in a thread while the caller works on the last one.
 
 
 T = TypeVar("T")
@@ -88,12 +88,12 @@ class ReadStep(NamedTuple):
     """One step of reading a segment: a block of records, never empty. `block` is None if the segment was read to
     its end and is undamaged, and where a segment that is checked first only needs a `pause`.
 
-    `pause`: there is much to read before the next record may come, so that nothing should be left open meanwhile.
-    What came before, and of this segment if its records have begun, is checked.
+    `pause`: there is much to read before the next record may come, so that no transaction should be left open
+    meanwhile. All records before the pause are checked, those of this segment too if they have begun.
 
-    `next` is the source offset from which to go on after it. `read` is how many bytes of records were read for it
-    and `untimed` how many records were left out for want of a timestamp, both since the step before. `unmapped` counts
-    the block's records whose schemas could not be mapped.
+    `next` is the source offset from which to go on after the step. `read` is how many bytes of records were read for it
+    and `untimed` how many records were left out because they have no timestamp, both since the step before. `unmapped`
+    counts the block's records whose schemas could not be mapped.
     """
 
     segment: Segment
@@ -131,11 +131,11 @@ def _read(
     store: Store, range_: UnitRange, segment: Segment, start: int, quiet: int | None, schemas: SchemaRewrite | None
 ) -> Iterator[ReadStep]:
     read = untimed = 0
-    blocks = read_small if segment.bytes <= SMALL else read_segment
-    for block in blocks(store, segment):
+    read_blocks = read_small if segment.bytes <= SMALL else read_segment
+    for block in read_blocks(store, segment):
         read += block.nbytes
-        at = int(np.searchsorted(block.offsets, start))
-        rest = slice_block(block, at, len(block)) if at else block
+        first = int(np.searchsorted(block.offsets, start))
+        rest = slice_block(block, first, len(block)) if first else block
         if range_.window is not None:
             rest, without_time = range_.window.cut(rest)
             untimed += without_time
@@ -144,11 +144,12 @@ def _read(
         unmapped: tuple[UnmappedRecords, ...] = ()
         if schemas is not None and len(rest):
             rest, unmapped = schemas(range_.source, rest)
+        next_offset = int(block.offsets[-1]) + 1
         if len(rest):
-            yield ReadStep(segment, rest, int(block.offsets[-1]) + 1, read, untimed, unmapped=unmapped)
+            yield ReadStep(segment, rest, next_offset, read, untimed, unmapped=unmapped)
             read = untimed = 0
         elif quiet is not None and read >= quiet:
-            yield ReadStep(segment, None, max(start, int(block.offsets[-1]) + 1), read, untimed, pause=True)
+            yield ReadStep(segment, None, max(start, next_offset), read, untimed, pause=True)
             read = untimed = 0
     yield ReadStep(segment, None, segment.last + 1, read, untimed)
 
@@ -163,10 +164,11 @@ SILENCE = 60.0  # s
 
 
 def first_committed(target: Properties, group: str, parts: Iterable[pa.Table]) -> tuple[TopicPartition, int] | None:
-    """One place on the target where a record of `parts` (`archive.offset_map.SCHEMA`) is committed, None if there
-    is none (any more). Others' records beside them don't count."""
+    """Return one place on the target where a record of `parts` (`archive.offset_map.SCHEMA`) is committed, None if
+    there is none (any more). Records of others beside them don't count."""
     for map_part in parts:  # as a rule there is none, and the target isn't read
-        if first := next(_committed(target, group, map_part), None):
+        first = next(_committed(target, group, map_part), None)
+        if first is not None:
             return first
     return None
 
@@ -174,28 +176,36 @@ def first_committed(target: Properties, group: str, parts: Iterable[pa.Table]) -
 def committed_partitions(target: Properties, group: str, map_part: pa.Table) -> set[TopicPartition]:
     """Return the partitions of `map_part` (`archive.offset_map.SCHEMA`) of which a record is committed on the
     target."""
-    return {tp for tp, _ in _committed(target, group, map_part)} if len(map_part) else set()
+    if not len(map_part):
+        return set()
+    return {tp for tp, _ in _committed(target, group, map_part)}
 
 
 def _committed(target: Properties, group: str, map_part: pa.Table) -> Iterator[tuple[TopicPartition, int]]:
     """Yield offsets of committed records of a map part: the first one of each block that is read."""
     cluster = Cluster(target, "target")
-    runs = {tp: (at, at + count) for tp, (_, at, count) in by_partition(map_part)}
-    starts, ends = cluster.log_starts(runs), cluster.log_ends(runs, "read_committed")
-    ranges = [
-        OffsetRange(*tp, max(int(low[0]), starts[tp]), min(int(high[-1]), ends[tp])) for tp, (low, high) in runs.items()
-    ]
-    with closing(RangeReader(target, "read_committed", group, SILENCE, len(ranges), role="target")) as reader:
+    runs = {tp: (first, first + count) for tp, (_, first, count) in by_partition(map_part)}
+    starts = cluster.log_starts(runs)
+    ends = cluster.log_ends(runs, "read_committed")
+    ranges: list[OffsetRange] = []
+    for tp, (low, high) in runs.items():
+        start = max(int(low[0]), starts[tp])
+        end = min(int(high[-1]), ends[tp])
+        ranges.append(OffsetRange(*tp, start, end))
+    reader = RangeReader(target, "read_committed", group, SILENCE, len(ranges), role="target")
+    with closing(reader):
         for tp, block in reader.read(ranges):
-            committed = within(block.offsets, *runs[tp])
+            low, high = runs[tp]
+            committed = within(block.offsets, low, high)
             if len(committed):
                 yield tp, int(committed[0])
 
 
 def within(offsets: Int64Array, low: Int64Array, high: Int64Array) -> Int64Array:
     """Return the `offsets` that lie in one of the ranges [low, high), which rise."""
-    at = np.searchsorted(low, offsets, side="right") - 1
-    return offsets[(at >= 0) & (offsets < high[at])]
+    # The range that an offset may lie in is the last one that begins at or before it; -1 if none does.
+    candidates = np.searchsorted(low, offsets, side="right") - 1
+    return offsets[(candidates >= 0) & (offsets < high[candidates])]
 
 
 # One unit of work: read its partitions' segments in order and produce them, exactly once.
@@ -206,9 +216,11 @@ def within(offsets: Int64Array, low: Int64Array, high: Int64Array) -> Int64Array
 
 
 LARGE_SEGMENT = 256 << 20
-_SECONDS = 20  # of a limited rate, that a transaction or an unchecked segment has at most
-_AHEAD = 1  # lists of steps that wait while one is produced; the store is read two ranges ahead as well
-_TOGETHER = 1 << 20  # bytes
+"""Bytes of a segment that is checked before a transaction begins with its records."""
+_TRANSACTION_SECONDS = 20
+"""With a limited rate, a transaction or an unchecked segment has at most what passes in so many seconds."""
+_LISTS_AHEAD = 1  # lists of steps that wait while one is produced; the store is read two ranges ahead as well
+_BYTES_TOGETHER = 1 << 20  # of a list of steps, at least
 
 
 class ReachedOffset(NamedTuple):
@@ -234,7 +246,7 @@ class Ledger(Protocol):
 
 
 def together(
-    steps: Iterable[tuple[UnitRange, ReadStep]], least: int = _TOGETHER
+    steps: Iterable[tuple[UnitRange, ReadStep]], least: int = _BYTES_TOGETHER
 ) -> Iterator[list[tuple[UnitRange, ReadStep]]]:
     """Yield steps, of many partitions too, in lists of at least `least` bytes: small ones then go out in few requests
     to the broker. A list ends with a pause."""
@@ -245,16 +257,17 @@ def together(
         size += step.read
         if size >= least or step.pause:
             yield gathered
-            gathered, size = [], 0
+            gathered = []
+            size = 0
     if gathered:
         yield gathered
 
 
 @dataclass
 class UnitRun:
-    """`start` is the source offset from which a range is read, None if all of it is done. `pending` is how many bytes
-    were read since the last commit, `counted` what windows selected of them, and what could not be mapped. `unread` is
-    the range whose records can't be read, where that ended the run."""
+    """`start` returns the source offset from which a range is read, None if all of it is done. `pending` is how many
+    bytes were read since the last commit; `counted` counts the records of these that windows selected, and those that
+    could not be mapped. `unread` is the range whose records can't be read, if that ended the run."""
 
     store: Store
     ranges: Sequence[UnitRange]
@@ -271,13 +284,15 @@ class UnitRun:
     unread: UnitRange | None = None
 
     def __post_init__(self) -> None:
-        self._limit, self._large = limit_beside(self.store), LARGE_SEGMENT
+        self._limit = limit_beside(self.store)
+        self._large = LARGE_SEGMENT
         if self._limit is not None:  # the broker ends a transaction that lasts too long
-            self._large = min(self._large, _SECONDS * self._limit.rate)
-            self.transaction_bytes = min(self.transaction_bytes, _SECONDS * self._limit.rate)
+            most = _TRANSACTION_SECONDS * self._limit.rate
+            self._large = min(self._large, most)
+            self.transaction_bytes = min(self.transaction_bytes, most)
 
     def run(self) -> None:
-        for steps in ahead(together(self._read()), _AHEAD):
+        for steps in ahead(together(self._read()), _LISTS_AHEAD):
             for range_, step in steps:
                 self._take(range_, step)
         self._commit()
@@ -308,11 +323,14 @@ class UnitRun:
             self.sender.add(len(block), block.nbytes)
             self.sent = True
         if range_.window is not None:
-            size = (len(block), block.nbytes) if block is not None else (0, 0)
-            self.counted = self.counted.plus(Cut(*size, step.untimed))
+            selected = Cut(untimed=step.untimed)
+            if block is not None:
+                selected = Cut(len(block), block.nbytes, step.untimed)
+            self.counted = self.counted.plus(selected)
         if step.unmapped:
             self.counted = self.counted.plus(Cut(unmapped=step.unmapped))
-        # not what was sent: a window that selects little must not keep a transaction open for long
+        # The bytes that were read, not those that were sent: a window that selects little must not keep a transaction
+        # open for long.
         self.pending += step.read
         self.reached[range_.tp] = ReachedOffset(range_, step.next)
         may_end = block is None or step.segment.bytes > self._large
@@ -323,9 +341,13 @@ class UnitRun:
         self.pending = 0
         if not self.sent:
             return
-        progress = self.ledger.publish(self.producer.flush(), self.reached, self.counted)
+        # The map part is written before the commit: of each committed record the map tells its place, and the progress
+        # names the part. A part of a transaction that is not committed is named by nothing.
+        runs = self.producer.flush()
+        progress = self.ledger.publish(runs, self.reached, self.counted)
         if self.ledger.transactions:
             self.producer.commit(progress)
         self.ledger.committed()
-        self.counted, self.sent = NOTHING, False
+        self.counted = NOTHING
+        self.sent = False
         self.reached = {}

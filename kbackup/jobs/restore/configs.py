@@ -1,4 +1,4 @@
-"""Configs of created topics that the target takes: an archive may be of a broker that knew others."""
+"""Find the configs that the target takes for new topics: an archive may be of a broker that knew other configs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Config = tuple[str, str]
 REPLACED = {
     "message.timestamp.difference.max.ms": ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 }
-"""Configs that Kafka 4 no longer knows, with those that stand for the same since Kafka 3.6."""
+"""Configs that Kafka 4 no longer knows, with the configs that mean the same since Kafka 3.6."""
 
 _AT_LEAST = re.compile(r"must be at least (\d+)")
 _NAMED = 3  # topics that a note names
@@ -35,60 +35,67 @@ class SettledConfigs:
 
 def settle_configs(admin: TopicAdmin, topics: Sequence[TopicToCreate], given: Mapping[str, str]) -> SettledConfigs:
     """Ask the target which configs it takes for new topics, and leave out, replace or raise the archived ones that it
-    refuses. Nothing is created. `given` are those that the user asked for: `UsageError` if the target refuses one."""
+    refuses. Nothing is created. `given` are configs that the user asked for: `UsageError` if the target refuses one."""
     settled = SettledConfigs({topic.name: dict(topic.configs) for topic in topics}, {})
     settled.refused = admin.create(topics, dry_run=True)
-    odd = [topic for topic in topics if isinstance(settled.refused.get(topic.name), RefusedConfigError)]
-    if not odd:
+    with_refused: list[TopicToCreate] = []
+    for topic in topics:
+        if isinstance(settled.refused.get(topic.name), RefusedConfigError):
+            with_refused.append(topic)
+    if not with_refused:
         return settled
-    reasons = refused_configs(admin, odd)
+    reasons = refused_configs(admin, with_refused)
     for (name, value), reason in reasons.items():
         if given.get(name) == value:
             raise UsageError(f"--topic-config {name}={value}: the target refuses it: {reason}", _hint(name))
     concerned: defaultdict[Config, list[str]] = defaultdict(list)
-    for topic in odd:
+    for topic in with_refused:
         for config in topic.configs.items():
             if config in reasons:
                 concerned[config].append(topic.name)
     changed: set[str] = set()
-    for config, names in concerned.items():
+    for config, topic_names in concerned.items():
         substitutes = _substitutes(config, reasons[config])
-        for topic_name in names:
-            configs = settled.configs[topic_name]
-            del configs[config[0]]
-            for name, value in substitutes.items():
-                configs.setdefault(name, value)
-        changed.update(names)
-        settled.notes.append(_note(config, names, substitutes, reasons[config]))
-    again = [replace(topic, configs=settled.configs[topic.name]) for topic in odd if topic.name in changed]
+        for topic_name in topic_names:
+            _substitute(settled.configs[topic_name], config, substitutes)
+        changed.update(topic_names)
+        settled.notes.append(_note(config, topic_names, substitutes, reasons[config]))
+    again = [replace(topic, configs=settled.configs[topic.name]) for topic in with_refused if topic.name in changed]
     for topic in again:
         del settled.refused[topic.name]
     settled.refused |= admin.create(again, dry_run=True)
     return settled
 
 
-def refused_configs(admin: TopicAdmin, topics: Iterable[TopicToCreate]) -> dict[Config, str]:
-    """Return the configs of `topics` that the target refuses, each with its reason.
+def _substitute(configs: dict[str, str], refused: Config, substitutes: Mapping[str, str]) -> None:
+    """Replace a refused config by its substitutes. A config that the topic has of its own stays."""
+    refused_name, _ = refused
+    del configs[refused_name]
+    for name, value in substitutes.items():
+        configs.setdefault(name, value)
 
-    A broker names only the first config that it refuses, in words that differ from release to release. So each one is
-    asked for alone: a round asks every topic for one that no answer is known of.
-    """
+
+def refused_configs(admin: TopicAdmin, topics: Iterable[TopicToCreate]) -> dict[Config, str]:
+    """Return the configs of `topics` that the target refuses, each with its reason."""
+    # A broker names only the first config that it refuses, in words that differ from release to release. So each config
+    # is asked for alone. In a round, every topic asks for one config of which no answer is known.
     reasons: dict[Config, str] = {}
     accepted: set[Config] = set()
     waiting = list(topics)
     while waiting:
         asked: dict[str, Config] = {}
-        round_: set[Config] = set()
+        asked_configs: set[Config] = set()
         for topic in waiting:
-            unknown = [c for c in topic.configs.items() if c not in reasons and c not in accepted and c not in round_]
-            if unknown:
-                asked[topic.name] = unknown[0]
-                round_.add(unknown[0])
+            for config in topic.configs.items():
+                if config not in reasons and config not in accepted and config not in asked_configs:
+                    asked[topic.name] = config
+                    asked_configs.add(config)
+                    break
         waiting = [topic for topic in waiting if topic.name in asked]
         alone = [replace(topic, configs=dict([asked[topic.name]])) for topic in waiting]
         answers = admin.create(alone, dry_run=True)
-        for name, config in asked.items():
-            error = answers.get(name)
+        for topic_name, config in asked.items():
+            error = answers.get(topic_name)
             if isinstance(error, RefusedConfigError):
                 reasons[config] = error.reason
             else:
@@ -97,7 +104,7 @@ def refused_configs(admin: TopicAdmin, topics: Iterable[TopicToCreate]) -> dict[
 
 
 def _substitutes(config: Config, reason: str) -> dict[str, str]:
-    """Return the configs that stand for a refused one as nearly as the target allows; none where it has no such."""
+    """Return the configs that stand for a refused one as nearly as the target allows; none if there are none."""
     name, value = config
     if name in REPLACED:
         return dict.fromkeys(REPLACED[name], value)
@@ -108,11 +115,12 @@ def _substitutes(config: Config, reason: str) -> dict[str, str]:
 
 
 def _note(config: Config, topics: Sequence[str], substitutes: Mapping[str, str], reason: str) -> str:
-    what = f"{config[0]}={config[1]} of {join_names(topics, _NAMED)}: the target refuses it ({reason})"
+    name, value = config
+    text = f"{name}={value} of {join_names(topics, _NAMED)}: the target refuses it ({reason})"
     if not substitutes:
-        return f"{what}; it is left out"
+        return f"{text}; it is left out"
     instead = ", ".join(f"{name}={value}" for name, value in substitutes.items())
-    return f"{what}; set instead: {instead}"
+    return f"{text}; set instead: {instead}"
 
 
 def _hint(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What the topics of the target hold before a restore writes to them."""
+"""Look at the topics of the target before a restore writes to them: whether they hold records, and whose."""
 
 from __future__ import annotations
 
@@ -50,12 +50,15 @@ def only_aborted(reading: TargetReading, starts: Offsets, ends: Offsets) -> set[
     if not partitions:
         return set()
     stable = reading.cluster.log_ends(partitions, "read_committed")
-    open_ = {tp.topic for tp in partitions if stable[tp] < ends[tp]}
-    candidates = {tp.topic for tp in partitions} - open_
-    heads = [
-        OffsetRange(*tp, starts[tp], min(stable[tp], starts[tp] + _HEAD)) for tp in partitions if tp.topic in candidates
-    ]
-    candidates -= set(_with_records(reading, heads))  # most topics hold a record there, and one reader finds it
+    with_open_transaction = {tp.topic for tp in partitions if stable[tp] < ends[tp]}
+    candidates = {tp.topic for tp in partitions} - with_open_transaction
+    # Most topics hold a record at the beginning of a log, and one reader finds them all there.
+    heads: list[OffsetRange] = []
+    for tp in partitions:
+        if tp.topic in candidates:
+            end = min(stable[tp], starts[tp] + _HEAD)
+            heads.append(OffsetRange(*tp, starts[tp], end))
+    candidates -= set(_with_records(reading, heads))
     empty: set[str] = set()
     for name in sorted(candidates):
         whole = [OffsetRange(*tp, starts[tp], stable[tp]) for tp in partitions if tp.topic == name]
@@ -71,15 +74,17 @@ def foreign_topics(reading: TargetReading, plan: RestorePlan, starts: Offsets, e
 
     Records of open transactions don't count: an attempt that was killed leaves some, and the next one aborts them.
     """
-    held = {tp.topic for tp in starts if ends[tp] > starts[tp]}
     committed, unread = reading.cluster.groups.committed(plan.progress_group_names)
     if unread:
         reason = next(iter(unread.values()))
         raise RefusedError(
             f"the progress of restore {plan.restore_id} can't be read: {reason}", "give Read on its groups"
         )
-    ours = {position.tp.topic for positions in committed.values() for position in positions}
-    partitions = [tp for tp in starts if tp.topic in held - ours]
+    own_topics: set[str] = set()
+    for positions in committed.values():
+        own_topics.update(position.tp.topic for position in positions)
+    filled_topics = {tp.topic for tp in starts if ends[tp] > starts[tp]}
+    partitions = [tp for tp in starts if tp.topic in filled_topics - own_topics]
     stable = reading.cluster.log_ends(partitions, "read_committed")
     ranges = [OffsetRange(*tp, starts[tp], stable[tp]) for tp in partitions if stable[tp] > starts[tp]]
     return set(_with_records(reading, ranges))
@@ -99,14 +104,15 @@ _COMPARED = 20  # records of a partition, and partitions of a topic, that are co
 
 
 def warn_of_existing(reading: TargetReading, store: Store, plan: RestorePlan) -> list[str]:
-    """Warnings of what the target topics hold to which the restore would append: how much, and whether they begin with
-    the records that are to be restored."""
+    """Return warnings of the target topics to which the restore would append: how much they hold, and whether they
+    begin with the records that are to be restored."""
     ranges: dict[str, list[UnitRange]] = defaultdict(list)
     for unit in plan.units:
         for range_ in unit:
             ranges[range_.target].append(range_)
     existing = set(reading.cluster.topic_names())
-    topics = reading.cluster.topics(existing & {topic.target for topic in plan.topics})
+    planned = {topic.target for topic in plan.topics}
+    topics = reading.cluster.topics(existing & planned)
     partitions = [TopicPartition(topic.name, number) for topic in topics.values() for number in topic.partitions]
     starts = reading.cluster.log_starts(partitions)
     ends = reading.cluster.log_ends(partitions, "read_committed")
@@ -131,33 +137,37 @@ def _begin_alike(
     heads: list[OffsetRange] = []
     for range_ in ranges:
         start = starts[range_.tp]
-        heads.append(OffsetRange(*range_.tp, start, min(ends[range_.tp], start + _COMPARED)))
+        end = min(ends[range_.tp], start + _COMPARED)
+        heads.append(OffsetRange(*range_.tp, start, end))
     present: dict[TopicPartition, list[Row]] = defaultdict(list)
-    with closing(reading.reader(max(1, len(heads)))) as reader:
+    reader = reading.reader(max(1, len(heads)))
+    with closing(reader):
         for tp, block in reader.read(heads):
             present[tp] += rows(block, str(tp))
     alike = False
     for range_ in ranges:
-        there = present[range_.tp]
-        if not there:
+        on_target = present[range_.tp]
+        if not on_target:
             continue
-        archived = _first_rows(store, range_, len(there))
-        if _contents(there) != _contents(archived):
+        archived = _first_rows(store, range_, len(on_target))
+        if _contents(on_target) != _contents(archived):
             return False
         alike = True
     return alike
 
 
 def _first_rows(store: Store, range_: UnitRange, count: int) -> list[Row]:
-    found: list[Row] = []
+    first: list[Row] = []
     for step in read_range(store, range_):
         if step.block is not None:
-            missing = count - len(found)
-            found += islice(rows(step.block, str(range_.source)), missing)
-        if len(found) >= count:
+            missing = count - len(first)
+            block_rows = rows(step.block, str(range_.source))
+            first += islice(block_rows, missing)
+        if len(first) >= count:
             break
-    return found
+    return first
 
 
 def _contents(records: Sequence[Row]) -> list[tuple[object, ...]]:
+    # Not their timestamps: the target may have given them the time at which they were appended.
     return [(row.key, row.value, row.headers) for row in records]

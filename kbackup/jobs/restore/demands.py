@@ -1,8 +1,8 @@
-"""What a target topic demands of records, and which archived records it would therefore refuse.
+"""Find the archived records that a target topic would refuse, by its demands on keys, sizes and timestamps.
 
-The table of segments proves most records fit: it has the largest record and the range of timestamps of each segment.
-Where it proves nothing, the records are read: whether they have keys is written nowhere, a large record may fit when it
-is compressed, and a segment may hold records that a window leaves out.
+The table of segments proves that most records fit: it has the largest record and the range of timestamps of each
+segment. Where it proves nothing, the records are read: whether they have keys is written nowhere, a large record may
+fit when it is compressed, and a segment may hold records that a window leaves out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LARGE_CODEC = "zstd"
 _ZSTD_LEVEL = 3  # of librdkafka and of brokers, unless they are told otherwise
 _UNSURE = 64  # another library's codec may pack less tightly than ours, by less than 1/64
 _TASK_BYTES = 64 << 20
-_HERE = 32 << 20  # bytes that are read sooner than Spark starts
+_BYTES_WITHOUT_SPARK = 32 << 20  # so much is read sooner than Spark starts
 
 Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 UnfitKind = Literal["no key", "too large", "too early", "too late"]
@@ -49,9 +49,9 @@ class TimeLimit(NamedTuple):
 
 @dataclass(frozen=True)
 class Demands:
-    """What a topic demands of each record. `key`: it must have one. `limit` is how many bytes a batch may have, packed
-    by each of `codecs`: the producer's, and the topic's own where brokers pack again. Timestamps must lie around `now`
-    (ms since the epoch), within `before` and `after`; None is no bound."""
+    """The demands of a topic on each record. `key`: it must have a key. `limit` is how many bytes a batch may have,
+    packed by each of `codecs`: the producer's, and the topic's own where brokers pack again. Timestamps must lie around
+    `now` (ms since the epoch), within `before` and `after`; None is no bound."""
 
     key: bool
     limit: int
@@ -79,7 +79,7 @@ class Demands:
         return largest + BATCH_OVERHEAD <= self.limit
 
     def times_fit(self, low: int | None, high: int | None) -> bool:
-        """Return whether timestamps from `low` to `high` fit. Unknown ones (None) do where there is no bound."""
+        """Return whether timestamps from `low` to `high` fit. Unknown timestamps (None) fit if there is no bound."""
         if self.earliest is None and self.latest is None:
             return True
         if low is None or high is None:
@@ -126,11 +126,12 @@ class ExamineRecords:
 
 
 def joined_unfit(some: Sequence[UnfitRecords]) -> UnfitRecords:
-    """Return records that are unfit for the same reason as one entry: the first of the first partition stands."""
+    """Return records that are unfit for the same reason as one entry, with the first record of the first partition."""
     first = min(some, key=_place)
-    worst = [each.worst for each in some]
-    extreme = min(worst) if first.kind == "too early" else max(worst)
-    return first._replace(records=sum(each.records for each in some), worst=extreme)
+    worst = [unfit.worst for unfit in some]
+    worst_of_all = min(worst) if first.kind == "too early" else max(worst)
+    records = sum(unfit.records for unfit in some)
+    return first._replace(records=records, worst=worst_of_all)
 
 
 def _place(unfit: UnfitRecords) -> tuple[TopicPartition, int]:
@@ -138,11 +139,11 @@ def _place(unfit: UnfitRecords) -> tuple[TopicPartition, int]:
 
 
 def unfit_in(block: RecordBlock, demands: Demands) -> Iterator[tuple[UnfitKind, Int64Array, int]]:
-    """Yield what a block has against the demands: the kind, the offsets of these records, and the worst value."""
+    """Yield the records of a block that do not meet the demands: the kind, their offsets, and the worst value."""
     head = heads(block.data, block.positions)
     is_timed = head["type"] >= 0
     if demands.key:
-        # without a timestamp, the key's length stands in the upper half of where one would be
+        # In a record without a timestamp, the key's length stands in the upper half of the timestamp's place.
         without_time = (head["timestamp"].astype(np.int64) >> 32).astype(np.int32)
         lengths = np.where(is_timed, head["key_length"].astype(np.int32), without_time)
         keyless = block.offsets[lengths < 0]
@@ -178,8 +179,9 @@ def _packed_size(record: Bytes, codec: Codec) -> int:
     packer = pa.Codec(codec, compression_level=_ZSTD_LEVEL if codec == "zstd" else None)
     data: Any = packer.compress(record.tobytes())
     size: int = data.size
-    # who packs sends a batch that would become larger as it is
-    return min(len(record), size + size // _UNSURE)
+    at_most = size + size // _UNSURE
+    # A batch that would become larger is sent as it is.
+    return min(len(record), at_most)
 
 
 _CODECS: Mapping[str, Codec] = {"gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "zstd": "zstd"}
@@ -198,19 +200,25 @@ def codecs_of(properties: Properties, topic_codec: str) -> tuple[Codec, ...]:
 
 def segments_to_read(ranges: Iterable[UnitRange], demands: Mapping[str, Demands]) -> list[UnitRange]:
     """Return one range for each segment whose records the table of segments can't vouch for."""
-    return [
-        UnitRange(
-            topic=range_.topic,
-            partition=range_.partition,
-            target=range_.target,
-            segments=(segment,),
-            window=range_.window,
-        )
-        for range_ in ranges
-        if range_.target in demands and not _all_proven(range_, demands[range_.target])
-        for segment in range_.segments
-        if not demands[range_.target].proven_by(segment)
-    ]
+    to_read: list[UnitRange] = []
+    for range_ in ranges:
+        of_topic = demands.get(range_.target)
+        # Most ranges are proven as a whole: no look at each of a hundred thousand segments.
+        if of_topic is None or _all_proven(range_, of_topic):
+            continue
+        for segment in range_.segments:
+            if of_topic.proven_by(segment):
+                continue
+            to_read.append(
+                UnitRange(
+                    topic=range_.topic,
+                    partition=range_.partition,
+                    target=range_.target,
+                    segments=(segment,),
+                    window=range_.window,
+                )
+            )
+    return to_read
 
 
 def _all_proven(range_: UnitRange, demands: Demands) -> bool:
@@ -229,7 +237,8 @@ def find_unfit(
     the table of segments can't vouch for; a few of them here, many by tasks."""
     to_read = segments_to_read(ranges, demands)
     work = ExamineRecords(store, {range_.target: demands[range_.target] for range_ in to_read})
-    if sum(_size(range_) for range_ in to_read) <= _HERE:
+    size = sum(_size(range_) for range_ in to_read)
+    if size <= _BYTES_WITHOUT_SPARK:
         unseen = ProgressSender(None, 0)
         found = list(work(to_read, unseen))
     else:
@@ -240,8 +249,8 @@ def find_unfit(
     for unfit in found:
         by_reason[unfit.target, unfit.kind].append(unfit)
     by_topic: defaultdict[str, list[UnfitRecords]] = defaultdict(list)
-    for (target, _), some in by_reason.items():
-        by_topic[target].append(joined_unfit(some))
+    for (target, _), of_reason in by_reason.items():
+        by_topic[target].append(joined_unfit(of_reason))
     return dict(by_topic)
 
 

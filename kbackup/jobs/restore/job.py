@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Literal, Protocol
 
 import msgspec
@@ -16,7 +17,7 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.map_parts import MappedUnit, collect_map
 from kbackup.archive.restores.offset_map import Runs
-from kbackup.archive.restores.plan import PlannedTopic, RestorePlan, check_same_archive, without_topics
+from kbackup.archive.restores.plan import PlannedTopic, RestorePlan, UnitRange, check_same_archive, without_topics
 from kbackup.archive.segments.table import sum_of
 from kbackup.errors import ClusterError, KbackupError, RefusedError, UnreachableError
 from kbackup.jobs.groups.job import committed_offsets, restore_groups
@@ -24,7 +25,14 @@ from kbackup.jobs.groups.report import GroupResult
 from kbackup.jobs.newer import NewerRecords, newer_in_source, newer_sentences, refused_with
 from kbackup.jobs.restore.contents import warn_of_existing
 from kbackup.jobs.restore.demands import find_unfit
-from kbackup.jobs.restore.plan import count_by_tasks, plan_restore, select_content, timed_ranges, with_counts
+from kbackup.jobs.restore.plan import (
+    CountedRecords,
+    count_by_tasks,
+    plan_restore,
+    select_content,
+    timed_ranges,
+    with_counts,
+)
 from kbackup.jobs.restore.preflight import (
     PreflightFindings,
     TargetCheck,
@@ -48,7 +56,7 @@ from kbackup.jobs.restore.report import (
 )
 from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.jobs.restore.resume import excluded_targets, find_begun
-from kbackup.jobs.restore.task import FailedTopic, RestoreWork, UnitResult, numbered_units, side_by_side
+from kbackup.jobs.restore.task import FailedTopic, RestoreWork, Unit, UnitResult, numbered_units, side_by_side
 from kbackup.jobs.schemas.documents import SchemaMap
 from kbackup.jobs.schemas.judgement import Unmapped
 from kbackup.jobs.schemas.plan import SchemaPlan
@@ -59,6 +67,7 @@ from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.jobs.settings.write import apply_settings, compare_settings
 from kbackup.kafka.client import Properties, fetch_size_factor
 from kbackup.kafka.control.cluster import Cluster
+from kbackup.kafka.control.topics import TopicToCreate
 from kbackup.kafka.produce import BlockProducer
 from kbackup.kafka.record_clients import open_message_sink
 from kbackup.metrics.registry import Phases, ProgressListener
@@ -73,7 +82,7 @@ from kbackup.util.text import join_names, plural
 
 @dataclass(frozen=True)
 class RestoreResources:
-    """What a restore works with: the archive in `store`, the documents of restores in `state` (as a rule the archive's
+    """The resources of a restore: the archive in `store`, the documents of restores in `state` (as a rule the archive's
     store), the cluster of `target` and the schema registry beside it, and Spark."""
 
     target: Properties = field(repr=False)
@@ -118,8 +127,8 @@ class RestoreTarget:
 
 @dataclass(frozen=True)
 class RestoreSource:
-    """What a restore reads: an archive, or a folder of the Java tool (`archive` is None). `records` is the store of the
-    records of either."""
+    """The source of a restore: an archive, or a folder of the Java tool (`archive` is None). `records` is the store of
+    the records of either."""
 
     archive: Archive | None
     records: Store
@@ -127,7 +136,7 @@ class RestoreSource:
 
 @dataclass(frozen=True)
 class RestoreSession:
-    """A restore under way: what it works with, its journal, and its two ends."""
+    """A running restore: its resources, its journal, its source and its target."""
 
     resources: RestoreResources
     journal: RestoreJournal
@@ -138,7 +147,7 @@ class RestoreSession:
 
 @dataclass(frozen=True)
 class PlannedRestore:
-    """The plan of a restore, and the `content` that it was made of: None where an earlier run has made the plan. The
+    """The plan of a restore, and the `content` that it was made of: None if an earlier run has made the plan. The
     archive may have later restore points by then, and the plan alone says what is restored. `newer` are records of the
     source that the restore point lacks."""
 
@@ -156,8 +165,8 @@ class CheckedRestore:
     """A restore that has passed the preflight.
 
     `excluded` are topics that a resumed restore is to leave out: their names in the source, by those on the target.
-    `held_back` are the topics that the target would refuse. `settings` and `schemas` are to be written; `registered` is
-    what an earlier run has written of the schemas, and `unmapped` what is asked for about records that get no new id.
+    `held_back` are the topics that the target would refuse. `settings` and `schemas` are to be written; `registered`
+    are the schemas that an earlier run has written, and `unmapped` says what is done about records that get no new id.
     """
 
     work: PlannedRestore
@@ -172,7 +181,8 @@ class CheckedRestore:
     @cached_property
     def restorable(self) -> RestorePlan:
         """The plan without the topics that are excluded or held back."""
-        left_out = {*self.excluded.values(), *(topic.source for topic in self.held_back)}
+        left_out = set(self.excluded.values())
+        left_out.update(topic.source for topic in self.held_back)
         return without_topics(self.work.plan, left_out)
 
 
@@ -190,7 +200,7 @@ class PreparedRestore:
 
 @dataclass(frozen=True)
 class ReplayedRestore:
-    """A restore whose records are in the target, but for the topics that are `not_restored`."""
+    """A restore whose records are in the target, apart from the topics that are `not_restored`."""
 
     prepared: PreparedRestore
     results: Sequence[UnitResult]
@@ -279,28 +289,30 @@ def open_source(store: Store) -> RestoreSource:
 
 
 def choose_content(request: RestoreRequest, session: RestoreSession, count: bool) -> Content:
-    """Return what is restored of the source. With `count`, and for an expression, the records in windows are
+    """Return the selected content of the source. With `count`, and for an expression, the records in windows are
     counted."""
     source, resources = session.source, session.resources
     content = select_content(request, resources.store, source.archive)
     if not (count or request.window.where):
         return content
-    return with_counts(
-        content, lambda ranges: count_by_tasks(ranges, source.records, resources.spark, resources.listener)
-    )
+
+    def count_ranges(ranges: list[UnitRange]) -> list[CountedRecords]:
+        return count_by_tasks(ranges, source.records, resources.spark, resources.listener)
+
+    return with_counts(content, count_ranges)
 
 
 def make_plan(request: RestoreRequest, session: RestoreSession, content: Content) -> PlannedRestore:
-    """Plan the restore of some content, and count what the source has beyond it."""
+    """Plan the restore of some content, and count the records of the source that it lacks."""
     target = session.target
     plan = plan_restore(request, content, target.id)
-    sources = {topic.source for topic in plan.topics}
-    newer = newer_in_source(target.cluster, target.id, session.source.archive, plan.restore_point, sources)
+    topics = {topic.source for topic in plan.topics}
+    newer = newer_in_source(target.cluster, target.id, session.source.archive, plan.restore_point, topics)
     return PlannedRestore(plan, content, newer)
 
 
 def resume(session: RestoreSession, plan: RestorePlan) -> PlannedRestore:
-    """Go on with the plan of an earlier run. `RefusedError` if that was of another archive."""
+    """Go on with the plan of an earlier run. `RefusedError` if that run was of another archive."""
     check_same_archive(plan, session.source.archive)
     return PlannedRestore(plan)
 
@@ -311,15 +323,23 @@ def resume(session: RestoreSession, plan: RestorePlan) -> PlannedRestore:
 def preflight(request: RestoreRequest, session: RestoreSession, work: PlannedRestore) -> CheckedRestore:
     """Check everything that can be known to go wrong, and plan settings and schemas. Raise `RefusedError` with every
     problem where the restore can't begin, or none of its topics can be restored."""
-    plan = work.plan
-    check_segments(session.source.records, [part.segments for unit in plan.units for part in unit])
+    plan, target = work.plan, session.target
+    partitions = [part.segments for unit in plan.units for part in unit]
+    check_segments(session.source.records, partitions)
     excluded = excluded_targets(plan, request) if work.resumed else {}
-    target, properties = session.target, session.resources.target
-    check = TargetCheck(target.cluster, target.brokers, properties, plan, request.topic_config, work.resumed)
+    check = TargetCheck(
+        cluster=target.cluster,
+        brokers=target.brokers,
+        properties=session.resources.target,
+        plan=plan,
+        given=request.topic_config,
+        resumed=work.resumed,
+    )
     newer = newer_sentences(work.newer, plan.restore_point)
     try:
         findings = check_topics(session, check, excluded)
     except RefusedError as refusal:
+        # A hint of the refusal may be to delete topics: whoever does it would lose the newer records.
         raise refused_with(refusal, newer) from None
     findings.warnings += newer
     if work.content is not None:
@@ -328,30 +348,41 @@ def preflight(request: RestoreRequest, session: RestoreSession, work: PlannedRes
             findings.warnings += warn_of_existing(check.reading, session.source.records, plan)
     held_back = list(held_back_topics(plan, findings))
     settings = compare_settings(session.resources.store, plan, target.cluster)
-    schemas, registered = None, None
-    if work.resumed or request.record_schemas is None:
-        asked = "none" if request.record_schemas is None else request.record_schemas.asked
-        registered = resumed_schemas(asked, session.journal)
+    schemas: RecordSchemas | None = None
+    registered: SchemaMap | None = None
+    if request.record_schemas is None:
+        registered = resumed_schemas("none", session.journal)
+    elif work.resumed:
+        registered = resumed_schemas(request.record_schemas.asked, session.journal)
     else:
         registry = session.resources.registry
         schemas = plan_record_schemas(request.record_schemas, registry, session.source.archive, plan, session.journal)
     if schemas is not None:
         findings.warnings += schemas.warnings
-    unmapped = request.given.unmapped
-    return CheckedRestore(work, findings, excluded, held_back, settings, schemas, registered, unmapped)
+    return CheckedRestore(
+        work=work,
+        findings=findings,
+        excluded=excluded,
+        held_back=held_back,
+        settings=settings,
+        schemas=schemas,
+        registered=registered,
+        unmapped=request.given.unmapped,
+    )
 
 
 def check_topics(session: RestoreSession, check: TargetCheck, excluded: Container[str]) -> PreflightFindings:
     """Check the target, and the archived records that the table of segments can't vouch for. Raise `RefusedError` with
     every problem where the restore can't begin, or none of its topics can be restored."""
     records, spark, listener = session.source.records, session.resources.spark, session.resources.listener
-    due = [part for unit in check.plan.units for part in unit if part.target not in excluded]
-    ranges = timed_ranges(due, records, spark, listener)
+    parts = [part for unit in check.plan.units for part in unit if part.target not in excluded]
+    ranges = timed_ranges(parts, records, spark, listener)
     findings = check_target(check, ranges, excluded)
     unfit = find_unfit(ranges, findings.demands, records, spark, listener)
     hold_back_unfit(findings, check, unfit)
     findings.raise_problems()
-    findings.raise_unless_any(topic.target for topic in check.plan.topics if topic.target not in excluded)
+    targets = [topic.target for topic in check.plan.topics if topic.target not in excluded]
+    findings.raise_unless_any(targets)
     return findings
 
 
@@ -363,16 +394,19 @@ def held_back_topics(plan: RestorePlan, findings: PreflightFindings) -> Iterator
 
 
 def warnings_of_dry_run(session: RestoreSession, checked: CheckedRestore) -> list[str]:
-    """Return what a restore itself would name in its report, as what is missing."""
-    uncovered = checked.schemas.plan.uncovered if checked.schemas is not None else ()
-    return [*uncovered, *warn_of_members(session.target.cluster, checked.restorable.groups)]
+    """Return warnings of what the report of a restore itself would name as missing."""
+    warnings: list[str] = []
+    if checked.schemas is not None:
+        warnings += checked.schemas.plan.uncovered
+    warnings += warn_of_members(session.target.cluster, checked.restorable.groups)
+    return warnings
 
 
 def show(screen: RestoreScreen, checked: CheckedRestore) -> None:
     """Show what is about to be written."""
-    # the report names the topics that are held back again, perhaps hours later
+    # The report names the topics that are held back once more, but perhaps hours later.
     held_back = [topic.sentence for topic in checked.held_back]
-    screen.show_plan(checked.restorable, [*held_back, *checked.findings.warnings])
+    screen.show_plan(checked.restorable, held_back + checked.findings.warnings)
     if checked.settings is not None:
         screen.show_settings(checked.settings)
     if checked.schemas is not None:
@@ -381,10 +415,14 @@ def show(screen: RestoreScreen, checked: CheckedRestore) -> None:
 
 def try_transactions(plan: RestorePlan, target: Properties) -> None:
     """Check that the target allows transactions, before anything is written."""
-    if plan.transactions and plan.units:
-        txid, group = f"kbackup-{plan.restore_id}-preflight", plan.progress_group_names[-1]
-        with closing(BlockProducer(target, txid, group, sink=open_message_sink)) as producer:
-            producer.start([plan.units[0][0].tp])
+    if not plan.transactions or not plan.units:
+        return
+    transactional_id = f"kbackup-{plan.restore_id}-preflight"
+    group = plan.progress_group_names[-1]
+    partition = plan.units[0][0].tp
+    producer = BlockProducer(target, transactional_id, group, sink=open_message_sink)
+    with closing(producer):
+        producer.start([partition])
 
 
 def planned_report(session: RestoreSession, checked: CheckedRestore) -> RestoreReport:
@@ -410,9 +448,10 @@ def planned_report(session: RestoreSession, checked: CheckedRestore) -> RestoreR
 
 
 def prepare_target(session: RestoreSession, checked: CheckedRestore) -> PreparedRestore:
-    """Write the schemas, the plan, the settings and the topics, in this order: who resumes a killed restore finds in
-    its journal what was written to the target before."""
-    journal, target, work = session.journal, session.target, checked.work
+    """Write the schemas, the plan, the settings and the topics, in this order: whoever resumes a killed restore finds
+    in its journal what was written to the target before."""
+    journal, work = session.journal, checked.work
+    cluster = session.target.cluster
     registered = checked.registered
     if checked.schemas is not None:
         with session.phases.step("schemas"):
@@ -424,13 +463,13 @@ def prepare_target(session: RestoreSession, checked: CheckedRestore) -> Prepared
         plan = as_created(plan, checked.findings)
         journal.begin(plan)
     with session.phases.step("create topics"):
-        # ACLs come before the topics that they are to guard
-        settings = apply_settings(
-            session.target.cluster, SettingsCaptures(journal), session.target.id, checked.settings
-        )
-        unwanted = {*checked.excluded, *checked.findings.held_back}
-        due = [topic for topic in plan.topics if topic.target not in unwanted]
-        failed = create_topics(target.cluster, as_created(plan, checked.findings), due, checked.findings)
+        # ACLs come before the topics that they are to guard.
+        captures = SettingsCaptures(journal)
+        settings = apply_settings(cluster, captures, session.target.id, checked.settings)
+        left_out = {*checked.excluded, *checked.findings.held_back}
+        topics = [topic for topic in plan.topics if topic.target not in left_out]
+        # A resumed plan keeps its configs: topics that an earlier run did not create get the configs of now.
+        failed = create_topics(cluster, as_created(plan, checked.findings), topics, checked.findings)
     not_restored = [*checked.held_back, *not_restored_topics(plan, failed)]
     return PreparedRestore(checked, plan, settings, registered, not_restored)
 
@@ -451,33 +490,40 @@ def as_created(plan: RestorePlan, findings: PreflightFindings) -> RestorePlan:
 def create_topics(
     cluster: Cluster, plan: RestorePlan, topics: Sequence[PlannedTopic], findings: PreflightFindings
 ) -> list[FailedTopic]:
-    """Create those of the `topics` that are missing, and wait until they can be written to; mend the configs of those
-    that an earlier run has made. Return the topics that the target refuses, and those that our user may not write
-    to; `UnreachableError` if it may write to none."""
-    wanted = {topic.target for topic in topics}
-    missing = [topic_to_create(t) for t in plan.topics if t.target in wanted and t.target in findings.create]
+    """Create the missing ones of the `topics`, and wait until they can be written to; mend the configs of topics that
+    an earlier run has made. Return the topics that the target refuses, and those that our user may not write to;
+    `UnreachableError` if it may write to none."""
+    targets = {topic.target for topic in topics}
+    missing: list[TopicToCreate] = []
+    for topic in plan.topics:
+        if topic.target in targets and topic.target in findings.create:
+            missing.append(topic_to_create(topic))
     refused = cluster.topic_admin.create(missing)
-    made = {topic.name: topic.partitions for topic in missing if topic.name not in refused}
-    refused |= cluster.topic_admin.wait_visible(made)
-    changes = {target: configs for target, configs in findings.alter.items() if target in wanted}
+    created = {topic.name: topic.partitions for topic in missing if topic.name not in refused}
+    refused |= cluster.topic_admin.wait_visible(created)
+    changes = {target: configs for target, configs in findings.alter.items() if target in targets}
     if changes:
         refused |= cluster.topic_admin.alter_configs(changes)
     failed = [FailedTopic(target, error.message, error.hint) for target, error in refused.items()]
-    denied = cluster.missing_rights(made.keys() - refused.keys(), rights_to_write(plan.transactions))
-    closed = [FailedTopic(target, *missing_rights_problem(target, rights)) for target, rights in denied.items()]
+    # The preflight asked for rights on the existing topics; on these nobody could ask before they were there.
+    denied = cluster.missing_rights(created.keys() - refused.keys(), rights_to_write(plan.transactions))
+    closed: list[FailedTopic] = []
+    for target, rights in denied.items():
+        reason, hint = missing_rights_problem(target, rights)
+        closed.append(FailedTopic(target, reason, hint))
     if closed and len(closed) == len(topics):
         raise UnreachableError(closed[0].reason, closed[0].hint)
     return failed + closed
 
 
 def not_restored_topics(plan: RestorePlan, failed: Iterable[FailedTopic]) -> list[NotRestoredTopic]:
-    """Return failed topics with their names in the source, in order of these."""
+    """Return failed topics with their names in the source, sorted by these."""
     sources = {topic.target: topic.source for topic in plan.topics}
-    topics = [
-        NotRestoredTopic(source=sources[each.target], target=each.target, reason=each.reason, hint=each.hint)
-        for each in failed
-    ]
-    return sorted(topics, key=lambda topic: topic.source)
+    topics: list[NotRestoredTopic] = []
+    for failure in failed:
+        source = sources[failure.target]
+        topics.append(NotRestoredTopic(source=source, target=failure.target, reason=failure.reason, hint=failure.hint))
+    return sorted(topics, key=attrgetter("source"))
 
 
 # Replay the records.
@@ -498,35 +544,48 @@ def replay(session: RestoreSession, prepared: PreparedRestore) -> ReplayedRestor
         left_out=left_out,
         limits=checked.findings.limits,
     )
-    units = numbered_units(plan, left_out)
-    # Over a long way a producer waits for each batch of a partition: several units then share a task.
-    far = 1
-    if units:
-        round_trip = session.target.cluster.round_trip(plan.topics[0].target)
-        far = fetch_size_factor(round_trip)
-    cores = resources.spark().sparkContext.defaultParallelism if far > 1 else 1
-    tasks = side_by_side(units, far, cores)
+    tasks = _tasks(session, plan, numbered_units(plan, left_out))
     results = run_counted(resources.spark, tasks, work, resources.listener, checked.restorable.records)
     log_kernels(result.kernel for result in results)
-    refused = {failure.target: failure for result in results for failure in result.failed}
+    refused: dict[str, FailedTopic] = {}
+    for result in results:
+        for failure in result.failed:
+            refused[failure.target] = failure
     not_restored = [*prepared.not_restored, *not_restored_topics(plan, refused.values())]
     check_any_restored(plan, checked.excluded, not_restored)
     return ReplayedRestore(prepared, results, not_restored)
 
 
+def _tasks(session: RestoreSession, plan: RestorePlan, units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
+    """Return the units in tasks: as a rule one unit each."""
+    if not units:
+        return []
+    # Over a long way a producer waits for each batch of a partition: several units then share a task.
+    round_trip = session.target.cluster.round_trip(plan.topics[0].target)
+    units_of_task = fetch_size_factor(round_trip)
+    cores = session.resources.spark().sparkContext.defaultParallelism if units_of_task > 1 else 1
+    return side_by_side(units, units_of_task, cores)
+
+
 def _left_out(checked: CheckedRestore, not_restored: Iterable[NotRestoredTopic]) -> frozenset[str]:
     """Return the topics, by their names on the target, of which not all records are to be there."""
-    return frozenset({*checked.excluded, *(topic.target for topic in not_restored)})
+    left_out = set(checked.excluded)
+    left_out.update(topic.target for topic in not_restored)
+    return frozenset(left_out)
 
 
 def check_any_restored(plan: RestorePlan, excluded: Container[str], not_restored: Sequence[NotRestoredTopic]) -> None:
     """Raise `ClusterError` if the target refused every topic: then nothing is done."""
-    due = {topic.target for topic in plan.topics if topic.target not in excluded}
-    if not not_restored or due - {topic.target for topic in not_restored}:
+    if not not_restored:
+        return
+    planned_topics = {topic.target for topic in plan.topics if topic.target not in excluded}
+    if planned_topics - {topic.target for topic in not_restored}:
         return
     first = not_restored[0]
-    more = f"; {plural(len(due) - 1, 'more topic')} failed likewise" if len(due) > 1 else ""
-    raise ClusterError(f"{first.reason}{more}", first.hint)
+    reason = first.reason
+    if len(planned_topics) > 1:
+        reason += f"; {plural(len(planned_topics) - 1, 'more topic')} failed likewise"
+    raise ClusterError(reason, first.hint)
 
 
 # Map the offsets, and set groups by them.
@@ -539,8 +598,10 @@ def map_offsets(session: RestoreSession, replayed: ReplayedRestore) -> MappedRes
     for result in replayed.results:
         partitions = [part.tp for part in plan.units[result.number]]
         units.append(MappedUnit(result.number, partitions, result.parts))
-    collected = collect_map(journal.restore_id, journal.whole_map(units), committed_offsets(plan), replayed.left_out)
-    if not replayed.not_restored:  # a map that lacks topics would be taken for a finished restore's
+    parts = journal.whole_map(units)
+    collected = collect_map(journal.restore_id, parts, committed_offsets(plan), replayed.left_out)
+    # Once the map is written, the restore counts as finished: not while topics are missing.
+    if not replayed.not_restored:
         journal.write_offset_map(collected.data)
     cuts = [result.cut for result in replayed.results]
     done = restored(plan, collected.known, cuts, replayed.left_out)
@@ -550,15 +611,18 @@ def map_offsets(session: RestoreSession, replayed: ReplayedRestore) -> MappedRes
 
 
 def check_complete(plan: RestorePlan, done: Restored, left_out: Container[str] = ()) -> None:
-    """Every record of the plan, by the archive's own word, and every one that a window selected, by the tasks' count,
-    has its place in the map, by the broker's. Of topics that are `left_out`, only windows are counted."""
+    """Check that every record of the plan has its place in the offset map.
+
+    The archive tells how many records there are in whole partitions, and the tasks count the records in windows; the
+    map has the offsets that the broker gave. Of topics that are `left_out`, only windows are counted."""
     whole = [part for unit in plan.units for part in unit if part.window is None]
     expected = done.cut.records
     for part in whole:
         if part.target not in left_out:
             expected += sum_of(part.segments, "count")
-    partly = {part.target for part in whole if part.target in left_out}
-    mapped = done.records - sum(done.topics[target] for target in partly)
+    # Some records of a topic that was left out on the way are there, and nobody knows how many these should be.
+    partly_restored = {part.target for part in whole if part.target in left_out}
+    mapped = done.records - sum(done.topics[target] for target in partly_restored)
     if mapped != expected:
         raise KbackupError(
             f"restore {plan.restore_id} has {mapped} records in its offset map, {expected} were to be restored",
@@ -566,19 +630,21 @@ def check_complete(plan: RestorePlan, done: Restored, left_out: Container[str] =
         )
 
 
-_MARKERS = 60.0  # s, for a broker to write the markers of its transactions
+_MARKER_TIMEOUT = 60.0  # s, for a broker to write the markers of its transactions
 _PAUSE = 0.1  # s
 
 
 def wait_visible(cluster: Cluster, runs: Mapping[TopicPartition, Runs]) -> list[TopicPartition]:
     """Wait until the records of the offset map can be read, up to the last of each partition's `runs`. Return the
-    partitions where they still can't. A broker acknowledges a commit before it has written the markers. Until then a
-    log ends, for consumers, before the transaction: a comparison, or a request for the log's end, would find too
-    little."""
-    waiting = {tp: int(target[-1] + count[-1]) for tp, (_, target, count) in runs.items()}
-    for _ in attempts(_MARKERS, _PAUSE):
+    partitions where they still can't."""
+    # A broker acknowledges a commit before it has written the markers. Until then a log ends, for consumers, before the
+    # transaction: a comparison, or a request for the log's end, would find too little.
+    waiting: dict[TopicPartition, int] = {}
+    for tp, (_, target, count) in runs.items():
+        waiting[tp] = int(target[-1] + count[-1])
+    for _ in attempts(_MARKER_TIMEOUT, _PAUSE):
         ends = cluster.log_ends(waiting, "read_committed")
-        waiting = {tp: after for tp, after in waiting.items() if ends[tp] < after}
+        waiting = {tp: end for tp, end in waiting.items() if ends[tp] < end}
         if not waiting:
             break
     return sorted(waiting)
@@ -597,8 +663,8 @@ def set_restored_groups(session: RestoreSession, mapped: MappedRestore) -> tuple
 
 
 def finish(session: RestoreSession, mapped: MappedRestore, groups: tuple[GroupResult, ...]) -> RestoreReport:
-    """Report the restore, and write the report: the restore is finished. With topics that are not restored it is not,
-    and the same restore goes on with them."""
+    """Report the restore, and write the report: the restore is finished. With topics that are not restored it is not
+    finished, and the same restore goes on with them."""
     replayed, done = mapped.replayed, mapped.done
     prepared = replayed.prepared
     checked, plan = prepared.checked, prepared.plan
@@ -625,17 +691,19 @@ def finish(session: RestoreSession, mapped: MappedRestore, groups: tuple[GroupRe
     )
     if replayed.not_restored:
         return report
+    # The report comes before the progress goes: a restore that is killed in between is finished.
     session.journal.finish(report)
     return delete_progress(session.target.cluster, plan, report)
 
 
 def delete_progress(cluster: Cluster, plan: RestorePlan, report: RestoreReport) -> RestoreReport:
-    """Delete the progress groups, which have served. One that can't be deleted is a warning: the restore is done."""
+    """Delete the progress groups, which are needed no more. A group that can't be deleted is a warning: the restore is
+    done."""
     if not plan.transactions or not plan.units:
         return report
     try:
         cluster.groups.delete(plan.progress_group_names)
     except KbackupError as error:
-        left = join_names(plan.progress_group_names, 1)
-        return with_warning(report, f"progress group {left} may be left on the target: {error.message}")
+        names = join_names(plan.progress_group_names, 1)
+        return with_warning(report, f"progress group {names} may be left on the target: {error.message}")
     return report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,27 +44,30 @@ from kbackup.util.text import join_names
 from kbackup.util.times import now
 
 UNIT_BYTES = 32 << 20
+"""Partitions of at least so many bytes are units of their own."""
 UNIT_PARTITIONS = 64
+"""At most so many small partitions share a unit."""
 GROUP_UNITS = 64
+"""At most so many units share a progress group, until there are `PROGRESS_GROUPS`."""
 PROGRESS_GROUPS = 50
 """At most so many: the partitions of __consumer_offsets, unless a cluster has another number."""
-_LEGAL = re.compile(r"^[a-zA-Z0-9._-]{1,249}$")
+_LEGAL = re.compile(r"^[a-zA-Z0-9._-]{1,249}$")  # names of topics, as brokers check them
 
 
 def check_names(names: Mapping[str, str]) -> None:
     """Raise `RefusedError` unless every target name is legal and no two topics go to the same one."""
-    taken: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for source, target in names.items():
         if not _LEGAL.match(target) or target in (".", ".."):
             raise RefusedError(
                 f"topic {source} can't be restored as {target!r}",
                 "map it to a name of letters, digits, '.', '_' and '-', at most 249",
             )
-        if target in taken:
+        if target in sources:
             raise RefusedError(
-                f"topics {taken[target]} and {source} would both become {target}", "map one of them elsewhere"
+                f"topics {sources[target]} and {source} would both become {target}", "map one of them elsewhere"
             )
-        taken[target] = source
+        sources[target] = source
 
 
 def plan_topic(topic: ArchivedTopic, target: str, configs: Mapping[str, str], replication: int | None) -> PlannedTopic:
@@ -89,9 +93,10 @@ def plan_topic(topic: ArchivedTopic, target: str, configs: Mapping[str, str], re
 
 
 def with_given(configs: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the configs of a topic with those that were `given` by option, without the ones given as empty."""
+    """Return the configs of a topic with the configs that were `given` by option, without the ones given as empty."""
     kept = {name: value for name, value in configs.items() if name not in given}
-    return kept | {name: value for name, value in given.items() if value}
+    set_by_option = {name: value for name, value in given.items() if value}
+    return kept | set_by_option
 
 
 def make_units(
@@ -117,27 +122,30 @@ def make_units(
         return sizes[part.tp]
 
     def size_of_unit(unit: Sequence[UnitRange]) -> int:
-        return sum(map(size_of, unit))
+        return sum(size_of(part) for part in unit)
 
     # Neighbours share a unit: the offset map holds fewer of them back until their turn comes.
     parts.sort(key=lambda part: (size_of(part) >= UNIT_BYTES, part.tp))
-    sharing = [parts]
+    may_share = [parts]
     if not transactions:
-        sharing = [list(of_topic) for _, of_topic in groupby(parts, lambda part: part.target)]
+        may_share = []
+        for _, of_topic in groupby(parts, key=attrgetter("target")):
+            may_share.append(list(of_topic))
     units: list[tuple[UnitRange, ...]] = []
-    for some in sharing:
-        units += pack(some, size_of, UNIT_BYTES, UNIT_PARTITIONS)
+    for sharing in may_share:
+        units += pack(sharing, size_of, UNIT_BYTES, UNIT_PARTITIONS)
+    # A big unit that began last would run alone at the end.
     return tuple(sorted(units, key=size_of_unit, reverse=True))
 
 
 def progress_groups(units: int) -> int | msgspec.UnsetType:
     """Return the number of consumer groups that hold the progress of so many units, unset for one. A group has one
     coordinator, and one partition of __consumer_offsets: more groups spread the commits over brokers."""
-    groups = min(-(-units // GROUP_UNITS), PROGRESS_GROUPS)
+    groups = min(math.ceil(units / GROUP_UNITS), PROGRESS_GROUPS)
     return groups if groups > 1 else msgspec.UNSET
 
 
-# Read the timestamps of segments without any, as those of the Java tool, before a restore is checked.
+# Read the timestamps of segments that have none in the table (segments of the Java tool), before a restore is checked.
 
 
 _TASK_BYTES = 64 << 20
@@ -151,7 +159,8 @@ class ReadTimes:
         for segment in task:
             low = high = None
             for block in read_segment(self.store, segment):
-                low, high = least(low, block.min_timestamp), greatest(high, block.max_timestamp)
+                low = least(low, block.min_timestamp)
+                high = greatest(high, block.max_timestamp)
                 progress.add(len(block), block.nbytes)
             yield replace(segment, min_timestamp=low, max_timestamp=high)
 
@@ -159,17 +168,19 @@ class ReadTimes:
 def timed_ranges(
     ranges: Iterable[UnitRange], store: Store, spark: Spark, listener: ProgressListener
 ) -> list[UnitRange]:
-    """Return ranges with the timestamps of all their segments. Segments without are read, by tasks."""
-    every = list(ranges)
-    unknown = [segment for range_ in every for segment in untimed(range_.segments)]
+    """Return ranges with the timestamps of all their segments. Segments without timestamps are read, by tasks."""
+    all_ranges = list(ranges)
+    unknown: list[Segment] = []
+    for range_ in all_ranges:
+        unknown += untimed(range_.segments)
     if not unknown:
-        return every
+        return all_ranges
     tasks = pack(unknown, attrgetter("bytes"), _TASK_BYTES, len(unknown))
     expected = sum(segment.count for segment in unknown)
     results = run_counted(spark, tasks, ReadTimes(store), listener, expected)
     timed = {segment.key: segment for segment in results}
     ranges_with_times: list[UnitRange] = []
-    for range_ in every:
+    for range_ in all_ranges:
         segments = [timed.get(segment.key, segment) for segment in range_.segments]
         ranges_with_times.append(msgspec.structs.replace(range_, segments=tuple(segments)))
     return ranges_with_times
@@ -218,17 +229,24 @@ class CountRecords:
 
 def with_counts(content: Content, count: Callable[[list[UnitRange]], Iterable[CountedRecords]]) -> Content:
     """`content` with exact counts of the records in its windows. `count` gets one range for each segment."""
-    ranges = [
-        UnitRange(topic=t.name, partition=p.partition, target=t.name, segments=(s,), window=p.window)
-        for t in content.topics
-        for p in t.partitions
-        if p.window is not None
-        for s in p.segments
-    ]
+    ranges: list[UnitRange] = []
+    for topic in content.topics:
+        for held in topic.partitions:
+            if held.window is None:
+                continue
+            for segment in held.segments:
+                range_ = UnitRange(
+                    topic=topic.name,
+                    partition=held.partition,
+                    target=topic.name,
+                    segments=(segment,),
+                    window=held.window,
+                )
+                ranges.append(range_)
     sums: dict[TopicPartition, tuple[int, int]] = {}
     for source, records, size in count(ranges):
-        before = sums.get(source, (0, 0))
-        sums[source] = before[0] + records, before[1] + size
+        records_before, size_before = sums.get(source, (0, 0))
+        sums[source] = records_before + records, size_before + size
 
     def counted(topic: str, partition: ArchivedPartition) -> ArchivedPartition:
         if partition.window is None:
@@ -259,29 +277,43 @@ def select_content(request: RestoreRequest, store: Store, archive: Archive | Non
     """Return the selected topics, times and offsets of the archive, or of the Java tool's folder. `archive` is the
     archive in `store`, if the caller has it open."""
     request.check_selection()
-    window, ranges = request.window, request.ranges
     selection = request.topics
-    if ranges:
-        names = {each.topic for each in ranges}
+    if request.ranges:
+        names = {range_.topic for range_ in request.ranges}
         selection = Selection(tuple(sorted(names)))
     archive = archive or open_archive_or_folder(store)
     if archive is None:
-        named = _named(selection, java_topics(store), [], f"the folder {store.url}")
-        choice = Choice(
-            from_time=window.from_time, to_time=window.to_time, ranges=tuple(map(str, ranges)), notes=(NO_POINTS,)
-        )
-        return _cut(request, java_content(store, named), choice, {})
+        return _select_of_folder(request, store, selection)
+    return _select_of_archive(request, archive, selection)
+
+
+def _select_of_folder(request: RestoreRequest, store: Store, selection: Selection) -> Content:
+    """Select from a folder of the Java tool, which has neither restore points nor topics beside its records."""
+    names = _named(selection, java_topics(store), [], f"the folder {store.url}")
+    choice = Choice(
+        from_time=request.window.from_time,
+        to_time=request.window.to_time,
+        ranges=tuple(str(range_) for range_ in request.ranges),
+        notes=(NO_POINTS,),
+    )
+    return _cut(request, java_content(store, names), choice, {})
+
+
+def _select_of_archive(request: RestoreRequest, archive: Archive, selection: Selection) -> Content:
+    window, ranges = request.window, request.ranges
     view = view_of(archive, request.restore_point, window)
     where = f"restore point {view.as_of}" if view.as_of is not None else "the archive at that time"
     offered = [topic.name for topic in view.topics]
     selected = set(_named(selection, offered, view.others, where))
-    topics = [topic for topic in (*view.topics, *view.others.values()) if topic.name in selected]
+    known = [*view.topics, *view.others.values()]
+    topics = [topic for topic in known if topic.name in selected]
     left_out: list[str] = []
     for name, words in view.excluded.items():
-        if selection.matches(name) and not (name in selected and name in view.others):
+        is_selected_otherwise = name in selected and name in view.others
+        if selection.matches(name) and not is_selected_otherwise:
             left_out.append(words)
     content = content_at(archive, view, topics)
-    open_ended = {(each.topic, each.partition) for each in ranges if each.end is None}
+    open_ended = {(range_.topic, range_.partition) for range_ in ranges if range_.end is None}
 
     def wants_end(topic: str, partition: int) -> bool:
         """Return whether the records of a partition are wanted up to its end."""
@@ -290,65 +322,67 @@ def select_content(request: RestoreRequest, store: Store, archive: Archive | Non
     left_out += not_reached(archive, view, content, window.to_time, wants_end)
     if ranges:
         left_out += _beside(content, ranges)
-    choice = choice_of(view, window, map(str, ranges), left_out)
-    least = {topic.name: len(topic.partitions) for topic in topics}
-    return _cut(request, content, choice, least)
+    range_texts = [str(range_) for range_ in ranges]
+    choice = choice_of(view, window, range_texts, left_out)
+    # A topic keeps the partitions that it had then, even those without a record in the window: their number decides to
+    # which one a key goes.
+    least_partitions = {topic.name: len(topic.partitions) for topic in topics}
+    return _cut(request, content, choice, least_partitions)
 
 
 def _named(selection: Selection, offered: Iterable[str], others: Container[str], where: str) -> list[str]:
     """Return the selected topics of `offered`, and the topics of `others` that are selected by name."""
-    names = {*offered, *(n for n in selection.names if n in others)}
+    names = set(offered)
+    names.update(name for name in selection.names if name in others)
     check_selection(selection, "topic", names, f"in {where}", "see 'kbackup info'")
     return selection.topics(names)
 
 
 def _beside(content: Content, ranges: Sequence[Range]) -> Iterator[str]:
     """Name the partitions of topics with a range that have none themselves."""
-    selected = {(r.topic, r.partition) for r in ranges}
+    selected = {(range_.topic, range_.partition) for range_ in ranges}
     for topic in content.topics:
-        others = [
-            str(p.partition) for p in topic.partitions if p.segments and (topic.name, p.partition) not in selected
-        ]
+        others: list[str] = []
+        for held in topic.partitions:
+            if held.segments and (topic.name, held.partition) not in selected:
+                others.append(str(held.partition))
         if others:
             yield f"{topic.name}: nothing of its partitions {join_names(others, 10)} is restored: --range names others"
 
 
 def _cut(request: RestoreRequest, content: Content, choice: Choice, least: Mapping[str, int]) -> Content:
-    """Return the content inside the window and without what is skipped; all of it without a window."""
+    """Return the content inside the window and without the skipped records; all of it without a window."""
     window, ranges, skips = request.window, request.ranges, request.skips
     if not (ranges or skips or window.timed or window.where):
         return content
-    by_partition, skipped = check_ranges(content, ranges), check_ranges(content, skips, "--skip")
+    selected = check_ranges(content, ranges)
+    skipped = check_ranges(content, skips, "--skip")
 
     def window_of(topic: str, partition: int) -> Window:
         tp = TopicPartition(topic, partition)
-        selected = by_partition.get(tp, ()) if ranges else None
+        offsets = selected.get(tp, ()) if ranges else None
         if tp in skipped:
-            selected = without(EVERY_OFFSET if selected is None else selected, skipped[tp])
-        return msgspec.structs.replace(window, ranges=selected)
+            offsets = without(EVERY_OFFSET if offsets is None else offsets, skipped[tp])
+        return msgspec.structs.replace(window, ranges=offsets)
 
-    choice = msgspec.structs.replace(choice, skipped=tuple(map(str, skips)), where=window.where)
+    skipped_texts = tuple(str(skip) for skip in skips)
+    choice = msgspec.structs.replace(choice, skipped=skipped_texts, where=window.where)
     return narrowed(content, window_of, least, choice)
 
 
 def check_ranges(content: Content, ranges: Sequence[Range], option: str = "--range") -> dict[TopicPartition, Offsets]:
     """Return disjoint and rising ranges of offsets by partition. `UsageError` for a partition that is not archived, and
-    for a bound that lies outside of what is."""
-    archived = {TopicPartition(t.name, p.partition): p for t in content.topics for p in t.partitions}
+    for a bound outside of the archived offsets."""
+    archived: dict[TopicPartition, ArchivedPartition] = {}
+    for topic in content.topics:
+        for held in topic.partitions:
+            archived[TopicPartition(topic.name, held.partition)] = held
     bounds: dict[TopicPartition, list[tuple[int, int]]] = {}
     for selected in ranges:
         tp = TopicPartition(selected.topic, selected.partition)
         partition = archived.get(tp)
         if partition is None:
-            count = sum(t.topic == tp.topic for t in archived)
-            if not count:
-                names = {t.name for t in content.topics}
-                hint = suggest_name(tp.topic, names, "see 'kbackup info' for what there is")
-                raise UsageError(f"{option} {selected}: topic {tp.topic} is not restored", hint)
-            raise UsageError(
-                f"{option} {selected}: topic {tp.topic} has no partition {tp.partition}",
-                f"use one of its {count} archived partition(s), numbered from 0",
-            )
+            raise _unknown_range(content, selected, option)
         start = partition.start if selected.start is None else selected.start
         end = partition.end if selected.end is None else selected.end
         if start < partition.start or end > partition.end or start > end:
@@ -357,7 +391,20 @@ def check_ranges(content: Content, ranges: Sequence[Range], option: str = "--ran
                 "keep to that, or leave out the side that goes beyond it",
             )
         bounds.setdefault(tp, []).append((start, end))
-    return {tp: joined(each) for tp, each in bounds.items()}
+    return {tp: joined(of_partition) for tp, of_partition in bounds.items()}
+
+
+def _unknown_range(content: Content, selected: Range, option: str) -> UsageError:
+    """Return the error of a range whose topic or partition is not archived."""
+    partitions = {topic.name: len(topic.partitions) for topic in content.topics}
+    count = partitions.get(selected.topic, 0)
+    if not count:
+        hint = suggest_name(selected.topic, partitions, "see 'kbackup info' for what there is")
+        return UsageError(f"{option} {selected}: topic {selected.topic} is not restored", hint)
+    return UsageError(
+        f"{option} {selected}: topic {selected.topic} has no partition {selected.partition}",
+        f"use one of its {count} archived partition(s), numbered from 0",
+    )
 
 
 def plan_restore(request: RestoreRequest, content: Content, cluster_id: str) -> RestorePlan:
@@ -370,15 +417,17 @@ def plan_restore(request: RestoreRequest, content: Content, cluster_id: str) -> 
             f"the archive lacks {content.damaged[0].message}",
             "restore without --strict, or another restore point; see 'kbackup info'",
         )
-    groups = request.groups
-    check_groups(content, names, groups, request.group_names)
+    selection = request.groups
+    check_groups(content, names, selection, request.group_names)
+    groups = map_groups(content, names, selection, request.group_names)
+    not_carried: dict[str, str] = {}
+    if selection is not None:
+        not_carried = {group: why for group, why in content.not_carried.items() if selection.matches(group)}
     topics: list[PlannedTopic] = []
     for topic in content.topics:
         topics.append(plan_topic(topic, names[topic.name], request.topic_config, request.replication_factor))
     units = make_units(content, names, request.transactions)
-    not_carried: dict[str, str] = {}
-    if groups is not None:
-        not_carried = {group: why for group, why in content.not_carried.items() if groups.matches(group)}
+    damaged = [f"loss: {loss.message}" for loss in content.damaged]
     return RestorePlan(
         restore_id=request.restore_id,
         archive_id=content.archive_id,
@@ -391,29 +440,30 @@ def plan_restore(request: RestoreRequest, content: Content, cluster_id: str) -> 
         into_existing=request.into_existing,
         topics=tuple(topics),
         units=units,
-        groups=map_groups(content, names, groups, request.group_names),
+        groups=groups,
         settings=request.settings,
         options=given_options(request.given),
-        damaged=tuple(f"loss: {loss.message}" for loss in content.damaged),
+        damaged=tuple(damaged),
         not_carried=not_carried,
         progress_groups=progress_groups(len(units)) if request.transactions else msgspec.UNSET,
     )
 
 
 def check_names_match(request: RestoreRequest, names: Mapping[str, str]) -> None:
-    """Raise `UsageError` if no topic is restored, or if a new name or a rule is of none that is. `names` are those on
-    the target by those in the archive."""
-    given, see_info = request.given, "see 'kbackup info' for what there is"
+    """Raise `UsageError` if no topic is restored, or if a new name or a rule is of no restored topic. `names` are the
+    names on the target by those in the archive."""
     if not names:
-        times = {"--from-time": given.from_time, "--to-time": given.to_time}
-        windows = " and ".join(f"{option} {text}" for option, text in times.items() if text)
+        times = {"--from-time": request.given.from_time, "--to-time": request.given.to_time}
+        window = " and ".join(f"{option} {text}" for option, text in times.items() if text)
         raise UsageError(
-            f"no selected topic has records with {windows}" if windows else "no topic of the archive matches",
+            f"no selected topic has records with {window}" if window else "no topic of the archive matches",
             "run 'kbackup info' to see topics and the times of their records",
         )
-    for unknown in sorted(set(request.names.exact) - set(names)):
-        raise UsageError(f"--map names topic {unknown}, which is not restored", suggest_name(unknown, names, see_info))
+    see_info = "see 'kbackup info' for what there is"
+    for unknown in sorted(request.names.exact.keys() - names.keys()):
+        hint = suggest_name(unknown, names, see_info)
+        raise UsageError(f"--map names topic {unknown}, which is not restored", hint)
     for rule in request.names.rules:
-        if not any(map(rule.pattern.search, names)):
+        if not any(rule.pattern.search(name) for name in names):
             hint = suggest_name(rule.pattern.pattern, names, see_info)
             raise UsageError(f"--map-regex {rule.text!r} matches no topic that is restored", hint)

@@ -1,4 +1,4 @@
-"""Everything that can be known to go wrong with a restore, before its first record."""
+"""Find everything that can be known to go wrong with a restore, before its first record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import structs
@@ -22,7 +22,7 @@ from kbackup.jobs.restore.contents import TargetReading, foreign_topics, only_ab
 from kbackup.jobs.restore.demands import Demands, TimeLimit, UnfitRecords, codecs_of
 from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.kafka.control.topics import TopicToCreate
+from kbackup.kafka.control.topics import Topic, TopicToCreate
 from kbackup.metadata.entities import INTERNAL_TOPICS
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -44,12 +44,12 @@ _LOG_CONFIGS = (
 
 @dataclass
 class PreflightFindings:
-    """What was found before the first record. `problems` forbid the whole restore, `held_back` (by the topic's name on
-    the target) what concerns one topic alone; each problem has its hint. `warnings` are shown with the plan.
+    """The findings before the first record. `problems` forbid the whole restore, `held_back` are problems of one topic
+    alone, by its name on the target; each problem has its hint. `warnings` are shown with the plan.
 
-    `create` are the topics to make and `configs` what each is made with, `alter` the configs to set on topics that an
-    earlier run of this restore has made. `demands` are those of the topics whose records are to be examined, and
-    `limits` how many bytes a batch of each topic may have.
+    `create` are the topics to make and `configs` the configs that each is made with, `alter` the configs to set on
+    topics that an earlier run of this restore has made. `demands` are the demands of the topics whose records are to be
+    examined, and `limits` how many bytes a batch of each topic may have.
     """
 
     problems: list[tuple[str, str]] = field(default_factory=list)
@@ -78,7 +78,9 @@ class PreflightFindings:
             self._raise()
 
     def _raise(self) -> None:
-        every = [*self.problems, *chain.from_iterable(self.held_back.values())]
+        every = list(self.problems)
+        for problems in self.held_back.values():
+            every += problems
         listed = "".join(f"\n  - {problem} ({hint})" for problem, hint in every)
         raise RefusedError(
             f"the restore can't begin, nothing was written:{listed}", "fix these problems and run the restore again"
@@ -87,8 +89,8 @@ class PreflightFindings:
 
 @dataclass(frozen=True)
 class TargetCheck:
-    """What is checked against the target: a `plan`, and the topic configs that were `given` by option. `resumed`: an
-    earlier run has begun the plan, so that its topics hold records of ours."""
+    """A `plan` to check against the target, and the topic configs that were `given` by option. `resumed`: an earlier
+    run has begun the plan, so that its topics hold records of ours."""
 
     cluster: Cluster
     brokers: int
@@ -104,29 +106,22 @@ class TargetCheck:
 
 def check_target(check: TargetCheck, ranges: Iterable[UnitRange], left_out: Container[str] = ()) -> PreflightFindings:
     """Check existing topics and our rights to them, sizes, timestamps, retention, replication, and whether the broker
-    would create what is missing. `ranges` are those of the plan, with their timestamps. Topics that are `left_out` (by
-    their names on the target) are not looked at."""
+    would create the missing topics. `ranges` are the ranges of the plan, with their timestamps. Topics that are
+    `left_out` (by their names on the target) are not looked at."""
     findings = PreflightFindings()
     cluster, plan = check.cluster, check.plan
-    every = [topic for topic in plan.topics if topic.target not in left_out]
-    topics = [topic for topic in every if not _is_kafkas_own(findings, topic)]
-    existing = cluster.topics(set(cluster.topic_names()) & {t.target for t in topics})
+    topics: list[PlannedTopic] = []
+    for topic in plan.topics:
+        if topic.target not in left_out and not _is_kafkas_own(findings, topic):
+            topics.append(topic)
+    targets = {topic.target for topic in topics}
+    existing = cluster.topics(targets & set(cluster.topic_names()))
     defaults = cluster.broker_configs()
-    partitions = [TopicPartition(t.name, p) for t in existing.values() for p in t.partitions]
-    ends, starts = cluster.log_ends(partitions, "read_uncommitted"), cluster.log_starts(partitions)
-    held = {tp.topic for tp in partitions if ends[tp] > starts[tp]}
-    empty: set[str] = set()
-    if not plan.into_existing and not check.resumed:
-        empty = only_aborted(check.reading, starts, ends)
-        findings.warnings += [f"target topic {t} holds aborted records only: it counts as empty" for t in sorted(empty)]
-    foreign: set[str] = set()
-    if not plan.into_existing and check.resumed:
-        foreign = foreign_topics(check.reading, plan, starts, ends)
+    contents = _contents_of_existing(findings, check, existing)
     own_configs = cluster.all_topic_configs(existing)
     denied = cluster.missing_rights(existing, rights_to_write(plan.transactions))
-    settled = settle_configs(
-        cluster.topic_admin, [topic_to_create(t) for t in topics if t.target not in existing], check.given
-    )
+    missing = [topic_to_create(topic) for topic in topics if topic.target not in existing]
+    settled = settle_configs(cluster.topic_admin, missing, check.given)
     findings.warnings += settled.notes
     ranges_by_target: defaultdict[str, list[UnitRange]] = defaultdict(list)
     for range_ in ranges:
@@ -134,9 +129,8 @@ def check_target(check: TargetCheck, ranges: Iterable[UnitRange], left_out: Cont
     for topic in topics:
         there = existing.get(topic.target)
         if there is not None:
-            holds = topic.target in held - empty and not plan.into_existing and not check.resumed
-            _check_existing(findings, topic, cluster, len(there.partitions), holds)
-            if topic.target in foreign:
+            _check_existing(findings, topic, cluster, len(there.partitions), topic.target in contents.in_the_way)
+            if topic.target in contents.foreign:
                 _refuse_foreign(findings, plan, topic)
             _check_rights(findings, topic, denied.get(topic.target, ()))
             configs = _configs_of_existing(findings, check, topic, own_configs[topic.target])
@@ -148,11 +142,38 @@ def check_target(check: TargetCheck, ranges: Iterable[UnitRange], left_out: Cont
             configs = effective_configs(as_made.configs, defaults)
         limit = min(whole_number(configs, name, most) for name, most in _BATCH_LIMITS.items())
         findings.limits[topic.target] = limit
-        if topic.target not in held or not check.resumed:  # what is begun was examined when it began
+        # The records of a topic that an earlier run began to write were examined then.
+        if topic.target not in contents.filled or not check.resumed:
             findings.demands[topic.target] = _demands(check, configs, limit)
         mend = Mending(cluster, topic, there is not None and not topic.created)
         _check_retention(findings, mend, ranges_by_target[topic.target], configs)
     return findings
+
+
+class _Contents(NamedTuple):
+    """Topics by what they hold: `filled` have records of any kind, `in_the_way` have records that forbid the restore,
+    and the records of `foreign` topics are not of the restore that is resumed."""
+
+    filled: set[str]
+    in_the_way: set[str]
+    foreign: set[str]
+
+
+def _contents_of_existing(findings: PreflightFindings, check: TargetCheck, existing: Mapping[str, Topic]) -> _Contents:
+    """Look at the logs of the target topics that exist."""
+    plan = check.plan
+    partitions = [TopicPartition(topic.name, number) for topic in existing.values() for number in topic.partitions]
+    ends = check.cluster.log_ends(partitions, "read_uncommitted")
+    starts = check.cluster.log_starts(partitions)
+    filled = {tp.topic for tp in partitions if ends[tp] > starts[tp]}
+    if plan.into_existing:
+        return _Contents(filled, set(), set())
+    if check.resumed:
+        return _Contents(filled, set(), foreign_topics(check.reading, plan, starts, ends))
+    empty = only_aborted(check.reading, starts, ends)
+    for name in sorted(empty):
+        findings.warnings.append(f"target topic {name} holds aborted records only: it counts as empty")
+    return _Contents(filled, filled - empty, set())
 
 
 _KAFKAS_OWN = (*INTERNAL_TOPICS, "__cluster_metadata")
@@ -162,11 +183,12 @@ def _is_kafkas_own(findings: PreflightFindings, topic: PlannedTopic) -> bool:
     """Hold back a topic that no client may write to."""
     if topic.target not in _KAFKAS_OWN:
         return False
+    new_name = f"{topic.source.strip('_')}-restored"
     findings.hold_back(
         topic,
         f"topic {topic.target} is Kafka's own: brokers take no records for it from clients",
         f"leave it out with --exclude-topic {topic.source}, or give it another name with "
-        f"--map {topic.source}={topic.source.strip('_')}-restored",
+        f"--map {topic.source}={new_name}",
     )
     return True
 
@@ -185,34 +207,33 @@ class Mending:
     foreign: bool
 
     def hint(self, name: str, value: object) -> str:
+        """Return what the user does to set a config of the topic."""
         if not self.foreign:
             return f"give --topic-config {name}={value}"
         servers = self.cluster.connection.properties["bootstrap.servers"]
-        words = ("--alter", "--entity-type", "topics", "--entity-name", self.topic.target)
-        return f"run: {kafka_command('kafka-configs', servers, *words, '--add-config', f'{name}={value}')}"
+        entity = ("--entity-type", "topics", "--entity-name", self.topic.target)
+        command = kafka_command("kafka-configs", servers, "--alter", *entity, "--add-config", f"{name}={value}")
+        return f"run: {command}"
 
 
 def _check_existing(
     findings: PreflightFindings, topic: PlannedTopic, cluster: Cluster, partitions: int, in_the_way: bool
 ) -> None:
-    """`partitions` is their number in the target; `in_the_way`: they have records."""
+    """`partitions` is the target's number of partitions; `in_the_way`: they have records."""
+    new_name = f"--map {topic.source}={topic.source}-restored"
+    sizes = f"target topic {topic.target} has {partitions} partitions, the archive {topic.partitions}"
     if partitions < topic.partitions:
-        findings.hold_back(
-            topic,
-            f"target topic {topic.target} has {partitions} partitions, the archive {topic.partitions}",
-            f"map it to another name (--map {topic.source}={topic.source}-restored), or add partitions: "
-            + _topics_command(cluster, topic, "--alter", "--partitions", str(topic.partitions)),
-        )
+        command = _topics_command(cluster, topic, "--alter", "--partitions", str(topic.partitions))
+        findings.hold_back(topic, sizes, f"map it to another name ({new_name}), or add partitions: {command}")
     elif partitions > topic.partitions:
         findings.warnings.append(
-            f"target topic {topic.target} has {partitions} partitions, the archive {topic.partitions}: "
-            "new records with the same key may go to other partitions than restored ones"
+            f"{sizes}: new records with the same key may go to other partitions than restored ones"
         )
     if in_the_way:
         findings.refuse(
             f"target topic {topic.target} is not empty",
             "restore only the topics that are missing with --topic, restore it beside under another name with "
-            f"--map {topic.source}={topic.source}-restored, or append with --into-existing",
+            f"{new_name}, or append with --into-existing",
         )
 
 
@@ -232,7 +253,7 @@ def _topics_command(cluster: Cluster, topic: PlannedTopic, action: str, *options
 
 
 def rights_to_write(transactions: bool) -> tuple[str, ...]:
-    """Return the rights that a restore needs on its topics: to commit progress in a transaction takes Read as well."""
+    """Return the rights that a restore needs on its topics. Committing progress in a transaction takes Read as well."""
     return ("WRITE", "READ") if transactions else ("WRITE",)
 
 
@@ -251,8 +272,8 @@ def missing_rights_problem(target: str, missing: Sequence[str]) -> tuple[str, st
 def _configs_of_existing(
     findings: PreflightFindings, check: TargetCheck, topic: PlannedTopic, configs: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return the configs that an existing topic will have. Those of a topic that this restore has made are changed as
-    options say; those of another topic are not, and a warning tells of it."""
+    """Return the configs that an existing topic will have. The configs of a topic that this restore has made are
+    changed as options say; those of another topic are not, and a warning tells of it."""
     different = {name: value for name, value in check.given.items() if value and configs.get(name) != value}
     if not different:
         return configs
@@ -269,33 +290,36 @@ def _configs_of_existing(
 def _check_creation(
     findings: PreflightFindings, topic: PlannedTopic, brokers: int, refused: KbackupError | None
 ) -> None:
-    """`refused` is what the target says to the creation of the topic."""
+    """`refused` is the target's error if it would not create the topic."""
+    factor = topic.replication_factor
     in_sync = whole_number(topic.configs, "min.insync.replicas", 1)
-    if topic.replication_factor > brokers:
+    if factor > brokers:
         findings.hold_back(
             topic,
-            f"topic {topic.target} wants replication factor {topic.replication_factor}, "
-            f"the target has {plural(brokers, 'broker')}",
+            f"topic {topic.target} wants replication factor {factor}, the target has {plural(brokers, 'broker')}",
             f"give --replication-factor {brokers} or less",
         )
-    elif in_sync > topic.replication_factor > 0:
+    elif in_sync > factor > 0:  # -1 is the broker's default, which is not known here
         findings.hold_back(
             topic,
-            f"topic {topic.target} wants min.insync.replicas={in_sync} with replication factor "
-            f"{topic.replication_factor}: it would take no record",
-            f"give --topic-config min.insync.replicas={topic.replication_factor}",
+            f"topic {topic.target} wants min.insync.replicas={in_sync} with replication factor {factor}: it would take "
+            "no record",
+            f"give --topic-config min.insync.replicas={factor}",
         )
     elif refused is not None:
         findings.hold_back(topic, f"topic {topic.target} can't be created: {refused.message}", refused.hint)
 
 
 def effective_configs(configs: Mapping[str, str], broker: Mapping[str, str]) -> dict[str, str]:
-    """Return topic configs as they would be, with the broker's names for the defaults that the preflight reads."""
-    names = {"max.message.bytes": "message.max.bytes"} | {name: f"log.{name}" for name in _LOG_CONFIGS}
+    """Return topic configs as they would be, with the broker's defaults for configs that the preflight reads."""
+    names = {name: f"log.{name}" for name in _LOG_CONFIGS}
+    names["max.message.bytes"] = "message.max.bytes"
     effective = {name: broker[of_broker] for name, of_broker in names.items() if of_broker in broker}
-    for of_broker, ms in _RETENTION:  # the finest one counts
+    # Of ms, minutes and hours, the finest one that is set counts.
+    for of_broker, ms in _RETENTION:
         if "retention.ms" not in effective and of_broker in broker:
-            effective["retention.ms"] = str(max(-1, int(broker[of_broker]) * ms))  # below 0: for ever
+            retention = int(broker[of_broker]) * ms
+            effective["retention.ms"] = str(max(-1, retention))  # below 0: for ever
     return effective | dict(configs)
 
 
@@ -337,46 +361,49 @@ def _timestamps(range_: UnitRange) -> tuple[int | None, int | None]:
 
 
 def _demands(check: TargetCheck, configs: Mapping[str, str], limit: int) -> Demands:
-    """Return what a topic with these configs demands of records."""
+    """Return the demands of a topic with these configs on records."""
     codecs = codecs_of(check.properties, configs.get("compression.type", "producer"))
     has_key = "compact" in configs.get("cleanup.policy", "delete")
     if configs.get("message.timestamp.type", "CreateTime") == "LogAppendTime":
-        return Demands(has_key, limit, codecs)
+        return Demands(has_key, limit, codecs)  # the broker replaces timestamps, so it takes any
     now = int(time.time() * 1000)
-    before, after = (TimeLimit(*time_limit(configs, side)) for side in ("before", "after"))
-    return Demands(
-        has_key,
-        limit,
-        codecs,
-        now,
-        before=before if before.ms != NO_LIMIT else None,
-        after=after if after.ms != NO_LIMIT else None,
-    )
+    before = _time_bound(configs, "before")
+    after = _time_bound(configs, "after")
+    return Demands(has_key, limit, codecs, now, before, after)
+
+
+def _time_bound(configs: Mapping[str, str], side: str) -> TimeLimit | None:
+    ms, config = time_limit(configs, side)
+    return None if ms == NO_LIMIT else TimeLimit(ms, config)
 
 
 def hold_back_unfit(
     findings: PreflightFindings, check: TargetCheck, unfit: Mapping[str, Sequence[UnfitRecords]]
 ) -> None:
-    """Hold back the topics that would refuse records of theirs; `unfit` is by the topic's name on the target."""
+    """Hold back the topics that would refuse some of their records; `unfit` is by the topic's name on the target."""
     for topic in check.plan.topics:
         foreign = topic.target not in findings.create and not topic.created
         mend = Mending(check.cluster, topic, foreign)
         for records in unfit.get(topic.target, ()):
-            findings.hold_back(topic, *_unfit_problem(mend, records, findings.demands[topic.target]))
+            problem, hint = _unfit_problem(mend, records, findings.demands[topic.target])
+            findings.hold_back(topic, problem, hint)
 
 
 def _unfit_problem(mend: Mending, unfit: UnfitRecords, demands: Demands) -> tuple[str, str]:
-    """Return what a topic has against some of its records, and what helps."""
+    """Return why a topic refuses some of its records, and the hint."""
     target = mend.topic.target
     place = f"{unfit.source.topic}:{unfit.source.partition}:{unfit.first}"
-    which, leave_out = f"record {place}", f"leave it out with --skip {place}"
     if unfit.records > 1:
         which = f"{unfit.records:,} records, the first is {place}"
         leave_out = f"leave them out, the first with --skip {place}"
+    else:
+        which = f"record {place}"
+        leave_out = f"leave it out with --skip {place}"
     if unfit.kind == "no key":
+        mended = mend.hint("cleanup.policy", "delete")
         return (
             f"topic {target} is compacted and takes no record without a key, which the archive has ({which})",
-            f"{mend.hint('cleanup.policy', 'delete')}, or {leave_out}",
+            f"{mended}, or {leave_out}",
         )
     if unfit.kind == "too large":
         enough = unfit.worst + _ROOM
@@ -387,38 +414,41 @@ def _unfit_problem(mend: Mending, unfit: UnfitRecords, demands: Demands) -> tupl
             f"{mended}, or {leave_out}",
         )
     if unfit.kind == "too late":
-        bound, off, words = demands.after, unfit.worst - demands.now, "ahead"
+        bound, difference, words = demands.after, unfit.worst - demands.now, "ahead"
     else:
-        bound, off, words = demands.before, demands.now - unfit.worst, "old"
+        bound, difference, words = demands.before, demands.now - unfit.worst, "old"
     assert bound is not None  # noqa: S101 (without a bound, no timestamp is unfit)
+    mended = mend.hint(bound.config, NO_LIMIT)
     return (
-        f"topic {target} refuses timestamps more than {bound.ms} ms {words}, the archive has {off} ms ({which})",
-        f"{mend.hint(bound.config, NO_LIMIT)}, or {leave_out}",
+        f"topic {target} refuses timestamps more than {bound.ms} ms {words}, the archive has {difference} ms ({which})",
+        f"{mended}, or {leave_out}",
     )
 
 
 def time_limit(configs: Mapping[str, str], side: str) -> tuple[int, str]:
     """Return by how much (ms) a timestamp may differ from the broker's clock, and the name of that config. `side` is
-    before or after. Brokers before 3.6 know one limit for both, which later ones take as a default."""
-    own, both = f"message.timestamp.{side}.max.ms", "message.timestamp.difference.max.ms"
+    before or after."""
+    own = f"message.timestamp.{side}.max.ms"
+    both = "message.timestamp.difference.max.ms"
     limit = int(configs.get(own, NO_LIMIT))
     if limit != NO_LIMIT or both not in configs:
         return limit, own
+    # Brokers before 3.6 have one limit for both sides; 3.6 to 3.9 take it as the default of the two.
     return int(configs[both]), own if own in configs else both
 
 
 def warn_of_members(cluster: Cluster, groups: Sequence[PlannedGroup]) -> list[str]:
-    """Warnings of groups on the target that have members now: a restore would leave these groups alone."""
-    members, unknown = cluster.groups.members(g.target for g in groups)
+    """Return warnings of groups on the target that have members now: a restore would leave these groups alone."""
+    members, unknown = cluster.groups.members(group.target for group in groups)
     warnings: list[str] = []
-    for group, live in sorted(members.items()):
+    for name, live in sorted(members.items()):
         if live:
             warnings.append(
-                f"group {group} has {live} on the target now and would be left alone: stop it, give it a new name with "
+                f"group {name} has {live} on the target now and would be left alone: stop it, give it a new name with "
                 "--map-group, or restore no group with --no-groups"
             )
-    for group, why in sorted(unknown.items()):
-        warnings.append(f"group {group}: its members are not known: {why}")
+    for name, why in sorted(unknown.items()):
+        warnings.append(f"group {name}: its members are not known: {why}")
     return warnings
 
 
@@ -427,8 +457,7 @@ def check_segments(store: Store, partitions: Iterable[Sequence[Segment]]) -> Non
     side."""
     folders: defaultdict[str, list[Sequence[Segment]]] = defaultdict(list)
     for segments in partitions:
-        ((key,),) = rows_of((segments.checked() if isinstance(segments, Segments) else segments)[:1], "key")
-        folders[key.rpartition("/")[0] + "/"].append(segments)
+        folders[_folder_of(segments)].append(segments)
 
     def check(folder: str) -> tuple[dict[str, int], dict[str, int]]:
         listed = (entry for entry in store.list(folder) if not entry.key.endswith("_index"))
@@ -440,10 +469,17 @@ def check_segments(store: Store, partitions: Iterable[Sequence[Segment]]) -> Non
             if key not in others:
                 findings.refuse(f"file {key} is missing", "restore it from a bucket version or a copy")
             else:
-                findings.refuse(
-                    f"file {key} has {others[key]} bytes, not {size}", "it was changed after it was written"
-                )
+                found = others[key]
+                findings.refuse(f"file {key} has {found} bytes, not {size}", "it was changed after it was written")
     findings.raise_problems()
+
+
+def _folder_of(segments: Sequence[Segment]) -> str:
+    """Return the folder of a partition's segments, by the key of the first one: all of them are in it."""
+    table = segments.checked() if isinstance(segments, Segments) else segments
+    ((key,),) = rows_of(table[:1], "key")
+    folder: str = key.rpartition("/")[0]
+    return f"{folder}/"
 
 
 _ANOTHER = "give another --restore-id to restore it again"
@@ -451,17 +487,21 @@ _ANOTHER = "give another --restore-id to restore it again"
 
 def check_still_there(cluster: Cluster, journal: RestoreJournal, plan: RestorePlan) -> None:
     """Raise `MismatchError` if a topic of a finished restore, or one of its records, is no longer in the target."""
-    there = cluster.topics(t.target for t in plan.topics)
+    existing = cluster.topics(topic.target for topic in plan.topics)
     for topic in plan.topics:
-        existing = there.get(topic.target)
-        if existing is None or len(existing.partitions) < topic.partitions:
-            problem = "is not in the target" if existing is None else "has fewer partitions than it had"
-            raise MismatchError(f"topic {topic.target} of finished restore {plan.restore_id} {problem}", _ANOTHER)
+        name = f"topic {topic.target} of finished restore {plan.restore_id}"
+        there = existing.get(topic.target)
+        if there is None:
+            raise MismatchError(f"{name} is not in the target", _ANOTHER)
+        if len(there.partitions) < topic.partitions:
+            raise MismatchError(f"{name} has fewer partitions than it had", _ANOTHER)
     _, offsets = journal.finished()
     runs = runs_by_partition(offsets)
-    starts, ends = cluster.log_starts(runs), cluster.log_ends(runs, "read_uncommitted")
+    starts = cluster.log_starts(runs)
+    ends = cluster.log_ends(runs, "read_uncommitted")
     for tp, (_, target, count) in runs.items():
-        first, end = int(target.min()), int(np.max(target + count))
+        first = int(target.min())
+        end = int(np.max(target + count))
         if starts[tp] > first or ends[tp] < end:
             raise MismatchError(
                 f"finished restore {plan.restore_id} put records at offsets {first} to {end} (exclusive) of {tp}, "

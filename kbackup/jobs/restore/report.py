@@ -24,7 +24,7 @@ from kbackup.types import TopicPartition
 
 @dataclass(frozen=True)
 class Restored:
-    """Records by target topic and bytes of all. `cut` is what windows selected of them."""
+    """Restored records by target topic, and the bytes of all. `cut` counts the records that windows selected."""
 
     topics: Mapping[str, int]
     bytes: int
@@ -41,12 +41,16 @@ def planned(plan: RestorePlan) -> Restored:
 
 
 def restored(plan: RestorePlan, written: WrittenMap, cuts: Iterable[Cut], left_out: Container[str] = ()) -> Restored:
-    """Return the restored counts, by the offset map and what windows selected after its last parts (`cuts`). The bytes
-    of topics that are `left_out` (by their names on the target) don't count."""
+    """Return the restored counts, by the offset map and by `cuts`, the records that windows selected after its last
+    parts. The bytes of topics that are `left_out` (by their names on the target) don't count."""
     cut = reduce(Cut.plus, cuts, written.cut)
-    whole = [part for unit in plan.units for part in unit if part.window is None and part.target not in left_out]
-    size = sum(sum_of(part.segments, "bytes") for part in whole)
-    return Restored({t.target: written.records.get(t.target, 0) for t in plan.topics}, size + cut.bytes, cut)
+    size = cut.bytes
+    for unit in plan.units:
+        for part in unit:
+            if part.window is None and part.target not in left_out:
+                size += sum_of(part.segments, "bytes")
+    records = {topic.target: written.records.get(topic.target, 0) for topic in plan.topics}
+    return Restored(records, size, cut)
 
 
 class RestoredTopic(Member, frozen=True, kw_only=True):
@@ -57,7 +61,7 @@ class RestoredTopic(Member, frozen=True, kw_only=True):
 
 
 class NotRestoredTopic(Member, frozen=True, kw_only=True):
-    """A topic that the target refuses, wholly or from some record on: why, and what helps."""
+    """A topic that the target refuses, wholly or from some record on: the reason, and a hint."""
 
     source: str
     target: str
@@ -70,10 +74,10 @@ class NotRestoredTopic(Member, frozen=True, kw_only=True):
 
 
 class RestoreReport(Document, frozen=True, kw_only=True):
-    """restores/<id>/report.json: the results of a finished restore. `status` 'planned' is never written (a dry
-    run's: where a window was given, its counts are upper bounds), nor is 'incomplete': topics in `failed` are not
+    """restores/<id>/report.json: the results of a finished restore. `status` 'planned' is never written (it is a dry
+    run's, whose counts are upper bounds if there is a window), nor is 'incomplete': topics in `failed` are not
     restored, and the same restore goes on with them. `excluded` are topics of the plan, by their names in the source,
-    that a later run was told to leave out."""
+    that a later run was to leave out."""
 
     format: Literal["kbackup-restore-report"] = "kbackup-restore-report"
     status: Literal["planned", "restored", "incomplete"]
@@ -116,28 +120,31 @@ def make_report(
     excluded: Sequence[str] = (),
 ) -> RestoreReport:
     """Return the report; a dry run has no missing `settings` yet. `hidden` are partitions with records that consumers
-    can't see yet. `failed` are topics that are not restored, `excluded` those to be left out."""
-    warnings = [*plan.group_warnings, *warnings]
+    can't see yet. `failed` are topics that are not restored, `excluded` topics to be left out."""
+    all_warnings: list[str] = []
     if plan.choice is not None:
-        warnings = [*plan.choice.left_out, *warnings]
+        all_warnings += plan.choice.left_out
+    all_warnings += plan.group_warnings
+    all_warnings += warnings
     missing = list(plan.damaged)
     missing += dict.fromkeys(topic.sentence for topic in failed)  # one sentence, however many problems say the same
-    missing += [
-        f"consumers can't see all of {tp} yet: a transaction is open there, see troubleshooting.md" for tp in hidden
-    ]
+    for tp in hidden:
+        missing.append(f"consumers can't see all of {tp} yet: a transaction is open there, see troubleshooting.md")
     missing += not_applied(groups, "--restore-id", plan.restore_id)
     if settings is not None and status != "planned":
         missing += settings.missing
     if schemas is not None:
-        missing += [*schemas.not_set, *schemas.uncovered]
-        missing += [each.words for each in schemas.unmapped]
+        missing += schemas.not_set
+        missing += schemas.uncovered
+        missing += [records.words for records in schemas.unmapped]
     topics: list[RestoredTopic] = []
     for topic in plan.topics:
-        if topic.source not in excluded:
-            records = done.topics[topic.target]
-            topics.append(
-                RestoredTopic(source=topic.source, target=topic.target, partitions=topic.partitions, records=records)
-            )
+        if topic.source in excluded:
+            continue
+        records = done.topics[topic.target]
+        topics.append(
+            RestoredTopic(source=topic.source, target=topic.target, partitions=topic.partitions, records=records)
+        )
     return RestoreReport(
         status=status,
         restore_id=plan.restore_id,
@@ -149,7 +156,7 @@ def make_report(
         records=done.records,
         bytes=done.bytes,
         groups=groups,
-        warnings=tuple(warnings),
+        warnings=tuple(all_warnings),
         missing=tuple(missing),
         seconds=dict(seconds),
         settings=settings,
@@ -166,7 +173,7 @@ def with_warning(report: RestoreReport, warning: str) -> RestoreReport:
 
 
 def late_warnings(done: Restored, moved: int) -> list[str]:
-    """Return the warnings that only the records give: `moved` counts new timestamps."""
+    """Return the warnings that only the restored records give. `moved` is how many got a new timestamp."""
     warnings: list[str] = []
     if moved:
         warnings.append(

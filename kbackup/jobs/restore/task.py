@@ -44,8 +44,9 @@ class FailedTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """`parts` are those of its offset map, in order; `cut` is what windows selected after the last one. `moved` counts
-    records whose timestamp 0 became 1. `failed` are topics of the unit that the target refused."""
+    """`parts` are the parts of the unit's offset map, in order; `cut` counts the records that windows selected after
+    the last one. `moved` counts records whose timestamp 0 became 1. `failed` are topics of the unit that the target
+    refused."""
 
     number: int
     parts: tuple[MapPartName, ...]
@@ -81,6 +82,7 @@ class RestoreWork:
     def run(self, unit: Unit, progress: ProgressSender) -> UnitResult:
         """Restore a unit. A topic that the target refuses is given up, and the others of the unit go on: each attempt
         begins where the transactions of the one before ended."""
+        number, _ = unit
         failed: dict[str, FailedTopic] = {}
         moved = 0
         while True:
@@ -89,6 +91,7 @@ class RestoreWork:
                 try:
                     parts, cut = self._attempt(unit, given_up, producer, progress)
                 except FencedError:
+                    # Another attempt at this unit has begun, as after a task that Spark gave up: that one goes on.
                     raise
                 except (ClusterError, UnreachableError) as error:
                     unusable = self._refused_by(error, unit, given_up)
@@ -97,33 +100,31 @@ class RestoreWork:
                     failed |= unusable
                     moved += producer.moved
                     continue
-            every_moved = moved + producer.moved
-            return UnitResult(unit[0], parts, cut, every_moved, selected_kernel(), tuple(failed.values()))
+                moved += producer.moved
+                return UnitResult(number, parts, cut, moved, selected_kernel(), tuple(failed.values()))
 
     def _refused_by(self, error: KbackupError, unit: Unit, given_up: Container[str]) -> dict[str, FailedTopic]:
-        """Return the topics of a unit because of which it failed; none if the error concerns no topic alone.
-
-        An error of a transaction, or of its progress, does not name its topic: the cluster is asked which ones are gone
-        or closed to us.
-        """
+        """Return the topics of a unit because of which it failed; none if the error concerns no topic alone."""
         if isinstance(error, RefusedTopicError):
             return {error.topic: FailedTopic(error.topic, error.message, error.hint)}
+        # An error of a transaction, or of its progress, does not name its topic: the cluster is asked which topics are
+        # gone or closed to us.
         _, ranges = unit
-        due = {range_.target for range_ in ranges if range_.target not in given_up}
+        targets = {range_.target for range_ in ranges if range_.target not in given_up}
         try:
             cluster = Cluster(self.target, "target")
-            there = cluster.topics(due)
-            denied = cluster.missing_rights(there, rights_to_write(self.transactions))
+            existing = cluster.topics(targets)
+            denied = cluster.missing_rights(existing, rights_to_write(self.transactions))
         except KbackupError:
             return {}  # the cluster itself is the trouble, as the error says
-        gone = {
-            target: FailedTopic(target, f"target topic {target} was deleted during the restore", _RESTORE_APART)
-            for target in due - there.keys()
-        }
-        closed = {
-            target: FailedTopic(target, *missing_rights_problem(target, rights)) for target, rights in denied.items()
-        }
-        return gone | closed
+        refused: dict[str, FailedTopic] = {}
+        for target in targets - existing.keys():
+            reason = f"target topic {target} was deleted during the restore"
+            refused[target] = FailedTopic(target, reason, _RESTORE_APART)
+        for target, rights in denied.items():
+            reason, hint = missing_rights_problem(target, rights)
+            refused[target] = FailedTopic(target, reason, hint)
+        return refused
 
     def _can_go_on(self, unit: Unit) -> bool:
         """Return whether the other topics of a unit can go on after one of them failed. Without transactions nobody
@@ -133,38 +134,46 @@ class RestoreWork:
 
     def _producer(self, unit: Unit, given_up: Container[str]) -> BlockProducer:
         number, ranges = unit
-        txid = f"kbackup-{self.journal.restore_id}-{number}" if self.transactions else None
-        due = [range_ for range_ in ranges if range_.target not in given_up]
-        largest = {each.target: 0 for each in due}
-        for each in due:
-            sizes = [segment.largest for segment in each.segments]
-            largest[each.target] = max([largest[each.target], *sizes])
+        largest: dict[str, int] = {}
+        for range_ in ranges:
+            if range_.target not in given_up:
+                sizes = [segment.largest for segment in range_.segments]
+                largest[range_.target] = max([largest.get(range_.target, 0), *sizes])
         limits = {target: self.limits[target] for target in largest if target in self.limits}
-        # a record that is too large for its topic as it is was found to fit when this codec packs it
-        packed = [target for target, limit in limits.items() if largest[target] + BATCH_OVERHEAD > limit]
+        # A record that is too large for its topic as it is was found to fit when this codec packs it.
+        needs_packing = any(largest[target] + BATCH_OVERHEAD > limit for target, limit in limits.items())
+        transactional_id = f"kbackup-{self.journal.restore_id}-{number}" if self.transactions else None
         largest_record = max(largest.values(), default=0)
         smallest_limit = min(limits.values(), default=None)
         return BlockProducer(
             self.target,
-            txid,
+            transactional_id,
             self.group_of(number),
             largest_record,
             message_limit=smallest_limit,
-            compression=LARGE_CODEC if packed else None,
+            compression=LARGE_CODEC if needs_packing else None,
         )
 
     def _attempt(
         self, unit: Unit, given_up: Container[str], producer: BlockProducer, progress: ProgressSender
     ) -> tuple[tuple[MapPartName, ...], Cut]:
-        """Produce what is left of the unit's topics that are not `given_up`. Return the parts of its offset map, and
-        what windows selected after the last one."""
+        """Produce the remaining records of the unit's topics that are not `given_up`. Return the parts of its offset
+        map, and the count of what windows selected after the last one."""
         number, ranges = unit
-        due = [range_ for range_ in ranges if range_.target not in given_up]
-        # the progress of all its partitions, since the newest part of the map may be named by one that is given up
-        partitions = [part.tp for part in ranges]
-        ledger = _UnitLedger(self, number, partitions, producer.start(partitions), given_up)
-        ends = self.store, due, producer, ledger, progress, self.transaction_bytes, ledger.start
-        run = UnitRun(*ends, self.schemas)
+        # The progress of all its partitions: the newest part of the map may be named by one that is given up.
+        partitions = [range_.tp for range_ in ranges]
+        committed = producer.start(partitions)
+        ledger = _UnitLedger(self, number, partitions, committed, given_up)
+        run = UnitRun(
+            store=self.store,
+            ranges=[range_ for range_ in ranges if range_.target not in given_up],
+            producer=producer,
+            ledger=ledger,
+            sender=progress,
+            transaction_bytes=self.transaction_bytes,
+            start=ledger.start,
+            schemas=self.schemas,
+        )
         run.run()
         return ledger.parts(), run.counted
 
@@ -172,7 +181,10 @@ class RestoreWork:
 def side_by_side(units: Sequence[Unit], most: int, cores: int) -> list[tuple[Unit, ...]]:
     """Return tasks of up to `most` units, as a producer has one batch of a partition on its way. No core is idle."""
     size = max(1, min(most, len(units) // cores))
-    return [tuple(units[at : at + size]) for at in range(0, len(units), size)]
+    tasks: list[tuple[Unit, ...]] = []
+    for start in range(0, len(units), size):
+        tasks.append(tuple(units[start : start + size]))
+    return tasks
 
 
 def numbered_units(plan: RestorePlan, left_out: Container[str]) -> list[Unit]:
@@ -187,8 +199,8 @@ def numbered_units(plan: RestorePlan, left_out: Container[str]) -> list[Unit]:
 
 @dataclass
 class _UnitLedger:
-    """The map and the progress of one attempt at a unit. `progress` is what the attempts before it committed. Of topics
-    that are `given_up` no progress is committed: they may be gone from the target."""
+    """The map and the progress of one attempt at a unit. `progress` is the progress that earlier attempts committed. Of
+    topics that are `given_up` no progress is committed: they may be gone from the target."""
 
     work: RestoreWork
     number: int
@@ -201,22 +213,27 @@ class _UnitLedger:
 
     def __post_init__(self) -> None:
         self.transactions = self.work.transactions
-        self.reached = {tp: p.next for tp, p in self.progress.items()}
+        self.reached = {tp: committed.next for tp, committed in self.progress.items()}
         before = partial(self.work.journal.map_parts_up_to, self.number)
         self.began_from = _last_part(self.number, self.progress, before)
         self._check_same_logs(before)
         if self.transactions and not self.progress:
-            # brokers expire the progress of an empty group: a record may be committed all the same
-            work, number, group = self.work, self.number, self.work.group_of(self.number)
-            map_parts = work.journal.begun_map_parts(number)
-            if committed := first_committed(work.target, group, map_parts):
-                tp, offset = committed
-                raise ClusterError(
-                    f"the progress of unit {number} is missing on the target: {tp} holds what this restore wrote at "
-                    f"offset {offset}, group {group} knows of none (it expired after the brokers' "
-                    "offsets.retention.minutes, or was deleted)",
-                    "begin another restore, with another --restore-id and into topics made anew",
-                )
+            self._check_nothing_committed()
+
+    def _check_nothing_committed(self) -> None:
+        """Raise `ClusterError` if the target has records of this unit: without progress they would come once more."""
+        # Brokers expire the progress of a group without members: its records may be committed all the same.
+        work, group = self.work, self.work.group_of(self.number)
+        map_parts = work.journal.begun_map_parts(self.number)
+        committed = first_committed(work.target, group, map_parts)
+        if committed is not None:
+            tp, offset = committed
+            raise ClusterError(
+                f"the progress of unit {self.number} is missing on the target: {tp} holds what this restore wrote at "
+                f"offset {offset}, group {group} knows of none (it expired after the brokers' "
+                "offsets.retention.minutes, or was deleted)",
+                "begin another restore, with another --restore-id and into topics made anew",
+            )
 
     def _check_same_logs(self, before: Callable[[MapPartName], Sequence[MapPartName]]) -> None:
         """Raise `RefusedTopicError` for a topic that was deleted after an earlier attempt had written to it. Brokers
@@ -241,12 +258,16 @@ class _UnitLedger:
         self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, ReachedOffset], cut: Cut
     ) -> Mapping[TopicPartition, CommittedProgress]:
         """Write a map part; its name is committed with the records."""
-        work, name = self.work, MapPartName(self.attempt, self.map_parts)
-        self.reached |= {tp: each.next for tp, each in reached.items()}
-        table = runs_table({tp: (r.source, r.target, r.count) for tp, r in runs.items()})
-        work.journal.write_map_part(self.number, name, table, self.began_from, cut)
-        kept = {tp: at for tp, at in self.reached.items() if tp.topic not in self.given_up}
-        return {tp: CommittedProgress(at, str(name)) for tp, at in kept.items()}
+        name = MapPartName(self.attempt, self.map_parts)
+        for tp, reached_offset in reached.items():
+            self.reached[tp] = reached_offset.next
+        table = runs_table({tp: (run.source, run.target, run.count) for tp, run in runs.items()})
+        self.work.journal.write_map_part(self.number, name, table, self.began_from, cut)
+        progress: dict[TopicPartition, CommittedProgress] = {}
+        for tp, offset in self.reached.items():
+            if tp.topic not in self.given_up:
+                progress[tp] = CommittedProgress(offset, str(name))
+        return progress
 
     def committed(self) -> None:
         self.map_parts += 1
@@ -268,13 +289,16 @@ def _last_part(
 
     As a rule all progress names that part. The progress of a topic that was given up names an older one, which
     `before` returns: the parts up to a given one, in order."""
-    names = {MapPartName.parse(each.note) for each in progress.values()}
-    known = {name for name in names if name is not None}
-    if not names:
+    if not progress:
         return None
-    if len(known) == len(names):
+    names = [MapPartName.parse(committed.note) for committed in progress.values()]
+    known = {name for name in names if name is not None}
+    all_known = None not in names
+    if all_known and len(known) == 1:
+        return known.pop()
+    if all_known:
         for name in known:
-            if len(known) == 1 or known <= set(_parts_up_to(name, before)):
+            if known.issubset(_parts_up_to(name, before)):
                 return name
     raise ClusterError(
         f"the progress of unit {unit} on the target names no part of its offset map",

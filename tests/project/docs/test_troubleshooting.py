@@ -75,7 +75,7 @@ def test_waits_are_those_of_the_code() -> None:
         produce._TIMEOUT,
         produce.TRANSACTION_SECONDS,
         int(str(produce.TRANSACTIONAL["message.timeout.ms"])) / 1000,
-        restore._MARKERS,
+        restore._MARKER_TIMEOUT,
         config.spark.task_attempts,
         common._LAST_PAUSE,
         schema_registry._SECONDS,

@@ -139,7 +139,7 @@ def test_waits_for_the_markers_of_each_partition() -> None:
 
 
 def test_says_what_stays_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restore_job, "_MARKERS", 0.0)
+    monkeypatch.setattr(restore_job, "_MARKER_TIMEOUT", 0.0)
     assert wait_visible(_cluster(Ends({A: 12, B: 20})), RUNS) == [B]
 
 
