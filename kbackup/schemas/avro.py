@@ -25,9 +25,10 @@ _MOST_ZEROS = 1_000
 
 
 def plain(value: object, budget: TextBudget) -> Json:
-    """Decimals as text with all their digits (and an exponent where too many zeros would stand), times as RFC 3339,
-    bytes as base64, what is no number as `NaN`, `Infinity`, `-Infinity`; `TypeError` for what has no such form, and
-    `UndecodableError` for more text than `budget` has."""
+    """Return a value as JSON has it: decimals as text with all their digits (and an exponent if too many zeros would
+    stand there), times as RFC 3339, bytes as base64, and floats that are no number as `NaN`, `Infinity`, `-Infinity`.
+
+    `TypeError` for a value without such a form, and `UndecodableError` for more text than `budget` has."""
     match value:
         case None | bool() | int():
             budget.spend(_NUMBER)
@@ -37,9 +38,7 @@ def plain(value: object, budget: TextBudget) -> Json:
             return value
         case float():
             budget.spend(_NUMBER)
-            if math.isfinite(value):
-                return value
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+            return value if math.isfinite(value) else _no_number(value)
         case Mapping():
             fields: dict[str, Json] = {}
             budget.spend(_NUMBER)
@@ -55,6 +54,12 @@ def plain(value: object, budget: TextBudget) -> Json:
     return text
 
 
+def _no_number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
 _NUMBER = 8
 """Characters that a value takes at least: what stands around it, and what it takes in memory, is counted as well."""
 
@@ -64,18 +69,23 @@ def _text_of(value: object) -> str:
         case bytes() | bytearray():
             return base64.b64encode(value).decode()
         case datetime() | time():
-            exact = value.isoformat(timespec="microseconds" if value.microsecond % 1000 else "milliseconds")
+            precision = "microseconds" if value.microsecond % 1000 else "milliseconds"
+            exact = value.isoformat(timespec=precision)
             return exact.replace("+00:00", "Z") if isinstance(value, datetime) else exact
         case date():
             return value.isoformat()
         case Decimal():
-            # of a schema's scale of millions, two bytes would be megabytes of zeros, before the digits or behind them
-            exponent = value.as_tuple().exponent
-            many_zeros = value.adjusted() < -_MOST_ZEROS or (isinstance(exponent, int) and exponent > _MOST_ZEROS)
-            return str(value) if many_zeros else f"{value:f}"
+            return _decimal_text(value)
         case UUID():
             return str(value)
     raise TypeError(f"a {type(value).__name__} has no form in JSON")
+
+
+def _decimal_text(value: Decimal) -> str:
+    # With a schema's scale of millions, two bytes would be megabytes of zeros, before the digits or behind them.
+    exponent = value.as_tuple().exponent
+    many_zeros = value.adjusted() < -_MOST_ZEROS or (isinstance(exponent, int) and exponent > _MOST_ZEROS)
+    return str(value) if many_zeros else f"{value:f}"
 
 
 # Avro, by fastavro.
@@ -108,52 +118,59 @@ class _Texts(AbstractSchemaRepository):
         self._texts = texts
 
     def load(self, name: str) -> Any:
-        if (text := self._texts.get(name)) is None:
+        text = self._texts.get(name)
+        if text is None:
             raise SchemaRepositoryError(name)
-        return json.loads(text) if text.lstrip()[:1] in ("{", "[", '"') else text.strip()
+        is_json = text.lstrip()[:1] in ("{", "[", '"')
+        return json.loads(text) if is_json else text.strip()
 
 
 class AvroCodec:
-    """Unions are their value alone, enums their names; logical types as `plain` has them."""
+    """Decodes Avro. A union becomes its value alone, an enum its name; logical types become what `plain` returns."""
 
     kind: SchemaType = "AVRO"
 
     def __init__(self, schema: Schema) -> None:
-        """Raises what fastavro does for a schema that is none."""
-        self.schema = load_schema(_WHOLE, repo=_Texts({**dict(schema.references), _WHOLE: schema.text}))
+        """Raises what fastavro raises for an invalid schema."""
+        texts = dict(schema.references)
+        texts[_WHOLE] = schema.text
+        self.schema = load_schema(_WHOLE, repo=_Texts(texts))
         try:
             extent = _extent(self.schema, {})
         except UndecodableError as error:
             raise UndecodableError(f"{schema.name} can't be read by: {error.message}") from None
-        # compiled, the reader ends the process where data goes deep
+        # The compiled reader ends the process where data go deep.
         self._read = python_reader if extent.deep > _MOST_LEVELS else fastavro.schemaless_reader
         self._values_per_byte = extent.per_byte
-        # serializers of registries write a value of this type as it is, without its length
+        # Serializers of registries write a value of this type as it is, without its length.
         self._bytes = self.schema == "bytes" or self.schema == {"type": "bytes"}
 
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
         if self._bytes:
             return base64.b64encode(data).decode()
         budget = TextBudget(len(data))
-        if self._values_per_byte > _ALL_READ and self._values_per_byte * len(data) > _MOST_VALUES:
+        most_values = self._values_per_byte * len(data)
+        if self._values_per_byte > _ALL_READ and most_values > _MOST_VALUES:
             raise UndecodableError(
-                f"its {len(data):,} bytes could be {self._values_per_byte * len(data):,.0f} values, most of which take "
-                "no bytes"
+                f"its {len(data):,} bytes could be {most_values:,.0f} values, most of which take no bytes"
             )
         stream = io.BytesIO(data)
         try:
-            value = plain(self._read(stream, self.schema, None), budget)
+            read = self._read(stream, self.schema, None)
+            value = plain(read, budget)
         except UndecodableError:
             raise
         except Exception as error:
             # fastavro raises what it comes upon: IndexError, EOFError, KeyError, OverflowError, RecursionError, ...
             raise misfit("AVRO", error) from error
-        if unread := len(data) - stream.tell():
+        unread = len(data) - stream.tell()
+        if unread:
             raise UndecodableError(f"not AVRO by its schema: {unread} of {len(data)} bytes are left over")
         return value
 
     def fits(self, data: bytes, indexes: Sequence[int] | None = None) -> bool:
-        if self._bytes or not data:  # any bytes are bytes, and no bytes fit whatever takes none
+        # Any bytes fit the type of bytes, and no bytes fit every type that takes none: neither proves anything.
+        if self._bytes or not data:
             return False
         try:
             self.decode(data)
@@ -165,8 +182,9 @@ class AvroCodec:
 class _Extent(NamedTuple):
     """The extent of a type.
 
-    One value takes `least` bytes. `idle` is the number of values that it is made of where none of them takes a byte, 0
-    if one does; `deep` how many types it goes through at most; `per_byte` how many values a byte can become at most.
+    One value takes `least` bytes. `idle` is the number of values that it is made of if none of them takes a byte, 0 if
+    one does; `deep` is the number of types that it goes through at most; `per_byte` is the number of values that a byte
+    can become at most.
     """
 
     least: int = 1
@@ -183,16 +201,14 @@ _OPEN = _Extent(deep=math.inf)  # of a type within itself
 
 
 def _extent(schema: Any, known: dict[str, _Extent]) -> _Extent:
-    """`known` are the named types so far. `UndecodableError` if a few bytes could be any number of values: arrays of
-    nothing, and records of nothing within others, which double with each level."""
+    """Return the extent of a type. `known` are the named types so far.
+
+    `UndecodableError` if a few bytes could be any number of values: arrays of nothing, and records of nothing within
+    others, which double with each level."""
     if isinstance(schema, str):
         return _BARE.get(schema) or known.get(schema, _OPEN)
     if isinstance(schema, list):
-        branches = [_extent(kind, known) for kind in schema]
-        deep = 1 + max((branch.deep for branch in branches), default=0)
-        # the number of the branch is a byte, whatever the branch takes
-        per_byte = max((max(branch.per_byte, branch.idle) for branch in branches), default=1.0)
-        return _Extent(deep=deep, per_byte=per_byte)
+        return _extent_of_union([_extent(kind, known) for kind in schema])
     kind = schema["type"]
     if kind in ("record", "error"):
         extent = _extent_of_fields([_extent(field["type"], known) for field in schema["fields"]])
@@ -203,8 +219,9 @@ def _extent(schema: Any, known: dict[str, _Extent]) -> _Extent:
         extent = _Extent(deep=1 + item.deep, per_byte=max(1.0, item.per_byte, item.idle))
     else:
         if schema.get("logicalType") == "decimal":
-            valid = kind in ("bytes", "fixed") and "precision" in schema
-            schema["logicalType"] = AVRO_DECIMAL if valid else ""  # then it is its plain type, by Avro's specification
+            # An invalid logical type is ignored, by Avro's specification: the value is of its plain type.
+            is_valid = kind in ("bytes", "fixed") and "precision" in schema
+            schema["logicalType"] = AVRO_DECIMAL if is_valid else ""
         size = schema["size"] if kind == "fixed" else 1
         extent = _BARE.get(kind) or _Extent(least=size, idle=int(size == 0))
     if extent.idle > _MOST_IDLE:
@@ -212,6 +229,15 @@ def _extent(schema: Any, known: dict[str, _Extent]) -> _Extent:
     if "name" in schema:
         known[schema["name"]] = extent
     return extent
+
+
+def _extent_of_union(branches: Sequence[_Extent]) -> _Extent:
+    deep = per_byte = 1.0
+    for branch in branches:
+        deep = max(deep, 1 + branch.deep)
+        # The number of the branch is a byte, whatever the branch takes.
+        per_byte = max(per_byte, branch.per_byte, branch.idle)
+    return _Extent(deep=deep, per_byte=per_byte)
 
 
 def _extent_of_fields(fields: Sequence[_Extent]) -> _Extent:

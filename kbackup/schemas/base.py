@@ -25,8 +25,8 @@ EXTRA = "install it: pip install 'kafka-kbackup[schemas]'"
 
 
 class Schema(NamedTuple):
-    """`references` are (name, text) of all that `text` stands on, each after what it needs itself; `name` is for
-    messages."""
+    """`references` are (name, text) of all schemas that `text` needs, each after those that it needs itself; `name` is
+    for messages."""
 
     kind: SchemaType
     text: str
@@ -34,7 +34,7 @@ class Schema(NamedTuple):
     name: str = "the schema"
 
 
-# What a registry holds, as a restore point keeps it.
+# The content of a registry, as a restore point keeps it.
 
 
 class SchemaReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,8 +66,8 @@ class SchemaVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class SubjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is set for a subject, for a context (`:.context:`), or ('') for the whole registry: `config` is the
-    registry's own JSON, with `compatibilityLevel`. Null where nothing is set."""
+    """The settings of a subject, of a context (`:.context:`), or ('') of the whole registry: `config` is the registry's
+    own JSON, with `compatibilityLevel`. Null where nothing is set."""
 
     subject: str
     config: dict[str, Any] | None = None
@@ -76,7 +76,10 @@ class SubjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 def context_of(subject: str) -> str:
     """Return `:.context:` of a subject, '' for the default context."""
-    return subject[: subject.index(":", 1) + 1] if subject.startswith(":.") and ":" in subject[1:] else ""
+    end = subject.find(":", 1)
+    if subject.startswith(":.") and end > 0:
+        return subject[: end + 1]
+    return ""
 
 
 def qualified(subject: str, context: str) -> str:
@@ -85,12 +88,13 @@ def qualified(subject: str, context: str) -> str:
 
 
 Find = Callable[[SchemaVersion, SchemaReference], SchemaVersion]
-"""Returns what a reference of a version means; `UndecodableError` if it is not there."""
+"""Returns the schema that a reference of a version means; `UndecodableError` if it is not there."""
 
 
 def standing_on(version: SchemaVersion, find: Find) -> list[tuple[str, SchemaVersion]]:
-    """Return all that a schema stands on with the names that it is referred to, each after what it needs itself. A
-    circle ends where it closes."""
+    """Return all schemas that a schema needs, with the names by which they are referred to, each after those that it
+    needs itself. A circle ends where it closes."""
+    # A stack instead of recursion: registries allow longer chains of references than Python allows calls.
     found: list[tuple[str, SchemaVersion]] = []
     begun: set[tuple[str, str, int]] = set()
     waiting = [("", version, iter(version.references))]
@@ -99,24 +103,27 @@ def standing_on(version: SchemaVersion, find: Find) -> list[tuple[str, SchemaVer
         for reference in rest:
             needed = find(at, reference)
             step = (reference.name, needed.subject, needed.version)
-            if step not in begun and step[1:] != (version.subject, version.version):
+            is_start = (needed.subject, needed.version) == (version.subject, version.version)
+            if step not in begun and not is_start:
                 begun.add(step)
                 waiting.append((reference.name, needed, iter(needed.references)))
                 break
         else:
             waiting.pop()
             found.append((name, at))
-    return found[:-1]
+    return found[:-1]  # the last one is the schema itself
 
 
 def schema_of(version: SchemaVersion, find: Find, built_in: Mapping[str, str], name: str) -> Schema:
-    """Return a schema with all that it stands on. `built_in` are files that Protobuf schemas import without naming them
-    as references; `name` is for messages. `UndecodableError` if it is of another kind."""
+    """Return a schema with all schemas that it needs. `built_in` are files that Protobuf schemas import without naming
+    them as references; `name` is for messages. `UndecodableError` if it is of another kind."""
     if version.type not in KINDS or not version.schema:
         raise UndecodableError(f"{name} is of type {version.type}, which is not known here")
-    texts = dict(built_in) if version.type == "PROTOBUF" else {}
-    texts |= {below: needed.schema for below, needed in standing_on(version, find)}
-    return Schema(cast(SchemaType, version.type), version.schema, tuple(texts.items()), name)
+    kind = cast(SchemaType, version.type)
+    texts = dict(built_in) if kind == "PROTOBUF" else {}
+    for needed_name, needed in standing_on(version, find):
+        texts[needed_name] = needed.schema
+    return Schema(kind, version.schema, tuple(texts.items()), name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +160,8 @@ class RegistryOptions:
             raise UsageError("a schema registry takes a user or a token", "set one of them")
 
 
-# What one key or value may become. A few bytes can name as many values, or as much text, as a hostile schema likes:
-# fields with their defaults, long names of fields and of symbols, and numbers with millions of zeros.
+# How large a decoded key or value may become. A few bytes can name as many values, or as much text, as a hostile schema
+# likes: fields with their defaults, long names of fields and of symbols, and numbers with millions of zeros.
 
 _LEAST_TEXT = 32 << 20
 _MOST_GROWTH = 128
@@ -169,7 +176,8 @@ class TextBudget:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.most = max(min(_LEAST_TEXT + _MOST_GROWTH * size, _MOST_TEXT), _LEAST_GROWTH * size)
+        usual = min(_LEAST_TEXT + _MOST_GROWTH * size, _MOST_TEXT)
+        self.most = max(usual, _LEAST_GROWTH * size)
         self._left = self.most
 
     def spend(self, characters: int) -> None:

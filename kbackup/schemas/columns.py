@@ -18,20 +18,21 @@ from kbackup.schemas.base import AVRO_DECIMAL, Headers, Json, Schema
 from kbackup.schemas.decoder import Decoder, Undecoded, codec_of
 
 JSON = pa.large_string()
-"""Text in JSON, where a schema has no type of Arrow's. Text itself is `pa.string()`."""
+"""Text in JSON, for values whose schema has no type of Arrow's. Text itself is `pa.string()`."""
 _TIME = pa.timestamp("us", "UTC")
-_MOST_FIELDS = 2000  # records within records double with each level
+_MOST_FIELDS = 2000  # of a schema: records within records double with each level
 _NO_NAME = re.compile(r"[ ,;{}()\n\t=]|^$")  # of a column of Delta
 
 
 @lru_cache(1000)
 def column_type(schema: Schema) -> pa.DataType:
-    """Return the type of what a schema describes. `UndecodableError` for an invalid schema."""
+    """Return the type of the values that a schema describes. `UndecodableError` for an invalid schema."""
     codec: Any = codec_of(schema)
     left = iter(range(_MOST_FIELDS))
     try:
         if schema.kind == "PROTOBUF":
-            return reduce(merged_types, [_message(kind, (), left) for kind in _roots(codec.file)])
+            messages = [_message(kind, (), left) for kind in _roots(codec.file)]
+            return reduce(merged_types, messages)
         if schema.kind == "AVRO":
             return _avro(codec.schema, {}, (), left)
         return _json(codec.schema, codec.schema, (), left)
@@ -40,72 +41,122 @@ def column_type(schema: Schema) -> pa.DataType:
 
 
 def _struct(fields: Iterable[tuple[str, pa.DataType]], left: Iterator[int]) -> pa.DataType:
-    """Return JSON for names that tables can't have, or can't tell apart."""
-    kinds = [field for field in fields if next(left) >= 0]
-    names = {name.lower() for name, _ in kinds}
-    return pa.struct(kinds) if kinds and len(names) == len(kinds) and not any(map(_NO_NAME.search, names)) else JSON
+    """Return a struct, or JSON for names that tables can't have, or can't tell apart. `left` ends with an error when a
+    schema has too many fields."""
+    members: list[tuple[str, pa.DataType]] = []
+    for field in fields:
+        next(left)
+        members.append(field)
+    if not members:
+        return JSON
+    # Tables tell names apart by more than upper and lower case.
+    lower = {name.lower() for name, _ in members}
+    has_bad_name = any(_NO_NAME.search(name) for name in lower)
+    if has_bad_name or len(lower) < len(members):
+        return JSON
+    return pa.struct(members)
 
 
 def merged_types(held: pa.DataType, more: pa.DataType, keep: bool = False) -> pa.DataType:
     """Return a type for the values of both, with the fields of both. Where they differ it is JSON, or with `keep` the
-    one that a table has."""
+    type that a table has."""
     if t.is_struct(held) and t.is_struct(more):
-        fields = {f.name: f.type for f in held}
-        lower = {name.lower() for name in fields}
-        for f in more:
-            if f.name in fields:
-                fields[f.name] = merged_types(fields[f.name], f.type, keep)
-            elif f.name.lower() not in lower:
-                fields[f.name] = f.type
-            elif not keep:
-                return JSON
-        return pa.struct(list(fields.items()))
+        return _merged_structs(held, more, keep)
     if t.is_list(held) and t.is_list(more):
         return pa.list_(merged_types(held.value_type, more.value_type, keep))
     if t.is_map(held) and t.is_map(more):
         return pa.map_(pa.string(), merged_types(held.item_type, more.item_type, keep))
-    return held if held == more or (keep and not (t.is_string(held) and more == JSON)) else JSON
+    if held == more:
+        return held
+    # To a table, text and JSON are one type: its column of text takes JSON.
+    if keep and not (t.is_string(held) and more == JSON):
+        return held
+    return JSON
 
 
-# The types of the three kinds of schemas. `above` are the types around one: one within itself is JSON.
+def _merged_structs(held: Any, more: Any, keep: bool) -> pa.DataType:
+    fields = {field.name: field.type for field in held}
+    lower = {name.lower() for name in fields}
+    for field in more:
+        if field.name in fields:
+            fields[field.name] = merged_types(fields[field.name], field.type, keep)
+        elif field.name.lower() not in lower:
+            fields[field.name] = field.type
+        elif not keep:
+            return JSON
+    return pa.struct(list(fields.items()))
+
+
+# The types of the three kinds of schemas. `above` are the types around a type: a type within itself is JSON.
 
 _AVRO: dict[str, pa.DataType] = {
-    **{"boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64()},
-    **{"bytes": pa.binary(), "fixed": pa.binary(), "string": pa.string(), "enum": pa.string(), "null": JSON},
-    **{"int date": pa.date32(), "long timestamp-millis": _TIME, "long timestamp-micros": _TIME},
-    **{"int time-millis": pa.string(), "long time-micros": pa.string()},
-    **{"long local-timestamp-millis": pa.string(), "long local-timestamp-micros": pa.string()},
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "fixed": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+    "null": JSON,
+    "int date": pa.date32(),
+    "long timestamp-millis": _TIME,
+    "long timestamp-micros": _TIME,
+    "int time-millis": pa.string(),
+    "long time-micros": pa.string(),
+    "long local-timestamp-millis": pa.string(),
+    "long local-timestamp-micros": pa.string(),
 }
+"""By Avro's type, or by the type and its logical type."""
 
 
 def _avro(schema: Any, known: dict[str, Any], above: tuple[str, ...], left: Iterator[int]) -> pa.DataType:
+    """Return the type of an Avro schema. `known` are the named types so far."""
     if isinstance(schema, list):
+        # A union with null is a type that may be null, as every column may; other unions have no type of Arrow's.
         kinds = [kind for kind in schema if kind != "null"]
         return _avro(kinds[0], known, above, left) if len(kinds) == 1 else JSON
     if isinstance(schema, str):
         if schema not in known:
             return _AVRO[schema]
         schema = known[schema]
-    kind, logical, name = schema["type"], schema.get("logicalType", ""), schema.get("name", "")
+    kind = schema["type"]
+    logical = schema.get("logicalType", "")
+    name = schema.get("name", "")
     known[name] = schema
     if name in above:
         return JSON
     if kind in ("record", "error"):
-        return _struct(((f["name"], _avro(f["type"], known, (*above, name), left)) for f in schema["fields"]), left)
+        within = (*above, name)
+        fields = ((field["name"], _avro(field["type"], known, within, left)) for field in schema["fields"])
+        return _struct(fields, left)
     if kind == "array":
         return pa.list_(_avro(schema["items"], known, above, left))
     if kind == "map":
         return pa.map_(pa.string(), _avro(schema["values"], known, above, left))
     if logical == AVRO_DECIMAL and "precision" in schema:
-        return pa.decimal128(schema["precision"], schema.get("scale", 0)) if schema["precision"] <= 38 else JSON
+        return _avro_decimal(schema["precision"], schema.get("scale", 0))
     return _AVRO.get(f"{kind} {logical}", _AVRO[kind])
 
 
+def _avro_decimal(precision: int, scale: int) -> pa.DataType:
+    return pa.decimal128(precision, scale) if precision <= 38 else JSON  # Delta has no larger ones
+
+
 _PROTOBUF: Sequence[pa.DataType] = (
-    *(pa.null(), pa.int32(), pa.int64(), pa.int64(), pa.decimal128(20, 0), pa.float64(), pa.float32(), pa.bool_()),
-    *(pa.string(), pa.string()),
+    pa.null(),  # there is no type 0
+    pa.int32(),
+    pa.int64(),
+    pa.int64(),  # uint32
+    pa.decimal128(20, 0),  # uint64
+    pa.float64(),
+    pa.float32(),
+    pa.bool_(),
+    pa.string(),  # an enum: its names
+    pa.string(),
 )
-"""By a field's `cpp_type`; enums are their names."""
+"""By a field's `cpp_type`."""
 _GOOGLE: dict[str, pa.DataType] = {
     f"google.protobuf.{name}": pa.string() for name in ("Timestamp", "Duration", "FieldMask")
 }
@@ -114,13 +165,19 @@ _GOOGLE |= {f"google.protobuf.{name}": JSON for name in ("Any", "Struct", "Value
 
 def _roots(file: Any) -> list[Any]:
     """Return the messages of a file that no other one of it has as a field: records are of these."""
-    every = list(file.message_types_by_name.values())
-    inner = {name for kind in every for name in _parts(kind) if name != kind.full_name}
-    return [kind for kind in every if kind.full_name not in inner] or every[:1]
+    messages = list(file.message_types_by_name.values())
+    inner: set[str] = set()
+    for kind in messages:
+        inner.update(name for name in _parts(kind) if name != kind.full_name)
+    roots = [kind for kind in messages if kind.full_name not in inner]
+    return roots or messages[:1]
 
 
 def _parts(kind: Any) -> Iterator[str]:
-    yield from (f.message_type.full_name for f in kind.fields if f.message_type is not None)
+    """Yield the names of the messages that a message, or one that is nested in it, has as fields."""
+    for field in kind.fields:
+        if field.message_type is not None:
+            yield field.message_type.full_name
     for nested in kind.nested_types:
         yield from _parts(nested)
 
@@ -131,7 +188,9 @@ def _message(kind: Any, above: tuple[str, ...], left: Iterator[int]) -> pa.DataT
         return _GOOGLE.get(name, JSON)
     if kind.file.name == "google/protobuf/wrappers.proto":
         return _field(kind.fields[0], above, left)
-    return _struct(((f.name, _field(f, (*above, name), left)) for f in kind.fields), left)
+    within = (*above, name)
+    fields = ((field.name, _field(field, within, left)) for field in kind.fields)
+    return _struct(fields, left)
 
 
 def _field(field: Any, above: tuple[str, ...], left: Iterator[int]) -> pa.DataType:
@@ -140,34 +199,42 @@ def _field(field: Any, above: tuple[str, ...], left: Iterator[int]) -> pa.DataTy
         return pa.map_(pa.string(), _field(message.fields_by_name["value"], above, left))
     if message is not None:
         kind = _message(message, above, left)
+    elif field.type == field.TYPE_BYTES:  # its `cpp_type` is that of text
+        kind = pa.binary()
     else:
-        kind = pa.binary() if field.type == field.TYPE_BYTES else _PROTOBUF[field.cpp_type]
+        kind = _PROTOBUF[field.cpp_type]
     return pa.list_(kind) if field.is_repeated else kind
 
 
 _JSON: dict[str, pa.DataType] = {
-    **{"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+    "string": pa.string(),
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "boolean": pa.bool_(),
 }
 
 
 def _json(schema: Any, root: Any, above: tuple[str, ...], left: Iterator[int]) -> pa.DataType:
-    """By `properties`, `items` and `type`; JSON for all that says more."""
+    """Return the type of a JSON Schema by its `properties`, `items` and `type`; JSON for a schema that says more."""
     if not isinstance(schema, dict):
         return JSON
-    if isinstance(name := schema.get("$ref"), str):
-        found = root if name.startswith("#") and name not in above else None
-        for step in name.split("/")[1:]:
-            found = found.get(step) if isinstance(found, dict) else None
-        return _json(found, root, (*above, name), left)
+    name = schema.get("$ref")
+    if isinstance(name, str):
+        return _json(_json_at(root, name, above), root, (*above, name), left)
     kinds = schema.get("anyOf") or schema.get("oneOf") or schema.get("type")
     if isinstance(kinds, list):
         kinds = [kind for kind in kinds if kind not in ("null", {"type": "null"})]
-        if len(kinds) != 1 or isinstance(kinds[0], dict):
-            return _json(kinds[0], root, above, left) if len(kinds) == 1 else JSON
+        if len(kinds) != 1:
+            return JSON
+        if isinstance(kinds[0], dict):
+            return _json(kinds[0], root, above, left)
         kinds = kinds[0]
-    fields, items, others = (schema.get(name) for name in ("properties", "items", "additionalProperties"))
-    if kinds in ("object", None) and isinstance(fields, dict):
-        return _struct(((name, _json(kind, root, above, left)) for name, kind in fields.items()), left)
+    properties = schema.get("properties")
+    others = schema.get("additionalProperties")
+    items = schema.get("items")
+    if kinds in ("object", None) and isinstance(properties, dict):
+        fields = ((name, _json(kind, root, above, left)) for name, kind in properties.items())
+        return _struct(fields, left)
     if kinds == "object" and isinstance(others, dict):
         return pa.map_(pa.string(), _json(others, root, above, left))
     if kinds == "array" and isinstance(items, dict):
@@ -175,7 +242,17 @@ def _json(schema: Any, root: Any, above: tuple[str, ...], left: Iterator[int]) -
     return _JSON.get(kinds, JSON) if isinstance(kinds, str) else JSON
 
 
-# Decoded values, as pyarrow takes them for a type. What does not fit raises an error.
+def _json_at(root: Any, name: str, above: tuple[str, ...]) -> Any:
+    """Return the part of a schema that `#/definitions/order` names; None if it is elsewhere, or around itself."""
+    if not name.startswith("#") or name in above:
+        return None
+    part = root
+    for step in name.split("/")[1:]:
+        part = part.get(step) if isinstance(part, dict) else None
+    return part
+
+
+# Decoded values, as pyarrow takes them for a type. A value that does not fit raises an error.
 
 
 def decoded_columns(
@@ -183,7 +260,9 @@ def decoded_columns(
 ) -> list[pa.Array[Any]]:
     """Return columns of the decoded keys and values of `types`, and why others could not be decoded, of records in
     columns of `rows.SCHEMA`. They are null where a key or value is null, or names no schema."""
-    headers = [[(h["key"].encode(), h["value"]) for h in row or ()] for row in batch.column("headers").to_pylist()]
+    headers: list[list[tuple[bytes, bytes | None]]] = []
+    for row in batch.column("headers").to_pylist():
+        headers.append([(header["key"].encode(), header["value"]) for header in row or ()])
     errors: list[list[str]] = [[] for _ in headers]
     columns = [_DecodedColumn(part, kind, errors) for part, kind in types.items()]
     decoded = 0
@@ -195,8 +274,11 @@ def decoded_columns(
                 column.fail(f"the decoded records before it in its batch take more than {MOST_DECODED >> 20:,} MiB")
             else:
                 decoded += column.decode(decoders[column.part], data, headers[n])
-    arrays = [column.array() for column in columns]  # before the errors, to which they add
-    return [*arrays, pa.array(["; ".join(why) or None for why in errors], pa.string())]
+    # The arrays come before the errors: a value may turn out not to fit only when its array is made.
+    arrays = [column.array() for column in columns]
+    error_texts = ["; ".join(of_record) or None for of_record in errors]
+    arrays.append(pa.array(error_texts, pa.string()))
+    return arrays
 
 
 MOST_DECODED = 1 << 30
@@ -207,8 +289,8 @@ much memory."""
 
 
 class _DecodedColumn:
-    """The decoded keys or values of a batch, added one after another. `errors` are lists by record, to which a record's
-    is added."""
+    """The decoded keys or values of a batch, added one after another. `errors` has a list for each record, to which the
+    record's errors are added."""
 
     def __init__(self, part: str, kind: pa.DataType, errors: list[list[str]]) -> None:
         self.part, self._kind, self._errors = part, kind, errors
@@ -235,7 +317,10 @@ class _DecodedColumn:
             return 0
         try:
             size = len(msgspec.json.encode(made.value))
-            self.add(_maker(self._kind, made.schema["type"] != "JSON")(made.value))
+            # Only a JSON Schema leaves open which other fields an object may have.
+            is_exact = made.schema["type"] != "JSON"
+            make = _maker(self._kind, is_exact)
+            self.add(make(made.value))
         except _MISFIT as error:
             self.fail(f"it does not fit the column: {error}")
             return 0
@@ -252,7 +337,8 @@ class _DecodedColumn:
         errors = self._errors[self._done : self._done + len(self._values)]
         self._arrays.append(_array(self._values, self._kind, self.part, errors))
         self._done += len(self._values)
-        self._values, self._size = [], 0
+        self._values = []
+        self._size = 0
 
 
 _MISFIT = (ValueError, TypeError, ArithmeticError, AttributeError, pa.ArrowException)
@@ -263,6 +349,7 @@ def _array(values: list[object], kind: pa.DataType, part: str, errors: list[list
     try:
         return pa.array(values, kind)
     except _MISFIT:
+        # The error does not tell which value it is of: each is tried alone.
         for n, value in enumerate(values):
             try:
                 pa.array([value], kind)
@@ -272,43 +359,71 @@ def _array(values: list[object], kind: pa.DataType, part: str, errors: list[list
         return pa.array(values, kind)
 
 
+_Make = Callable[[Any], object]
+"""Makes the value that pyarrow takes of a decoded one."""
+
+
 @lru_cache(1000)
-def _maker(kind: pa.DataType, exact: bool) -> Callable[[Any], object]:
-    """`exact`: an object has no other fields than the type."""
+def _maker(kind: pa.DataType, exact: bool) -> _Make:
+    """Return what makes values of a type. `exact`: an object has no other fields than the type."""
     make = _inner(kind, exact)
-    return lambda value: None if value is None else make(value)
+
+    def make_or_none(value: Any) -> object:
+        return None if value is None else make(value)
+
+    return make_or_none
 
 
-def _inner(kind: pa.DataType, exact: bool) -> Callable[[Any], object]:
+def _inner(kind: pa.DataType, exact: bool) -> _Make:
     if t.is_struct(kind):
-        fields = {f.name: _maker(f.type, exact) for f in kind}
-
-        def struct(value: dict[str, Json]) -> object:
-            if exact and (others := value.keys() - fields.keys()):
-                raise ValueError(f"it has no field {min(others)}")
-            return {name: make(value.get(name)) for name, make in fields.items()}
-
-        return struct
+        return _struct_maker(kind, exact)
     if t.is_list(kind):
-        item = _maker(kind.value_type, exact)
-        return lambda value: [item(each) for each in _listed(value)]
+        make_item = _maker(kind.value_type, exact)
+        return lambda value: [make_item(item) for item in _listed(value)]
     if t.is_map(kind):
-        held = _maker(kind.item_type, exact)
-        return lambda value: [(name, held(each)) for name, each in value.items()]
+        make_entry = _maker(kind.item_type, exact)
+        return lambda value: [(name, make_entry(entry)) for name, entry in value.items()]
     if t.is_decimal(kind):
         return Decimal
     if t.is_integer(kind):
         return _whole
-    simple: dict[pa.DataType, Callable[[Any], object]] = {
-        JSON: lambda value: msgspec.json.encode(value).decode(),
-        _TIME: datetime.fromisoformat,
-        pa.date32(): date.fromisoformat,
-        pa.binary(): base64.b64decode,
-        pa.float32(): float,
-        pa.float64(): float,
-        pa.string(): lambda value: str(value) if type(value) is int else value,  # of an enum, without a name
-    }
-    return simple.get(kind, lambda value: value)
+    return _SIMPLE.get(kind, _as_it_is)
+
+
+def _struct_maker(kind: Any, exact: bool) -> _Make:
+    makers = {field.name: _maker(field.type, exact) for field in kind}
+
+    def struct(value: dict[str, Json]) -> object:
+        if exact:
+            others = value.keys() - makers.keys()
+            if others:
+                raise ValueError(f"it has no field {min(others)}")
+        return {name: make(value.get(name)) for name, make in makers.items()}
+
+    return struct
+
+
+def _as_it_is(value: Any) -> object:
+    return value
+
+
+def _as_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _as_text(value: Any) -> object:
+    return str(value) if type(value) is int else value  # a number of an enum that has no name for it
+
+
+_SIMPLE: dict[pa.DataType, _Make] = {
+    JSON: _as_json,
+    _TIME: datetime.fromisoformat,
+    pa.date32(): date.fromisoformat,
+    pa.binary(): base64.b64decode,
+    pa.float32(): float,
+    pa.float64(): float,
+    pa.string(): _as_text,
+}
 
 
 def _listed(value: Any) -> list[Any]:
@@ -318,8 +433,9 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _whole(value: Any) -> int:
-    """Return an integer: of Protobuf, large ones are text."""
+    """Return an integer. Large ones of Protobuf are text."""
     number = int(value)
-    if isinstance(value, bool) or (number != value and str(number) != value):
+    is_other = number != value and str(number) != value
+    if is_other or isinstance(value, bool):
         raise TypeError(f"{value} is no integer")
     return number

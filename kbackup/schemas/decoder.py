@@ -36,8 +36,8 @@ def codec_of(schema: Schema) -> Codec:
 
 
 class JsonCodec:
-    """JSON that a JSON Schema describes is shown as it is. It is not held against the schema: showing it needs none,
-    and a schema and a record can be made for each other so that a validation does not end."""
+    """JSON that a JSON Schema describes is shown as it is. It is not validated by the schema: showing it needs no
+    schema, and a schema and a record can be made for each other so that a validation does not end."""
 
     kind: SchemaType = "JSON"
 
@@ -73,7 +73,7 @@ _MOST_INDEXES = 64  # levels that messages are nested; a parser's own limit is 1
 
 
 class SchemaFrame(NamedTuple):
-    """`schema` is an id or a GUID; `rest` what follows it, in the data or (`apart`) in the header."""
+    """`schema` is an id or a GUID; `rest` is what follows it, in the data or (`apart`) in the header."""
 
     schema: int | str
     rest: bytes
@@ -85,17 +85,21 @@ def frame_of(data: bytes, headers: Headers, header: bytes) -> SchemaFrame | None
     for name, value in headers:
         if name == header and value is not None:
             if len(value) >= 17 and value[0] == 1:
-                return SchemaFrame(str(uuid.UUID(bytes=value[1:17])), value[17:], apart=True)
-            if (frame := in_front(value)) is None:
+                guid = uuid.UUID(bytes=value[1:17])
+                return SchemaFrame(str(guid), value[17:], apart=True)
+            frame = in_front(value)
+            if frame is None:
                 raise UndecodableError(f"header {header.decode()} names no schema")
             return frame._replace(apart=True)
     return in_front(data)
 
 
 def in_front(data: bytes) -> SchemaFrame | None:
-    """Return the frame at the beginning of data. No registry gives the id 0, so that a number below 2^24 as eight bytes
-    is no frame. A larger number, such as a time in milliseconds, can't be told from an id and three bytes of data
-    (Avro's of a text of two letters); `--decode value`, or a schema that is not found, settles it."""
+    """Return the frame at the beginning of data.
+
+    No registry gives the id 0, so that a number below 2^24 as eight bytes is no frame. A larger number, such as a time
+    in milliseconds, can't be told from an id and three bytes of data (Avro's of a text of two letters);
+    `--decode value`, or a schema that is not found, settles it."""
     if len(data) < 5 or data[0] != 0:
         return None
     (number,) = struct.unpack_from(">I", data, 1)
@@ -140,11 +144,11 @@ def file_codec(path: Path, message: str | None = None) -> Codec:
         if kind in (".proto", ".desc", ".pb"):
             return _protobuf_codec(path, kind, message)
         if kind == ".avsc":
-            others = [other for other in sorted(path.parent.glob("*.avsc")) if other != path]
-            beside = tuple((other.stem, other.read_text(encoding="utf-8", errors="replace")) for other in others)
-            return codec_of(Schema("AVRO", path.read_text(encoding="utf-8"), beside, str(path)))
+            text = path.read_text(encoding="utf-8")
+            return codec_of(Schema("AVRO", text, _avro_files_beside(path), str(path)))
         if kind == ".json":
-            return codec_of(Schema("JSON", path.read_text(encoding="utf-8"), (), str(path)))
+            text = path.read_text(encoding="utf-8")
+            return codec_of(Schema("JSON", text, (), str(path)))
     except ImportError as error:
         raise missing(error) from error
     except UnicodeDecodeError:
@@ -156,21 +160,34 @@ def file_codec(path: Path, message: str | None = None) -> Codec:
     raise UsageError(f"{path} is no schema by its name", f"name a file {_KINDS}")
 
 
+def _avro_files_beside(path: Path) -> tuple[tuple[str, str], ...]:
+    """Return (name without ending, text) of the other Avro files in the same folder."""
+    files: list[tuple[str, str]] = []
+    for other in sorted(path.parent.glob("*.avsc")):
+        if other != path:
+            # A file that is no text of UTF-8 matters only if the schema names it.
+            text = other.read_text(encoding="utf-8", errors="replace")
+            files.append((other.stem, text))
+    return tuple(files)
+
+
 def _protobuf_codec(path: Path, kind: str, message: str | None) -> Codec:
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     from kbackup.schemas.protobuf import ProtobufCodec, compiled
 
-    data = path.read_bytes()  # says it in words of its own where it can't be read
+    data = path.read_bytes()  # before protoc reads it, whose words for an unreadable file are others
     if kind == ".proto":
         with of_others(str(path), "Protobuf schema"):
-            return ProtobufCodec(compiled(path.parent, path.name, str(path)), path.name, message)
+            files = compiled(path.parent, path.name, str(path))
+            return ProtobufCodec(files, path.name, message)
     with of_others(str(path), "set of file descriptors that is whole"):
         files = FileDescriptorSet.FromString(data)
-        return ProtobufCodec(files, files.file[-1].name, message)  # protoc writes imports first
+        main = files.file[-1].name  # protoc writes imports first
+        return ProtobufCodec(files, main, message)
 
 
-# Keys and values of records, decoded by the schema that each names or by one for all of them.
+# Keys and values of records, decoded by the schema that each names or by one schema for all of them.
 
 
 class Decoded(NamedTuple):
@@ -207,8 +224,8 @@ class Registry(Protocol):
 
 
 class ByFile:
-    """By one schema. Data may stand behind a registry's frame or not: where it does not fit as it is, what is behind
-    such a frame may."""
+    """Decodes by one schema. Data may stand behind a registry's frame or not: if the data do not fit as they are, what
+    is behind the frame may."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -216,18 +233,22 @@ class ByFile:
     def __call__(self, data: bytes, headers: Headers) -> Made:
         schema: dict[str, Json] = {"type": self._codec.kind}
         try:
-            try:
-                return Decoded(self._codec.decode(data), schema)
-            except UndecodableError:
-                if (frame := in_front(data)) is None:
-                    raise
-            return Decoded(payload_value(self._codec, frame.rest, None), schema)
+            return Decoded(self._decode(data), schema)
         except UndecodableError as error:
             return Undecoded(error.message)
 
+    def _decode(self, data: bytes) -> Json:
+        try:
+            return self._codec.decode(data)
+        except UndecodableError:
+            frame = in_front(data)
+            if frame is None:
+                raise
+        return payload_value(self._codec, frame.rest, None)
+
 
 class ByRegistry:
-    """By the schemas that a registry has. Each is asked for once, also one that is not there. Thread-safe."""
+    """Decodes by the schemas that a registry has. Each schema is asked for once, even a missing one. Thread-safe."""
 
     def __init__(self, registry: Registry, header: bytes) -> None:
         self._registry, self._header = registry, header
@@ -242,7 +263,8 @@ class ByRegistry:
             codec = self.codec(frame.schema)
             if isinstance(codec, Undecoded):
                 return codec
-            value = payload_value(codec, frame.rest, data if frame.apart else None)
+            apart = data if frame.apart else None
+            value = payload_value(codec, frame.rest, apart)
         except UndecodableError as error:
             return Undecoded(error.message)
         return Decoded(value, {"type": codec.kind, "id": frame.schema})

@@ -23,11 +23,21 @@ from kbackup.schemas.protobuf_growth import MessageGrowth, check_growth, growth_
 from kbackup.util.scratch import ScratchFolder
 
 _WELL_KNOWN = (
-    *("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct", "timestamp"),
-    *("type", "wrappers"),
+    "any",
+    "api",
+    "descriptor",
+    "duration",
+    "empty",
+    "field_mask",
+    "source_context",
+    "struct",
+    "timestamp",
+    "type",
+    "wrappers",
 )
+"""Protobuf's own files: the names that follow `google/protobuf/`."""
 _MAIN = "__main__.proto"  # no other file refers to it
-_SECONDS = 60
+_COMPILATION_SECONDS = 60  # a schema is foreign text, and protoc may be made to run for long
 
 
 class ProtobufCodec:
@@ -57,7 +67,7 @@ class ProtobufCodec:
                 unquote_int64_if_possible=True,
             )
         except Exception as error:
-            # beside `DecodeError`: AttributeError, where types of Google's names have other fields, and the like
+            # Not only `DecodeError`: a type with the name of one of Google's but other fields raises AttributeError.
             raise misfit("PROTOBUF", error) from error
         return value
 
@@ -67,7 +77,7 @@ class ProtobufCodec:
         return self._growth[kind.full_name]
 
     def fits(self, data: bytes, indexes: Sequence[int] | None = None) -> bool:
-        """A parser takes unknown fields, and so most bytes: here every field must be one of the message."""
+        # A parser takes unknown fields, and so most bytes: here every field must be one of the message.
         try:
             message = self._checked_class(data, indexes).FromString(data)
             size = message.ByteSize()
@@ -77,7 +87,7 @@ class ProtobufCodec:
         return bool(message.ByteSize() == size)
 
     def _checked_class(self, data: bytes, indexes: Sequence[int] | None) -> type[Message]:
-        """Return what the messages are that `indexes` select; raise `UndecodableError` for data that would grow too
+        """Return the class of the messages that `indexes` select; raise `UndecodableError` for data that would grow too
         much."""
         asked = (0,) if indexes is None else tuple(indexes)
         if asked not in self._classes:
@@ -88,10 +98,12 @@ class ProtobufCodec:
         return made
 
     def _indexed(self, indexes: Sequence[int]) -> Descriptor:
+        """Return the message that indexes select: the n-th of the file, the n-th within that one, and so on."""
         among = list(self.file.message_types_by_name.values())
         for n, index in enumerate(indexes):
             if not 0 <= index < len(among):
-                raise UndecodableError(f"its schema has no message {'.'.join(map(str, indexes[: n + 1]))}")
+                path = ".".join(str(step) for step in indexes[: n + 1])
+                raise UndecodableError(f"its schema has no message {path}")
             kind = among[index]
             among = list(kind.nested_types)
         return kind
@@ -100,16 +112,24 @@ class ProtobufCodec:
 def protobuf_codec(schema: Schema, message: str | None = None) -> ProtobufCodec:
     """Return a codec for .proto text, or for a serialized FileDescriptorProto in base64, which some clients
     register."""
-    texts = {**dict(schema.references), _MAIN: schema.text}
-    described = {name: file for name, text in texts.items() if (file := _described(name, text)) is not None}
+    texts = dict(schema.references)
+    texts[_MAIN] = schema.text
+    described: dict[str, FileDescriptorProto] = {}
+    to_compile: dict[str, str] = {}
+    for name, text in texts.items():
+        file = _described(name, text)
+        if file is not None:
+            described[name] = file
+        else:
+            to_compile[name] = text
     files = FileDescriptorSet(file=described.values())
-    if len(described) < len(texts):
-        rest = {name: text for name, text in texts.items() if name not in described}
-        files = _compiled_texts(rest, files, schema.name)
+    if to_compile:
+        files = _compiled_texts(to_compile, files, schema.name)
     return ProtobufCodec(files, _MAIN, message)
 
 
 def _compiled_texts(texts: Mapping[str, str], known: FileDescriptorSet, name: str) -> FileDescriptorSet:
+    """Compile .proto texts, by the name of their file, and the `known` files that they import."""
     with ScratchFolder("proto") as scratch:
         folder = scratch.path.resolve()
         try:
@@ -125,43 +145,53 @@ def _compiled_texts(texts: Mapping[str, str], known: FileDescriptorSet, name: st
 
 
 def compiled(folder: Path, file: str, name: str, known: FileDescriptorSet | None = None) -> FileDescriptorSet:
-    """`file` in `folder` and all that it imports: `known` ones, from there, or of Google's own. `UndecodableError` with
-    protoc's words."""
+    """Compile `file` in `folder` with all that it imports: `known` files, files from the folder, or Google's own.
+    `UndecodableError` with protoc's words."""
     folder = folder.resolve()
     path = folder / file
-    import_module("grpc_tools")  # where it is missing, that is to be told, not what a process without it says
-    try:  # google/type/money.proto and their like, which users of registries take for given
-        googleapis = [f"-I{Path(package).parents[1]}" for package in import_module("google.type").__path__]
-    except ImportError:
-        googleapis = []
+    import_module("grpc_tools")  # raises here if it is missing: a process without it would fail in words of its own
     with ScratchFolder("protoc") as scratch:
-        out, given = scratch.path / "out", scratch.path / "given"
+        out = scratch.path / "out"
+        given = scratch.path / "given"
         given.write_bytes((known or FileDescriptorSet()).SerializeToString())
+        command = [
+            sys.executable,
+            "-P",  # nothing of the current directory is run, whatever it is called
+            "-m",
+            "grpc_tools.protoc",
+            f"-I{folder}",
+            *_googleapis(),
+            f"--descriptor_set_in={given}",
+            "--include_imports",
+            f"--descriptor_set_out={out}",
+            str(path) if path.exists() else file,
+        ]
         try:
             done = subprocess.run(  # noqa: S603 (no shell, and no program but this one)
-                [
-                    # -P: nothing of the current directory is run, whatever it is called
-                    *(sys.executable, "-P", "-m", "grpc_tools.protoc", f"-I{folder}", *googleapis),
-                    *(f"--descriptor_set_in={given}", "--include_imports", f"--descriptor_set_out={out}"),
-                    str(path) if path.exists() else file,
-                ],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_SECONDS,
-                check=False,
+                command, capture_output=True, text=True, errors="replace", timeout=_COMPILATION_SECONDS, check=False
             )
         except subprocess.TimeoutExpired:
-            raise UndecodableError(f"{name} was not compiled within {_SECONDS} seconds") from None
+            raise UndecodableError(f"{name} was not compiled within {_COMPILATION_SECONDS} seconds") from None
         if done.returncode:
             reason = done.stderr.strip().partition("\n")[0] or f"protoc ended with {done.returncode}"
             raise UndecodableError(f"{name} can't be compiled: {reason}")
         return FileDescriptorSet.FromString(out.read_bytes())
 
 
-def _described(name: str, text: str) -> FileDescriptorProto | None:
+def _googleapis() -> list[str]:
+    """Return options for google/type/money.proto and the like, which users of registries take for given."""
     try:
-        file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+        packages = import_module("google.type").__path__
+    except ImportError:
+        return []
+    return [f"-I{Path(package).parents[1]}" for package in packages]
+
+
+def _described(name: str, text: str) -> FileDescriptorProto | None:
+    """Return the file that a text describes in base64, under a name; None if the text is none."""
+    try:
+        data = base64.b64decode(text, validate=True)
+        file = FileDescriptorProto.FromString(data)
     except (binascii.Error, DecodeError, ValueError):
         return None
     file.name = name
@@ -171,15 +201,19 @@ def _described(name: str, text: str) -> FileDescriptorProto | None:
 def _pool(files: FileDescriptorSet) -> DescriptorPool:
     """Return a pool of `files` and what they import, each after its imports; Protobuf's own files are added where
     `files` have none of them."""
-    known = [import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR for name in _WELL_KNOWN]
-    described = {file.name: FileDescriptorProto.FromString(file.serialized_pb) for file in known}
-    described |= {file.name: file for file in files.file}
+    described: dict[str, FileDescriptorProto] = {}
+    for name in _WELL_KNOWN:
+        known = import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR
+        described[known.name] = FileDescriptorProto.FromString(known.serialized_pb)
+    for file in files.file:
+        described[file.name] = file
     needs: dict[str, Sequence[str]] = {}
-    rest = [file.name for file in files.file]
-    while rest:
-        if (name := rest.pop()) not in needs:
+    waiting = [file.name for file in files.file]
+    while waiting:
+        name = waiting.pop()
+        if name not in needs:
             needs[name] = described[name].dependency
-            rest += needs[name]
+            waiting += needs[name]
     pool = DescriptorPool()
     for name in TopologicalSorter(needs).static_order():
         pool.Add(described[name])
@@ -196,7 +230,8 @@ def _named(messages: Mapping[str, Descriptor], name: str, main: str) -> Descript
             add(kind.nested_types)
 
     add(messages.values())
-    for full, kind in known.items():
-        if name in (full, full.removeprefix(f"{kind.file.package}.")):
+    for full_name, kind in known.items():
+        without_package = full_name.removeprefix(f"{kind.file.package}.")
+        if name in (full_name, without_package):
             return kind
     raise UsageError(f"there is no message {name} in {main}", f"name one of its messages: {', '.join(known) or 'none'}")

@@ -1,4 +1,4 @@
-"""What the bytes of a Protobuf message may become, found before they are parsed.
+"""Find how large the bytes of a Protobuf message may become, before they are parsed.
 
 A message has memory for all its fields, and JSON has those without presence even where no byte tells of them: of a
 message of 10,000 fields, two bytes are one more message. So the messages in the bytes are counted before the library
@@ -25,7 +25,8 @@ _MOST_LEVELS = 100  # the library's own limit
 
 
 class MessageGrowth(NamedTuple):
-    """What a kind of message and those within it become at most: characters for each message, and for each byte.
+    """The size that messages of a kind, with those within them, become at most: characters for each message, and for
+    each byte.
 
     `is_open`: it can hold messages of any kind (`google.protobuf.Any`).
     """
@@ -37,22 +38,26 @@ class MessageGrowth(NamedTuple):
 
 def growth_of(kind: Descriptor) -> MessageGrowth:
     """Return the growth of a kind of message, with all kinds that it can hold."""
-    kinds = list(_kinds_within(kind))
-    per_message = max(map(_text_of_fields, kinds))
-    per_byte = max(map(_text_of_byte, kinds))
-    return MessageGrowth(per_message, per_byte, any(each.full_name == _ANY for each in kinds))
+    per_message = per_byte = 0
+    is_open = False
+    for within in _kinds_within(kind):
+        per_message = max(per_message, _text_of_fields(within))
+        per_byte = max(per_byte, _text_of_byte(within))
+        is_open = is_open or within.full_name == _ANY
+    return MessageGrowth(per_message, per_byte, is_open)
 
 
 def _kinds_within(kind: Descriptor) -> Iterator[Descriptor]:
-    found = {kind.full_name: kind}
+    """Yield a kind of message, and all kinds that it can hold."""
+    known = {kind.full_name}
     waiting = [kind]
     while waiting:
-        each = waiting.pop()
-        yield each
-        for field in each.fields:
+        outer = waiting.pop()
+        yield outer
+        for field in outer.fields:
             inner = field.message_type
-            if inner is not None and inner.full_name not in found:
-                found[inner.full_name] = inner
+            if inner is not None and inner.full_name not in known:
+                known.add(inner.full_name)
                 waiting.append(inner)
 
 
@@ -70,15 +75,13 @@ def _text_of_byte(kind: Descriptor) -> int:
 
 
 def check_growth(data: bytes, kind: Descriptor, pool: DescriptorPool, growth: MessageGrowth) -> None:
-    """Raise `UndecodableError` if `data`, a message of `kind`, could become more than `TextBudget` has.
-
-    Messages are counted only where the bytes could be too many of them: the data of usual schemas are not.
-    """
+    """Raise `UndecodableError` if `data`, a message of `kind`, could become more than `TextBudget` has."""
     budget = TextBudget(len(data))
     most_messages = len(data) // 2 + 1  # a message within another one takes a tag and a length
-    if not growth.is_open and most_messages * growth.per_message + len(data) * growth.per_byte <= budget.most:
-        return
-    _Walk(pool, budget).message(data, 0, len(data), kind, 0)
+    most_text = most_messages * growth.per_message + len(data) * growth.per_byte
+    # Messages are counted only if the bytes could be too many of them: those of usual schemas could not.
+    if growth.is_open or most_text > budget.most:
+        _Walk(pool, budget).message(data, 0, len(data), kind, 0)
 
 
 class _Walk:
@@ -92,7 +95,7 @@ class _Walk:
         """Go through a message and return where it ends: at `end`, or behind the end of a group. `kind` None: no field
         of it is known.
 
-        What is no message ends the walk: the library says what is wrong with it.
+        Bytes that are no message end the walk: the library says what is wrong with them.
         """
         self._budget.spend(self._cost_of(kind))
         fields = kind.fields_by_number if kind is not None else {}
@@ -117,7 +120,7 @@ class _Walk:
                 found[field.name] = start, at
                 self._budget.spend(_text_of_value(field, at - start))
         if kind is not None and kind.full_name == _ANY and "value" in found:
-            # only now: the type may stand behind the value, and the last one counts
+            # Only now: the type may stand behind the value, and of several the last one counts.
             start, stop = found.get("type_url", (0, 0))
             self._packed(data, *found["value"], data[start:stop], level)
         return at
