@@ -17,7 +17,7 @@ import numpy.typing as npt
 from kbackup.errors import UndecodableError, UsageError
 from kbackup.formats.block import select_records
 from kbackup.formats.record import Row, rows
-from kbackup.schemas.base import EXTRA, Json
+from kbackup.schemas.base import EXTRA, Headers, Json
 from kbackup.schemas.decoder import ByFile, Decoded, DecodedRecord, Decoder, Made, Undecoded, file_codec
 from kbackup.systems import record_decoder
 from kbackup.types import RecordBlock, TopicPartition
@@ -52,12 +52,16 @@ class Decoding:
     def decode_uncounted(self, tp: TopicPartition, row: Row) -> DecodedRecord:
         """Decode a record that is counted already."""
         if not self.active:
-            return DecodedRecord()
-        made: list[Made] = []
-        for part, data in zip(PARTS, (row.key, row.value), strict=True):
-            decoder = None if data is None else self._decoder(tp.topic, part)
-            made.append(None if decoder is None or data is None else decoder(data, row.headers))
-        return DecodedRecord(*made)
+            return UNDECODED
+        key = self._decode_part(tp.topic, "key", row.key, row.headers)
+        value = self._decode_part(tp.topic, "value", row.value, row.headers)
+        return DecodedRecord(key, value)
+
+    def _decode_part(self, topic: str, part: str, data: bytes | None, headers: Headers) -> Made:
+        if data is None:
+            return None
+        decoder = self._decoder(topic, part)
+        return None if decoder is None else decoder(data, headers)
 
     @property
     def active(self) -> bool:
@@ -72,7 +76,11 @@ class Decoding:
         return self.decoders.get(part)
 
     def _count(self, part: str, made: Made, address: str) -> None:
-        why = made.why if isinstance(made, Undecoded) else "it names no schema" if made is None else ""
+        why = ""
+        if made is None:
+            why = "it names no schema"
+        elif isinstance(made, Undecoded):
+            why = made.why
         if why and self.strict:
             raise UndecodableError(
                 f"the {part} of {address} can't be decoded: {why}", "leave --strict out to show it undecoded"
@@ -96,8 +104,8 @@ def file_decoder(file: str, message: str | None) -> Decoder:
 
 def document(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> dict[str, object]:
     """Return a record as a JSON object, with the schema of a decoded part, or the reason why it is not decoded."""
-    made = [(name, part) for name, part in zip(parts._fields, parts, strict=True) if part is not None]
-    return {
+    headers = [{"key": _json(key), "value": _json(value)} for key, value in row.headers]
+    whole: dict[str, object] = {
         "topic": tp.topic,
         "partition": tp.partition,
         "offset": row.offset,
@@ -105,10 +113,17 @@ def document(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> 
         "timestamp_type": TYPES[row.timestamp_type],
         "key": _json(row.key, parts.key),
         "value": _json(row.value, parts.value),
-        "headers": [{"key": _json(key), "value": _json(value)} for key, value in row.headers],
-        **{f"{name}_schema": part.schema for name, part in made if isinstance(part, Decoded)},
-        **{f"{name}_error": part.why for name, part in made if isinstance(part, Undecoded)},
+        "headers": headers,
     }
+    named = (("key", parts.key), ("value", parts.value))
+    # All schemas before all errors: scripts compare the lines of this output, whose keys keep their order.
+    for name, made in named:
+        if isinstance(made, Decoded):
+            whole[f"{name}_schema"] = made.schema
+    for name, made in named:
+        if isinstance(made, Undecoded):
+            whole[f"{name}_error"] = made.why
+    return whole
 
 
 def _json(data: bytes | None, made: Made = None) -> Json:
@@ -169,17 +184,19 @@ class Expression:
         mask = np.ones(len(block), np.bool_) if self._before is None else self._before(tp, block)
         candidates = select_records(block, mask)
         if len(candidates):
+            # Of the records that were selected before, those stay for which the expression holds.
             mask[mask] = [self._holds(tp, row) for row in rows(candidates, str(tp))]
         return mask
 
     def _holds(self, tp: TopicPartition, row: Row) -> bool:
         try:
-            given = self._program.input_text(self._text(tp, row))
-            return any(value is not None and value is not False for value in given)
+            values = self._program.input_text(self._text(tp, row))
+            return any(value is not None and value is not False for value in values)
         except ValueError as error:  # what the expression raises, or can't do with this record
+            address = f"{tp.topic}:{tp.partition}:{row.offset}"
             with self._lock:
                 self.failed += 1
-                self.first = self.first or f"{tp.topic}:{tp.partition}:{row.offset}: {_first_line(error)}"
+                self.first = self.first or f"{address}: {_first_line(error)}"
             return False
 
     def _text(self, tp: TopicPartition, row: Row) -> str:
@@ -204,9 +221,11 @@ def where_of(text: str) -> Expression:
     """Return an expression that depends on nothing but the record: a restore that is resumed selects the same records.
 
     Raises `UsageError` for any other one."""
-    if found := _CHANGING.search(text):
+    changing = _CHANGING.search(text)
+    if changing is not None:
         raise UsageError(
-            f"--where {text} can't be used: {found[1]} is not the same each time", "compare fields of the record alone"
+            f"--where {text} can't be used: {changing[1]} is not the same each time",
+            "compare fields of the record alone",
         )
     return Expression(text, Decoding({}), option="--where")
 

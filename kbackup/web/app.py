@@ -165,12 +165,18 @@ async def _http(request: Request, error: Exception) -> Response:
 async def _invalid(request: Request, error: Exception) -> Response:
     """Return the page for parameters that FastAPI can't parse."""
     invalid = error.errors() if isinstance(error, RequestValidationError) else []
-    text = ", ".join(f"{each['loc'][-1]} can't be {each['input']!s}" for each in invalid)
-    # A path that can't be parsed is a page that does not exist; a parameter is an input to mend.
-    in_path = any(each["loc"][0] == "path" for each in invalid)
-    status = 404 if in_path else 400
-    message = text or "the address can't be used"
-    wrong = [str(each["loc"][-1]) for each in invalid]
+    wrong: list[str] = []
+    reasons: list[str] = []
+    status = 400
+    for each in invalid:
+        place = each["loc"]
+        parameter = str(place[-1])
+        wrong.append(parameter)
+        reasons.append(f"{parameter} can't be {each['input']!s}")
+        # A path that can't be parsed is a page that does not exist; a parameter is an input to mend.
+        if place[0] == "path":
+            status = 404
+    message = ", ".join(reasons) or "the address can't be used"
     return _failed(request, status, message, "go back and try another", wrong)
 
 

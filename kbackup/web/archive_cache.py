@@ -132,14 +132,18 @@ class ArchiveSnapshot:
     @cached_property
     def rows(self) -> list[TopicRow]:
         losses_of = Counter(loss.topic for _, loss in self.losses)
-        rows = []
+        rows: list[TopicRow] = []
         for topic in self.catalogue.topics:
-            rows.append(TopicRow(topic, sums_of(topic.partitions), losses_of[topic.name]))
+            sums = sums_of(topic.partitions)
+            rows.append(TopicRow(topic, sums, losses_of[topic.name]))
         return rows
 
     @cached_property
     def sums(self) -> Sums:
-        return sums_of(p for topic in self.catalogue.topics for p in topic.partitions)
+        partitions: list[ArchivedPartition] = []
+        for topic in self.catalogue.topics:
+            partitions += topic.partitions
+        return sums_of(partitions)
 
     @cached_property
     def losses(self) -> list[tuple[int, Loss]]:
@@ -186,11 +190,13 @@ class ArchiveSnapshot:
 
     @cached_property
     def compatibilities(self) -> dict[str, str]:
-        """What is set for subjects, for contexts, and ('') for the registry."""
-        levels = {}
-        for each in self.schemas.settings if self.schemas is not None else ():
-            if each.config and "compatibilityLevel" in each.config:
-                levels[each.subject] = str(each.config["compatibilityLevel"])
+        """The compatibility that is set for subjects, for contexts, and ('') for the registry."""
+        levels: dict[str, str] = {}
+        if self.schemas is None:
+            return levels
+        for settings in self.schemas.settings:
+            if settings.config and "compatibilityLevel" in settings.config:
+                levels[settings.subject] = str(settings.config["compatibilityLevel"])
         return levels
 
     def uses_of(self, topic: str) -> list[VersionUse]:
@@ -220,7 +226,10 @@ class ArchiveSnapshot:
         metadata = self.metadata(topic.as_of)
         if metadata is None:
             return None
-        return next((each for each in metadata.topics if each.name == topic.name), None)
+        for settings in metadata.topics:
+            if settings.name == topic.name:
+                return settings
+        return None
 
 
 # The sections of the web page, and the verdict at the top of every page: as `kbackup status` gives it.
@@ -444,6 +453,8 @@ class ArchiveCache:
             return Verdict("unknown", error.message, hint=error.hint)
         if not status.findings:
             return Verdict("ok", summary(status), status)
+        line = status.findings[0].message  # the worst one comes first
         others = len(status.findings) - 1
-        more = f"; {plural(others, 'other finding')}" if others else ""
-        return Verdict(status.level, f"{status.findings[0].message}{more}", status)
+        if others:
+            line += f"; {plural(others, 'other finding')}"
+        return Verdict(status.level, line, status)

@@ -45,15 +45,22 @@ _MOST = 5
 
 
 def _decimal() -> Iterator[int]:
-    return (digit * 10**power for power in count() for digit in (1, 2, 5))
+    """Yield 1, 2, 5, 10, 20, 50 and so on."""
+    for power in count():
+        for digit in (1, 2, 5):
+            yield digit * 10**power
 
 
 def _time_steps() -> Iterator[int]:
     """Yield steps of times in ms that are whole seconds, minutes, hours or days."""
-    yield from (1000 * n for n in (1, 2, 5, 10, 15, 30))
-    yield from (_MINUTE * n for n in (1, 2, 5, 10, 15, 30))
-    yield from (_HOUR * n for n in (1, 2, 3, 6, 12))
-    yield from (_DAY * n for n in _decimal())
+    for seconds in (1, 2, 5, 10, 15, 30):
+        yield seconds * 1000
+    for minutes in (1, 2, 5, 10, 15, 30):
+        yield minutes * _MINUTE
+    for hours in (1, 2, 3, 6, 12):
+        yield hours * _HOUR
+    for days in _decimal():
+        yield days * _DAY
 
 
 def ticks(start: int, end: int, reach: float = 100.0, begin: float = 0.0) -> tuple[Tick, ...]:
@@ -145,7 +152,7 @@ def _thinned(samples: list[tuple[int, int]]) -> list[tuple[int, int]]:
         return []
     last = len(samples) - 1
     chosen = {round(step * last / STEPS) for step in range(STEPS + 1)}
-    return [samples[at] for at in sorted(chosen)]
+    return [samples[position] for position in sorted(chosen)]
 
 
 def _levels(most: int, unit: Unit) -> list[int]:
@@ -258,6 +265,17 @@ def strip(
             spans.append(Span(x, width, low, high))
         return tuple(spans)
 
+    archived = ((segment.first, segment.last + 1) for segment in partition.segments)
+    spans = drawn(archived)
+    lost_spans = drawn(sorted(lost), _LEAST)
+    expired_spans = drawn(expired_ranges)
+    return Strip(start, end, spans, lost_spans, expired_spans, _marks(partition, groups, start, scale))
+
+
+def _marks(
+    partition: ArchivedPartition, groups: Iterable[tuple[str, int]], start: int, scale: float
+) -> tuple[Mark, ...]:
+    """Return the marks of groups' positions on a strip that begins at offset `start`."""
     # One mark for each unit of the width: more could not be told apart.
     marks: dict[tuple[int, str], Mark] = {}
     for name, offset in groups:
@@ -273,10 +291,7 @@ def strip(
             marks[place] = Mark(x, offset, name, outside)
         else:
             marks[place] = known._replace(others=known.others + 1)
-    archived = ((segment.first, segment.last + 1) for segment in partition.segments)
-    spans = drawn(archived)
-    lost_spans = drawn(sorted(lost), _LEAST)
-    return Strip(start, end, spans, lost_spans, drawn(expired_ranges), tuple(marks.values()))
+    return tuple(marks.values())
 
 
 def _joined(ranges: Iterable[tuple[int, int]], scale: float) -> list[tuple[int, int]]:
@@ -374,11 +389,13 @@ def timeline(points: Sequence[PointOverview], expired: Sequence[int] = ()) -> Ti
     for point, time in zip(points, times, strict=True):
         column = round(x(time) / step)
         by_column.setdefault(column, []).append(point)
-    columns = [ChartColumn(at * step, step * 0.8, 0, tuple(members)) for at, members in sorted(by_column.items())]
+    columns: list[ChartColumn] = []
+    for column, members in sorted(by_column.items()):
+        columns.append(ChartColumn(column * step, step * 0.8, 0, tuple(members)))
     levels = _levels(_axis_end(columns), "bytes")
     steps = _steps(points, times, expired)
     usual = _usual_interval(steps)
-    pauses = []
+    pauses: list[Pause] = []
     for each in steps:
         if usual and each.interval > usual * LATE:
             # The pause begins where the column of the restore point before it ends.

@@ -65,7 +65,8 @@ class FieldDecoder:
                 except UsageError as error:
                     return PageDecoding(self, Decoding({}, mm2=True), _reason(error))
                 if len(self._decodings) >= CACHED:
-                    self._decodings.pop(next(iter(self._decodings)))
+                    oldest = next(iter(self._decodings))
+                    del self._decodings[oldest]
                 self._decodings[known] = made
             if self.clock() < self._asks_at:
                 return PageDecoding(self, None, self._failure)
@@ -133,17 +134,24 @@ class PageDecoding:
 def _field(data: bytes | None, made: Made, quiet: bool) -> Field:
     """Return a field by what a decoder made of it; `quiet` without a note that no schema is named."""
     if isinstance(made, Decoded):
-        # Records of MirrorMaker 2's internal topics have no schema, but a kind.
-        schema = made.schema.get("id", made.schema.get("record"))
-        name = str(made.schema["type"])
-        if schema is not None:
-            name += f", schema {schema}"
-        text = json.dumps(made.value, ensure_ascii=False)
-        return Field(text.encode("utf-8", "backslashreplace"), f"decoded: {name}", made.schema.get("id"))
+        return _decoded_field(made)
     if isinstance(made, Undecoded):
         return Field(data, f"not decoded: {made.why}")
-    note = "" if data is None or quiet else "not decoded: it names no schema"
-    return Field(data, note)
+    if data is None or quiet:
+        return Field(data)
+    return Field(data, "not decoded: it names no schema")
+
+
+def _decoded_field(made: Decoded) -> Field:
+    # Records of MirrorMaker 2's internal topics have no schema, but a kind.
+    kind = made.schema.get("record")
+    schema = made.schema.get("id", kind)
+    name = str(made.schema["type"])
+    if schema is not None:
+        name += f", schema {schema}"
+    text = json.dumps(made.value, ensure_ascii=False)
+    # A value may hold what is no Unicode, such as half of a surrogate pair in JSON.
+    return Field(text.encode("utf-8", "backslashreplace"), f"decoded: {name}", made.schema.get("id"))
 
 
 def noted(shown: render.Shown, field: Field) -> render.Shown:
@@ -154,7 +162,9 @@ def noted(shown: render.Shown, field: Field) -> render.Shown:
 
 
 def _reason(error: KbackupError) -> str:
-    return f"{error.message}: {error.hint}" if error.hint else error.message
+    if error.hint:
+        return f"{error.message}: {error.hint}"
+    return error.message
 
 
 # Expressions of jq come from whoever sees the page. They run in a process of their own, which has no files and no
@@ -205,12 +215,14 @@ class BoundedProgram:
     time or memory than it may."""
 
     def __init__(self, text: str) -> None:
-        path = os.pathsep.join(filter(None, sys.path))
+        path = os.pathsep.join(folder for folder in sys.path if folder)
         command = [sys.executable, "-c", _JQ, text]
         self._lock = threading.Lock()
         pipe, null = subprocess.PIPE, subprocess.DEVNULL
+        # Of this process it gets where libraries are, and nothing else: neither its environment nor its folder.
+        environment = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
         self._process = subprocess.Popen(  # noqa: S603 (no shell, and no program but this one)
-            command, stdin=pipe, stdout=pipe, stderr=null, env={"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+            command, stdin=pipe, stdout=pipe, stderr=null, env=environment
         )
         try:
             self._answer()

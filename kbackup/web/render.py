@@ -281,12 +281,13 @@ def shown(data: bytes | None, view: View = "auto", most: int = WHOLE, spans: Spa
     note = "not JSON" if view == "json" else ""
     text = _text(data, most)
     if text is None and view == "text":
-        # Who asks for text gets text, even of bytes that are none.
+        # Whoever asks for text gets text, even of bytes that are none.
         text = data[:most].decode("utf-8", "backslashreplace")
     if text is None:
         return _hex(data, most, note)
     content = _marked(text, spans, printable_lines)
-    return Shown("text", len(data), min(most, len(data)), content, note)
+    rendered = min(most, len(data))
+    return Shown("text", len(data), rendered, content, note)
 
 
 def line(data: bytes | None, spans: Spans = ()) -> Shown:
@@ -297,8 +298,10 @@ def line(data: bytes | None, spans: Spans = ()) -> Shown:
     if text is not None:
         content = _marked(text, spans, printable)
         return Shown("text", len(data), min(LINE, len(data)), content)
-    octets = [(piece.hex(" "), hit) for piece, hit in _pieces(data[:_HEX_LINE], spans)]
-    return Shown("hex", len(data), min(_HEX_LINE, len(data)), _highlighted(octets, Markup(" ")))
+    beginning = data[:_HEX_LINE]
+    octets = [(piece.hex(" "), hit) for piece, hit in _pieces(beginning, spans)]
+    content = _highlighted(octets, Markup(" "))
+    return Shown("hex", len(data), len(beginning), content)
 
 
 def excerpt(data: bytes | None, spans: Spans, before: int) -> Shown:
@@ -342,7 +345,10 @@ def _marked(text: str, spans: Spans, form: Callable[[str], str]) -> Markup:
 
 def _highlighted(pieces: Iterable[tuple[str, bool]], between: Markup) -> Markup:
     """Return pieces of text, escaped, each with a mark if it is a hit."""
-    return between.join(_MARK.format(piece) if hit else piece for piece, hit in pieces)
+    marked: list[Markup] = []
+    for piece, hit in pieces:
+        marked.append(_MARK.format(piece) if hit else escape(piece))
+    return between.join(marked)
 
 
 def _character(data: bytes, at: int, step: int = -1) -> int:
@@ -357,14 +363,18 @@ def _pieces(data: bytes, spans: Spans) -> Iterator[tuple[bytes, bool]]:
     at = 0
     for low, high in spans:
         # Spans may overlap: what was yielded once does not come again.
-        begin, end = max(low, at), max(high, at)
-        if before := data[at:begin]:
+        begin = max(low, at)
+        end = max(high, at)
+        before = data[at:begin]
+        if before:
             yield before, False
-        if hit := data[begin:end]:
+        hit = data[begin:end]
+        if hit:
             yield hit, True
         at = end
-    if at < len(data):
-        yield data[at:], False
+    rest = data[at:]
+    if rest:
+        yield rest, False
 
 
 def _text(data: bytes, most: int) -> str | None:
@@ -408,14 +418,18 @@ def _hex(data: bytes, most: int, note: str = "") -> Shown:
     """Return lines as `hexdump -C` prints them."""
     room = most // _HEX_CUT // 16 * 16  # whole lines
     cut = min(len(data), max(room, 16))
-    lines = []
+    lines: list[str] = []
     for at in range(0, cut, 16):
         piece = data[at : min(at + 16, cut)]
         octets = f"{piece[:8].hex(' ')}  {piece[8:].hex(' ')}"
-        signs = "".join(chr(o) if 32 <= o < 127 else "." for o in piece)
+        signs = piece.translate(_SIGNS).decode("ascii")
         lines.append(f"{at:08x}  {octets:<49} |{signs}|")
     content = escape("\n".join(lines))
     return Shown("hex", len(data), cut, content, note)
+
+
+_SIGNS = bytes(octet if 32 <= octet < 127 else ord(".") for octet in range(256))
+"""What stands for each byte beside its digits: itself, or a dot if it has no sign in ASCII."""
 
 
 # Render templates to pages, and make addresses of pages and files.
@@ -442,11 +456,16 @@ def page(template: str, context: Mapping[str, Any], status: int = 200) -> HTMLRe
 
 def path(*parts: object, **query: object) -> str:
     """Return the address of a page. A parameter that is None is left out; a list becomes one parameter an entry."""
-    # Names of topics in folders of the Java tool may have slashes: these are quoted, too.
-    quoted = [quote(str(part), safe="") for part in parts]
-    address = "/" + "/".join(quoted)
+    address = ""
+    for part in parts:
+        # Names of topics in folders of the Java tool may have slashes: these are quoted, too.
+        quoted = quote(str(part), safe="")
+        address += f"/{quoted}"
+    address = address or "/"
     parameters = {name: value for name, value in query.items() if value is not None}
-    return f"{address}?{urlencode(parameters, doseq=True)}" if parameters else address
+    if parameters:
+        address += f"?{urlencode(parameters, doseq=True)}"
+    return address
 
 
 @cache

@@ -42,10 +42,12 @@ class SettingsTable(NamedTuple):
 def settings_tables(archived: Metadata) -> list[SettingsTable]:
     """Return a table for each kind of settings, in the order of the page."""
     metadata = without_secrets(archived)
-    tables = []
+    tables: list[SettingsTable] = []
     for layout in _TABLES:
         entities = getattr(metadata, layout.part)
-        rows = None if entities is None else [layout.row(entity) for entity in entities]
+        rows: list[tuple[Any, ...]] | None = None
+        if entities is not None:
+            rows = [layout.row(entity) for entity in entities]
         why = reason_for(layout.part, archived.not_carried) or ""
         tables.append(SettingsTable(layout.title, tuple(layout.columns), rows, why))
     return tables
@@ -71,7 +73,7 @@ def _broker(config: BrokerConfig) -> int | str:
 
 
 def _named_in(kind: Literal["user", "client-id", "ip"]) -> Callable[[ClientQuota], str]:
-    """Return what shows the user, the client or the address that a quota is for."""
+    """Return a function that shows the user, the client or the address that a quota is for."""
 
     def shown(quota: ClientQuota) -> str:
         # None is Kafka's default entity, which stands for all that have no quota of their own.
@@ -189,10 +191,11 @@ def home(request: Requested, page: Number = 1) -> HTMLResponse:
     expired = request.cache.expired()
     newest_first = points[::-1]
     before = {later.number: earlier for earlier, later in pairwise(points)}
+    chart, age, snapshot = None, None, None  # a new archive has no restore point
     if points:
-        chart, age, snapshot = timeline(points, expired), ms_of(points[-1].committed_at), request.snapshot
-    else:
-        chart, age, snapshot = None, None, None
+        chart = timeline(points, expired)
+        age = ms_of(points[-1].committed_at)
+        snapshot = request.snapshot
     return request.page(
         "points.html",
         "points",
@@ -247,17 +250,18 @@ def growth(request: Requested) -> HTMLResponse:
 
     def grown(name: str, unit: Unit = "count") -> Area | None:
         """Return the chart of what the restore points up to a time added together."""
-        samples = ((ms_of(p.committed_at), getattr(p, name)) for p in points)
+        samples = [(ms_of(point.committed_at), getattr(point, name)) for point in points]
         return area(running_totals(samples), unit)
 
-    durations = []
-    for each in points:
-        committed_at = ms_of(each.committed_at)
-        durations.append((committed_at, committed_at - ms_of(each.started_at)))
+    durations: list[tuple[int, int]] = []
+    for point in points:
+        committed_at = ms_of(point.committed_at)
+        durations.append((committed_at, committed_at - ms_of(point.started_at)))
     rows = sorted(request.snapshot.rows, key=_largest_first)
     largest, rest = rows[:LARGEST], rows[LARGEST:]
-    by_topic = topic_charts(request.snapshot, points, [row.topic.key for row in rows[:CHARTS]])
-    charts = []
+    charted = [row.topic.key for row in rows[:CHARTS]]
+    by_topic = topic_charts(request.snapshot, points, charted)
+    charts: list[tuple[TopicRow, Area]] = []
     for row in rows:
         chart = by_topic.get(row.topic.key)
         if chart is not None:
@@ -308,6 +312,7 @@ def changes(request: Requested, a: str = "", b: str = "") -> HTMLResponse:
     after = request.cache.snapshot(b.strip() or "latest").number or 0
     earlier = [number for number in numbers if number < after]
     before, differences = None, None
+    # The first restore point has none before it: then the page has the form alone.
     if a.strip() or earlier:
         before = archive.restore_point(a.strip() or str(earlier[-1])).number
         everything = Selection()

@@ -1,4 +1,4 @@
-"""The page that plans a restore: it writes the command and computes its effect, and restores nothing."""
+"""The page that plans a restore: it writes the command and shows its plan, and restores nothing."""
 
 from __future__ import annotations
 
@@ -61,10 +61,12 @@ class RestoreForm(BaseModel):
 
     def settings(self, restore_point: int | str) -> dict[str, object]:
         """Return what the command sets, values by path of the key, without defaults. Times are absolute."""
+        from_time = _absolute("--from-time", self.from_time, up=True)
+        to_time = _absolute("--to-time", self.to_time)
         given: dict[str, object] = {
             "restore.restore_point": restore_point,
-            "restore.from_time": _absolute("--from-time", self.from_time, up=True),
-            "restore.to_time": _absolute("--to-time", self.to_time),
+            "restore.from_time": from_time,
+            "restore.to_time": to_time,
             "restore.range": _entries(self.range),
             "restore.skip": _entries(self.skip),
             "restore.where": self.where.strip(),
@@ -73,10 +75,12 @@ class RestoreForm(BaseModel):
             "restore.map": self.topic_names,
             "restore.map_regex": _entries(self.map_regex),
             "restore.no_groups": self.no_groups,
-            "restore.groups": [] if self.no_groups else _patterns(self.group),
-            "restore.exclude_groups": [] if self.no_groups else _patterns(self.exclude_group),
-            "restore.map_group": {} if self.no_groups else self.group_names,
         }
+        # Browsers send the fields of groups all the same when groups are to be left alone.
+        if not self.no_groups:
+            given["restore.groups"] = _patterns(self.group)
+            given["restore.exclude_groups"] = _patterns(self.exclude_group)
+            given["restore.map_group"] = self.group_names
         return {path: value for path, value in given.items() if value and value != KEYS[path].default}
 
 
@@ -88,13 +92,9 @@ def restore(request: Requested, form: Annotated[RestoreForm, Query()]) -> HTMLRe
     commands: list[str] = []
     error: KbackupError | None = None
     try:
-        # by its number, as a newer restore point may come before the command runs; a time chooses its restore point by
-        # itself, unless one is selected, too
-        by_time = form.to_time.strip() and request.point_name == "latest"
-        restore_point = "latest" if by_time else request.snapshot.number or "latest"
-        settings = form.settings(restore_point)
+        settings = form.settings(_restore_point(request, form))
         plan, warnings = _plan(request, settings)
-        # an id, so that the same command resumes the restore after an interruption
+        # With an id, the same command resumes the restore after an interruption.
         settings = {"archive": request.cache.store.url, **settings, "restore.restore_id": plan.restore_id}
         commands = [request.restore_command(settings, "--dry-run"), request.restore_command(settings)]
     except (UsageError, RefusedError) as refused:
@@ -121,18 +121,27 @@ def restore(request: Requested, form: Annotated[RestoreForm, Query()]) -> HTMLRe
     return response
 
 
+def _restore_point(request: PageRequest, form: RestoreForm) -> int | str:
+    """Return the restore point for the command."""
+    # A time selects its restore point by itself, unless the page shows another one than the newest.
+    if form.to_time.strip() and request.point_name == "latest":
+        return "latest"
+    # By its number: a newer restore point may come before the command runs.
+    return request.snapshot.number or "latest"
+
+
 def _plan(request: PageRequest, settings: dict[str, object]) -> tuple[RestorePlan, list[str]]:
     """Return the plan of `kbackup restore` with these settings, without a target, and its warnings."""
     from kbackup.jobs.restore.plan import plan_restore, select_content
     from kbackup.jobs.restore.request import RestoreRequest
 
-    checked = {}
+    checked: dict[str, object] = {}
     for path, value in settings.items():
         _, _, option = path.partition(".")
         checked[option] = convert(KEYS[path], value, "the form")
-    asked = RestoreRequest.of(msgspec.convert(checked, Restore))
-    content = select_content(asked, request.cache.store, request.snapshot.archive)
-    plan = plan_restore(asked, content, "")
+    restore_request = RestoreRequest.of(msgspec.convert(checked, Restore))
+    content = select_content(restore_request, request.cache.store, request.snapshot.archive)
+    plan = plan_restore(restore_request, content, "")
     left_out = plan.choice.left_out if plan.choice is not None else ()
     return plan, [*left_out, *plan.group_warnings, *content.warnings]
 
@@ -167,7 +176,10 @@ def _entries(values: list[str]) -> list[str]:
 
 def _patterns(values: list[str]) -> list[str]:
     """Return the entries of a selection; a name that can't be shown becomes a regular expression."""
-    return [entry if entry.isprintable() else exact_entry(entry) for entry in _entries(values)]
+    patterns: list[str] = []
+    for entry in _entries(values):
+        patterns.append(entry if entry.isprintable() else exact_entry(entry))
+    return patterns
 
 
 def _absolute(option: str, text: str, *, up: bool = False) -> str | None:

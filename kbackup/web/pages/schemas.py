@@ -6,7 +6,7 @@ from collections import defaultdict
 from difflib import SequenceMatcher
 from functools import partial
 from itertools import zip_longest
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, Query
@@ -18,7 +18,7 @@ from kbackup.errors import UsageError
 from kbackup.schemas.base import SchemaVersion, context_of
 from kbackup.util.text import printable_lines
 from kbackup.web.archive_cache import ArchiveSnapshot
-from kbackup.web.render import indented, is_json, shown
+from kbackup.web.render import Shown, indented, is_json, shown
 from kbackup.web.view import GET, Number, Requested, list_page, matches_search
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -82,33 +82,39 @@ def schema(
         if number is not None and number not in versions:
             what = f"version {number} of subject {subject}" if versions else f"subject {subject}"
             raise UsageError(f"there is no {what} in the restore point", "see the page of schemas")
-    one = versions[chosen]
+    shown_version = versions[chosen]
     newest_first = sorted(versions.values(), key=_newest_first)
     if page is None:
         # Without a page the list opens where the version that is shown stands.
-        page = newest_first.index(one) // PAGE + 1
+        page = newest_first.index(shown_version) // PAGE + 1
     shown_page = list_page(newest_first, page, PAGE)
     uses = _uses_by_id(snapshot, context_of(subject))
     # Records name a schema by its id, or by its GUID in a header.
     rows = [(each, uses[str(each.id)] + uses[each.guid]) for each in shown_page.entries]
-    compared = compare(versions[before], one) if before is not None else None
-    metadata = shown(msgspec.json.encode(one.metadata)) if one.metadata else None
-    rules = shown(msgspec.json.encode(one.rules)) if one.rules else None
+    compared = compare(versions[before], shown_version) if before is not None else None
     return request.page(
         "schema.html",
         "schemas",
-        shown=one,
+        shown=shown_version,
         list_page=shown_page,
         rows=rows,
         before=before,
         compared=compared,
-        text=shown(one.schema.encode()),
-        metadata=metadata,
-        rules=rules,
+        text=shown(shown_version.schema.encode()),
+        metadata=_shown_json(shown_version.metadata),
+        rules=_shown_json(shown_version.rules),
         compatibility=compatibility_of(snapshot, subject),
         most=MOST,
         lines=LINES,
     )
+
+
+def _shown_json(value: dict[str, Any] | None) -> Shown | None:
+    """Return the registry's own JSON about a version; None if there is none."""
+    if not value:
+        return None
+    data = msgspec.json.encode(value)
+    return shown(data)
 
 
 def _newest_first(version: SchemaVersion) -> int:
@@ -116,7 +122,7 @@ def _newest_first(version: SchemaVersion) -> int:
 
 
 def _uses_by_id(snapshot: ArchiveSnapshot, context: str) -> defaultdict[str, list[VersionUse]]:
-    """Return what topics use the schemas of a context, by the id or GUID that their records name.
+    """Return which topics use the schemas of a context, by the id or GUID that their records name.
 
     Each context counts its ids by itself: the same id is another schema elsewhere."""
     uses = defaultdict[str, list[VersionUse]](list)
@@ -150,17 +156,19 @@ class DiffLine(NamedTuple):
 
 
 def compare(before: SchemaVersion, after: SchemaVersion) -> tuple[list[list[DiffLine]], bool]:
-    """Return what differs between two schemas, JSON in one form, with lines around; and whether that is all."""
-    (a, a_whole), (b, b_whole) = _lines(before.schema), _lines(after.schema)
-    hunks = []
+    """Return the lines in which two schemas differ, JSON in one form, with lines around; and whether these are all."""
+    a, a_is_whole = _lines(before.schema)
+    b, b_is_whole = _lines(after.schema)
+    hunks: list[list[DiffLine]] = []
     for group in SequenceMatcher(None, a, b).get_grouped_opcodes(3):
-        hunk = []
+        hunk: list[DiffLine] = []
         for kind, a_from, a_to, b_from, b_to in group:
             left = [(n + 1, a[n]) for n in range(a_from, a_to)]
             right = [(n + 1, b[n]) for n in range(b_from, b_to)]
-            hunk += [DiffLine(kind, x, y) for x, y in zip_longest(left, right, fillvalue=("", ""))]
+            for left_line, right_line in zip_longest(left, right, fillvalue=("", "")):
+                hunk.append(DiffLine(kind, left_line, right_line))
         hunks.append(hunk)
-    return hunks, a_whole and b_whole
+    return hunks, a_is_whole and b_is_whole
 
 
 def _lines(text: str) -> tuple[list[str], bool]:
@@ -168,7 +176,7 @@ def _lines(text: str) -> tuple[list[str], bool]:
     beginning = text[:_CHARACTERS]
     data = beginning.encode()
     # A registry may hand out the same JSON schema in one line and in many: only its content is compared.
-    form = "".join(indented(data)) if is_json(data) else printable_lines(beginning)
-    lines = form.splitlines()
+    pieces = indented(data) if is_json(data) else [printable_lines(beginning)]
+    lines = "".join(pieces).splitlines()
     is_whole = len(text) <= _CHARACTERS and len(lines) <= LINES
     return lines[:LINES], is_whole

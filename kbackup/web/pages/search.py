@@ -133,18 +133,7 @@ def _due(
     """Return the partitions to search, each with the window of its records, in order of topic and number.
 
     Raises `UsageError` for an unknown topic or partition."""
-    number: int | None
-    topics, window, number = snapshot.catalogue.topics, times, None
-    if address is not None:
-        topics, number = (snapshot.topic(address.topic),), address.partition
-        window = times.at_offsets(address.start, address.end)
-        if number is not None:
-            snapshot.partition(address.topic, number)
-    every = []
-    for topic in topics:
-        for partition in topic.partitions:
-            if number is None or partition.partition == number:
-                every.append(_Due(topic.name, partition, window))
+    every = _all_due(snapshot, address, times)
     every.sort(key=_number)
     if start is None:
         return every
@@ -154,6 +143,20 @@ def _due(
     if rest and rest[0].number == first:
         rest[0] = rest[0].after(start)
     return rest
+
+
+def _all_due(snapshot: ArchiveSnapshot, address: TopicAddress | None, times: Window) -> list[_Due]:
+    every: list[_Due] = []
+    if address is None:
+        for topic in snapshot.catalogue.topics:
+            every += [_Due(topic.name, partition, times) for partition in topic.partitions]
+        return every
+    window = times.at_offsets(address.start, address.end)
+    topic = snapshot.topic(address.topic)
+    if address.partition is not None:
+        partition = snapshot.partition(topic.name, address.partition)
+        return [_Due(topic.name, partition, window)]
+    return [_Due(topic.name, partition, window) for partition in topic.partitions]
 
 
 def _number(due: _Due) -> tuple[str, int]:
@@ -236,8 +239,10 @@ class _Search:
 
     def __init__(self, request: PageRequest, form: SearchForm, decoding: PageDecoding, ends: ExitStack) -> None:
         self.pattern = form.pattern if form.text else None
-        self.times, topics = form.times, request.snapshot.topics
-        where, start = _address(form.where, topics), _address(form.at, topics)
+        self.times = form.times
+        topics = request.snapshot.topics
+        where = _address(form.where, topics)
+        start = _address(form.at, topics)
         self.every = _due(request.snapshot, where, self.times, None)
         self.due = _due(request.snapshot, where, self.times, start) if start is not None else self.every
         self.expression: Expression | None = None
@@ -247,7 +252,8 @@ class _Search:
 
         def compile_bounded(text: str) -> BoundedProgram:
             """Compile an expression in a process of its own, which ends with the search."""
-            return ends.enter_context(closing(BoundedProgram(text)))
+            program = BoundedProgram(text)
+            return ends.enter_context(closing(program))
 
         try:
             self.expression = Expression(jq, decoding.tested, self.pattern, "the jq expression", compile_bounded)
@@ -298,8 +304,9 @@ def _search(request: PageRequest, http: Request, form: SearchForm, decoding: Pag
     with ExitStack() as ends:
         search = _Search(request, form, decoding, ends)
         result = search_page(request.snapshot.store, search.due, search.matches, is_gone)
-    query, resume = form.query(search.times), None
+    query = form.query(search.times)
     searched = form.done + result.bytes
+    resume: str | None = None
     if result.resume_at is not None:
         topic, partition, offset, *_ = result.resume_at
         resume = request.link("search", **query, at=f"{topic}:{partition}:{offset}", done=searched)
@@ -353,18 +360,21 @@ def _lines(
 
 
 def _address(text: str, topics: Container[str]) -> TopicAddress | None:
-    """Return the address that a field names; None for an empty field. Names in Java folders have any characters."""
-    if not text.strip():
+    """Return the address that a field names; None for an empty field."""
+    text = text.strip()
+    if not text:
         return None
     try:
-        return parse_address(text.strip())
+        return parse_address(text)
     except ValueError:
-        match = _ANY_TOPIC.fullmatch(text.strip())
-        if match is not None and match["topic"] in topics:
-            partition = int(match["partition"]) if match["partition"] else None
-            offset = int(match["offset"]) if match["offset"] else None
-            return TopicAddress(match["topic"], partition, offset)
-        raise BadInputError(f"{text} is not an address in an archive", f"give {ADDRESSES}") from None
+        pass
+    # Topics in folders of the Java tool may have names of any characters.
+    match = _ANY_TOPIC.fullmatch(text)
+    if match is None or match["topic"] not in topics:
+        raise BadInputError(f"{text} is not an address in an archive", f"give {ADDRESSES}")
+    partition = int(match["partition"]) if match["partition"] else None
+    offset = int(match["offset"]) if match["offset"] else None
+    return TopicAddress(match["topic"], partition, offset)
 
 
 HEADERS = 20
@@ -405,9 +415,11 @@ def _match(tp: TopicPartition, row: Row, pattern: Pattern | None, decoding: Page
 
     key, value = decoding.fields(tp, row)
     in_key, in_value = spans("key", key.data), spans("value", value.data)
-    headers = []
+    headers: list[_FoundHeader] = []
     for name, data in row.headers:
-        headers.append(_FoundHeader(name, data, spans("headers", name), spans("headers", data)))
+        in_name = spans("headers", name)
+        in_data = spans("headers", data)
+        headers.append(_FoundHeader(name, data, in_name, in_data))
     first: tuple[Markup, render.Shown] | None = None
     if not in_key and not in_value:
         first = _first_match(headers)
@@ -417,7 +429,7 @@ def _match(tp: TopicPartition, row: Row, pattern: Pattern | None, decoding: Page
     view: render.View = "decoded" if decoding.decoding is not None else "auto"
     whole_key = render.shown(key.data, view, render.PART, in_key)
     whole_value = render.shown(value.data, view, render.PART, in_value)
-    whole_headers = []
+    whole_headers: list[tuple[Markup, render.Shown]] = []
     for header in headers[:HEADERS]:
         header_name = render.header_name(header.name, header.in_name)
         header_value = render.shown(header.value, view, render.LINE, header.in_value)

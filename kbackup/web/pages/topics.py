@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import APIRouter
@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse
 from kbackup.archive.catalog.points import PointOverview
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
 from kbackup.archive.query.groups import GroupOverview
-from kbackup.archive.query.overview import Growth, added_after, growth_of, sums_of
+from kbackup.archive.query.overview import Growth, Sums, added_after, growth_of, sums_of
 from kbackup.archive.query.selection import exact_entry
 from kbackup.errors import UsageError
 from kbackup.types import Incarnation
@@ -70,15 +70,17 @@ def added_lately(snapshot: ArchiveSnapshot, points: Sequence[PointOverview]) -> 
 def topic_strips(
     snapshot: ArchiveSnapshot, topic: ArchivedTopic
 ) -> Callable[[ArchivedPartition, Iterable[tuple[str, int]]], Strip]:
-    """Return what makes the strips of the partitions of a topic, with groups as (name, offset)."""
-    states = snapshot.point.topics if snapshot.point is not None else ()
-    own = next((state for state in states if state.name == topic.name), None)
-    own_partitions = own.partitions if own is not None else ()
-    firsts = {partition.partition: partition.start for partition in own_partitions}
+    """Return a function that makes the strips of the partitions of a topic, with groups as (name, offset)."""
+    firsts: dict[int, int] = {}
+    if snapshot.point is not None:
+        for state in snapshot.point.topics:
+            if state.name == topic.name:
+                firsts = {partition.partition: partition.start for partition in state.partitions}
+                break
 
     def strip_of(partition: ArchivedPartition, groups: Iterable[tuple[str, int]]) -> Strip:
         number, start = partition.partition, partition.start
-        # As many offsets are expired as records expired, or more where the manifest still has the first one.
+        # As many offsets are expired as records expired, or more if the manifest still has the first one.
         first_once = min(firsts.get(number, start), start - partition.expired)
         first = max(first_once, 0)
         expired = (first, start) if first < start else None
@@ -96,25 +98,40 @@ router = APIRouter(default_response_class=HTMLResponse)
 PAGE = 100
 
 Order = Literal["name", "partitions", "records", "bytes", "stored", "segments", "gaps", "newest", "losses"]
-_KEYS: dict[str, Callable[[TopicRow], Any]] = {
-    "name": lambda row: 0,
-    "partitions": lambda row: -len(row.topic.partitions),
-    "records": lambda row: -row.sums.records,
-    "bytes": lambda row: -row.sums.bytes,
-    "stored": lambda row: -row.sums.stored_bytes,
-    "segments": lambda row: -row.sums.segments,
-    "gaps": lambda row: -(row.sums.gaps or 0),
-    "newest": lambda row: -(row.sums.max_timestamp or -1),
-    "losses": lambda row: -row.losses,
-}
+
+
+def _column(row: TopicRow, order: Order) -> int:
+    """Return the number by which the table of topics is sorted, the greatest first."""
+    match order:
+        case "name":
+            return 0
+        case "partitions":
+            return len(row.topic.partitions)
+        case "records":
+            return row.sums.records
+        case "bytes":
+            return row.sums.bytes
+        case "stored":
+            return row.sums.stored_bytes
+        case "segments":
+            return row.sums.segments
+        case "gaps":
+            return row.sums.gaps or 0
+        case "newest":
+            return row.sums.max_timestamp or -1
+        case "losses":
+            return row.losses
 
 
 @router.api_route("/topics", methods=GET)
 def topics(request: Requested, page: Number = 1, q: str = "", sort: Order = "name") -> HTMLResponse:
+    def greatest_first(row: TopicRow) -> int:
+        return -_column(row, sort)
+
     rows = [row for row in request.snapshot.rows if matches_search(row.name, q)]
     # Rows of equal values are in order of their names: sorting keeps the order of equal rows.
     rows.sort(key=_name)
-    rows.sort(key=_KEYS[sort])
+    rows.sort(key=greatest_first)
     shown = list_page(rows, page, PAGE)
     return request.page("topics.html", "topics", list_page=shown, of=len(request.snapshot.rows), q=q, sort=sort)
 
@@ -131,17 +148,18 @@ def topic(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
     positions: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
     groups: list[tuple[str, int, int]] = []
     for group in request.snapshot.groups.groups:
-        ours = [position for position in group.offsets if position.topic == name]
-        if not ours:
+        of_topic = [position for position in group.offsets if position.topic == name]
+        if not of_topic:
             continue
-        total_lag = sum(position.lag for position in ours)
-        groups.append((group.group, len(ours), total_lag))
-        for position in ours:
+        total_lag = sum(position.lag for position in of_topic)
+        groups.append((group.group, len(of_topic), total_lag))
+        for position in of_topic:
             positions[position.partition].append((group.group, position.offset))
     partitions = list_page(shown_topic.partitions, page, PAGE)
-    rows = []
-    for each in partitions.entries:
-        rows.append((each, sums_of([each]), strips(each, positions[each.partition])))
+    rows: list[tuple[ArchivedPartition, Sums, Strip]] = []
+    for partition in partitions.entries:
+        strip_of_partition = strips(partition, positions[partition.partition])
+        rows.append((partition, sums_of([partition]), strip_of_partition))
     losses = [(point, loss) for point, loss in request.snapshot.losses if loss.topic == name]
     growth = topic_charts(request.snapshot, request.cache.points(), [shown_topic.key])
     return request.page(
@@ -292,8 +310,9 @@ def _lag_charts(request: PageRequest, groups: Sequence[str]) -> list[LagChart]:
     history = request.cache.lags.history(archive, points) if archive is not None else []
     known = [(at.time, at.lags) for at in history if at.lags is not None]
     damaged = len(history) - len(known)
-    charts = []
+    charts: list[LagChart] = []
     for group in groups:
         samples = [(time, lags[group]) for time, lags in known if group in lags]
-        charts.append(LagChart(area(samples), len(history), len(points), damaged))
+        chart = area(samples)
+        charts.append(LagChart(chart, len(history), len(points), damaged))
     return charts
