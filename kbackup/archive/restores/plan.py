@@ -122,9 +122,22 @@ class RestorePlan(Document, frozen=True, kw_only=True):
         return sum(topic.bytes for topic in self.topics)
 
     @property
+    def targets(self) -> dict[str, str]:
+        """Return the names of the topics on the target by their names in the source."""
+        return {topic.source: topic.target for topic in self.topics}
+
+    @property
+    def ranges(self) -> list[UnitRange]:
+        """Return the ranges of all units, in their order."""
+        ranges: list[UnitRange] = []
+        for unit in self.units:
+            ranges += unit
+        return ranges
+
+    @property
     def progress_group_names(self) -> tuple[str, ...]:
-        """Return the consumer groups on the target that hold the progress. Unit n uses group n modulo the number of
-        groups."""
+        """Return the consumer groups on the target that hold the progress. Unit n uses the one at n modulo their
+        number."""
         count = 1 if self.progress_groups is msgspec.UNSET else self.progress_groups
         return tuple(layout.progress_group(self.restore_id, number) for number in range(count))
 

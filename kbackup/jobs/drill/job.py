@@ -330,44 +330,48 @@ class DrillRun:
             result = "interrupted"
         elif error is not None or findings:
             result = "failed"
-        point_at: str | None = None
-        data_age: float | None = None
+        # A drill that ends early knows its restore point by the content alone, or not at all.
+        archive_id, restore_point, choice = "", 0, None
+        selected = self.plan or self.content
+        if selected is not None:
+            archive_id, restore_point, choice = selected.archive_id, selected.restore_point, selected.choice
+        point_at, data_age = None, None
         if self.point is not None:
             point_at = self.point.committed_at
             age = datetime.fromisoformat(self.started_at) - datetime.fromisoformat(point_at)
             data_age = age.total_seconds()
-        selected = self.plan or self.content
+        restored_records = restored_bytes = 0
+        if self.restored is not None:
+            restored_records, restored_bytes = self.restored.records, self.restored.bytes
         losses: list[str] = []
         if self.content is not None:
             losses = [loss.message for loss in self.content.damaged]
-        versions = {"kbackup": __version__, "python": platform.python_version()}
-        for name in ("pyspark", "confluent-kafka"):
-            versions[name] = version(name)
+        warnings = dict.fromkeys(self.warnings)  # a restore may be repeated, with the same warnings
         return DrillReport(
             drill_id=self.id,
             result=result,
             started_at=self.started_at,
             ended_at=now(),
             archive=self.store.url,
-            archive_id=selected.archive_id if selected is not None else "",
-            restore_point=selected.restore_point if selected is not None else 0,
+            archive_id=archive_id,
+            restore_point=restore_point,
             restore_point_at=point_at,
-            choice=selected.choice if selected is not None else None,
+            choice=choice,
             data_age=data_age,
             target=self.target.get("bootstrap.servers", ""),
             target_cluster_id=self.cluster_id,
             prefix=self.prefix,
-            restored_records=self.restored.records if self.restored is not None else 0,
-            restored_bytes=self.restored.bytes if self.restored is not None else 0,
+            restored_records=restored_records,
+            restored_bytes=restored_bytes,
             comparison=self.comparison,
             findings=tuple(findings),
-            warnings=tuple(dict.fromkeys(self.warnings)),
+            warnings=tuple(warnings),
             losses=tuple(losses),
             damaged=self.damaged,
             left=self.undeleted,
             kept=self.retained,
             error=DrillError.of(error) if error is not None else None,
-            versions=versions,
+            versions=_versions(),
             seconds=self.phases.seconds,
         )
 
@@ -385,6 +389,14 @@ class DrillRun:
                 findings.append("nothing was compared: there is no record in what was chosen")
         findings += [f"left on the target: {name}" for name in self.undeleted]
         return findings
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of what took part in the drill."""
+    versions = {"kbackup": __version__, "python": platform.python_version()}
+    for name in ("pyspark", "confluent-kafka"):
+        versions[name] = version(name)
+    return versions
 
 
 class ScratchNames(NoScreen):

@@ -78,7 +78,7 @@ def _resumed(fresh: Sequence[GroupBefore], earlier: Sequence[GroupBefore]) -> li
 
 def committed_offsets(plan: RestorePlan) -> dict[TopicPartition, Int64Array]:
     """Return the offsets of the plan's groups in the source, by target partition."""
-    targets = {topic.source: topic.target for topic in plan.topics}
+    targets = plan.targets
     offsets = defaultdict[TopicPartition, set[int]](set)
     for group in plan.groups:
         for position in group.offsets:
@@ -96,7 +96,7 @@ def restore_groups(
 ) -> tuple[GroupResult, ...]:
     """Set the groups of a restore, by the runs of its offset map; their own offsets are captured before. In topics that
     `failed` (by their names on the target) no offset is set: nobody knows the place of the records that are to come."""
-    targets = {topic.source: topic.target for topic in plan.topics}
+    targets = plan.targets
     unusable: dict[TopicPartition, str] = {}
     for group in plan.groups:
         for offset in group.offsets:
@@ -117,7 +117,7 @@ def _plan_by_map(
     unusable: Mapping[TopicPartition, str],
 ) -> tuple[GroupPlan, ...]:
     """Plan the offsets of `groups` on the target of the restore `plan`, by the runs of its offset map."""
-    targets = {topic.source: topic.target for topic in plan.topics}
+    targets = plan.targets
     partitions = _target_partitions(groups, targets)
     maps, unmapped = offset_maps(cluster, plan, partitions - unusable.keys(), runs)
     plans = plan_groups(groups, targets, maps, {**unmapped, **unusable})
@@ -178,8 +178,12 @@ def share_groups(groups: Iterable[GroupPlan | GroupBefore]) -> set[str]:
 
 def groups_with_members(cluster: Cluster, groups: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return, by group, why it must be left alone ('' if it has no live members), and why nothing is known of it."""
+    # Brokers refuse offsets from outside while a group has members, and the members would commit theirs over ours.
     members, unknown = cluster.groups.members(groups)
-    return {group: f"it has {live}" if live else "" for group, live in members.items()}, unknown
+    alone: dict[str, str] = {}
+    for group, live in members.items():
+        alone[group] = f"it has {live}" if live else ""
+    return alone, unknown
 
 
 def refused_groups(answers: Mapping[str, str]) -> dict[str, str]:
@@ -191,7 +195,7 @@ def set_groups(
 ) -> tuple[tuple[GroupResult, ...], int]:
     """Commit the planned offsets, after the groups' own are captured. Return the results and the capture's number, 0
     if nothing was written. A group with live members is left alone."""
-    share = share_groups(plans)
+    share = share_groups(plans)  # their offsets are read and set by requests of their own
     alone, unknown = groups_with_members(cluster, [plan.group for plan in plans if plan.offsets])
     free = [group for group, why in alone.items() if not why]
     current, unread = cluster.groups.committed(free, share)
@@ -204,6 +208,8 @@ def set_groups(
         offsets = as_stored(current[plan.group])
         writes = as_stored(commits[plan.group])
         before.append(GroupBefore(group=plan.group, type=plan.type, offsets=offsets, writes=writes))
+    # A restore is repeated under its id until all is done. Each `groups apply` is a change of its own instead: its undo
+    # goes back to the offsets right before it.
     if by == "restore":
         before = _resumed(before, _captured_by(captures, by))
     number = captures.write(by, cluster_id, groups=tuple(before)) if before else 0
@@ -329,6 +335,7 @@ def _prepare_same(cluster: Cluster, cluster_id: str, store: Store, request: Grou
     plans = plan_groups(selection.groups, names, maps, unusable)
     epochs = cluster.leader_epochs(wants_epoch(plans))
     plans = with_epochs(plans, epochs, same_log=True)
+    # There is no restore, but the capture needs an id, by which it can be undone.
     restore_id = request.restore_id or f"groups-{now()[:10]}-{uuid.uuid4().hex[:8]}"
     return Prepared(restore_id, cluster_id, selection, plans, same_offsets=True)
 

@@ -241,7 +241,7 @@ class GroupSelection:
 def select_for_restore(store: Store, plan: RestorePlan, request: GroupsRequest) -> GroupSelection:
     """Select the groups of the topics of `plan`: as of its own restore point, or as of the requested moment. If the
     request names no groups, they are the groups that the restore was about, or all if it left groups alone."""
-    names = {topic.source: topic.target for topic in plan.topics}
+    names = plan.targets
     unusable: dict[TopicPartition, str] = {}
     archive = open_archive(store) if request.moment else open_archive_or_folder(store)
     archive_id = JAVA if archive is None else archive.info.id

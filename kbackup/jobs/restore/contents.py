@@ -107,9 +107,8 @@ def warn_of_existing(reading: TargetReading, store: Store, plan: RestorePlan) ->
     """Return warnings of the target topics to which the restore would append: how much they hold, and whether they
     begin with the records that are to be restored."""
     ranges: dict[str, list[UnitRange]] = defaultdict(list)
-    for unit in plan.units:
-        for range_ in unit:
-            ranges[range_.target].append(range_)
+    for range_ in plan.ranges:
+        ranges[range_.target].append(range_)
     existing = set(reading.cluster.topic_names())
     planned = {topic.target for topic in plan.topics}
     topics = reading.cluster.topics(existing & planned)

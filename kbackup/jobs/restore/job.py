@@ -256,7 +256,7 @@ def restore(
         if dry_run:
             checked.findings.warnings += warnings_of_dry_run(session, checked)
         show(screen or NoScreen(), checked)
-        if not dry_run:
+        if not dry_run:  # brokers keep the id of a transaction, also of one without records
             try_transactions(work.plan, resources.target)
     if dry_run:
         return planned_report(session, checked)
@@ -324,8 +324,7 @@ def preflight(request: RestoreRequest, session: RestoreSession, work: PlannedRes
     """Check everything that can be known to go wrong, and plan settings and schemas. Raise `RefusedError` with every
     problem where the restore can't begin, or none of its topics can be restored."""
     plan, target = work.plan, session.target
-    partitions = [part.segments for unit in plan.units for part in unit]
-    check_segments(session.source.records, partitions)
+    check_segments(session.source.records, [range_.segments for range_ in plan.ranges])
     excluded = excluded_targets(plan, request) if work.resumed else {}
     check = TargetCheck(
         cluster=target.cluster,
@@ -375,8 +374,8 @@ def check_topics(session: RestoreSession, check: TargetCheck, excluded: Containe
     """Check the target, and the archived records that the table of segments can't vouch for. Raise `RefusedError` with
     every problem where the restore can't begin, or none of its topics can be restored."""
     records, spark, listener = session.source.records, session.resources.spark, session.resources.listener
-    parts = [part for unit in check.plan.units for part in unit if part.target not in excluded]
-    ranges = timed_ranges(parts, records, spark, listener)
+    to_restore = [range_ for range_ in check.plan.ranges if range_.target not in excluded]
+    ranges = timed_ranges(to_restore, records, spark, listener)
     findings = check_target(check, ranges, excluded)
     unfit = find_unfit(ranges, findings.demands, records, spark, listener)
     hold_back_unfit(findings, check, unfit)
@@ -615,14 +614,19 @@ def check_complete(plan: RestorePlan, done: Restored, left_out: Container[str] =
 
     The archive tells how many records there are in whole partitions, and the tasks count the records in windows; the
     map has the offsets that the broker gave. Of topics that are `left_out`, only windows are counted."""
-    whole = [part for unit in plan.units for part in unit if part.window is None]
     expected = done.cut.records
-    for part in whole:
-        if part.target not in left_out:
-            expected += sum_of(part.segments, "count")
+    mapped = done.records
+    partly_restored: set[str] = set()
+    for range_ in plan.ranges:
+        if range_.window is not None:
+            continue
+        if range_.target in left_out:
+            partly_restored.add(range_.target)
+        else:
+            expected += sum_of(range_.segments, "count")
     # Some records of a topic that was left out on the way are there, and nobody knows how many these should be.
-    partly_restored = {part.target for part in whole if part.target in left_out}
-    mapped = done.records - sum(done.topics[target] for target in partly_restored)
+    for target in partly_restored:
+        mapped -= done.topics[target]
     if mapped != expected:
         raise KbackupError(
             f"restore {plan.restore_id} has {mapped} records in its offset map, {expected} were to be restored",

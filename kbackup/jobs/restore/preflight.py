@@ -36,8 +36,13 @@ _BATCH_LIMITS = {"max.message.bytes": 1_048_588, "segment.bytes": 1 << 30}
 """Configs that bound a batch, with Kafka's defaults. A batch that is larger than a log segment is refused as well."""
 _ROOM = 4096  # bytes that max.message.bytes should have above a record's size
 _LOG_CONFIGS = (
-    *("retention.ms", "retention.bytes", "cleanup.policy", "message.timestamp.type"),
-    *(f"message.timestamp.{limit}.max.ms" for limit in ("before", "after", "difference")),
+    "retention.ms",
+    "retention.bytes",
+    "cleanup.policy",
+    "message.timestamp.type",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.difference.max.ms",
 )
 """Configs of topics whose broker's default has their name after 'log.'."""
 

@@ -45,10 +45,9 @@ def restored(plan: RestorePlan, written: WrittenMap, cuts: Iterable[Cut], left_o
     parts. The bytes of topics that are `left_out` (by their names on the target) don't count."""
     cut = reduce(Cut.plus, cuts, written.cut)
     size = cut.bytes
-    for unit in plan.units:
-        for part in unit:
-            if part.window is None and part.target not in left_out:
-                size += sum_of(part.segments, "bytes")
+    for range_ in plan.ranges:
+        if range_.window is None and range_.target not in left_out:
+            size += sum_of(range_.segments, "bytes")
     records = {topic.target: written.records.get(topic.target, 0) for topic in plan.topics}
     return Restored(records, size, cut)
 

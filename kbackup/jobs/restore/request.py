@@ -1,4 +1,4 @@
-"""What a restore is asked for: the keys of `[restore]`, checked once and in the types that its phases work with.
+"""The request of a restore: the keys of `[restore]`, checked once and in the types that its phases work with.
 
 The command, the library, the page and a drill all make a `RestoreRequest`, and `--guide` runs the command. Times,
 offsets, names and expressions are parsed here, by the forms of `kbackup.config.windows`. No phase parses them again.
@@ -51,8 +51,8 @@ class RenameRule:
 
 @dataclass(frozen=True)
 class TopicNames:
-    """The names that topics get on the target: those of `exact`, else by the first of the `rules` whose pattern matches
-    somewhere in the name. Other topics keep their names."""
+    """The names that topics get on the target: the name in `exact`, or else the name by the first of the `rules` whose
+    pattern matches somewhere in the name. Other topics keep their names."""
 
     exact: Mapping[str, str] = field(default_factory=dict)
     rules: tuple[RenameRule, ...] = ()
@@ -77,7 +77,7 @@ class RestoreRequest:
     `given` are the keys as they were written: a plan records them, so that a resumed restore can be compared with
     them, and messages quote them. `restore_id` is a new one unless an id was given (`names_restore`), which may be that
     of a restore that was begun. `window` has the bounds in time, in ms since the epoch and counted from the moment of
-    the request, and the expression. `groups` and `record_schemas` are None where they are to be left alone.
+    the request, and the expression. `groups` and `record_schemas` are None if they are to be left alone.
     """
 
     given: Restore
@@ -103,19 +103,22 @@ class RestoreRequest:
     def of(cls, given: Restore) -> RestoreRequest:
         """Return the request of some keys. `UsageError` for an expression that can't be used. The configuration has
         checked the forms of the other keys as it was loaded, and names file and key where one is wrong."""
-        moment = int(time.time() * 1000)
+        moment = int(time.time() * 1000)  # one for both: a window of '2h ago' to 'now' is two hours
         start = parse_time(given.from_time, moment, up=True) if given.from_time else None
         end = parse_time(given.to_time, moment) if given.to_time else None
         if given.where:
             where_of(given.where)
+        window = Window(from_time=start, to_time=end, where=given.where or None)
+        ranges = tuple(parse_range(text) for text in given.range)
+        skips = tuple(parse_range(text) for text in given.skip)
         groups = None if given.no_groups else Selection.of(given.groups, given.exclude_groups)
         return cls(
             given=given,
-            restore_id=given.restore_id or f"{now()[:10]}-{uuid.uuid4().hex[:8]}",
+            restore_id=given.restore_id or _new_id(),
             restore_point=given.restore_point,
-            window=Window(from_time=start, to_time=end, where=given.where or None),
-            ranges=tuple(parse_range(text) for text in given.range),
-            skips=tuple(parse_range(text) for text in given.skip),
+            window=window,
+            ranges=ranges,
+            skips=skips,
             topics=Selection.of(given.topics, given.exclude_topics),
             names=TopicNames.of(given.map, given.map_regex),
             groups=groups,
@@ -151,8 +154,13 @@ class RestoreRequest:
             )
 
 
+def _new_id() -> str:
+    """Return a new id of a restore, with the day on which it begins."""
+    return f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
+
+
 def _record_schemas(given: Restore) -> RecordOptions | None:
-    """Return what is asked about the schemas of records; None if they are to be left alone."""
+    """Return the options for the schemas of records; None if the schemas are to be left alone."""
     if given.schemas == "none":
         return None
     return RecordOptions(
@@ -166,12 +174,12 @@ def _record_schemas(given: Restore) -> RecordOptions | None:
 
 _FREE = ("restore_id", "state", "transactions", "transaction_bytes", "unmapped")
 """Keys of `[restore]` that do not decide what is restored."""
-_ORDERED = ("map_regex",)
+_ORDERED = ("map_regex",)  # the first rule that matches counts
 
 
 def given_options(given: Restore) -> dict[str, Any]:
-    """Return the keys of `[restore]` that decide what is restored, as they were given; lists in order where
-    it is free."""
+    """Return the keys of `[restore]` that decide what is restored, as they were given. Lists whose order means nothing
+    are sorted."""
     keys: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(given))
     options: dict[str, Any] = {}
     for name, value in keys.items():

@@ -109,10 +109,9 @@ def check_same_names(plan: RestorePlan, request: RestoreRequest) -> None:
     """Raise `MismatchError` if a plan sends a topic elsewhere than the options do: somebody else has written it."""
     if plan.options is None:  # an older version wrote it, which did not keep the options either
         return
-    targets = {topic.source: topic.target for topic in plan.topics}
-    planned = {(topic.source, topic.target) for topic in plan.topics}
-    for unit in plan.units:
-        planned.update((part.topic, part.target) for part in unit)
+    targets = plan.targets
+    planned = set(targets.items())
+    planned.update((range_.topic, range_.target) for range_ in plan.ranges)
     for source, target in sorted(planned):
         if targets.get(source) != target or request.names.target_of(source) != target:
             raise MismatchError(

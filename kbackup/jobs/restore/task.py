@@ -76,6 +76,7 @@ class RestoreWork:
         return self.groups[number % len(self.groups)]
 
     def __call__(self, task: Sequence[Unit], progress: ProgressSender) -> Iterator[UnitResult]:
+        # Units share a task where the cluster is far away: most of the time they wait for its answers.
         with ThreadPoolExecutor(len(task), "unit") as threads:
             yield from threads.map(partial(self.run, progress=progress), task)
 
@@ -208,6 +209,7 @@ class _UnitLedger:
     progress: Mapping[TopicPartition, CommittedProgress]
     given_up: Container[str] = ()
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """In the names of its map parts: an attempt that is fenced may still be writing its own."""
     map_parts: int = 0
     """Committed by this attempt."""
 

@@ -156,10 +156,7 @@ def _seem_to_name_schemas(topics: Sequence[TopicState]) -> bool:
 
 def _windowed_topics(plan: RestorePlan) -> set[str]:
     """Return the topics of which a window of the records is restored."""
-    topics: set[str] = set()
-    for unit in plan.units:
-        topics.update(part.topic for part in unit if part.window is not None)
-    return topics
+    return {range_.topic for range_ in plan.ranges if range_.window is not None}
 
 
 class JudgedRecords(NamedTuple):

@@ -143,7 +143,7 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
     archive = open_archive(store)
     point = archive.restore_point(plan.restore_point)
     metadata = archive.metadata(point)
-    topics = {topic.source: topic.target for topic in plan.topics}
+    topics = plan.targets
     groups = {group.source: group.target for group in plan.groups}
     skipped = {topic.name for topic in point.topics} - topics.keys()
     names = TargetNames(topics=topics, skipped_topics=skipped, groups=groups)
