@@ -64,6 +64,11 @@ class SchemaVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     rules: dict[str, Any] | None = None
     state: Literal["active", "deleted", "gone"] = "active"
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """The subject and the number, by which other schemas refer to this one."""
+        return self.subject, self.version
+
 
 class SubjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of a subject, of a context (`:.context:`), or ('') of the whole registry: `config` is the registry's

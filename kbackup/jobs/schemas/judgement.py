@@ -365,7 +365,7 @@ class Judge:
             for schema in ids:
                 if schema in known:
                     version = known.find(schema)
-                    needed[version.subject, version.version] = version
+                    needed[version.place] = version
         return list(needed.values())
 
     def _ids(self, part: JudgedPart, used: UsedSchemas | None) -> set[int | str]:

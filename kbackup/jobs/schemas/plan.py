@@ -84,6 +84,16 @@ class SchemaPlan(Member, frozen=True, kw_only=True):
         """Return the steps that write something."""
         return [step for step in self.steps if step.action != "exists"]
 
+    @property
+    def created_subjects(self) -> set[str]:
+        """Return the subjects that get a version, by their names on the target."""
+        return {step.schema.subject for step in self.created}
+
+    @property
+    def schemas(self) -> list[SchemaVersion]:
+        """Return the planned schemas, in the order of the steps."""
+        return [step.schema for step in self.steps]
+
     def check(self) -> None:
         """Raise `RefusedError` with the problems."""
         if self.problems:
@@ -224,7 +234,7 @@ def _places(schemas: Schemas, index: SchemaIndex) -> dict[Place, SchemaVersion]:
     versions too, so these come after the new ones, under numbers of their own."""
     places = dict(index.places)
     for version in schemas.versions:
-        if places[version.subject, version.version] is version:
+        if places[version.place] is version:
             continue
         taken = [number for subject, number in places if subject == version.subject]
         number = 1 + max(taken)
@@ -242,7 +252,7 @@ def _with_references(
     problems: list[str] = []
     while waiting:
         version, is_needed = waiting.pop()
-        place = (version.subject, version.version)
+        place = version.place
         if place in references:
             continue
         referred: list[SchemaVersion] = []
@@ -256,7 +266,7 @@ def _with_references(
         if broken and not is_needed:
             continue
         problems += broken
-        references[place] = {(other.subject, other.version) for other in referred}
+        references[place] = {other.place for other in referred}
         waiting += [(other, is_needed) for other in referred]
     return references, problems
 
@@ -372,7 +382,7 @@ def locate(
         else:
             at = _located_by_place(registry, version, versions)
         if at is not None:
-            found[version.subject, version.version] = at
+            found[version.place] = at
     return found
 
 
@@ -479,7 +489,7 @@ def plan_schemas(
         clashes = _clashes(registry, versions, found)
     steps: list[PlannedSchema] = []
     for source, version in versions:
-        action = _action(version, found.get((version.subject, version.version)))
+        action = _action(version, found.get(version.place))
         steps.append(PlannedSchema(source=source, schema=version, action=action))
     names = {step.source: step.schema.subject for step in steps}
     created = {step.schema.subject for step in steps if step.action != "exists"}
@@ -552,7 +562,7 @@ def _clashes(
     wanted = list(versions)
     holders = _holders(registry, [version for _, version in wanted])
     for source, version in wanted:
-        at = found.get((version.subject, version.version))
+        at = found.get(version.place)
         # Two versions of the restore point itself may have one id, as long as they are the same schema.
         holder = holders.setdefault(_id_in_context(version), version)
         name = f"{version.subject} version {version.version}"

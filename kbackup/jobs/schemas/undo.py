@@ -47,14 +47,14 @@ def undo_schemas(registry: SchemaRegistry, restore_id: str, begun: BegunSchemas,
     plan, done = begun
     # Settings go back first: a mode READONLY that the restore set would refuse the deletions.
     settings, left = _put_settings_back(registry, plan, done is None, confirm)
-    there = read_subjects(registry, [step.schema for step in plan.steps])
+    there = read_subjects(registry, plan.schemas)
     found = _restored(registry, plan, done, there)
     others = _versions_of_others(plan, found, there)
     if done is None:
         left += _unclear(restore_id, plan, found, others)
     deleted: dict[str, None] = {}  # in order
     for step in reversed(plan.created):
-        at = found.get((step.schema.subject, step.schema.version))
+        at = found.get(step.schema.place)
         if at is None:
             continue
         name = f"{at.subject} version {at.version}"
@@ -87,7 +87,7 @@ def _versions_of_others(
     plan: SchemaPlan, found: Mapping[Place, SchemaVersion], there: Subjects
 ) -> dict[str, list[SchemaVersion]]:
     """Return by subject the versions that came since the plan was made, and are none of the restore's."""
-    ours = {(at.subject, at.version) for at in found.values()}
+    ours = {at.place for at in found.values()}
     others: dict[str, list[SchemaVersion]] = {}
     for subject, versions in there.items():
         before = plan.versions.get(subject, ())
@@ -119,7 +119,7 @@ def _unclear(
     lost_texts: set[tuple[str, str]] = set()
     for step in plan.created:
         version = step.schema
-        if (version.subject, version.version) not in found:
+        if version.place not in found:
             lost_texts.add((version.subject, text_digest(version)))
     unclear: list[str] = []
     for versions in others.values():
@@ -164,13 +164,13 @@ def _restored(
             if at is not None and at.id == restored.id:
                 found[restored.subject, restored.version] = at
         return found
-    planned = [step.schema for step in plan.steps]
+    planned = plan.schemas
     found = locate(registry, planned, "map", there)
     if plan.mode == "same":
         for version in planned:
             at = there[version.subject].get(version.version)
             if at is not None and at.id == version.id:
-                found[version.subject, version.version] = at
+                found[version.place] = at
     return found
 
 
@@ -181,8 +181,7 @@ def _put_settings_back(
     and in words the settings that were not. `is_open`: the restore did not end, so settings that it makes for a while
     may be there. Without `confirm` nothing is written."""
     after = {settings.subject: settings for settings in plan.after}
-    touched = {"", *after}
-    touched.update(step.schema.subject for step in plan.created)
+    touched = {"", *after, *plan.created_subjects}
     put_back: list[str] = []
     left: list[str] = []
     for before in reversed(plan.before):
@@ -249,8 +248,7 @@ def unchecked_subjects(plan: SchemaPlan) -> set[str]:
     """Return the new subjects, which are not checked for compatibility while `map` writes them."""
     if plan.mode != "map":
         return set()
-    created = {step.schema.subject for step in plan.created}
-    return created - plan.versions.keys()
+    return plan.created_subjects - plan.versions.keys()
 
 
 def set_settings(registry: SchemaRegistry, wanted: SubjectSettings, now: SubjectSettings) -> None:

@@ -135,7 +135,7 @@ def _map(restore_id: str, plan: SchemaPlan, found: Mapping[Place, SchemaVersion]
     schemas: list[RestoredSchema] = []
     for step in sorted(plan.steps, key=context_of_source):
         version = step.schema
-        at = found[version.subject, version.version]
+        at = found[version.place]
         pairs.append((version, at))
         context = context_of(step.source)
         if context:
@@ -172,15 +172,15 @@ def _map(restore_id: str, plan: SchemaPlan, found: Mapping[Place, SchemaVersion]
 def _register(registry: SchemaRegistry, plan: SchemaPlan) -> tuple[dict[Place, SchemaVersion], list[str]]:
     """Create the schemas that are not there yet; return what the target has of each version, by its place in the plan,
     and which versions it did not delete again."""
-    wanted = [step.schema for step in plan.steps]
+    wanted = plan.schemas
     with ExitStack() as back:
         _open(registry, plan, back)
         # The target is read anew: another attempt may have created schemas since the plan was made.
         found = locate(registry, wanted, plan.mode, read_subjects(registry, wanted))
         for version in wanted:
-            at = found.get((version.subject, version.version))
+            at = found.get(version.place)
             if at is None or (at.state == "deleted" and version.state == "active"):
-                found[version.subject, version.version] = _create(registry, version, plan.mode, found)
+                found[version.place] = _create(registry, version, plan.mode, found)
         refused = _delete_again(registry, plan, found)
     return found, refused
 
@@ -193,11 +193,11 @@ def _delete_again(registry: SchemaRegistry, plan: SchemaPlan, found: Mapping[Pla
     for step in plan.steps:
         version = step.schema
         if version.state == "active":
-            kept.add((version.subject, found[version.subject, version.version].version))
+            kept.add((version.subject, found[version.place].version))
     refused: list[str] = []
     for step in reversed(plan.created):
         version = step.schema
-        at = found[version.subject, version.version]
+        at = found[version.place]
         if at.state != "active" or (version.subject, at.version) in kept:
             continue
         try:
@@ -224,7 +224,7 @@ def _open(registry: SchemaRegistry, plan: SchemaPlan, back: ExitStack) -> None:
         back.callback(_put_back, registry.set_mode, subject, before[subject].mode, True)
         registry.set_mode(subject, "IMPORT", force=True)
 
-    subjects = sorted({step.schema.subject for step in plan.created})
+    subjects = sorted(plan.created_subjects)
     for subject in subjects:
         try:
             open_for_import(subject)
