@@ -107,14 +107,19 @@ class ArchiveSnapshot:
 
     def __init__(self, store: Store, at: tuple[Archive, Manifest] | None, newest: bool) -> None:
         self.store, self.newest, self._at = store, newest, at
-        self.archive: Archive | None = at[0] if at is not None else None
-        self.point: Manifest | None = at[1] if at is not None else None
-        self.number = self.point.number if self.point is not None else None
+        self.archive: Archive | None = None
+        self.point: Manifest | None = None
+        self.number: int | None = None
+        if at is not None:
+            self.archive, self.point = at
+            self.number = self.point.number
         self._read: dict[int, Metadata] = {}
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        return catalogue_of(*self._at) if self._at is not None else java_catalogue(self.store)
+        if self._at is None:
+            return java_catalogue(self.store)
+        return catalogue_of(*self._at)
 
     @cached_property
     def topics(self) -> dict[str, ArchivedTopic]:
@@ -155,11 +160,15 @@ class ArchiveSnapshot:
 
     @cached_property
     def lost_ranges(self) -> dict[IncarnationPartition, list[tuple[int, int]]]:
-        return lost_ranges(*self._at) if self._at is not None else {}
+        if self._at is None:
+            return {}
+        return lost_ranges(*self._at)
 
     @cached_property
     def groups(self) -> GroupsOverview:
-        return groups_overview(*self._at) if self._at is not None else java_groups_overview(self.store)
+        if self._at is None:
+            return java_groups_overview(self.store)
+        return groups_overview(*self._at)
 
     @cached_property
     def by_group(self) -> dict[str, GroupOverview]:
@@ -406,15 +415,19 @@ class ArchiveCache:
     def _open(self) -> None:
         reopenings = self._reopenings  # before reading: a later request must open it again
         self._snapshots.clear()
+        # After an error the last points stay: the page of the error asks for them.
         try:
-            self._archive = open_archive(self.store)
+            archive = open_archive(self.store)
         except NoArchiveError:
             if not is_java_archive(self.store):
                 raise
             self._archive = None
-        archive = self._archive
-        self._points = list_points(archive.state) if archive is not None else []
-        self._expired = sorted(archive.state.past_manifests) if archive is not None else []
+            self._points = []
+            self._expired = []
+        else:
+            self._archive = archive
+            self._points = list_points(archive.state)
+            self._expired = sorted(archive.state.past_manifests)
         self._opened = reopenings
 
     def _is_newest(self, archive: Archive) -> bool:

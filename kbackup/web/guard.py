@@ -154,9 +154,12 @@ class Guard:
             return refused
         if self._access.token is None or scope["path"].startswith(STATIC):
             return None
-        if tokens := _tokens_in(query):
+        tokens = _tokens_in(query)
+        if tokens:
             return self._enter(scope, tokens[-1], query)
-        return None if self._access.admits(headers) else self._lock(scope, "this page needs a token")
+        if not self._access.admits(headers):
+            return self._lock(scope, "this page needs a token")
+        return None
 
     def _enter(self, scope: Scope, token: str, query: str) -> Response:
         """Exchange a token for a cookie, and lead to the address without the token."""

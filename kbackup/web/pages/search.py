@@ -211,8 +211,11 @@ class SearchForm:
 
     @property
     def times(self) -> Window:
-        start = moment(self.from_time, up=True) if self.from_time.strip() else None
-        end = moment(self.to_time) if self.to_time.strip() else None
+        start, end = None, None
+        if self.from_time.strip():
+            start = moment(self.from_time, up=True)  # the millisecond in which the time lies begins before it
+        if self.to_time.strip():
+            end = moment(self.to_time)
         return Window(from_time=start, to_time=end)
 
     def query(self, times: Window) -> dict[str, object]:
