@@ -53,6 +53,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Units |
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest first; the others stay in the order of the command line."""
-    if config.getoption("dist", "no") == "loadfile":
+    # The controller hands tests out in the order in which workers collect them, and workers don't know `--dist`.
+    if hasattr(config, "workerinput"):
         places = {unit: place for place, unit in enumerate(LONGEST)}
         items.sort(key=lambda item: places.get(unit_of(item.nodeid), len(places)))
