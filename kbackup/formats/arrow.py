@@ -43,7 +43,7 @@ def fixed(values: npt.NDArray[Any]) -> pa.Array[Any]:
 def join(*columns: Column) -> tuple[Int64Array, pa.Buffer]:
     """Return the columns' bytes joined row by row, null as nothing: the n + 1 edges of the rows, and their bytes. At
     least one column is an array. Measured 0.1 µs a row of five columns."""
-    # made here: pyarrow's conversions import pandas, which those who only read records do without
+    # Not at import: pyarrow's conversions import pandas, which commands that only read records do without.
     empty = pa.scalar(b"", pa.large_binary())
     joined = compute().binary_join_element_wise(*columns, empty, null_handling="replace", null_replacement=b"")
     _, edges, data = joined.buffers()

@@ -22,7 +22,9 @@ def rising(offsets: Int64Array) -> npt.NDArray[np.bool_]:
 def windows(data: Bytes, dtype: str) -> npt.NDArray[Any]:
     """Return a value of `dtype` at every byte of `data`, without a copy: indexing it is an unaligned gather."""
     kind = np.dtype(dtype)
-    return np.ndarray((max(len(data) - kind.itemsize + 1, 0),), kind, np.ascontiguousarray(data), strides=(1,))
+    count = max(len(data) - kind.itemsize + 1, 0)
+    contiguous = np.ascontiguousarray(data)
+    return np.ndarray((count,), kind, contiguous, strides=(1,))
 
 
 def heads(data: Bytes, positions: Int64Array) -> npt.NDArray[Any]:
@@ -36,17 +38,15 @@ def make_block(data: Bytes, offsets: Int64Array, positions: Int64Array, lengths:
     if not len(offsets):
         return RecordBlock(data, offsets, positions, lengths, None, None, 0)
     head = heads(data, positions)
-    timestamps = head["timestamp"][head["type"] >= 0].astype(np.int64)
-    timed = len(timestamps) > 0
-    return RecordBlock(
-        data,
-        offsets,
-        positions,
-        lengths,
-        int(timestamps.min()) if timed else None,
-        int(timestamps.max()) if timed else None,
-        int(lengths.max()),
-    )
+    is_timed = head["type"] >= 0
+    timestamps = head["timestamp"][is_timed].astype(np.int64)
+    first: int | None = None
+    last: int | None = None
+    if len(timestamps):
+        first = int(timestamps.min())
+        last = int(timestamps.max())
+    largest = int(lengths.max())
+    return RecordBlock(data, offsets, positions, lengths, first, last, largest)
 
 
 def slice_block(block: RecordBlock, start: int, stop: int) -> RecordBlock:
@@ -59,7 +59,8 @@ def slice_block(block: RecordBlock, start: int, stop: int) -> RecordBlock:
     first = int(block.positions[start])
     end = int(block.positions[stop - 1] + block.lengths[stop - 1])
     rows = slice(start, stop)
-    return make_block(block.data[first:end], block.offsets[rows], block.positions[rows] - first, block.lengths[rows])
+    positions = block.positions[rows] - first
+    return make_block(block.data[first:end], block.offsets[rows], positions, block.lengths[rows])
 
 
 def select_records(block: RecordBlock, mask: npt.NDArray[np.bool_]) -> RecordBlock:
@@ -68,15 +69,19 @@ def select_records(block: RecordBlock, mask: npt.NDArray[np.bool_]) -> RecordBlo
     rows = np.flatnonzero(mask)
     if len(rows) == len(block):
         return block
-    first, last = (int(rows[0]), int(rows[-1])) if len(rows) else (0, -1)
-    if last - first + 1 == len(rows):
-        return slice_block(block, first, last + 1)
-    # here: it makes pyarrow import pandas, which those who look at metadata alone can do without
+    if not len(rows):
+        return slice_block(block, 0, 0)
+    first = int(rows[0])
+    stop = int(rows[-1]) + 1
+    if stop - first == len(rows):
+        return slice_block(block, first, stop)
+    # Not at import: it makes pyarrow import pandas, which commands that read metadata alone can do without.
     import pyarrow as pa
 
     from kbackup.formats import arrow
 
-    whole = arrow.binary(np.append(block.positions, block.nbytes), arrow.octets(block.data))
+    edges_of_all = np.append(block.positions, block.nbytes)
+    whole = arrow.binary(edges_of_all, arrow.octets(block.data))
     selected: Any = whole.filter(pa.array(mask))
     _, edges, data = selected.buffers()
     bounds = np.frombuffer(edges, np.int64)[: len(rows) + 1]
@@ -90,4 +95,6 @@ def rotation_cut(lengths: Int64Array, size: int, threshold: int) -> int:
     if size > max(threshold, 1):
         return 0
     ends = size + np.cumsum(lengths, dtype=np.int64)
-    return min(int(np.searchsorted(ends, threshold, side="right")) + 1, len(lengths))
+    within = int(np.searchsorted(ends, threshold, side="right"))
+    # The record that goes beyond the threshold is the segment's last one.
+    return min(within + 1, len(lengths))

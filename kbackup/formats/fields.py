@@ -43,7 +43,8 @@ def check_magic(first: int | None, name: str) -> None:
 
 # One record at a time, with `struct`: to rebuild an index, and where no vector step pays.
 
-MIN_RECORD = 24  # bytes of the shortest record: no timestamp, null key, null value, no headers.
+MIN_RECORD = 24
+"""Bytes of the shortest record: no timestamp, null key, null value, no headers."""
 
 TIMED = (0, 1)
 UNTIMED = (-1, -2)
@@ -100,13 +101,16 @@ def record(view: memoryview, at: int, after: int, name: str, base: int) -> tuple
     count = _length(view, counted, stop)
     if count < 0:
         raise corrupt(name, base + counted, f"header count {count}")
-    ends = [end for _, _, end in headers(view, counted + 4, stop, count, name, base)]
-    return offset, ends[-1] if ends else counted + 4
+    end = counted + 4
+    for _, _, header_end in headers(view, end, stop, count, name, base):
+        end = header_end
+    return offset, end
 
 
 # Positions of all fields of a block's records: vectorised, and checked before anything is read by them.
 
-_FEW = 24  # so many records with headers left, or fewer: `struct` (1 µs a header) beats a vector step (25 µs).
+_FEW = 24
+"""With so many records that have headers left, or fewer, `struct` (1 µs a header) beats a vector step (25 µs)."""
 
 
 class FieldSpans(NamedTuple):
@@ -139,25 +143,29 @@ class _File(NamedTuple):
     base: int
 
     def require(self, good: npt.NDArray[np.bool_], at: Int64Array, damage: str) -> None:
+        """Raise `CorruptError` for the first record that is not `good`: it has `damage` at its position in `at`."""
         if not good.all():
-            raise corrupt(self.name, self.base + int(at[int(np.argmin(good))]), damage)
+            first_bad = int(np.argmin(good))
+            raise corrupt(self.name, self.base + int(at[first_bad]), damage)
 
 
 def locate_fields(block: RecordBlock, name: str, base: int) -> BlockFields:
     """Return the block's fields; `CorruptError` unless every record's encoding fills its index entry exactly. `base` is
     the position of the block's first byte in the file `name`."""
     file = _File(name, base)
-    # the index covers the data without a gap and its offsets increase
+    # The index comes first: it must cover the data without a gap, so that no later look goes beyond the data.
     if not len(block.positions) == len(block.lengths) == len(block.offsets):
         raise corrupt(name, base, "index columns of different lengths")
-    data, start = block.data, block.positions
+    data = block.data
+    start = block.positions
     stop = start + block.lengths
-    due = np.concatenate(([0], stop))
-    possible = (block.lengths >= MIN_RECORD) & (block.lengths <= block.nbytes)
-    file.require(possible, start, f"a record of less than {MIN_RECORD} bytes or more than there are")
-    file.require(start == due[:-1], due, "the index leaves a gap or overlaps")
-    if due[-1] != block.nbytes:
-        raise corrupt(name, base + min(int(due[-1]), block.nbytes), "the index ends elsewhere than the records")
+    expected = np.concatenate(([0], stop))
+    is_possible = (block.lengths >= MIN_RECORD) & (block.lengths <= block.nbytes)
+    file.require(is_possible, start, f"a record of less than {MIN_RECORD} bytes or more than there are")
+    file.require(start == expected[:-1], expected, "the index leaves a gap or overlaps")
+    if expected[-1] != block.nbytes:
+        index_end = min(int(expected[-1]), block.nbytes)
+        raise corrupt(name, base + index_end, "the index ends elsewhere than the records")
     file.require(rising(block.offsets), start, "record offsets do not increase")
     head = heads(data, start)
     file.require(head["offset"] == block.offsets, start, "another record offset than in the index")
@@ -165,6 +173,7 @@ def locate_fields(block: RecordBlock, name: str, base: int) -> BlockFields:
     file.require((types >= -2) & (types <= 1), start + 8, "unknown timestamp type")
     timed = types >= 0
     timestamps = head["timestamp"].astype(np.int64)
+    # A record without a timestamp has its key's length at the timestamp's place, in its upper four bytes.
     key_length = np.where(timed, head["key_length"], timestamps >> 32).astype(np.int64)
     key_at = start + np.where(timed, 24, 16)
     keys = FieldSpans(key_at, key_length)
@@ -188,29 +197,43 @@ def _headers(
     """Return every header's key and value: the first header of all records, the second of those that have two, …"""
     total = int(starts[-1])
     positions = np.empty((4, total), np.int64)
+    key_starts, key_lengths, value_starts, value_lengths = positions
     rows = np.flatnonzero(counts)
     file.require((counts > 0) | (at == stop), at, "bytes after the record's last field")
-    at, stop, remaining, slot = at[rows], stop[rows], counts[rows], starts[:-1][rows]
+    # Of each record with headers left: where the next one begins, where the record ends, how many are left, and the
+    # place of the next one among all headers.
+    at = at[rows]
+    stop = stop[rows]
+    remaining = counts[rows]
+    slot = starts[:-1][rows]
     while len(at) > _FEW:
         key_length = windows(data, ">i4")[at].astype(np.int64)
         keys = FieldSpans(at + 4, key_length)
-        file.require(
-            (key_length >= 0) & (keys.end + 4 + 8 * (remaining - 1) <= stop), at, "impossible header key length"
-        )
+        # Each header behind this one takes eight bytes or more.
+        least_behind = 8 * (remaining - 1)
+        fits = (key_length >= 0) & (keys.end + 4 + least_behind <= stop)
+        file.require(fits, at, "impossible header key length")
         value_length = windows(data, ">i4")[keys.end].astype(np.int64)
         values = FieldSpans(keys.end + 4, value_length)
-        fits = (value_length >= -1) & (values.end + 8 * (remaining - 1) <= stop)
+        fits = (value_length >= -1) & (values.end + least_behind <= stop)
         file.require(fits, keys.end, "impossible header value length")
-        for row, column in zip(positions, (*keys, *values), strict=True):
-            row[slot] = column
-        at, remaining, slot = values.end, remaining - 1, slot + 1
+        key_starts[slot] = keys.start
+        key_lengths[slot] = keys.length
+        value_starts[slot] = values.start
+        value_lengths[slot] = values.length
+        at = values.end
+        remaining = remaining - 1
+        slot = slot + 1
         more = remaining > 0
         file.require(more | (at == stop), at, "bytes after the record's last header")
-        at, stop, remaining, slot = at[more], stop[more], remaining[more], slot[more]
+        at = at[more]
+        stop = stop[more]
+        remaining = remaining[more]
+        slot = slot[more]
     view = data.data
     for first, end, count, column in zip(at.tolist(), stop.tolist(), remaining.tolist(), slot.tolist(), strict=True):
         _walk_headers(view, first, end, count, positions[:, column : column + count], file)
-    return FieldSpans(positions[0], positions[1]), FieldSpans(positions[2], positions[3])
+    return FieldSpans(key_starts, key_lengths), FieldSpans(value_starts, value_lengths)
 
 
 def _walk_headers(view: memoryview, at: int, stop: int, count: int, fields: npt.NDArray[np.int64], file: _File) -> None:
@@ -218,8 +241,9 @@ def _walk_headers(view: memoryview, at: int, stop: int, count: int, fields: npt.
     end = at
     try:
         for column, (key, middle, end) in enumerate(headers(view, at, stop, count, *file)):
-            null = bytes(view[middle : middle + 4]) == b"\xff\xff\xff\xff"
-            fields[:, column] = (key, middle - key, middle + 4, -1 if null else end - middle - 4)
+            is_null = bytes(view[middle : middle + 4]) == b"\xff\xff\xff\xff"
+            value_length = -1 if is_null else end - middle - 4
+            fields[:, column] = (key, middle - key, middle + 4, value_length)
     except ShortError:
         raise corrupt(*file, "the record's headers go past its end") from None
     if end != stop:
@@ -254,7 +278,8 @@ def header_keys(data: Bytes, fields: FieldSpans, name: str, base: int) -> pa.Arr
                     f"{name} at byte {base + start}: a header key that is not UTF-8",
                     "use the native kernel, which archives and restores it: a table of records can't hold it",
                 ) from None
-        raise  # valid, but more than the 2 GiB of a string column: cut the block smaller
+        # All keys are valid, but more than the 2 GiB that a string column holds: cut the block smaller.
+        raise
 
 
 def check(block: RecordBlock, name: str, base: int) -> None:

@@ -61,9 +61,12 @@ class SeekTable:
         if position < 0 or length < 1 or position + length > self.plain_size:
             damage = f"no bytes {position} to {position + length} in the {self.plain_size} of its plain form"
             raise corrupt(self.name, int(self.compressed[-1]), damage)
-        first, last = np.searchsorted(self.plain, (position, position + length - 1), side="right") - 1
+        last_position = position + length - 1
+        first, last = np.searchsorted(self.plain, (position, last_position), side="right") - 1
         start = int(self.compressed[first])
-        return start, int(self.compressed[last + 1]) - start, position - int(self.plain[first])
+        end = int(self.compressed[last + 1])
+        skip = position - int(self.plain[first])
+        return start, end - start, skip
 
 
 def seek_table_size(tail: bytes, file_size: int, name: str) -> int:
@@ -86,7 +89,8 @@ def decode_seek_table(tail: bytes, file_size: int, name: str) -> SeekTable:
     size = seek_table_size(tail, file_size, name)
     if len(tail) < size:
         raise ValueError(f"the last {size} bytes are needed, not {len(tail)}")
-    start, at = len(tail) - size, file_size - size
+    start = len(tail) - size
+    at = file_size - size
     if _HEADER.unpack_from(tail, start) != (SKIPPABLE_MAGIC, size - _HEADER.size):
         raise corrupt(name, at, "the seek table does not start where its footer says")
     count = (size - table_size(0)) // 4
@@ -110,6 +114,7 @@ LEVEL = 1
 """JSON takes 19 to 25 % of its bytes. Level 3 saves 2 % more, and takes twice the CPU for incompressible bytes."""
 _THREADS = min(os.cpu_count() or 1, 4)
 _WAITING = 2 * (16 << 20)
+"""Plain bytes that may be with the threads: two of the largest blocks."""
 
 _FRAME_MAGIC = b"\x28\xb5\x2f\xfd"
 _PIECE = 1 << 12
@@ -141,11 +146,15 @@ class FrameCompressor:
             full = int(np.searchsorted(ends, start + self._frame_size - len(self._pending)))
             if full == len(ends):
                 break
-            rest = block.data[start : ends[full]].data
-            plain, self._pending = self._pending + rest if self._pending else rest, bytearray()
+            plain: bytearray | memoryview = block.data[start : ends[full]].data
+            if self._pending:
+                plain = self._pending + plain
+                # A new one: a thread has the other.
+                self._pending = bytearray()
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(_THREADS, "zstd")
-            self._waiting.append((self._threads.submit(self._compress, plain), len(plain)))
+            compressed = self._threads.submit(self._compress, plain)
+            self._waiting.append((compressed, len(plain)))
             self._waiting_bytes += len(plain)
             frames += self._ready(_WAITING)
             start = int(ends[full])
@@ -156,10 +165,12 @@ class FrameCompressor:
         """Return the last frames and the seek table; nothing can be fed afterwards."""
         frames = self._ready(0)
         if self._pending:
-            frames.append(self._compress(self._pending))
-            self._sizes.append((len(frames[-1]), len(self._pending)))
+            frame = self._compress(self._pending)
+            frames.append(frame)
+            self._sizes.append((len(frame), len(self._pending)))
         self.close()
-        return [*frames, encode_seek_table(self._sizes)]
+        frames.append(encode_seek_table(self._sizes))
+        return frames
 
     def close(self) -> None:
         """Give up what is being compressed; idempotent."""
@@ -170,16 +181,22 @@ class FrameCompressor:
     def _ready(self, most: int) -> list[bytes]:
         """Return the compressed frames; wait until at most `most` plain bytes are not compressed yet."""
         frames: list[bytes] = []
-        while self._waiting and (self._waiting_bytes > most or self._waiting[0][0].done()):
-            future, size = self._waiting.popleft()
-            frames.append(future.result())
-            self._sizes.append((len(frames[-1]), size))
+        # From the front, as frames are written in order: one that is ready early waits for those before it.
+        while self._waiting:
+            future, size = self._waiting[0]
+            if self._waiting_bytes <= most and not future.done():
+                break
+            self._waiting.popleft()
+            frame = future.result()
+            frames.append(frame)
+            self._sizes.append((len(frame), size))
             self._waiting_bytes -= size
         return frames
 
     def _compress(self, plain: bytearray | memoryview) -> bytes:
+        # Each thread has its own: a compressor can't be used by two at once.
         zstd: zstandard.ZstdCompressor | None = getattr(self._own, "zstd", None)
-        if zstd is None:  # one a thread
+        if zstd is None:
             zstd = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True, write_content_size=True)
             self._own.zstd = zstd
         return zstd.compress(plain)
@@ -205,7 +222,8 @@ def decompress(chunks: Iterable[Buffer], name: str, most: int | None = None) -> 
     if seek_table_size(tail, size, name) != len(tail):
         raise corrupt(name, read, "something else than a seek table after the last frame")
     table = decode_seek_table(tail, size, name)
-    if list(zip(table.compressed.tolist(), table.plain.tolist(), strict=True)) != edges:
+    table_edges = zip(table.compressed.tolist(), table.plain.tolist(), strict=True)
+    if list(table_edges) != edges:
         raise corrupt(name, read, "the seek table is not that of the frames")
 
 
@@ -216,11 +234,13 @@ def _plain(
     size of the frames, and the bytes behind them: too few to identify, or the seek table."""
     zstd = zstandard.ZstdDecompressor()
     frame: zstandard.ZstdDecompressionObj | None = None
-    read = given = 0
+    read = 0
+    given = 0
     rest = b""
     for chunk in chunks:
         view = np.frombuffer(chunk, np.uint8).data
-        for start in range(0, len(view), _PIECE):  # zstd copies its remaining input after each frame
+        # In small pieces: zstd copies its remaining input after each frame.
+        for start in range(0, len(view), _PIECE):
             rest += bytes(view[start : start + _PIECE])
             while rest:
                 if frame is None:
@@ -234,7 +254,9 @@ def _plain(
                 except zstandard.ZstdError as error:
                     raise corrupt(name, edges[-1][0], f"a damaged frame starts here ({error})") from None
                 after = frame.unused_data if frame.eof else b""
-                read, given, rest = read + len(rest) - len(after), given + len(plain), after
+                read += len(rest) - len(after)
+                given += len(plain)
+                rest = after
                 if most is not None and given > most:
                     raise corrupt(name, edges[-1][0], f"the frame that starts here goes past plain byte {most}")
                 if frame.eof:

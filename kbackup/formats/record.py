@@ -43,9 +43,17 @@ def rows(block: RecordBlock, name: str = "record block", base: int = 0) -> Itera
         for start, length in zip(part.start.tolist(), part.length.tolist(), strict=True):
             yield None if length < 0 else data[start : start + length].tobytes()
 
-    numbers = block.offsets.tolist(), fields.types.tolist(), fields.timestamps.tolist()
+    # The headers of all records, one after the other: each record takes its own from the front.
     headers = zip(cuts(fields.header_keys), cuts(fields.header_values), strict=True)
-    records = zip(*numbers, cuts(fields.keys), cuts(fields.values), pairwise(starts), strict=True)
+    records = zip(
+        block.offsets.tolist(),
+        fields.types.tolist(),
+        fields.timestamps.tolist(),
+        cuts(fields.keys),
+        cuts(fields.values),
+        pairwise(starts),
+        strict=True,
+    )
     for offset, kind, timestamp, key, value, (first, stop) in records:
         own = tuple((name or b"", content) for name, content in islice(headers, stop - first))
         yield Row(offset, kind, timestamp if kind >= 0 else None, key, value, own)
@@ -68,19 +76,18 @@ def encode(batch: pa.RecordBatch) -> RecordBlock:
     increase; a timestamp is there exactly where the type is 0 or 1."""
     if not batch.schema.equals(RECORDS):
         raise UsageError("a record batch of another schema than RECORDS", "cast it first")
-    key, value = batch.column("key"), batch.column("value")
+    key = batch.column("key")
+    value = batch.column("value")
     if batch.column("offset").null_count:
         raise UsageError("a null offset in a record batch", "give every record an offset")
     offsets: Int64Array = batch.column("offset").to_numpy()
     _require(rising(offsets), "offset", "use offsets of 0 or more that increase")
-    edges, data = arrow.join(
-        _prefixes(offsets, batch, _lengths(key)),
-        key,
-        _big_endian(_lengths(value)),
-        value,
-        *_headers(batch.column("headers")),
-    )
-    return make_block(arrow.view(data)[: edges[-1]], offsets, edges[:-1], np.diff(edges))
+    prefixes = _prefixes(offsets, batch, _lengths(key))
+    value_lengths = _big_endian(_lengths(value))
+    headers = _headers(batch.column("headers"))
+    edges, joined = arrow.join(prefixes, key, value_lengths, value, *headers)
+    data = arrow.view(joined)[: edges[-1]]
+    return make_block(data, offsets, edges[:-1], np.diff(edges))
 
 
 def decode(block: RecordBlock, name: str = "record block", base: int = 0) -> pa.RecordBatch:
@@ -120,21 +127,27 @@ def _big_endian(numbers: Int64Array) -> pa.Array[Any]:
 
 
 def _prefixes(offsets: Int64Array, batch: pa.RecordBatch, key_lengths: Int64Array) -> pa.Array[Any]:
-    """Everything before the key, 24 bytes a record or 16 without a timestamp."""
-    types, timestamps = arrow.filled(batch.column("timestamp_type"), -128), batch.column("timestamp")
+    """Return everything before the key, 24 bytes a record or 16 without a timestamp."""
+    # A null type becomes one that the check refuses.
+    types = arrow.filled(batch.column("timestamp_type"), -128)
     _require((types >= -2) & (types <= 1), "timestamp type", "types are -1, 0, 1 and -2")
     timed = types >= 0
-    there = timestamps.is_valid().to_numpy(zero_copy_only=False)
-    _require(there == timed, "timestamp", "it is null exactly where the type is -1 or -2")
+    timestamps = batch.column("timestamp")
+    has_timestamp = timestamps.is_valid().to_numpy(zero_copy_only=False)
+    _require(has_timestamp == timed, "timestamp", "it is null exactly where the type is -1 or -2")
     head = np.empty(len(offsets), HEAD)
-    head["offset"], head["type"], head["key_length"] = offsets, types, key_lengths
+    head["offset"] = offsets
+    head["type"] = types
     head["timestamp"] = arrow.filled(timestamps, 0)
+    head["key_length"] = key_lengths
     if timed.all():
         return arrow.fixed(head)
     octets = head.view(np.uint8).reshape(len(head), HEAD.itemsize)
+    # Bytes 12 to 19 are the timestamp.
     keep = np.ones(octets.shape, np.bool_)
     keep[~timed, 12:20] = False
-    edges = np.concatenate(([0], np.cumsum(np.where(timed, 24, 16), dtype=np.int64)))
+    sizes = np.where(timed, 24, 16)
+    edges = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
     return arrow.binary(edges, arrow.octets(octets[keep]))
 
 
@@ -147,7 +160,9 @@ def _headers(column: pa.Array[Any]) -> list[Column]:
     if names.null_count:
         raise UsageError("a null header key in a record batch", "use an empty header key in place of null")
     names = names.cast(pa.large_binary())
-    edges, data = arrow.join(_big_endian(_lengths(names)), names, _big_endian(_lengths(values)), values)
+    name_lengths = _big_endian(_lengths(names))
+    value_lengths = _big_endian(_lengths(values))
+    edges, data = arrow.join(name_lengths, names, value_lengths, values)
     starts = np.concatenate(([0], np.cumsum(counts)))
     # A record's headers lie together in the joined child array: fewer edges over the same bytes.
     return [_big_endian(counts), arrow.binary(edges[starts], data)]

@@ -71,27 +71,38 @@ def merge(uses: Iterable[SchemaUse]) -> list[SchemaUse]:
     """Return one `SchemaUse` per topic and part, in order, with the most frequent ids."""
     by_part: dict[tuple[str, Part], list[SchemaUse]] = {}
     for use in uses:
-        by_part.setdefault((use.topic, use.part), []).append(use)
+        key = (use.topic, use.part)
+        by_part.setdefault(key, []).append(use)
     return [_sum(by_part[key]) for key in sorted(by_part)]
 
 
 def _sum(uses: Sequence[SchemaUse]) -> SchemaUse:
     """Return the sum of what was counted of one topic and part."""
-    ids, apicurio = Counter[int | str](), Counter[str]()
+    fields = framed = sure = unlisted = odd = 0
+    ids = Counter[int | str]()
+    apicurio = Counter[str]()
     for use in uses:
+        fields += use.fields
+        framed += use.framed
+        sure += use.sure
+        unlisted += use.unlisted
+        odd += use.odd
         ids.update(use.ids)
         apicurio.update(use.apicurio)
+    # The most frequent ids come first, so that these are listed if there is no room for all.
     listed = list_ids({}, dict(ids.most_common()))
+    forms = list_forms({}, dict(apicurio.most_common()))
+    unlisted += ids.total() - sum(listed.values())
     return SchemaUse(
         topic=uses[0].topic,
         part=uses[0].part,
-        fields=sum(use.fields for use in uses),
-        framed=sum(use.framed for use in uses),
-        sure=sum(use.sure for use in uses),
+        fields=fields,
+        framed=framed,
+        sure=sure,
         ids=listed,
-        unlisted=sum(use.unlisted for use in uses) + ids.total() - sum(listed.values()),
-        odd=sum(use.odd for use in uses),
-        apicurio=list_forms({}, dict(apicurio.most_common())),
+        unlisted=unlisted,
+        odd=odd,
+        apicurio=forms,
     )
 
 
@@ -119,8 +130,9 @@ def list_forms(before: Mapping[str, int], added: Mapping[str, int]) -> dict[str,
     listed = dict(before)
     for text, count in added.items():
         form, _, schema = text.partition(" ")
-        kept = form if schema and text not in listed and len(listed) >= MOST_ODD else text
-        listed[kept] = listed.get(kept, 0) + count
+        has_room = text in listed or len(listed) < MOST_ODD
+        key = text if has_room or not schema else form
+        listed[key] = listed.get(key, 0) + count
     return listed
 
 
@@ -134,8 +146,11 @@ class SchemaCounter:
     def add(self, tp: TopicPartition, block: RecordBlock, end: int | None = None) -> None:
         """Count the block's records before offset `end`, but none of a partition that was counted before: a task may
         read records again. `CorruptError` for a damaged block."""
-        first = int(np.searchsorted(block.offsets, self._next.get(tp, 0)))
-        stop = len(block) if end is None else int(np.searchsorted(block.offsets, end))
+        counted_to = self._next.get(tp, 0)
+        first = int(np.searchsorted(block.offsets, counted_to))
+        stop = len(block)
+        if end is not None:
+            stop = int(np.searchsorted(block.offsets, end))
         if first >= stop:
             return
         if stop - first < len(block):
@@ -147,7 +162,10 @@ class SchemaCounter:
 
     def result(self) -> list[SchemaUse]:
         """Return what was counted so far."""
-        return merge(use for topic, tables in self._topics.items() for use in tables.uses(topic))
+        uses: list[SchemaUse] = []
+        for topic, tables in self._topics.items():
+            uses += tables.uses(topic)
+        return merge(uses)
 
 
 class _Tables:
@@ -280,6 +298,7 @@ def put_schema(block: RecordBlock, frames: LeftFrames, schema: int | str) -> Non
     """Write another id, or another GUID, into frames of a block that `rewrite` has returned."""
     kind, *_ = _frame(schema)
     octets = int(schema).to_bytes(4, "big") if kind == 1 else UUID(str(schema)).bytes
+    # The id, or the GUID, stands behind the frame's first byte.
     places = frames.at[:, np.newaxis] + 1 + np.arange(len(octets))
     block.data[places] = np.frombuffer(octets, np.uint8)
 
@@ -344,4 +363,8 @@ def _frame(schema: int | str) -> tuple[int, int, int]:
 
 
 def _schema(kind: int, high: int, low: int) -> int | str:
-    return low if kind == 1 else str(UUID(bytes=np.array([high, low], ">i8").tobytes()))
+    """Return the id or GUID of a frame that is as the kernel has it."""
+    if kind == 1:
+        return low
+    octets = np.array([high, low], ">i8").tobytes()
+    return str(UUID(bytes=octets))

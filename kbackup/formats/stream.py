@@ -39,6 +39,7 @@ def scan(data: Buffer, *, name: str, base: int = 0, first_after: int = -1, parti
 # A records file as a stream: chunks of bytes in, checked blocks of whole records out, in bounded memory.
 
 _SMALL = 1 << 20
+"""Up to so many bytes are not worth a buffer of 17 MiB."""
 _GATHERED = BufferPool(17 << 20)
 """Buffers for blocks of 16 MiB made of small chunks: fresh memory for each takes twice as long to fill."""
 
@@ -50,29 +51,37 @@ class _ByIndex:
 
     def __init__(self, index: SegmentIndex, name: str) -> None:
         index.validate(name)
-        self._index, self._name, self._done = index, name, 0
+        self._index = index
+        self._name = name
+        self._done = 0
         self._ends = index.positions + index.lengths
 
     def take(self, data: Bytes, base: int, final: bool) -> tuple[RecordBlock, int]:
-        reach, size = base + len(data), self._index.file_size
+        reach = base + len(data)
+        size = self._index.file_size
         stop = int(np.searchsorted(self._ends, reach, side="right"))
         if reach > size:
             raise corrupt(self._name, size, "bytes after the last record of the index")
         if final and reach < size:
             raise corrupt(self._name, reach, f"the file ends here, its index at {size}")
         part = slice(self._done, stop)
-        positions, lengths = self._index.positions[part] - base, self._index.lengths[part]
+        positions = self._index.positions[part] - base
+        lengths = self._index.lengths[part]
         block = make_block(data[: lengths.sum()], self._index.offsets[part], positions, lengths)
         check(block, self._name, base)
         self._done = stop
-        return block, int(self._ends[stop] - base - block.nbytes) if stop < len(self._ends) else 1
+        need = 1
+        if stop < len(self._ends):
+            need = int(self._ends[stop] - base - block.nbytes)
+        return block, need
 
 
 class _ByScan:
     """As `_ByIndex`, record by record."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._last = name, -1
+        self._name = name
+        self._last = -1
 
     def take(self, data: Bytes, base: int, final: bool) -> tuple[RecordBlock, int]:
         block = scan(data, name=self._name, base=base, first_after=self._last, partial=not final)
@@ -87,13 +96,18 @@ def record_cuts(index: SegmentIndex, size: int) -> list[tuple[int, int, slice]]:
     """Return a records file in ranges of at most `size` bytes, or of one record, that end where records end: the start
     and end in the file of each, and its records in the index. The first has the magic byte as well."""
     ends = index.positions + index.lengths
-    cuts = []
-    start = done = 0
+    cuts: list[tuple[int, int, slice]] = []
+    start = 0
+    done = 0
     while start < index.file_size:
-        stop = max(int(np.searchsorted(ends, start + size, side="right")), min(done + 1, len(ends)))
+        fitting = int(np.searchsorted(ends, start + size, side="right"))
+        # A record that is longer than `size` has a range of its own.
+        one_more = min(done + 1, len(ends))
+        stop = max(fitting, one_more)
         end = int(ends[stop - 1]) if stop else 1
         cuts.append((start, end, slice(done, stop)))
-        start, done = end, stop
+        start = end
+        done = stop
     return cuts
 
 
@@ -102,7 +116,8 @@ def block_of(data: Bytes, start: int, index: SegmentIndex, records: slice, name:
     named; none for an empty file's magic byte."""
     if not start:
         check_magic(int(data[0]), name)
-        data, start = data[1:], 1
+        data = data[1:]
+        start = 1
     if len(data):
         positions = index.positions[records] - start
         block = make_block(data, index.offsets[records], positions, index.lengths[records])
@@ -118,38 +133,52 @@ def blocks(chunks: Iterable[Buffer], index: SegmentIndex | None, *, name: str, l
     bytes, so that small ones don't make small blocks."""
     cutter = _ByScan(name) if index is None else _ByIndex(index, name)
     waiting: list[Bytes] = []
-    size, need, base = 0, least, 1
+    size = 0
+    need = least
+    base = 1
     for chunk in _body(chunks, name):
         waiting.append(chunk)
         size += len(chunk)
         if size < need:
             continue
         data = _joined(waiting)
-        block, need = cutter.take(data, base, False)
-        waiting, size, base = [data[block.nbytes :]], size - block.nbytes, base + block.nbytes
+        block, need = cutter.take(data, base, final=False)
         need = max(need, least)
+        waiting = [data[block.nbytes :]]
+        size -= block.nbytes
+        base += block.nbytes
         if len(block):
             yield block
-    block, _ = cutter.take(_joined(waiting), base, True)
+    block, _ = cutter.take(_joined(waiting), base, final=True)
     if len(block):
         yield block
 
 
 def _joined(parts: list[Bytes]) -> Bytes:
+    """Return the bytes of all parts, without a copy if one part has them all."""
     filled = [part for part in parts if len(part)]
+    if not filled:
+        return np.empty(0, np.uint8)
     if len(filled) == 1:
         return filled[0]
     size = sum(map(len, filled))
-    if not _SMALL < size <= _GATHERED.size:
-        return np.concatenate(filled) if filled else np.empty(0, np.uint8)
-    return np.concatenate(filled, out=_GATHERED.take()[:size])
+    if size <= _SMALL or size > _GATHERED.size:
+        return np.concatenate(filled)
+    buffer = _GATHERED.take()[:size]
+    return np.concatenate(filled, out=buffer)
 
 
 def _body(chunks: Iterable[Buffer], name: str) -> Iterator[Bytes]:
     """Yield the file's chunks after its magic byte, which is checked."""
-    parts = (part for part in (np.frombuffer(chunk, np.uint8) for chunk in chunks) if len(part))
-    first = next(parts, None)
-    check_magic(None if first is None else int(first[0]), name)
-    if first is not None:
-        yield first[1:]
-    yield from parts
+    is_first = True
+    for chunk in chunks:
+        part: Bytes = np.frombuffer(chunk, np.uint8)
+        if not len(part):
+            continue
+        if is_first:
+            check_magic(int(part[0]), name)
+            part = part[1:]
+            is_first = False
+        yield part
+    if is_first:
+        check_magic(None, name)
