@@ -53,6 +53,7 @@ class Archive:
     _captures: dict[int, Capture] = field(default_factory=dict)
     _documents: dict[DocumentRef, bytes] = field(default_factory=dict)
     _reading: defaultdict[DocumentRef, Lock] = field(default_factory=lambda: defaultdict(Lock))
+    _reading_manifests: defaultdict[int, Lock] = field(default_factory=lambda: defaultdict(Lock))
 
     @property
     def state(self) -> State:
@@ -125,20 +126,28 @@ class Archive:
         """Return the manifest of a restore point of this archive."""
         row = self.state.point(point) if isinstance(point, int) else point
         assert row is not None  # noqa: S101 (callers name restore points of this archive)
-        if row.number not in self._manifests:
-            key = row.documents[0]
-            manifest = load(Manifest, self._document(key), key)
-            if manifest.archive_id != self.info.id:
-                raise CorruptError(
-                    f"file {key} belongs to archive {manifest.archive_id}, {layout.ARCHIVE} to {self.info.id}",
-                    "take the right one from a bucket version: this one was copied from elsewhere",
-                )
-            if manifest.checksum != row.manifest or manifest.number != row.number:
-                raise CorruptError(f"file {key} is not the manifest that the catalog names", REPAIR)
-            self._manifests[row.number] = manifest
-            for capture in manifest.captures:
-                self._captures[capture.number] = capture
-        return self._manifests[row.number]
+        # Threads may ask for the same restore point: one of them reads it, the others wait for that.
+        with self._reading_manifests[row.number]:
+            manifest = self._manifests.get(row.number)
+            if manifest is None:
+                manifest = self._read_manifest(row)
+                self._manifests[row.number] = manifest
+        return manifest
+
+    def _read_manifest(self, row: PointRow) -> Manifest:
+        """Read a manifest, and note its captures. `CorruptError` if it is not the one that the catalog names."""
+        key = row.documents[0]
+        manifest = load(Manifest, self._document(key), key)
+        if manifest.archive_id != self.info.id:
+            raise CorruptError(
+                f"file {key} belongs to archive {manifest.archive_id}, {layout.ARCHIVE} to {self.info.id}",
+                "take the right one from a bucket version: this one was copied from elsewhere",
+            )
+        if manifest.checksum != row.manifest or manifest.number != row.number:
+            raise CorruptError(f"file {key} is not the manifest that the catalog names", REPAIR)
+        for capture in manifest.captures:
+            self._captures[capture.number] = capture
+        return manifest
 
     def manifests(self, points: Sequence[PointRow]) -> list[Manifest]:
         """Return the manifests of `points`, read side by side."""
