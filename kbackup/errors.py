@@ -21,7 +21,8 @@
     │   └── OutcomeUnknownError      a write may or may not have taken effect
     └── InterruptedByUserError 130
 
-A run that is done but reports loss ends with `EXIT_LOSS` (3); that is a result, not an error.
+A run that is done but reports a loss, a difference or a finding of `status` ends with `EXIT_LOSS` (3); that is a
+result, not an error.
 Errors survive pickling and a trip through an executor's traceback (`marker`, `from_text`).
 """
 

@@ -475,12 +475,13 @@ class Capture(Member, frozen=True, kw_only=True):
 class Manifest(Document, frozen=True, kw_only=True):
     """points/<number>-<run>/manifest.json: one restore point.
 
-    `captures` are the captures that `topics` refer to by `captured`, and its own. `schemas` has what all of them need
-    of a schema registry; null if none was configured, or it could not be read. `origin` is what the restore point
-    was made from: a cluster, a folder of the Java tool, Delta tables, or by a repair the objects that were found.
-    `not_known` says in words what a repair or an adoption could not find out. `transactions` is null where older
-    versions, a repair or an adoption made the restore point. `deletions` are the archived records that a restore
-    leaves out; null if there are none.
+    `started_at` is when its run began to look at the source, `committed_at` when all of it was there and its documents
+    began to be written; they are one time where files alone were the source. `captures` are the captures that `topics`
+    refer to by `captured`, and its own. `schemas` has what all of them need of a schema registry; null if none was
+    configured, or it could not be read. `origin` is what the restore point was made from: a cluster, a folder of the
+    Java tool, Delta tables, or by a repair the objects that were found. `not_known` says in words what a repair or an
+    adoption could not find out. `transactions` is null where older versions, a repair or an adoption made the restore
+    point. `deletions` are the archived records that a restore leaves out; null if there are none.
     """
 
     format: Literal["kbackup-manifest"] = "kbackup-manifest"

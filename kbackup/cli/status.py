@@ -26,10 +26,10 @@ UNKNOWN = 3
 def command(nagios: bool) -> int:
     """Show in one line whether an archive is well, then each finding with a command that shows or mends it.
 
-    Critical: the newest restore point is older than backup.max_age, a verification has findings, or the newest drill
-    failed. Warning: losses of the last 7 days, restore points that lack damaged segments, a newest drill older than
-    backup.max_drill_age, a dead lease, an old restore point while --follow runs. An archive that was never verified or
-    drilled is judged by the rest.
+    Critical: the newest restore point is older than backup.max_age, something is damaged, or the newest drill failed.
+    Warning: losses of the last 7 days, restore points that lack damaged segments, a newest drill older than
+    backup.max_drill_age, a dead lease, an old restore point while --follow runs, schemas or deletions that may be
+    missing, a transaction that stays open. An archive that was never verified or drilled is judged by the rest.
 
     Ends with exit code 0 without findings, 13 if a verification has findings, else 3. Reads a few small objects and no
     cluster.

@@ -1,6 +1,7 @@
 """The expire job, and the job that undoes an expiration.
 
 Restore points expire by a policy with restic's rules, records by their age. Orphans are deleted after the grace time.
+What an expiration does to the catalog is in `archive.catalog.retention`.
 """
 
 from __future__ import annotations

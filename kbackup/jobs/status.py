@@ -31,6 +31,7 @@ from kbackup.util.times import duration_text, ms_of, rfc3339
 
 Level = Literal["ok", "warning", "critical"]
 Subject = Literal["age", "losses", "damage", "drill", "lease", "schemas", "deletions", "transactions"]
+"""What a finding is about. Monitors match these words in --json."""
 LEVELS: tuple[Level, ...] = ("ok", "warning", "critical")
 """From the best to the worst."""
 
@@ -174,13 +175,14 @@ def archive_status(
     if isinstance(drilled, CorruptError):
         damaged_reports.append(drilled)
         drilled = None
-    # Findings of one level are listed in the order in which they are looked for.
+    # The sort at the end is stable: of one level, findings stay in this order.
     findings: list[StatusFinding] = []
     findings += _age_findings(newest, rules.max_age, at, lease)
     if not rules.allow_loss:
         findings += _loss_findings(losses)
     findings += _damage_findings(verifications, damaged, damaged_reports)
-    findings += _interrupted_findings(drilled, lease, rules.max_drill_age)
+    findings += _drill_findings(drilled, rules.max_drill_age)
+    findings += _lease_findings(lease)
     if last is not None and last.warnings:
         # The manifest is read only if the restore point has warnings: they are what could be found in it.
         findings += _point_findings(archive, last, rules.allow_loss)
@@ -322,7 +324,8 @@ def _lease_status(store: Store) -> LeaseStatus | None:
     )
 
 
-# The findings of a status: each names what is wrong, and the command that shows or mends it. Pure.
+# The findings of a status: each names what is wrong, and the command that shows or mends it. Only `_point_findings`
+# reads the archive.
 
 
 def _age_findings(
@@ -391,11 +394,8 @@ def _damage_findings(
         yield StatusFinding("warning", "damage", message, "kbackup list")
 
 
-def _interrupted_findings(
-    drilled: LastDrill | None, lease: LeaseStatus | None, max_drill_age: float
-) -> Iterator[StatusFinding]:
-    """Yield findings of a drill that failed or is old, and of a writer that ended without releasing its lease. An
-    archive that never had a drill is no finding."""
+def _drill_findings(drilled: LastDrill | None, max_drill_age: float) -> Iterator[StatusFinding]:
+    """Yield a finding if the newest drill failed or is old. An archive that never had a drill is no finding."""
     if drilled is not None and drilled.result == "failed":
         message = f"drill {drilled.id} failed: restore point {drilled.restore_point} may not be restorable"
         yield StatusFinding("critical", "drill", message, "kbackup drill")
@@ -404,6 +404,10 @@ def _interrupted_findings(
         limit = duration_text(max_drill_age)
         message = f"the newest drill, {drilled.id}, is {age} old; backup.max_drill_age is {limit}"
         yield StatusFinding("warning", "drill", message, "kbackup drill")
+
+
+def _lease_findings(lease: LeaseStatus | None) -> Iterator[StatusFinding]:
+    """Yield a finding of a writer that ended without releasing its lease."""
     if lease is not None and lease.state == "dead":
         message = (
             f"{lease.command} on {lease.host} (pid {lease.pid}) began at {lease.acquired_at} and ended without "

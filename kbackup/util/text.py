@@ -1,5 +1,5 @@
-"""Foreign text (names of topics and groups, messages of brokers and stores) made safe to show, and lists of names in
-one line."""
+"""Text for people: foreign text (names of topics and groups, messages of brokers and stores) made safe to show, sizes,
+counts, how long something took, lists of names in one line, and commands to copy."""
 
 from __future__ import annotations
 
@@ -111,7 +111,8 @@ def human_total(seconds: Mapping[str, float]) -> str:
 
 
 def human_duration(seconds: float) -> str:
-    """3725 is "1h02m", 65 is "1m05s", 4 is "4s"."""
+    """Return how long something took: 3725 is "1h02m", 65 is "1m05s", 4 is "4s". For ages and limits, which may be
+    days, there is `times.duration_text`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"

@@ -49,7 +49,8 @@ def calendar_text(ms: int, pattern: str) -> str | None:
 
 
 def duration_text(seconds: float, units: int = 2) -> str:
-    """Format a duration in its largest `units` units: 100 is "1m40s", 93600 "26h", 190800 "2d5h"; "0s" if negative."""
+    """Format an age or a limit in its largest `units` units: 100 is "1m40s", 93600 "26h", 190800 "2d5h"; "0s" if
+    negative. For how long something took there is `text.human_duration`."""
     rest = max(int(seconds), 0)
     parts: list[str] = []
     for unit, length in _UNITS:

@@ -1,7 +1,8 @@
-"""Write every generated document: python -m scripts.docs"""
+"""Write the documents and manual pages that come from the code, and print which have changed."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from scripts.docs.commands import PAGE, commands_document, configuration_document
@@ -30,10 +31,15 @@ def generated() -> dict[str, str]:
 
 
 def main() -> None:
-    for path, text in generated().items():
-        (ROOT / path).write_text(text, encoding="utf-8")
-    page = ROOT / "infra/docs/requests.md"
-    page.write_text(requests_document(page.read_text("utf-8")), encoding="utf-8")
+    argparse.ArgumentParser(prog="python -m scripts.docs", description=__doc__).parse_args()
+    requests = "infra/docs/requests.md"
+    texts = generated()
+    texts[requests] = requests_document((ROOT / requests).read_text("utf-8"))
+    for path, text in texts.items():
+        file = ROOT / path
+        if not file.exists() or file.read_text("utf-8") != text:
+            file.write_text(text, encoding="utf-8")
+            print(f"written: {path}")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,10 @@ def find_problem(command: str, document: object) -> str:
         return f"kbackup {command} prints JSON without a schema: add it to scripts/docs/schemas.py"
     plain = json.loads(json.dumps(msgspec.to_builtins(document, str_keys=True)))
     error = jsonschema.exceptions.best_match(_validator(file).iter_errors(plain))
-    return "" if error is None else f"kbackup {command} --json: {error.json_path}: {error.message[:300]}"
+    if error is None:
+        return ""
+    hint = "if that is meant, run: python -m scripts.docs"
+    return f"kbackup {command} --json: {error.json_path}: {error.message[:300]}; {hint}"
 
 
 def _check(command: str, document: object) -> None:

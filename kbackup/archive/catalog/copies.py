@@ -26,13 +26,13 @@ from kbackup.types import Incarnation, IncarnationPartition
 _PLACE = ("topic", "incarnation", "partition")
 
 
-def check_lineage(copy: State, source: State, label: str = "the destination") -> None:
+def check_lineage(copy: State, source: State, name: str = "the destination") -> None:
     """Raise `RefusedError` unless the source has or had every restore point and segment that `copy` has or had."""
     if copy.origin is None and copy.restore_points:
-        raise RefusedError(f"{label} is an archive of its own, not a copy", "copy to an empty address")
+        raise RefusedError(f"{name} is an archive of its own, not a copy", "copy to an empty address")
     if copy.next_point > source.next_point:
         raise RefusedError(
-            f"{label} has restore point {copy.next_point - 1}, the source ends at {source.next_point - 1}",
+            f"{name} has restore point {copy.next_point - 1}, the source ends at {source.next_point - 1}",
             "copy to an empty address, or promote the copy: the source was probably rolled back",
         )
     # A number has several manifests where a repair made its manifest anew: one that both have is enough.
@@ -40,12 +40,12 @@ def check_lineage(copy: State, source: State, label: str = "the destination") ->
     diverged = min((number for number, _ in copy.lineage if number not in shared), default=None)
     if diverged is not None:
         raise RefusedError(
-            f"{label} has diverged: its restore point {diverged} is not of the source's history",
+            f"{name} has diverged: its restore point {diverged} is not of the source's history",
             "copy to an empty address",
         )
     other = _first_other_segment(copy, source)
     if other is not None:
-        raise RefusedError(f"{label} has diverged: the source has another segment {other}", "copy to an empty address")
+        raise RefusedError(f"{name} has diverged: the source has another segment {other}", "copy to an empty address")
 
 
 def _first_other_segment(copy: State, source: State) -> str | None:

@@ -1,4 +1,7 @@
-"""Expire restore points and records, take an expiration back within the grace time, and note damage. Pure."""
+"""Expire restore points and records, take an expiration back within the grace time, and note damage. Pure.
+
+What is to expire is decided by `jobs.retention`.
+"""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ from kbackup.types import Incarnation, IncarnationPartition, Int64Array
 
 
 class PointRow(NamedTuple):
-    """One row per restore point. `segments`, `records` and bytes count what it added; `losses` and `warnings` are
-    counts. `manifest` is the checksum of its manifest; `documents` are the keys of the documents that it needs, the
-    manifest's first.
+    """One row per restore point. Its times are those of its manifest. `segments`, `records` and bytes count what it
+    added; `losses` and `warnings` are counts. `manifest` is the checksum of its manifest; `documents` are the keys of
+    the documents that it needs, the manifest's first.
     """
 
     number: int

@@ -53,7 +53,7 @@ def scratch_options(options: Restore, content: Content, prefix: str, restore_id:
     """Return options that restore under names with `prefix`: all topics there are, and the groups of `content`."""
     group_names = {group: prefix + group for group in content.groups}
     return msgspec.structs.replace(
-        pinned(options, content),
+        with_fixed_choice(options, content),
         map={},
         map_regex=(f"^={prefix}",),
         map_group=group_names,
@@ -67,7 +67,7 @@ def scratch_options(options: Restore, content: Content, prefix: str, restore_id:
     )
 
 
-def pinned(options: Restore, content: Content) -> Restore:
+def with_fixed_choice(options: Restore, content: Content) -> Restore:
     """Return options that select `content` once more.
 
     A selection that ends by time names no restore point: a run that began before this time may still add records.

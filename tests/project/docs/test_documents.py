@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import shlex
@@ -9,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 import click
 import msgspec
@@ -21,6 +23,7 @@ from kbackup.cli.common.notify import notifier_for
 from kbackup.config import KEYS, VARIABLES, ConfigFiles, load
 from kbackup.config.keys import show_value
 from kbackup.config.models import Follow
+from kbackup.jobs.status import Subject
 from kbackup.mirror.properties.keys import FLOW_KEYS, OWN_KEYS
 from kbackup.mirror.reader import INTERVAL_SECONDS, rhythm_of
 from kbackup.store.file import FileStore
@@ -31,6 +34,19 @@ from tests.support.truth import plain_records
 
 LINES = sorted(set(kbackup_lines()))
 GITHUB_ANCHOR = re.compile(r"[^\w\- ]")
+
+
+def test_the_table_of_findings_has_every_finding_of_the_status() -> None:
+    """By subject and level, as `kbackup status --json` has them."""
+    in_code: set[tuple[str, str]] = set()
+    for node in ast.walk(ast.parse((ROOT / "kbackup/jobs/status.py").read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "StatusFinding":
+            level, subject = (ast.literal_eval(argument) for argument in node.args[:2])
+            in_code.add((subject, level))
+    text = (ROOT / "infra/docs/nightly-backup.md").read_text()
+    in_table = set(re.findall(r"^\| `(\w+)` \| (warning|critical) \|", text, re.MULTILINE))
+    assert in_table == in_code
+    assert {subject for subject, _ in in_code} == set(get_args(Subject))
 
 
 def test_there_are_lines_of_every_command() -> None:

@@ -21,7 +21,7 @@ from kbackup.cli.drill import drill_page
 from kbackup.config.models import Restore
 from kbackup.errors import ClusterError
 from kbackup.jobs.drill import job
-from kbackup.jobs.drill.job import DrillRequest, drill, pinned, scratch_options
+from kbackup.jobs.drill.job import DrillRequest, drill, scratch_options, with_fixed_choice
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.restore.job import RestoreResources, RestoreScreen
 from kbackup.jobs.restore.plan import plan_restore, select_content
@@ -237,7 +237,7 @@ def test_pinned_options_select_the_same_content(options: Restore) -> None:
     _commit(store, 1, range(10), "billing")
     content = select_content(RestoreRequest.of(options), store)
     _commit(store, 2, range(10, 20), "billing", "late")
-    again = select_content(RestoreRequest.of(pinned(options, content)), store)
+    again = select_content(RestoreRequest.of(with_fixed_choice(options, content)), store)
     assert (again.restore_point, again.topics, again.groups) == (1, content.topics, content.groups)
 
 
@@ -247,7 +247,7 @@ def test_an_end_in_time_keeps_topics_and_groups_and_takes_late_records() -> None
     options = Restore(to_time="2026-01-01T12:00:00Z")
     content = select_content(RestoreRequest.of(options), store)
     _commit(store, 2, range(10, 20), "billing", "late")
-    again = select_content(RestoreRequest.of(pinned(options, content)), store)
+    again = select_content(RestoreRequest.of(with_fixed_choice(options, content)), store)
     assert (again.restore_point, again.groups) == (1, content.groups)
     assert [t.segments[-1].last for t in (*content.topics, *again.topics)] == [9, 19]
 
