@@ -193,6 +193,7 @@ def commit_point(
     segments: Sequence[Segment],
     groups: Sequence[Group],
     losses: Sequence[Loss] = (),
+    *,
     not_carried: Mapping[str, str] = MappingProxyType({}),
     at: str = "",
     warnings: Sequence[str] = (),

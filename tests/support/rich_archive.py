@@ -68,9 +68,9 @@ def make_rich(store: Store, nights: int = 14, services: int = 4, each: int = 60)
                 for n, name in enumerate(GROUPS)
             ],
             [_loss(seq)] if seq % 5 == 4 else (),
-            {ATTACK + " not carried": SCRIPT} if seq == 1 else {},
-            at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            [f"group {ATTACK} could not be described"] if seq % 6 == 2 else (),
+            not_carried={ATTACK + " not carried": SCRIPT} if seq == 1 else {},
+            at=at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            warnings=[f"group {ATTACK} could not be described"] if seq % 6 == 2 else (),
         )
     _write_flows(archive, names)
     return archive
