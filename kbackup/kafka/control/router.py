@@ -142,6 +142,7 @@ class Router:
                 f"[{connection.role}] can't be used to ask brokers: {error}",
                 "leave it out, or use a setting that does the same",
             ) from error
+        # It is taken twice: whoever looks for a broker may have to ask for metadata first.
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._cluster: str | None = None
@@ -150,6 +151,7 @@ class Router:
         self._open: dict[int, BrokerConnection] = {}
         self._leaders: dict[TopicPartition, int] = {}
         self._coordinators: dict[str, int] = {}
+        # It is given the connections alone: a method of the router would keep the router alive.
         weakref.finalize(self, _close_all, self._open)
 
     def close(self) -> None:
@@ -228,14 +230,16 @@ class Router:
         if self._cluster is None:
             self._cluster = response.cluster_id
         elif response.cluster_id != self._cluster:
+            # An address that we were given leads to another cluster by now. What we know of brokers, leaders and
+            # coordinators is about the old one: a change would be made in the wrong cluster.
             _close_all(self._open)
             words = f"the brokers are of cluster {response.cluster_id}, and were of cluster {self._cluster}"
             raise NoConnectionError(words, KafkaError._INCONSISTENT)
         for each in response.brokers:
             self._learn_address(each.node_id, each.host, each.port)
-        # brokers that have left are not to be tried when any broker will do
-        there = {each.node_id for each in response.brokers}
-        for node in self._addresses.keys() - there:
+        # Brokers that have left are not to be tried when any broker will do.
+        in_cluster = {each.node_id for each in response.brokers}
+        for node in self._addresses.keys() - in_cluster:
             self._forget_address(node)
         self._controller = response.controller_id
 
@@ -251,6 +255,8 @@ class Router:
         began = time.monotonic()
         refusal: RequestError | None = None
         while True:
+            # A remedy counts the time until a try begins, not until it fails: so a request that took all of its
+            # `REQUEST_SECONDS` is asked once more.
             elapsed = time.monotonic() - began
             try:
                 with self._turn():
@@ -258,7 +264,7 @@ class Router:
                     return broker.ask(request, newest, call)
             except RequestError as error:
                 if refusal is not None and not call.remaining():
-                    # why the broker refused it says more than that the time was over then
+                    # Why the broker refused it says more than that the time was over then.
                     raise refusal from None
                 refusal = error
                 remedy = remedy_for(error.kafka_error(), change=change)
@@ -266,6 +272,7 @@ class Router:
                     raise
                 if remedy.elsewhere:
                     self._controller = ANY_BROKER
+            # We pause without the lock: other threads ask meanwhile.
             time.sleep(PAUSE_SECONDS)
 
     # Many things at once.
@@ -303,11 +310,14 @@ class Router:
             waiting = []
             has_time = call.remaining() > PAUSE_SECONDS
             for thing, error in refused.items():
-                remedy = None if error.code() in final else remedy_for(error, change=question.change)
+                if error.code() in final:
+                    continue
+                remedy = remedy_for(error, change=question.change)
                 if remedy is None:
                     continue
                 if remedy.elsewhere:
-                    place.forget(thing)  # for the next call, too, where this one ends here
+                    # Also where this call ends here: the next one would ask the wrong broker again.
+                    place.forget(thing)
                 if again and has_time and elapsed < remedy.seconds:
                     waiting.append(thing)
             if waiting:
@@ -321,24 +331,25 @@ class Router:
         found: list[tuple[K, A | KafkaError]] = []
         with self._turn():
             try:
-                places = place.locate(things, call)
+                brokers = place.locate(things, call)
             except RequestError as error:
-                return [(thing, error.kafka_error()) for thing in things]
+                return [*_all_refused(things, error)]
             by_broker: dict[int, list[K]] = defaultdict(list)
             for thing in things:
-                where = places[thing]
-                if isinstance(where, KafkaError):
-                    found.append((thing, where))
+                node = brokers[thing]
+                if isinstance(node, KafkaError):
+                    found.append((thing, node))
                 else:
-                    by_broker[where].append(thing)
+                    by_broker[node].append(thing)
             lanes: list[Lane[K]] = []
             for node, theirs in by_broker.items():
                 try:
                     broker = self._broker(node, call)
                 except RequestError as error:
-                    found += [(thing, error.kafka_error()) for thing in theirs]
-                else:
-                    lanes.append(Lane(broker, deque(question.cut(theirs, broker))))
+                    found.extend(_all_refused(theirs, error))
+                    continue
+                batches = question.cut(theirs, broker)
+                lanes.append(Lane(broker, deque(batches)))
             for thing, answer in self._run(lanes, question, call):
                 found.append((thing, answer))
         return found
@@ -355,15 +366,18 @@ class Router:
                     yield from _answers_to(lane.broker, batch, pending, question)
                 going = [lane for lane in going if lane.sent or lane.waiting]
         finally:
+            # Answers are left only by an exception. Nobody would take them, and the next request on the connection
+            # would find them before its own.
             for lane in lanes:
                 if lane.sent:
-                    lane.broker.close()  # left by an exception: nobody is there to take its answers
+                    lane.broker.close()
 
     def _answered_lanes(self, lanes: list[Lane[K]], call: Deadline) -> list[Lane[K]]:
         """Return the lanes that have an answer, or an error. A broker that is slow keeps nobody from the answers of the
         others, which would otherwise seem to be late themselves."""
         asked = [lane for lane in lanes if lane.sent]
         if len(asked) < 2:
+            # Nobody else waits: `receive` does, within the same limit.
             return asked
         limit = call.within(self.settings.request_seconds)
         brokers = answered_first([lane.broker for lane in asked], limit.remaining())
@@ -389,27 +403,28 @@ class Router:
         try:
             return self._connected(node, self._addresses[node], deadline)
         except NoConnectionError:
-            # perhaps it has another address by now
+            # Perhaps the broker has another address by now: the next try asks for metadata first.
             self._forget_address(node)
             raise
 
     def _any_broker(self, deadline: Deadline) -> BrokerConnection:
-        for found in [*self._open.values()]:
+        """Return a connection to a broker that is connected already, or else to the first one that takes us. The
+        brokers that are known come before the bootstrap servers."""
+        for found in self._open.values():
             if found.usable():
                 return found
-        known = {address: node for node, address in self._addresses.items()}
-        candidates = known | {address: ANY_BROKER for address in self.settings.addresses if address not in known}
+        candidates = {address: node for node, address in self._addresses.items()}
+        for address in self.settings.addresses:
+            candidates.setdefault(address, ANY_BROKER)
         failures: dict[Address, NoConnectionError] = {}
+        # A broker that is alone has no others that it could keep waiting: it gets the whole time at once.
         if len(candidates) > 1:
-            for address, node in candidates.items():
-                began = time.monotonic()
-                try:
-                    return self._connected(node, address, deadline.within(_FIRST_TRY_SECONDS))
-                except NoConnectionError as error:
-                    if time.monotonic() - began < _FIRST_TRY_SECONDS:
-                        failures[address] = error
+            connected = self._try_briefly(candidates, failures, deadline)
+            if connected is not None:
+                return connected
         slow = [address for address in candidates if address not in failures]
         for number, address in enumerate(slow):
+            # Each gets the same part of what is left, so that one which swallows all it is sent leaves time for others.
             share = deadline.remaining() / (len(slow) - number)
             try:
                 return self._connected(candidates[address], address, deadline.within(share))
@@ -417,22 +432,38 @@ class Router:
                 failures[address] = error
         raise _most_telling([*failures.values()])
 
+    def _try_briefly(
+        self, candidates: Mapping[Address, int], failures: dict[Address, NoConnectionError], deadline: Deadline
+    ) -> BrokerConnection | None:
+        """Return a connection to the first broker that takes us within `_FIRST_TRY_SECONDS`, None if there is none.
+        Note the `failures` of brokers that refused us sooner: they need no second try, with more time."""
+        for address, node in candidates.items():
+            began = time.monotonic()
+            try:
+                return self._connected(node, address, deadline.within(_FIRST_TRY_SECONDS))
+            except NoConnectionError as error:
+                if time.monotonic() - began < _FIRST_TRY_SECONDS:
+                    failures[address] = error
+        return None
+
     def _connected(self, node: int, address: Address, deadline: Deadline) -> BrokerConnection:
+        """Return a new connection in place of the one that there was to this broker."""
         old = self._open.pop(node, None)
         if old is not None:
             old.close()
-        foreign = address not in self.settings.addresses
-        if foreign and self._cluster is None:
+        # The user named the bootstrap servers. Every other address comes from brokers, and may be out of date.
+        named_by_brokers = address not in self.settings.addresses
+        if named_by_brokers and self._cluster is None:
             self._metadata([], deadline)
-        made = connect(self.settings, address, deadline)
-        if foreign:
+        connection = connect(self.settings, address, deadline)
+        if named_by_brokers:
             try:
-                self._check_cluster(made, deadline)
+                self._check_cluster(connection, deadline)
             except BaseException:
-                made.close()
+                connection.close()
                 raise
-        self._open[node] = made
-        return made
+        self._open[node] = connection
+        return connection
 
     def _check_cluster(self, broker: BrokerConnection, deadline: Deadline) -> None:
         """Raise `NoConnectionError` for a broker of another cluster: metadata may name a host that is not what it was,
@@ -459,7 +490,7 @@ class Router:
         self._addresses[node] = address
         first = self._open.get(ANY_BROKER)
         if first is not None and first.address == address:
-            # the bootstrap server turns out to be this broker: one connection is enough
+            # The bootstrap server turns out to be this broker: one connection is enough.
             self._open[node] = self._open.pop(ANY_BROKER)
 
 
@@ -478,12 +509,24 @@ def _most_telling(failures: Sequence[NoConnectionError]) -> NoConnectionError:
     return NoConnectionError(together, failures[0].code)
 
 
+def _all_refused(things: Iterable[K], error: RequestError) -> Iterator[tuple[K, KafkaError]]:
+    """Yield each of the things with the same error."""
+    refusal = error.kafka_error()
+    for thing in things:
+        yield thing, refusal
+
+
 def _fill(lane: Lane[K], question: Question[K, A], call: Deadline) -> Answers[K, A]:
     """Send as many requests as the lane has room for; yield the errors of those that can't be sent."""
-    while lane.waiting and not (question.change and lane.sent):
+    while lane.waiting:
+        if question.change and lane.sent:
+            # Only one change is under way at a time. If the connection fails, those behind it were never sent, and may
+            # be asked for again.
+            return
         batch = lane.waiting[0]
         try:
             if lane.encoded is None:
+                # Encoded once, even if it has to wait for room: its bytes tell whether there is any.
                 request = question.request(lane.broker, batch)
                 lane.broker.require(request, question.oldest)
                 lane.encoded = request, lane.broker.encode(request, question.newest)
@@ -494,15 +537,16 @@ def _fill(lane: Lane[K], question: Question[K, A], call: Deadline) -> Answers[K,
             lane.waiting.popleft()
             lane.sent.append((batch, lane.broker.send(request, data, call)))
         except NoConnectionError as error:
-            yield from ((thing, error.kafka_error()) for thing in batch)
-            # the connection is gone for all that was to go over it; it was certainly not sent
-            unsent = NoConnectionError(str(error)).kafka_error()
+            yield from _all_refused(batch, error)
+            # The connection is gone for all that was to go over it. A part of this batch may have been sent. Of the
+            # others nothing was, so they get an error after which even a change is asked for again.
+            unsent = NoConnectionError(str(error))
             for each in lane.waiting:
-                yield from ((thing, unsent) for thing in each)
+                yield from _all_refused(each, unsent)
             lane.waiting.clear()
         except RefusedRequestError as error:
             lane.waiting.popleft()
-            yield from ((thing, error.kafka_error()) for thing in batch)
+            yield from _all_refused(batch, error)
 
 
 def _answers_to(
@@ -514,14 +558,15 @@ def _answers_to(
         response = broker.receive(pending)
         refuse_whole(response)
         for thing, answer in question.answers(response, batch):
-            if thing in missing:  # what nobody asked about is left out, and what comes twice
+            # A broker may name what nobody asked about, or one thing twice: only the first answer counts.
+            if thing in missing:
                 del missing[thing]
                 yield thing, answer
     except RequestError as error:
-        yield from ((thing, error.kafka_error()) for thing in missing)
+        yield from _all_refused(missing, error)
     else:
-        unknown = KafkaError(KafkaError.UNKNOWN, "the broker's answer leaves it out")
-        yield from ((thing, unknown) for thing in missing)
+        left_out = RefusedRequestError(KafkaError.UNKNOWN, "the broker's answer leaves it out")
+        yield from _all_refused(missing, left_out)
 
 
 # Where things are.
@@ -563,22 +608,27 @@ class Leaders(Place[TopicPartition]):
     def locate(self, things: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int | KafkaError]:
         known = self._router._leaders
         errors: dict[TopicPartition, KafkaError] = {}
-        unknown = sorted({tp.topic for tp in things if tp not in known})
-        for at in range(0, len(unknown), TOPICS_AT_ONCE):
-            errors |= self._look_up(unknown[at : at + TOPICS_AT_ONCE], deadline)
-        places: dict[TopicPartition, int | KafkaError] = {}
+        unknown_topics = sorted({tp.topic for tp in things if tp not in known})
+        for at in range(0, len(unknown_topics), TOPICS_AT_ONCE):
+            errors |= self._look_up(unknown_topics[at : at + TOPICS_AT_ONCE], deadline)
+        leaders: dict[TopicPartition, int | KafkaError] = {}
         for tp in things:
             if tp in known:
-                places[tp] = known[tp]
-            else:
-                # its topic may be refused as a whole
-                of_topic = errors.get(TopicPartition(tp.topic, -1))
-                places[tp] = errors.get(tp) or of_topic or KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
-        without = [where for where in places.values() if _is_leaderless(where)]
-        if without and len(without) == len(places):
+                leaders[tp] = known[tp]
+                continue
+            error = errors.get(tp)
+            if error is None:
+                # A topic that is refused as a whole has no partitions in the answer. A partition that the answer leaves
+                # out of a topic is not there.
+                error = errors.get(TopicPartition(tp.topic, -1))
+            if error is None:
+                error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+            leaders[tp] = error
+        if leaders and all(map(_is_leaderless, leaders.values())):
+            # Then it is not about these partitions: the last broker that has replicas of them is going.
             none = KafkaError(KafkaError._NOENT, "no partition has a leader")
             return dict.fromkeys(things, none)
-        return places
+        return leaders
 
     def _look_up(self, topics: list[str], deadline: Deadline) -> dict[TopicPartition, KafkaError]:
         """Learn the leaders of topics; return the errors of partitions that have none, and those of whole topics under
@@ -599,8 +649,8 @@ class Leaders(Place[TopicPartition]):
         self._router._leaders.pop(thing, None)
 
 
-def _is_leaderless(where: int | KafkaError) -> bool:
-    return isinstance(where, KafkaError) and where.code() == KafkaError.LEADER_NOT_AVAILABLE
+def _is_leaderless(leader: int | KafkaError) -> bool:
+    return isinstance(leader, KafkaError) and leader.code() == KafkaError.LEADER_NOT_AVAILABLE
 
 
 class Coordinators(Place[str]):
@@ -612,13 +662,13 @@ class Coordinators(Place[str]):
     def locate(self, things: Sequence[str], deadline: Deadline) -> Mapping[str, int | KafkaError]:
         known = self._router._coordinators
         unknown = [name for name in things if name not in known]
-        places: dict[str, int | KafkaError] = {}
+        coordinators: dict[str, int | KafkaError] = {}
         if unknown:
-            places.update(self._look_up(unknown, deadline))
+            coordinators.update(self._look_up(unknown, deadline))
         for name in things:
             if name in known:
-                places[name] = known[name]
-        return places
+                coordinators[name] = known[name]
+        return coordinators
 
     def _look_up(self, names: list[str], deadline: Deadline) -> dict[str, KafkaError]:
         """Learn the coordinators; return the errors of those that are not known."""
@@ -626,9 +676,13 @@ class Coordinators(Place[str]):
         version = broker.version_of(FindCoordinatorRequest())
         at_once = _COORDINATORS_AT_ONCE if version >= _FIRST_WITH_MANY_KEYS else 1
         question = Question[str, None](self._request, self._learn, at_once=at_once)
-        lane = Lane(broker, deque(question.cut(names, broker)))
-        found = self._router._run([lane], question, deadline)
-        return {name: answer for name, answer in found if isinstance(answer, KafkaError)}
+        batches = question.cut(names, broker)
+        lane = Lane(broker, deque(batches))
+        errors: dict[str, KafkaError] = {}
+        for name, answer in self._router._run([lane], question, deadline):
+            if isinstance(answer, KafkaError):
+                errors[name] = answer
+        return errors
 
     def _request(self, broker: BrokerConnection, names: list[str]) -> Any:
         if broker.version_of(FindCoordinatorRequest()) >= _FIRST_WITH_MANY_KEYS:
@@ -637,7 +691,7 @@ class Coordinators(Place[str]):
 
     def _learn(self, response: Any, names: list[str]) -> Answers[str, None]:
         if not response.coordinators and response.host:
-            # in the versions that ask for one alone
+            # Brokers before 3.0 are asked for one coordinator, and answer without a list.
             self._learn_one(names[0], response)
             yield names[0], None
             return
