@@ -98,6 +98,12 @@ class RefusedRequestError(RequestError):
         return KafkaError(self.code, self.words) if self.words else KafkaError(self.code)
 
 
+def broker_error(code: int, words: str | None = None) -> KafkaError:
+    """Return the error that a broker answers for one thing of many: Kafka's code, and the broker's own words if it has
+    some."""
+    return RefusedRequestError(code, words or "").kafka_error()
+
+
 NOT_LET_IN = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._UNSUPPORTED_FEATURE)
 """Errors of a connection that no waiting mends."""
 

@@ -20,8 +20,15 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest, Of
 
 from kbackup.kafka import control
 from kbackup.kafka.control.connection import BrokerConnection
-from kbackup.kafka.control.errors import NOT_A_BROKER, PAUSE_SECONDS, REQUEST_SECONDS, RefusedRequestError, RequestError
-from kbackup.kafka.control.router import Answers, Brokers, Coordinators, Question, Router, explained
+from kbackup.kafka.control.errors import (
+    NOT_A_BROKER,
+    PAUSE_SECONDS,
+    REQUEST_SECONDS,
+    RefusedRequestError,
+    RequestError,
+    broker_error,
+)
+from kbackup.kafka.control.router import Answers, Brokers, Coordinators, Question, Router, explained, numbers_by_topic
 from kbackup.kafka.control.share import alter_share_offsets, share_offsets
 from kbackup.types import CommittedOffset, TopicPartition
 from kbackup.util.text import plural
@@ -108,44 +115,57 @@ class GroupAdmin:
     # Which groups there are.
 
     def listed(self) -> tuple[list[GroupInfo], dict[str, str]]:
-        """Return every group that can be asked about, whatever its kind; and for others why not. Brokers that could not
-        list theirs have a number for a name. A listing after one that waited in vain waits `_SHORT_SECONDS`."""
+        """Return every group that some broker lists, whatever its kind; and why other groups may be missing, by
+        placeholders such as "(listing 1)": a broker that can't list its groups does not say how they are called. After
+        a listing that waited for an answer in vain, the next one waits `_SHORT_SECONDS` alone."""
         began = time.monotonic()
         while True:
             elapsed = time.monotonic() - began
             groups, errors = self._ask_every_broker()
-            if not any(elapsed < _waiting_time(error) for error in errors):
+            # The listing is made again as a whole: meanwhile, coordinators move between brokers, and their groups with
+            # them.
+            longest_wait = max(map(_waiting_time, errors), default=0.0)
+            if elapsed >= longest_wait:
                 break
             time.sleep(PAUSE_SECONDS)
-        in_vain = any(error.code() == KafkaError._TIMED_OUT for error in errors)
-        self._patience = _SHORT_SECONDS if in_vain else REQUEST_SECONDS
-        # brokers that fail for the same reason are named once
+        codes = {error.code() for error in errors}
+        # The next listing does not wait as long again for a broker that stays silent.
+        self._patience = _SHORT_SECONDS if KafkaError._TIMED_OUT in codes else REQUEST_SECONDS
+        # Brokers that fail for the same reason are named once.
         reasons = dict.fromkeys(error.str() for error in errors)
         failed = {f"(listing {number})": reason for number, reason in enumerate(reasons, 1)}
         return [groups[name] for name in sorted(groups)], failed
 
     def _ask_every_broker(self) -> tuple[dict[str, GroupInfo], list[KafkaError]]:
-        """Ask every broker once; return the groups, and the errors of brokers.
-
-        Coordinators are asked before: one that is not ready lists less than it has. A user without Describe on the
-        groups or on `OFFSETS_TOPIC` gets no answer from them."""
+        """Ask every broker once; return the groups by name, and the errors of brokers."""
         try:
             metadata = self._router.metadata([OFFSETS_TOPIC])
         except RequestError as error:
             raise explained(self.connection, error, "listing consumer groups") from error
-        # no partition of the topic is shown before a group has committed, or to a user who may not see it
+        # There are none before a group has committed, or for a user who may not see the topic.
         partitions = sum(len(topic.partitions) for topic in metadata.topics)
-        probes = probe_groups(partitions)
-        coordinators = Coordinators(self._router)
-        probing = _offsets_question(None)
-        patience = self._patience
-        _, silent = self._router.ask_each(probes, probing, coordinators, again=False, seconds=patience)
-        unready = (*_NOT_READY, KafkaError._TIMED_OUT)
-        errors = [error for error in silent.values() if error.code() in unready]
+        errors = self._unready_coordinators(partitions)
         nodes = [broker.node_id for broker in metadata.brokers]
-        listings, refused = self._router.ask_each(nodes, _LISTING, Brokers(), again=False, seconds=patience)
-        groups = {group.group: group for listing in listings.values() for group in listing}
-        return groups, [*errors, *refused.values()]
+        listings, refused = self._router.ask_each(nodes, _LISTING, Brokers(), again=False, seconds=self._patience)
+        errors.extend(refused.values())
+        groups: dict[str, GroupInfo] = {}
+        for listing in listings.values():
+            for group in listing:
+                groups[group.group] = group
+        return groups, errors
+
+    def _unready_coordinators(self, partitions: int) -> list[KafkaError]:
+        """Return the errors of partitions of `OFFSETS_TOPIC` whose coordinators don't list their groups yet.
+
+        A coordinator that still loads a partition lists less than it has, and reports no error. Asked about a group of
+        that partition, it does, whether there is such a group or not. Other errors are of no interest: a user without
+        Describe on the groups or on the topic gets nothing else."""
+        coordinators = Coordinators(self._router)
+        probes = probe_groups(partitions)
+        question = _offsets_question(None)
+        _, refused = self._router.ask_each(probes, question, coordinators, again=False, seconds=self._patience)
+        unready = (*_NOT_READY, KafkaError._TIMED_OUT)
+        return [error for error in refused.values() if error.code() in unready]
 
     # What they have committed.
 
@@ -153,14 +173,17 @@ class GroupAdmin:
         self, groups: Iterable[str], share: Container[str] = ()
     ) -> tuple[dict[str, list[CommittedOffset]], dict[str, str]]:
         """Return every committed offset by group, and the reasons why other groups could not be read."""
-        ours, others = _apart(groups, share)
-        # an answer may be too large for one message because of all the groups that it is about
+        share_groups, others = _apart(groups, share)
         found, failed = self._ask(others, _offsets_question(None), NOT_A_BROKER)
+        # An answer about many groups may be too large for one message, and is then none that can be read. Each of
+        # these groups is asked about once more, alone.
         alone = [group for group, error in failed.items() if error.code() == NOT_A_BROKER]
-        for question, names in ((_offsets_question(None, at_once=1), alone), (share_offsets(), ours)):
+        for names, question in ((alone, _offsets_question(None, at_once=1)), (share_groups, share_offsets())):
             more, refused = self._ask(names, question)
             found |= more
-            failed = {group: error for group, error in failed.items() if group not in more} | refused
+            failed |= refused
+            for group in more:
+                failed.pop(group, None)
         for offsets in found.values():
             offsets.sort(key=_by_partition)
         return found, self._why(failed, "reading offsets of")
@@ -174,26 +197,31 @@ class GroupAdmin:
 
         Some offsets of a refused group may be set.
         """
-        portions = {group: deque(_portions(offsets)) for group, offsets in offsets_by_group.items()}
+        waiting = {group: deque(_portions(offsets)) for group, offsets in offsets_by_group.items()}
         refusals = dict.fromkeys(offsets_by_group, "")
-        while going := {group: remaining.popleft() for group, remaining in portions.items() if remaining}:
-            ours, others = _apart(going, share)
-            _, failed = self._ask(others, _commit_question(going))
-            _, refused = self._ask(ours, alter_share_offsets(going))
+        # In each round, every group has one portion: a group that is refused gets no more of them.
+        while True:
+            portions = {group: remaining.popleft() for group, remaining in waiting.items() if remaining}
+            if not portions:
+                return refusals
+            share_groups, others = _apart(portions, share)
+            _, failed = self._ask(others, _commit_question(portions))
+            _, refused = self._ask(share_groups, alter_share_offsets(portions))
             for group, why in self._why(failed | refused, "setting offsets of").items():
-                portions[group].clear()
+                waiting[group].clear()
                 refusals[group] = why
-        return refusals
 
     def remove(self, offsets_by_group: OffsetsByGroup, share: Container[str] = ()) -> dict[str, str]:
         """Delete the offsets that groups have committed for these partitions.
 
         Returns, by group, '' or why the broker refused.
         """
-        ours, others = _apart(offsets_by_group, share)
+        share_groups, others = _apart(offsets_by_group, share)
         _, failed = self._ask(others, _removal_question(offsets_by_group))
-        _, refused = self._ask(ours, alter_share_offsets(offsets_by_group, remove=True))
-        return dict.fromkeys(offsets_by_group, "") | self._why(_present(failed | refused), "deleting offsets of")
+        _, refused = self._ask(share_groups, alter_share_offsets(offsets_by_group, remove=True))
+        # A group that is not there has no offsets any more, which is what was wanted.
+        refusals = self._why(_present(failed | refused), "deleting offsets of")
+        return dict.fromkeys(offsets_by_group, "") | refusals
 
     # Who is in them.
 
@@ -202,17 +230,19 @@ class GroupAdmin:
         can't be described. A group that does not exist has no members."""
         names = list(groups)
         counts, failed = self._ask(names, _CLASSIC_MEMBERS)
-        # groups of other protocols are not there for the request that asks about classic ones
+        # For the request that asks about classic groups, groups of other protocols are not there: today's brokers
+        # refuse them, older ones call them dead.
         elsewhere = [group for group, error in failed.items() if error.code() == _GONE]
         elsewhere += [group for group, members in counts.items() if members is None]
         kinds = self._kinds(elsewhere)
         consumers = [group for group, kind in kinds.items() if kind.type == "consumer"]
-        new_counts, refused = self._ask(consumers, _CONSUMER_MEMBERS)
+        consumer_counts, refused = self._ask(consumers, _CONSUMER_MEMBERS)
         failed = _present(failed | refused)
         found = {group: "" for group in names if group not in failed}
-        for group, members in (counts | new_counts).items():
+        for group, members in (counts | consumer_counts).items():
             if members:
                 found[group] = plural(members, "live member")
+        # Share groups and groups of Kafka Streams are not counted: their state says enough.
         for group, kind in kinds.items():
             if kind.type != "consumer" and kind.state != "empty":
                 found[group] = "live members"
@@ -258,9 +288,12 @@ class GroupAdmin:
         return found, refused | unaskable
 
     def _why(self, failed: Mapping[str, KafkaError], doing: str) -> dict[str, str]:
-        return {
-            group: self.connection.error(error, f"{doing} group {group}").message for group, error in failed.items()
-        }
+        """Return in words why each group was refused."""
+        reasons: dict[str, str] = {}
+        for group, error in failed.items():
+            explanation = self.connection.error(error, f"{doing} group {group}")
+            reasons[group] = explanation.message
+        return reasons
 
 
 def stable_offsets(
@@ -277,10 +310,14 @@ def _waiting_time(error: KafkaError) -> float:
     """Return for how many seconds a listing that has this error is made again."""
     if error.code() in _NOT_READY:
         return REQUEST_SECONDS
-    return _SHORT_SECONDS if error.code() in _BROKER_GONE else 0.0
+    if error.code() in _BROKER_GONE:
+        # Either the other brokers notice soon, or it stays away and nothing more will come of waiting.
+        return _SHORT_SECONDS
+    return 0.0
 
 
 def _why_unaskable(group: str) -> str:
+    """Return why no request can name a group, '' if one can."""
     if not group:
         return "its name is empty"
     try:
@@ -292,11 +329,14 @@ def _why_unaskable(group: str) -> str:
 
 def _apart(groups: Iterable[str], share: Container[str]) -> tuple[list[str], list[str]]:
     """Return the share groups, and the others."""
-    ours: list[str] = []
+    share_groups: list[str] = []
     others: list[str] = []
     for group in groups:
-        (ours if group in share else others).append(group)
-    return ours, others
+        if group in share:
+            share_groups.append(group)
+        else:
+            others.append(group)
+    return share_groups, others
 
 
 def _present(failed: Mapping[str, KafkaError]) -> dict[str, KafkaError]:
@@ -323,17 +363,6 @@ def _portions(offsets: Sequence[CommittedOffset]) -> Iterator[list[CommittedOffs
         yield commit
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    numbers: dict[str, list[int]] = defaultdict(list)
-    for tp in partitions:
-        numbers[tp.topic].append(tp.partition)
-    return numbers
-
-
-def _error_of(code: int, message: str | None = None) -> KafkaError:
-    return RefusedRequestError(code, message or "").kafka_error()
-
-
 def _first_refusal(topics: Iterable[Any]) -> KafkaError | None:
     """Return the error of the first partition that has one."""
     for topic in topics:
@@ -354,14 +383,18 @@ def _list_request(broker: BrokerConnection, _things: list[Any]) -> Any:
 def _listed(response: Any) -> list[GroupInfo]:
     groups: list[GroupInfo] = []
     for each in response.groups:
-        kind = each.group_type.lower() if each.group_type else _unsaid_type(each.protocol_type)
-        groups.append(GroupInfo(each.group_id, kind, (each.group_state or "").lower()))
+        state = each.group_state or ""
+        groups.append(GroupInfo(each.group_id, _type_of(each), state.lower()))
     return groups
 
 
-def _unsaid_type(protocol: str) -> str:
-    """Return the type of a group whose broker does not tell it: groups of Connect and the like are classic ones."""
-    return "unknown" if protocol in ("", "consumer") else "classic"
+def _type_of(listed: Any) -> str:
+    """Return the type of a group that a broker lists."""
+    if listed.group_type:
+        return str(listed.group_type).lower()
+    # Brokers before 3.8 name the protocol alone. Groups of Connect and the like are classic ones; a group that was only
+    # ever committed to has no protocol.
+    return "unknown" if listed.protocol_type in ("", "consumer") else "classic"
 
 
 def _listing(response: Any, nodes: list[int]) -> Answers[int, list[GroupInfo]]:
@@ -377,11 +410,13 @@ def _kinds(response: Any, groups: list[str]) -> Answers[str, GroupInfo]:
 def _kinds_request(broker: BrokerConnection, _groups: list[str]) -> Any:
     request = ListGroupsRequest(states_filter=[], types_filter=["consumer", "share", "streams"])
     if broker.version_of(request) < _FIRST_WITH_TYPES:
-        raise RefusedRequestError(_GONE)  # such brokers have classic groups alone
+        # Brokers before 3.8 have classic groups alone.
+        raise RefusedRequestError(_GONE)
     return request
 
 
 _LISTING = Question[int, list[GroupInfo]](_list_request, _listing, at_once=1)
+# One listing of a broker has all its groups, however many are asked about.
 _KINDS = Question[str, GroupInfo](_kinds_request, _kinds, at_once=1_000_000)
 
 
@@ -393,7 +428,7 @@ def _offsets_question(
 ) -> Question[str, list[CommittedOffset]]:
     """Ask for what groups have committed: for these partitions, or for all of them. `stable`: the coordinator answers
     with an error while a transaction that commits offsets is open."""
-    numbers = None if partitions is None else _by_topic(partitions)
+    numbers = None if partitions is None else numbers_by_topic(partitions)
 
     def request(broker: BrokerConnection, groups: list[str]) -> Any:
         version = broker.version_of(OffsetFetchRequest(), _LAST_WITH_TOPIC_NAMES)
@@ -402,6 +437,7 @@ def _offsets_question(
             return OffsetFetchRequest(group_id=groups[0], topics=topics, require_stable=stable)
         one = OffsetFetchRequest.OffsetFetchRequestGroup
         topics = _fetch_topics(one.OffsetFetchRequestTopics, numbers)
+        # We are a member of none of these groups.
         asked = [one(group_id=group, member_id=None, member_epoch=-1, topics=topics) for group in groups]
         return OffsetFetchRequest(groups=asked, require_stable=stable)
 
@@ -421,11 +457,12 @@ def _fetch_topics(kind: Any, numbers: Mapping[str, list[int]] | None) -> list[An
 
 def _fetched(response: Any, groups: list[str]) -> Answers[str, list[CommittedOffset]]:
     if not response.groups:
+        # Brokers before 3.2 were asked about one group, and answer without a list.
         yield groups[0], _first_refusal(response.topics) or _offsets_of(response.topics)
         return
     for each in response.groups:
         if each.error_code:
-            yield each.group_id, _error_of(each.error_code)
+            yield each.group_id, broker_error(each.error_code)
         else:
             yield each.group_id, _first_refusal(each.topics) or _offsets_of(each.topics)
 
@@ -435,11 +472,13 @@ def _offsets_of(topics: Iterable[Any]) -> list[CommittedOffset]:
     for topic in topics:
         for each in topic.partitions:
             if each.committed_offset < 0:
-                continue  # it was asked about, and has none
+                # It was asked about by name, and the group has committed nothing for it.
+                continue
             tp = TopicPartition(topic.name, each.partition_index)
             epoch = each.committed_leader_epoch
-            known = epoch if epoch is not None and epoch >= 0 else None
-            found.append(CommittedOffset(tp, each.committed_offset, known, each.metadata or ""))
+            if epoch is not None and epoch < 0:
+                epoch = None
+            found.append(CommittedOffset(tp, each.committed_offset, epoch, each.metadata or ""))
     return found
 
 
@@ -462,6 +501,7 @@ def _commit_question(offsets_by_group: OffsetsByGroup) -> Question[str, None]:
             )
             by_topic[each.tp.topic].append(partition)
         topics = [entry(name=topic, partitions=partitions) for topic, partitions in by_topic.items()]
+        # No generation and no member: this is how an admin commits, and a group that has members refuses it.
         return OffsetCommitRequest(
             group_id=groups[0],
             generation_id_or_member_epoch=-1,
@@ -479,7 +519,7 @@ def _removal_question(offsets_by_group: OffsetsByGroup) -> Question[str, None]:
     entry = OffsetDeleteRequest.OffsetDeleteRequestTopic
 
     def request(broker: BrokerConnection, groups: list[str]) -> Any:
-        numbers = _by_topic(each.tp for each in offsets_by_group[groups[0]])
+        numbers = numbers_by_topic(each.tp for each in offsets_by_group[groups[0]])
         topics: list[Any] = []
         for topic, partitions in numbers.items():
             indexes = [entry.OffsetDeleteRequestPartition(partition_index=number) for number in partitions]
@@ -499,7 +539,10 @@ def _delete_request(broker: BrokerConnection, groups: list[str]) -> Any:
 
 def _deleted(response: Any, groups: list[str]) -> Answers[str, None]:
     for each in response.results:
-        yield each.group_id, _error_of(each.error_code) if each.error_code else None
+        if each.error_code:
+            yield each.group_id, broker_error(each.error_code)
+        else:
+            yield each.group_id, None
 
 
 _DELETION = Question[str, None](_delete_request, _deleted, at_once=_GROUPS_AT_ONCE)
@@ -516,7 +559,7 @@ def _classic_members(response: Any, groups: list[str]) -> Answers[str, int | Non
     """Yield the number of members; None for a group that is dead, which one of another protocol seems to be."""
     for each in response.groups:
         if each.error_code:
-            yield each.group_id, _error_of(each.error_code, each.error_message)
+            yield each.group_id, broker_error(each.error_code, each.error_message)
         elif each.group_state == "Dead":
             yield each.group_id, None
         else:
@@ -530,7 +573,7 @@ def _describe_consumers(broker: BrokerConnection, groups: list[str]) -> Any:
 def _consumer_members(response: Any, groups: list[str]) -> Answers[str, int | None]:
     for each in response.groups:
         if each.error_code:
-            yield each.group_id, _error_of(each.error_code, each.error_message)
+            yield each.group_id, broker_error(each.error_code, each.error_message)
         else:
             yield each.group_id, len(each.members)
 

@@ -21,7 +21,7 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from kbackup.kafka.control.connection import BrokerConnection
 from kbackup.kafka.control.errors import NOT_LET_IN, RefusedRequestError, RequestError
-from kbackup.kafka.control.router import Answers, Leaders, Question, Router
+from kbackup.kafka.control.router import Answers, Leaders, Question, Router, numbers_by_topic
 from kbackup.kafka.control.settings import Address
 from kbackup.kafka.control.unavailable import Unavailable, UnavailableError
 from kbackup.types import TopicPartition
@@ -43,6 +43,14 @@ _MOST_BYTES = 50 << 20
 
 _MOST_PLAIN = 512 << 20
 """Of a batch, uncompressed: some bytes of a hostile broker's could be many GiB."""
+
+_NO_BATCH = (
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError._NOENT,
+)
+"""Errors of logs that have no batch to show, or nobody to show it."""
 
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _MAY_READ = 3
@@ -73,19 +81,27 @@ class LogBatch(NamedTuple):
     def records(self) -> Iterator[tuple[int, bytes, bytes | None]]:
         """Yield offset, key and value of each record, if the batch has its data. Raise `RefusedRequestError` for a
         codec that kbackup can't read, and for a batch that grows beyond measure."""
-        data = bytearray(self.data)
-        codec = data[_ATTRIBUTES] & _CODEC
-        if codec:
-            if codec not in _CODECS:
-                raise RefusedRequestError(KafkaError.UNSUPPORTED_COMPRESSION_TYPE)
-            data[_ATTRIBUTES] &= ~_CODEC
-            body = pa.BufferReader(bytes(data[_BATCH_HEADER.size :]))
-            plain = pa.CompressedInputStream(body, _CODECS[codec]).read(_MOST_PLAIN + 1)
-            if len(plain) > _MOST_PLAIN:
-                raise RefusedRequestError(KafkaError.MSG_SIZE_TOO_LARGE)
-            data[_BATCH_HEADER.size :] = plain
-        for record in DefaultRecordBatch(data):
+        for record in DefaultRecordBatch(_uncompressed(self.data)):
             yield record.offset, record.key or b"", record.value
+
+
+def _uncompressed(batch: bytes) -> bytearray:
+    """Return the bytes of a batch without compression. kafka-python's own way needs a library for most codecs, and
+    gives hostile bytes all the memory that they ask for."""
+    data = bytearray(batch)
+    codec = data[_ATTRIBUTES] & _CODEC
+    if not codec:
+        return data
+    if codec not in _CODECS:
+        raise RefusedRequestError(KafkaError.UNSUPPORTED_COMPRESSION_TYPE)
+    data[_ATTRIBUTES] &= ~_CODEC
+    body = pa.BufferReader(bytes(data[_BATCH_HEADER.size :]))
+    # One byte more than is allowed tells that there are too many, and no more than that is ever unpacked.
+    plain = pa.CompressedInputStream(body, _CODECS[codec]).read(_MOST_PLAIN + 1)
+    if len(plain) > _MOST_PLAIN:
+        raise RefusedRequestError(KafkaError.MSG_SIZE_TOO_LARGE)
+    data[_BATCH_HEADER.size :] = plain
+    return data
 
 
 def batches_of(data: bytes, aborted: Sequence[tuple[int, int]]) -> Iterator[LogBatch]:
@@ -97,13 +113,17 @@ def batches_of(data: bytes, aborted: Sequence[tuple[int, int]]) -> Iterator[LogB
             _BATCH_HEADER.unpack_from(data, at)
         )
         whole = data[at : at + _BEFORE_LENGTH + length]
+        # A broker cuts what it sends at a number of bytes: the last batch may be a part of one.
         if magic != _MAGIC or len(whole) < _BEFORE_LENGTH + length:
             return
         last = first + delta
         is_control = bool(attributes & _CONTROL)
         if is_control:
+            # The marker itself says whether the transaction was aborted or committed.
             is_aborted = next(DefaultRecordBatch(whole)).abort
         else:
+            # Exact for the first batch of an answer, which is all that `log_batches` takes: behind the marker of an
+            # aborted transaction, the same producer may have committed another one.
             is_aborted = any(each == producer and start <= last for each, start in aborted)
         yield LogBatch(
             first=first,
@@ -138,6 +158,8 @@ class LogWindow:
     def add(self, batch: LogBatch) -> None:
         self.batches.append(batch)
         self.position = batch.last + 1
+        # A producer has one transaction at a time: the next marker is the end of what is open. Transactions that begin
+        # behind the window don't matter, else the window might never be complete.
         if batch.control:
             self._open.discard(batch.producer_id)
         elif batch.transactional and batch.first < self.end:
@@ -153,8 +175,7 @@ def log_batches(
     windows = {tp: LogWindow(offset, 0, offset + 1) for tp, offset in offsets.items()}
     reader = _WindowReader(router, windows, size=1 << 10, isolation=_READ_COMMITTED)
     # A log that is empty at the offset, or has no leader, is not waited for.
-    not_there = (KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
-    refused = reader.read(final=(*not_there, KafkaError._NOENT))
+    refused = reader.read(final=_NO_BATCH)
     for error in refused.values():
         if error.code() in NOT_LET_IN:
             return Unavailable.of(error, "reading", router.connection)
@@ -177,12 +198,17 @@ def log_windows(
         start, end, _ = ranges[tp]
         return end - start
 
+    windows: dict[TopicPartition, LogWindow] = {}
     # The small ones come first: a large one may use up the limit.
-    windows = {tp: LogWindow(*ranges[tp]) for tp in sorted(ranges, key=length)}
+    for tp in sorted(ranges, key=length):
+        start, end, reach = ranges[tp]
+        windows[tp] = LogWindow(start, end, reach)
     reader = _WindowReader(router, windows, size=1 << 20, isolation=_READ_UNCOMMITTED, limit=limit, records=records)
     refused = reader.read()
+    # The first one is enough: its message says what is missing, a right for instance.
     for tp, error in refused.items():
-        raise UnavailableError(Unavailable.of(error, f"reading {tp}", router.connection))
+        unavailable = Unavailable.of(error, f"reading {tp}", router.connection)
+        raise UnavailableError(unavailable)
     return windows
 
 
@@ -240,49 +266,59 @@ class _WindowReader:
         if self._limit is not None:
             # When the limit is used up, a broker still returns the first batch of one log.
             room = max(1, min(room, self._limit - self._received[broker.address]))
-        topics: dict[str, list[Any]] = defaultdict(list)
+        by_topic: dict[str, list[Any]] = defaultdict(list)
         for tp in batch:
             self._asked[tp] = broker.address
+            position = self._windows[tp].position
             partition = kind.FetchPartition(
-                partition=tp.partition, fetch_offset=self._windows[tp].position, partition_max_bytes=self._size
+                partition=tp.partition, fetch_offset=position, partition_max_bytes=self._size
             )
-            topics[tp.topic].append(partition)
-        return FetchRequest(
-            max_wait_ms=0,
-            min_bytes=0,
-            max_bytes=room,
-            isolation_level=self._isolation,
-            topics=[kind(topic=name, partitions=partitions) for name, partitions in topics.items()],
-        )
+            by_topic[tp.topic].append(partition)
+        topics = [kind(topic=name, partitions=partitions) for name, partitions in by_topic.items()]
+        # The broker answers at once, even if it has nothing: `ask_each` decides whether that is waited for.
+        return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=room, isolation_level=self._isolation, topics=topics)
 
     def _answers(self, response: Any, batch: list[TopicPartition]) -> Answers[TopicPartition, None]:
-        """Add what was read to the windows. A log is answered even where the response had no room for it, if others
-        have something: it is asked for again. Where no log has anything, all are behind what replicas have."""
-        without: list[TopicPartition] = []
-        some = False
+        """Add what was read to the windows."""
+        without_batches: list[TopicPartition] = []
+        has_content = False
         for topic in response.responses:
             for each in topic.partitions:
                 tp = TopicPartition(topic.topic, each.partition_index)
                 if each.error_code:
-                    some = True
+                    has_content = True
                     yield tp, KafkaError(each.error_code)
                     continue
-                aborted = [(other.producer_id, other.first_offset) for other in each.aborted_transactions or ()]
-                batches = list(batches_of(bytes(each.records or b""), aborted))
+                batches = _batches_in(each)
                 if not batches:
-                    without.append(tp)
+                    without_batches.append(tp)
                     continue
-                some = True
+                has_content = True
                 self._add(tp, batches)
                 yield tp, None
-        for tp in without:
-            yield tp, None if some else KafkaError(KafkaError.OFFSET_NOT_AVAILABLE)
+        for tp in without_batches:
+            if has_content:
+                # The response had no room for this log. It counts as answered, and is asked for in the next round.
+                yield tp, None
+            else:
+                # There was room: all of these logs are read as far as replicas have them.
+                yield tp, KafkaError(KafkaError.OFFSET_NOT_AVAILABLE)
 
     def _add(self, tp: TopicPartition, batches: Iterable[LogBatch]) -> None:
         window = self._windows[tp]
         for batch in batches:
             self._received[self._asked[tp]] += len(batch.data)
-            window.add(batch if tp in self._records else batch._replace(data=b""))
+            if tp not in self._records:
+                # Windows may be large: only headers are kept where nobody asks for records.
+                batch = batch._replace(data=b"")
+            window.add(batch)
+
+
+def _batches_in(partition: Any) -> list[LogBatch]:
+    """Return the whole batches that a response to Fetch has of a partition."""
+    aborted = [(each.producer_id, each.first_offset) for each in partition.aborted_transactions or ()]
+    data = bytes(partition.records or b"")
+    return list(batches_of(data, aborted))
 
 
 # Producers, and the logs that brokers keep for themselves.
@@ -294,16 +330,15 @@ def describe_producers(router: Router, partitions: Iterable[TopicPartition]) -> 
     question = Question[TopicPartition, list[Any]](_producers_request, _producers)
     answers, refused = router.ask_each(partitions, question, Leaders(router))
     for tp, error in refused.items():
-        raise UnavailableError(Unavailable.of(error, f"describing producers of {tp}", router.connection))
+        unavailable = Unavailable.of(error, f"describing producers of {tp}", router.connection)
+        raise UnavailableError(unavailable)
     return answers
 
 
 def _producers_request(broker: BrokerConnection, partitions: list[TopicPartition]) -> Any:
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for tp in partitions:
-        by_topic[tp.topic].append(tp.partition)
     kind = DescribeProducersRequest.TopicRequest
-    topics = [kind(name=name, partition_indexes=numbers) for name, numbers in by_topic.items()]
+    numbers_of = numbers_by_topic(partitions)
+    topics = [kind(name=name, partition_indexes=numbers) for name, numbers in numbers_of.items()]
     return DescribeProducersRequest(topics=topics)
 
 
@@ -311,7 +346,10 @@ def _producers(response: Any, partitions: list[TopicPartition]) -> Answers[Topic
     for topic in response.topics:
         for each in topic.partitions:
             tp = TopicPartition(topic.name, each.partition_index)
-            yield tp, KafkaError(each.error_code) if each.error_code else list(each.active_producers)
+            if each.error_code:
+                yield tp, KafkaError(each.error_code)
+            else:
+                yield tp, list(each.active_producers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +370,8 @@ def readable_topics(router: Router, names: Sequence[str]) -> dict[str, ReadableT
     try:
         response = router.ask(request, newest=_TOPICS_BY_NAME)
     except RequestError as error:
-        raise UnavailableError(Unavailable.of(error.kafka_error(), "describing topics", router.connection)) from error
+        unavailable = Unavailable.of(error.kafka_error(), "describing topics", router.connection)
+        raise UnavailableError(unavailable) from error
     found = {}
     for topic in response.topics:
         partitions = [TopicPartition(topic.name, each.partition_index) for each in topic.partitions]

@@ -41,6 +41,7 @@ from kbackup.kafka.control.errors import (
     RefusedRequestError,
     RequestError,
     UnsupportedSettingError,
+    broker_error,
     remedy_for,
 )
 from kbackup.kafka.control.settings import Address, settings_of
@@ -599,6 +600,14 @@ class Brokers(Place[int]):
         return {thing: thing for thing in things}
 
 
+def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return the numbers of partitions by topic, as most requests name partitions."""
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for topic, number in partitions:
+        numbers[topic].append(number)
+    return numbers
+
+
 class Leaders(Place[TopicPartition]):
     """The things are partitions: their leaders are asked."""
 
@@ -697,7 +706,7 @@ class Coordinators(Place[str]):
             return
         for each in response.coordinators:
             if each.error_code:
-                yield each.key, RefusedRequestError(each.error_code, each.error_message or "").kafka_error()
+                yield each.key, broker_error(each.error_code, each.error_message)
             else:
                 self._learn_one(each.key, each)
                 yield each.key, None
