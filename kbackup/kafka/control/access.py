@@ -16,7 +16,7 @@ from kafka.protocol.api_message import ApiMessage
 from msgspec.structs import astuple
 
 from kbackup.kafka.control.connection import BrokerConnection
-from kbackup.kafka.control.errors import RefusedRequestError, RequestError
+from kbackup.kafka.control.errors import RefusedRequestError, RequestError, broker_error
 from kbackup.kafka.control.router import Answers, AnyBroker, Question, Router
 from kbackup.kafka.control.unavailable import Unavailable, refusal
 from kbackup.metadata.entities import (
@@ -96,17 +96,21 @@ class SecurityAdmin:
         return users_of(response)
 
     def client_quotas(self) -> list[ClientQuota] | Unavailable:
+        # No components: quotas of whatever users, clients and addresses.
+        request = admin.DescribeClientQuotasRequest(components=[], strict=False)
         try:
-            return quotas_of(self._router.ask(admin.DescribeClientQuotasRequest(components=[], strict=False)))
+            response = self._router.ask(request)
         except RequestError as error:
             return self._unavailable(error, "describing client quotas")
+        return quotas_of(response)
 
     def delegation_tokens(self) -> list[DelegationToken] | Unavailable:
         """Return the tokens that our user may describe."""
         try:
-            return tokens_of(self._router.ask(DescribeDelegationTokenRequest(owners=None)))
+            response = self._router.ask(DescribeDelegationTokenRequest(owners=None))
         except RequestError as error:
             return self._unavailable(error, "describing delegation tokens")
+        return tokens_of(response)
 
     def create_acls(self, rules: Sequence[Acl]) -> dict[Acl, str]:
         question = Question[Acl, None](_create_acls, _acls_created, at_once=ACLS_AT_ONCE, change=True)
@@ -143,7 +147,7 @@ def results_in_order(things: Sequence[Any], results: Sequence[Any]) -> Answers[A
     is left out here too."""
     for thing, result in zip(things, results, strict=False):
         if result.error_code:
-            yield thing, RefusedRequestError(result.error_code, result.error_message or "").kafka_error()
+            yield thing, broker_error(result.error_code, result.error_message)
         else:
             yield thing, None
 
@@ -247,6 +251,7 @@ def _quota_entry(entity: QuotaKey, values: Mapping[str, float | None]) -> Any:
     operations = []
     for key, value in values.items():
         if value is None:
+            # The request has a place for a value also where one is removed; brokers don't look at it.
             operations.append(kind.OpData(key=key, value=0.0, remove=True))
         else:
             operations.append(kind.OpData(key=key, value=value, remove=False))
@@ -260,9 +265,12 @@ def _quotas_set(response: Any, entities: list[QuotaKey]) -> Answers[QuotaKey, No
 def quotas_of(response: Any) -> list[ClientQuota]:
     quotas = []
     for entry in response.entries or ():
-        entity = {part.entity_type: part.entity_name for part in sorted(entry.entity, key=_entity_type)}
-        values = {value.key: value.value for value in sorted(entry.values, key=_key)}
-        quotas.append(ClientQuota(entity=entity, quotas=values))
+        # Brokers name the parts of an entity, and its quotas, in any order.
+        parts = sorted(entry.entity, key=_entity_type)
+        values = sorted(entry.values, key=_key)
+        entity = {part.entity_type: part.entity_name for part in parts}
+        limits = {value.key: value.value for value in values}
+        quotas.append(ClientQuota(entity=entity, quotas=limits))
     return sorted(quotas, key=_entity_order)
 
 
@@ -275,8 +283,12 @@ def _key(value: Any) -> str:
 
 
 def _entity_order(quota: ClientQuota) -> list[tuple[str, bool, str]]:
-    """Return what quotas are sorted by: their entities, defaults first."""
-    return [(kind, name is not None, name or "") for kind, name in sorted(quota.entity.items())]
+    """Return what quotas are sorted by: their entities, defaults first. The name of a default is None."""
+    order: list[tuple[str, bool, str]] = []
+    for kind, name in sorted(quota.entity.items()):
+        has_name = name is not None
+        order.append((kind, has_name, name or ""))
+    return order
 
 
 # Delegation tokens.
@@ -291,7 +303,7 @@ def _tokens_of(response: Any) -> Iterator[DelegationToken]:
         owner = f"{token.principal_type}:{token.principal_name}"
         requester = owner
         if token.token_requester_principal_name:
-            # Known since Kafka 3.3. Before, the owner of a token is who made it.
+            # Since Kafka 3.3 a user may ask for tokens of another one. Before, the owner of a token is who made it.
             requester = f"{token.token_requester_principal_type}:{token.token_requester_principal_name}"
         renewers = [f"{renewer.principal_type}:{renewer.principal_name}" for renewer in token.renewers]
         yield DelegationToken(

@@ -18,6 +18,7 @@ from kbackup.kafka.control.errors import (
     NoConnectionError,
     RefusedRequestError,
     RequestError,
+    broker_error,
     remedy_for,
 )
 from kbackup.kafka.control.router import Answers, AnyBroker, Question, Router, explained, explaining
@@ -65,11 +66,11 @@ class TopicConfigs:
         entries, unread = self._entries(names)
         configs: dict[str, dict[str, str]] = {}
         for topic, described in entries.items():
-            configs[topic] = {
-                name: entry.value
-                for name, entry in sorted(described.items())
-                if entry.source == _SET_ON_TOPIC and entry.value is not None
-            }
+            own: dict[str, str] = {}
+            for name, entry in sorted(described.items()):
+                if entry.source == _SET_ON_TOPIC and entry.value is not None:
+                    own[name] = entry.value
+            configs[topic] = own
         return configs, unread
 
     def all(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -99,11 +100,13 @@ class TopicConfigs:
             return describe_request(TOPIC, batch, configs)
 
         question = Question[str, Entries](request, _described, oldest=_FIRST_WITH_SOURCE)
-        answers, refused = self.router.ask_each(sorted({*names}), question, AnyBroker())
+        topics = sorted({*names})
+        answers, refused = self.router.ask_each(topics, question, AnyBroker())
         errors: dict[str, KbackupError] = {}
         for name, error in refused.items():
             errors[name] = self.router.connection.error(error, f"reading configs of topic {name}")
-            if error.code() < 0:  # no broker answered
+            if error.code() < 0:
+                # No broker answered: that is not about this topic.
                 raise errors[name]
         return dict(sorted(answers.items())), errors
 
@@ -138,7 +141,8 @@ def configs_of_some_broker(router: Router) -> dict[str, str]:
         except RequestError as raised:
             error = raised
         if remedy_for(error.kafka_error(), change=False) is None:
-            break  # no other broker would say anything else
+            # No other broker would say anything else.
+            break
         if not call.remaining():
             break
     raise explained(router.connection, error, "reading configs of brokers") from error
@@ -147,6 +151,7 @@ def configs_of_some_broker(router: Router) -> dict[str, str]:
 def _entries_of_broker(router: Router, broker: int, seconds: float) -> Entries:
     """Return the configs that a broker describes of itself: others don't know them."""
     response = router.ask(describe_request(BROKER, [str(broker)]), broker=broker, seconds=seconds)
+    # One resource was asked about, so there is one answer.
     ((_, answer),) = _described(response, [str(broker)])
     if isinstance(answer, KafkaError):
         raise RefusedRequestError(answer.code(), answer.str())
@@ -157,22 +162,18 @@ def describe_request(kind: int, names: Sequence[str], configs: Sequence[str] | N
     """Return the request for the configs of resources of a kind: those named, or all."""
     resource = DescribeConfigsRequest.DescribeConfigsResource
     keys = None if configs is None else list(configs)
-    return DescribeConfigsRequest(
-        resources=[resource(resource_type=kind, resource_name=name, configuration_keys=keys) for name in names],
-        include_synonyms=False,
-        include_documentation=False,
-    )
+    resources = [resource(resource_type=kind, resource_name=name, configuration_keys=keys) for name in names]
+    return DescribeConfigsRequest(resources=resources, include_synonyms=False, include_documentation=False)
 
 
 def _described(response: Any, batch: list[str]) -> Answers[str, Entries]:
     for result in response.results:
         if result.error_code:
-            refused = RefusedRequestError(result.error_code, result.error_message or "")
-            yield result.resource_name, refused.kafka_error()
+            yield result.resource_name, broker_error(result.error_code, result.error_message)
             continue
         entries: Entries = {}
         for each in result.configs:
-            # brokers should leave these values out, and old ones did not always
+            # Brokers should leave sensitive values out, and old ones did not always.
             value = None if each.is_sensitive else each.value
             entries[each.name] = ConfigEntry(each.name, value, each.config_source, each.is_sensitive)
         yield result.resource_name, entries

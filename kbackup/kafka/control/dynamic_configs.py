@@ -14,7 +14,7 @@ from kafka.protocol import admin
 from kbackup.kafka.control.access import results_in_order
 from kbackup.kafka.control.configs import BROKER, alteration, describe_request
 from kbackup.kafka.control.connection import BrokerConnection
-from kbackup.kafka.control.errors import RefusedRequestError, RequestError
+from kbackup.kafka.control.errors import RequestError, broker_error
 from kbackup.kafka.control.members import Members
 from kbackup.kafka.control.router import Answers, AnyBroker, Brokers, K, Place, Question, Router
 from kbackup.kafka.control.unavailable import Unavailable, UnavailableError, refusal
@@ -41,18 +41,16 @@ class DynamicConfigs:
     def of_brokers(self) -> list[BrokerConfig] | Unavailable:
         """Return the configs of each broker, and those of all brokers."""
         try:
-            return sorted([*self._of_all_brokers(), *self._of_each_broker()], key=_broker_order)
+            configs = [*self._of_all_brokers(), *self._of_each_broker()]
         except UnavailableError as error:
             return error.unavailable
+        return sorted(configs, key=_broker_order)
 
-    def _of_all_brokers(self) -> list[BrokerConfig]:
+    def _of_all_brokers(self) -> Iterator[BrokerConfig]:
         described = self._describe(BROKER, [_ALL_BROKERS], AnyBroker(), _reading_all_brokers)
-        configs = described[_ALL_BROKERS]
-        return [
-            BrokerConfig(broker=None, name=config.name, value=_value(config))
-            for config in configs
-            if config.config_source == _OF_ALL_BROKERS
-        ]
+        for config in described[_ALL_BROKERS]:
+            if config.config_source == _OF_ALL_BROKERS:
+                yield BrokerConfig(broker=None, name=config.name, value=_value(config))
 
     def _of_each_broker(self) -> Iterator[BrokerConfig]:
         brokers = Members(self.router).broker_ids()
@@ -128,7 +126,8 @@ class DynamicConfigs:
         answers, refused = self.router.ask_each(asked, question, place)
         for owner in asked:
             if owner in refused:
-                raise UnavailableError(Unavailable.of(refused[owner], doing(owner), self.router.connection))
+                unavailable = Unavailable.of(refused[owner], doing(owner), self.router.connection)
+                raise UnavailableError(unavailable)
         return {owner: answers[owner] for owner in asked}
 
     def _set(self, kind: int, owner: K, values: Mapping[str, str | None], place: Place[K], doing: str) -> str:
@@ -147,7 +146,7 @@ def _described(response: Any, owners: list[K]) -> Answers[K, list[Any]]:
     for result in response.results:
         owner = by_name[result.resource_name]
         if result.error_code:
-            yield owner, RefusedRequestError(result.error_code, result.error_message or "").kafka_error()
+            yield owner, broker_error(result.error_code, result.error_message)
         else:
             yield owner, list(result.configs)
 
@@ -158,8 +157,16 @@ def _changed(response: Any, owners: list[K]) -> Answers[K, None]:
 
 def metrics_of(name: str, configs: Iterable[Any]) -> ClientMetrics:
     """Return a subscription by its name and its configs, as Kafka's response to DescribeConfigs has them."""
-    own = {config.name: config.value for config in configs if config.config_source == _OF_CLIENT_METRICS}
-    return ClientMetrics(name=name, configs={key: own[key] for key in sorted(own) if own[key] is not None})
+    own: dict[str, str] = {}
+    for config in sorted(configs, key=_name):
+        # What comes from elsewhere is a default; one without a value is not set.
+        if config.config_source == _OF_CLIENT_METRICS and config.value is not None:
+            own[config.name] = config.value
+    return ClientMetrics(name=name, configs=own)
+
+
+def _name(config: Any) -> str:
+    return str(config.name)
 
 
 def _value(config: Any) -> str | None:

@@ -21,7 +21,7 @@ from kafka.protocol.metadata import MetadataRequest
 from kbackup.errors import ClusterError, KbackupError
 from kbackup.kafka.control.configs import TOPIC, alteration
 from kbackup.kafka.control.connection import BrokerConnection
-from kbackup.kafka.control.errors import REQUEST_SECONDS, RefusedRequestError
+from kbackup.kafka.control.errors import REQUEST_SECONDS, broker_error
 from kbackup.kafka.control.router import Answers, AnyBroker, Controller, Question, Router, explaining
 from kbackup.util.system import attempts
 
@@ -88,11 +88,15 @@ def describe_topics(router: Router, names: Iterable[str]) -> tuple[dict[str, Top
     errors: dict[str, KbackupError] = {}
     for name, error in refused.items():
         explained = router.connection.error(error, f"describing topic {name}")
-        if error.code() < 0:  # no broker answered
+        # Codes below zero are librdkafka's, for a connection: no broker answered, and none would for the others.
+        if error.code() < 0:
             raise explained
         if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
             errors[name] = explained
-    return {name: _topic_of(described) for name, described in sorted(answers.items())}, errors
+    topics: dict[str, Topic] = {}
+    for name, described in sorted(answers.items()):
+        topics[name] = _topic_of(described)
+    return topics, errors
 
 
 def missing_rights(router: Router, names: Iterable[str], rights: Collection[str]) -> dict[str, list[str]]:
@@ -103,6 +107,7 @@ def missing_rights(router: Router, names: Iterable[str], rights: Collection[str]
     for name, described in answers.items():
         granted = _names_of_rights(described.authorized_operations)
         lacking = [right for right in rights if right not in granted]
+        # Brokers that return no rights at all don't say that we lack any.
         if granted and lacking:
             missing[name] = lacking
     return missing
@@ -128,25 +133,38 @@ def _ask_for_metadata(
 
     oldest = _FIRST_WITH_RIGHTS if rights else 0
     question = Question[str, Any](request, _metadata_of_topics, oldest=oldest)
-    return router.ask_each(sorted({*names}), question, AnyBroker(), final=[KafkaError.UNKNOWN_TOPIC_OR_PART])
+    topics = sorted({*names})
+    return router.ask_each(topics, question, AnyBroker(), final=[KafkaError.UNKNOWN_TOPIC_OR_PART])
 
 
 def _metadata_of_topics(response: Any, batch: list[str]) -> Answers[str, Any]:
     for topic in response.topics:
-        yield topic.name, KafkaError(topic.error_code) if topic.error_code else topic
+        if topic.error_code:
+            yield topic.name, KafkaError(topic.error_code)
+        else:
+            yield topic.name, topic
 
 
 def _topic_of(described: Any) -> Topic:
-    partitions = sorted(described.partitions, key=_partition_number)
-    replicas = tuple(tuple(each.replica_nodes) for each in partitions)
+    numbers: list[int] = []
+    replicas: list[tuple[int, ...]] = []
+    offline: list[int] = []
+    # Brokers name partitions in any order.
+    for partition in sorted(described.partitions, key=_partition_number):
+        numbers.append(partition.partition_index)
+        replicas.append(tuple(partition.replica_nodes))
+        if partition.leader_id < 0:
+            offline.append(partition.partition_index)
+    # While partitions are reassigned, some have more replicas than others for a time.
+    replication_factor = max(map(len, replicas), default=0)
     return Topic(
         name=described.name,
         id=_id_of(described.topic_id),
         internal=bool(described.is_internal),
-        partitions=tuple(each.partition_index for each in partitions),
-        replication_factor=max(map(len, replicas), default=0),
-        replicas=replicas,
-        offline=tuple(each.partition_index for each in partitions if each.leader_id < 0),
+        partitions=tuple(numbers),
+        replication_factor=replication_factor,
+        replicas=tuple(replicas),
+        offline=tuple(offline),
     )
 
 
@@ -195,15 +213,21 @@ class TopicAdmin:
     def wait_visible(self, totals: Mapping[str, int]) -> dict[str, KbackupError]:
         """Wait until the brokers show so many partitions of each topic, with their leaders."""
         missing = dict(totals)
-        for _ in attempts(_VISIBLE_SECONDS, _PAUSE_SECONDS) if totals else ():
+        if not totals:
+            return {}
+        # A controller answers when it has agreed to a topic. Brokers learn of it later, and partitions have
+        # their leaders later still.
+        for _ in attempts(_VISIBLE_SECONDS, _PAUSE_SECONDS):
             with explaining(self.router.connection, "listing topics"):
                 shown = self.router.metadata([*missing]).topics
             led = {topic.name: _count_led(topic) for topic in shown}
             missing = {name: total for name, total in missing.items() if led.get(name, 0) < total}
             if not missing:
                 break
-        silent = self.router.connection.silent
-        return {name: silent(f"does not show the new partitions of topic {name}") for name in missing}
+        errors: dict[str, KbackupError] = {}
+        for name in missing:
+            errors[name] = self.router.connection.silent(f"does not show the new partitions of topic {name}")
+        return errors
 
     def add_partitions(self, totals: Mapping[str, int], *, dry_run: bool = False) -> dict[str, KbackupError]:
         """Raise each topic's number of partitions to the total given. `dry_run`: the brokers only check whether they
@@ -243,7 +267,7 @@ class TopicAdmin:
         def request(broker: BrokerConnection, batch: list[str]) -> Any:
             entry = DeleteTopicsRequest.DeleteTopicState
             states = [entry(name=name, topic_id=_NO_ID) for name in batch]
-            # versions before 6 have names alone
+            # Versions before 6 have names alone, and leave the states out; later ones leave the names out.
             return DeleteTopicsRequest(topics=states, topic_names=batch, timeout_ms=_TIMEOUT_MS)
 
         question = Question[str, None](request, _deleted, change=True)
@@ -252,7 +276,8 @@ class TopicAdmin:
         for name, error in refused.items():
             results[name] = ""
             if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                results[name] = self.router.connection.error(error, f"deleting topic {name}").message
+                explained = self.router.connection.error(error, f"deleting topic {name}")
+                results[name] = explained.message
         return results
 
     def _refused(
@@ -263,7 +288,8 @@ class TopicAdmin:
         errors: dict[str, KbackupError] = {}
         for name, error in refused.items():
             explained = self.router.connection.error(error, f"{doing} {name}")
-            if error.code() < 0:  # no broker answered
+            if error.code() < 0:
+                # No broker answered: that is not about this topic.
                 raise explained
             if error.code() == KafkaError.INVALID_CONFIG:
                 errors[name] = RefusedConfigError(explained.message, explained.hint, error.str())
@@ -274,9 +300,10 @@ class TopicAdmin:
     def _change(
         self, names: Iterable[str], question: Question[str, None]
     ) -> tuple[dict[str, None], dict[str, KafkaError]]:
-        # the controller knows every topic: one that it doesn't know is not there
+        # The controller knows every topic: one that it doesn't know is not there.
         final = [KafkaError.UNKNOWN_TOPIC_OR_PART]
-        return self.router.ask_each(sorted({*names}), question, Controller(self.router), final=final)
+        topics = sorted({*names})
+        return self.router.ask_each(topics, question, Controller(self.router), final=final)
 
 
 def _batches_by(records: Callable[[str], int]) -> Callable[[Iterable[str]], Iterator[list[str]]]:
@@ -338,6 +365,6 @@ def _deleted(response: Any, batch: list[str]) -> Answers[str, None]:
 def _results(results: Sequence[tuple[str, Any]]) -> Answers[str, None]:
     for name, result in results:
         if result.error_code:
-            yield name, RefusedRequestError(result.error_code, result.error_message or "").kafka_error()
+            yield name, broker_error(result.error_code, result.error_message)
         else:
             yield name, None
