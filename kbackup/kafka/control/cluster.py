@@ -50,6 +50,8 @@ class BrokerAdmin:
         """Return all of it by one request."""
         with explaining(self.connection, "listing brokers"):
             metadata = self._router.metadata(None)
+        addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in metadata.brokers}
+        # A broker that is down is in no list of brokers: only the replicas that it should have tell of it.
         assigned: set[int] = set()
         offline: list[str] = []
         for topic in metadata.topics:
@@ -59,7 +61,7 @@ class BrokerAdmin:
                     offline.append(f"{topic.name}-{partition.partition_index}")
         return ClusterBrokers(
             cluster_id=metadata.cluster_id or "",
-            addresses={broker.node_id: f"{broker.host}:{broker.port}" for broker in metadata.brokers},
+            addresses=addresses,
             assigned=frozenset(assigned),
             offline=tuple(sorted(offline)),
         )
@@ -110,7 +112,8 @@ class Cluster:
     def round_trip(self, topic: str) -> float:
         """Return the seconds until a broker answers a small request, about a topic that exists; 0 if none does."""
         try:
-            self.router.any_broker(_ROUND_TRIP_SECONDS)  # what it takes to connect does not count
+            # What it takes to connect does not count.
+            self.router.any_broker(_ROUND_TRIP_SECONDS)
             began = time.monotonic()
             self.router.metadata([topic], seconds=_ROUND_TRIP_SECONDS)
         except RequestError:

@@ -78,6 +78,7 @@ def connect(settings: ConnectionSettings, address: Address, deadline: Deadline) 
         raise _named(error, where) from error
     except RefusedRequestError as refused:
         broker.close()
+        # Of the requests of a new connection, a broker refuses only those of a login.
         raise LoginError(f"{where}: {refused.kafka_error().str()}") from refused
     except BaseException:
         broker.close()
@@ -94,6 +95,7 @@ def name_of(address: Address) -> str:
 def _named(error: NoConnectionError, where: str) -> NoConnectionError:
     """Return the same error with the address in its words. Nothing was asked yet, so nothing can be half done."""
     words = f"{where}: {error}"
+    # Exactly this class: `NotABrokerError` is one of its kinds, and stays what it is.
     if type(error) is ConnectionEndedError:
         return NoConnectionError(words)
     named: NoConnectionError = type(error)(words)
@@ -132,6 +134,7 @@ class BrokerConnection:
         that have grown old."""
         if self._closed:
             return False
+        # While answers are due, bytes are no sign of the end.
         if self._waiting:
             return True
         now = time.monotonic()
@@ -149,10 +152,12 @@ class BrokerConnection:
             self._stream.settimeout(0)
             self._stream.recv(1)
         except (BlockingIOError, ssl.SSLWantReadError):
-            return False  # a message of TLS itself
+            # What came is a message of TLS itself, a ticket for instance.
+            return False
         except OSError:
             return True
-        return True  # the end of the stream, or bytes that nobody asked for
+        # It is the end of the stream, or bytes that nobody asked for: neither is a connection to go on with.
+        return True
 
     def has_room(self, size: int) -> bool:
         """Return whether a request of `size` bytes can be sent before earlier ones are answered."""
@@ -188,7 +193,7 @@ class BrokerConnection:
         """Send a request that `encode` has made bytes of. `receive` waits for its answer. Raise `NoConnectionError` if
         the connection has failed already, `ConnectionEndedError` if it does now."""
         if self._closed:
-            # certainly not sent: even a change may be asked for again
+            # Certainly not sent: even a change may be asked for again.
             raise NoConnectionError(str(self._failure or "the connection is closed"))
         pending = PendingAnswer(request, self._sent + 1, len(data), deadline)
         try:
@@ -196,14 +201,15 @@ class BrokerConnection:
         except OSError as error:
             raise self._failed(error) from error
         except BaseException:
-            self.close()  # part of a request is sent: nothing can follow
+            # A part of the request may be sent: nothing can follow it. An interrupt comes here too.
+            self.close()
             raise
         self._sent += 1
         self._waiting.append(pending)
         return pending
 
     def _write(self, data: bytes, deadline: Deadline) -> None:
-        # not `sendall`, which gives each record of TLS the whole time anew
+        # Not `sendall`, which gives each record of TLS the whole time anew.
         unsent = memoryview(data)
         while unsent:
             deadline.limit(self._stream)
@@ -219,6 +225,7 @@ class BrokerConnection:
         if pending.error is not None:
             raise pending.error
         data = pending.answer
+        # The bytes are not kept with the request: an answer may have many megabytes.
         pending.answer = b""
         name = type(pending.request).__name__
         try:
@@ -244,16 +251,20 @@ class BrokerConnection:
     def learn_versions(self, deadline: Deadline) -> None:
         """Ask the broker for the versions that it supports: the first request of a connection."""
         response = self._ask_versions(ApiVersionsRequest(**_SOFTWARE), _VERSIONS_WITH_FEATURES, deadline)
+        # This request alone is answered, by version 0, also if the broker doesn't know the version that was sent.
         if response.error_code == KafkaError.UNSUPPORTED_VERSION:
             response = self._ask_versions(ApiVersionsRequest(), 0, deadline)
         if response.error_code:
             reason = KafkaError(response.error_code).str()
             raise NoConnectionError(f"it doesn't say which requests it knows: {reason}")
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+        # The epoch counts from 0; a broker without features says -1.
         if response.finalized_features_epoch >= 0:
-            self.features = {f.name: f.max_version_level for f in response.finalized_features or ()}
+            features = response.finalized_features or ()
+            self.features = {feature.name: feature.max_version_level for feature in features}
 
     def _ask_versions(self, request: Any, version: int, deadline: Deadline) -> Any:
+        # Not by `encode`, which looks for a version among those that this request is to find out.
         request.with_header(correlation_id=self._sent + 1, client_id=self._settings.client_id)
         data = bytes(request.encode(version=version, header=True, framed=True))
         return self.receive(self.send(request, data, deadline))
@@ -264,11 +275,13 @@ class BrokerConnection:
         try:
             self._log_in(login, deadline)
         except RequestError:
+            # The token may be why, revoked for instance: the next login takes a fresh one.
             if login.token is not None:
                 login.token.forget()
             raise
 
     def _log_in(self, login: Login, deadline: Deadline) -> None:
+        # The lifetime counts from here, not from when the answer has come: so we are never later than the broker.
         began = time.monotonic()
         self._choose_mechanism(login.mechanism, deadline)
         talk = conversation(login)
@@ -276,18 +289,23 @@ class BrokerConnection:
         while True:
             request = SaslAuthenticateRequest(auth_bytes=message)
             answer = self.ask(request, deadline=deadline)
-            if lifetime := getattr(answer, "session_lifetime_ms", 0) or 0:
+            # Version 0 of the answer has no lifetime; where logins have no end, it is 0.
+            lifetime = getattr(answer, "session_lifetime_ms", 0)
+            if lifetime:
                 self._spent_at = began + lifetime / 1000 * _SPENT
             try:
                 message = talk.send(answer.auth_bytes or b"")
             except StopIteration:
                 break
-            except ValueError:  # text, numbers or base64 that are none
+            except ValueError:
+                # Text, numbers or base64 that are none. What the broker sent is not shown: it belongs to a login.
                 raise LoginError(f"the broker's answer to a {login.mechanism} login can't be read") from None
 
     def _choose_mechanism(self, mechanism: str, deadline: Deadline) -> None:
         request = SaslHandshakeRequest(mechanism=mechanism)
-        response = self.receive(self.send(request, self.encode(request), deadline))
+        data = self.encode(request)
+        # Not by `ask`: the refusal names the mechanisms that the broker takes.
+        response = self.receive(self.send(request, data, deadline))
         if response.error_code == KafkaError.UNSUPPORTED_SASL_MECHANISM:
             others = ", ".join(response.mechanisms or ())
             raise LoginError(f"the broker takes no login by {mechanism}, only by {others}")
@@ -302,7 +320,8 @@ class BrokerConnection:
         except NoConnectionError:
             raise
         except BaseException:
-            self.close()  # part of an answer is read: the next one can't be found
+            # A part of the answer is read: the beginning of the next one can't be found any more.
+            self.close()
             raise
         first = self._waiting[0]
         (correlation,) = struct.unpack(">i", data[:4])
@@ -315,15 +334,16 @@ class BrokerConnection:
 
     def _read_answer(self, deadline: Deadline) -> bytearray:
         (size,) = struct.unpack(">i", self._read(_LENGTH_BYTES, deadline))
+        # What is no broker has its own bytes here: "HTTP", or the alert of a listener with TLS.
         if not _LENGTH_BYTES <= size <= self._settings.largest_answer:
             raise self._failed_as(NotABrokerError(f"it answers with {size} bytes"))
         return self._read(size, deadline)
 
     def _read(self, size: int, deadline: Deadline) -> bytearray:
-        # It grows with what comes: a size alone makes us take no memory.
+        # The buffer grows with what comes: a size alone makes us take no memory.
         data = bytearray()
         while len(data) < size:
-            # a broker that sends a byte now and then keeps nobody waiting for longer than the deadline
+            # Set anew for each part: a broker that sends a byte now and then keeps nobody waiting beyond the deadline.
             deadline.limit(self._stream)
             part = self._stream.recv(min(size - len(data), _READ_AT_ONCE))
             if not part:
@@ -337,20 +357,26 @@ class BrokerConnection:
         if self._answered > 1:
             return ConnectionEndedError("the broker closed the connection")
         if not self._answered and self._settings.tls is not None:
-            # by TLS 1.3 it looks at our certificate when the handshake is over for us
+            # By TLS 1.3, the broker looks at our certificate when the handshake is over for us.
             return TlsError("the broker closed the connection after the handshake of SSL")
         return NotABrokerError("it closed the connection: is security.protocol right?")
 
     def _failed(self, error: OSError) -> NoConnectionError:
-        if isinstance(error, TimeoutError) and not self._answered:
-            return self._failed_as(NotABrokerError("no answer came in time"))
+        """Close the connection over an error of its stream, and return our own error for it."""
+        return self._failed_as(self._explained(error))
+
+    def _explained(self, error: OSError) -> NoConnectionError:
         if isinstance(error, TimeoutError):
-            return self._failed_as(ConnectionEndedError("no answer came in time", KafkaError._TIMED_OUT))
+            # A broker answers its first request, about versions, at once. What stays silent then is none.
+            if not self._answered:
+                return NotABrokerError("no answer came in time")
+            return ConnectionEndedError("no answer came in time", KafkaError._TIMED_OUT)
+        # The end of a stream without TLS's farewell is an end, not an error of TLS.
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
-            return self._failed_as(TlsError(str(error)))
+            return TlsError(str(error))
         if isinstance(error, ConnectionError | ssl.SSLEOFError) and self._answered <= 1:
-            return self._failed_as(self._closed_by_broker())
-        return self._failed_as(ConnectionEndedError(f"the connection ended: {error.strerror or error}"))
+            return self._closed_by_broker()
+        return ConnectionEndedError(f"the connection ended: {error.strerror or error}")
 
     def _failed_as(self, error: NoConnectionError) -> NoConnectionError:
         """Close the connection, so that every request that waits on it fails with `error`."""
@@ -374,10 +400,12 @@ class BrokerConnection:
 
 def answered_first(brokers: Sequence[BrokerConnection], seconds: float) -> list[BrokerConnection]:
     """Wait until one of the connections has something to read, and return all that have: none after `seconds`."""
+    # Bytes that TLS has taken from the socket already would be waited for in vain.
     found = [broker for broker in brokers if broker.has_bytes()]
     if found:
         return found
-    with selectors.DefaultSelector() as selector:  # `select` itself knows no descriptor above 1023
+    # Not `select`, which knows no descriptor above 1023: a process may have more files and connections open.
+    with selectors.DefaultSelector() as selector:
         for broker in brokers:
             selector.register(broker, selectors.EVENT_READ)
         ready = {key.fd for key, _ in selector.select(seconds)}

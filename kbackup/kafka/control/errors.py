@@ -145,13 +145,15 @@ REMEDIES: Mapping[int, Remedy] = {
     KafkaError.NETWORK_EXCEPTION: _UNCERTAIN,
     # The topic was just created, and not every broker knows it yet.
     KafkaError.UNKNOWN_TOPIC_OR_PART: _SPREADING,
-    KafkaError._NOENT: _MOVED,  # no partition that was asked about has a leader: the last broker is going
+    # No partition that was asked about has a leader: the last broker is going.
+    KafkaError._NOENT: _MOVED,
     # No broker is there that could be asked.
     KafkaError._ALL_BROKERS_DOWN: _MOVED,
     KafkaError._RESOLVE: _MOVED,
     # The broker that was asked is gone, perhaps after it did what it was asked for.
     KafkaError._TRANSPORT: _UNCERTAIN,
-    NOT_A_BROKER: _UNCERTAIN,  # so answers a broker that stops, too
+    # A broker that stops closes its connections in the same way as something that is no broker.
+    NOT_A_BROKER: _UNCERTAIN,
     # The request itself took `REQUEST_SECONDS`: it is repeated once.
     KafkaError._TIMED_OUT: Remedy(REQUEST_SECONDS / 2, elsewhere=True, refused=False),
 }

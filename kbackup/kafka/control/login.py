@@ -47,13 +47,15 @@ def conversation(login: Login) -> Conversation:
         pairs = "".join(f"\x01{name}={value}" for name, value in token.extensions.items())
         refusal = yield f"n,,\x01auth=Bearer {token.value}{pairs}\x01\x01".encode()
         if refusal:
-            yield b"\x01"  # the broker then says why
+            # The broker says why only when the refusal is acknowledged (RFC 7628, 3.2.3).
+            yield b"\x01"
     else:
         yield from _scram(login, login.mechanism.removeprefix("SCRAM-").replace("-", "").lower())
 
 
 def _scram(login: Login, digest: str) -> Conversation:
     """`digest` is the name of a hash in `hashlib`."""
+    # In this order: the second puts in an equals sign of its own.
     user = login.user.replace("=", "=3D").replace(",", "=2C")
     nonce = secrets.token_hex(16)
     first = f"n={user},r={nonce}"
@@ -61,19 +63,35 @@ def _scram(login: Login, digest: str) -> Conversation:
     challenge = _fields(answer)
     if not challenge.get("r", "").startswith(nonce) or not {"s", "i"} <= challenge.keys():
         raise LoginError("the broker's answer to a SCRAM login is not one to this login")
-    if not 0 < (rounds := int(challenge["i"])) <= _MOST_ITERATIONS:
-        raise LoginError(f"the broker asks for {rounds} iterations")
-    salted = hashlib.pbkdf2_hmac(digest, login.password.encode(), base64.b64decode(challenge["s"]), rounds)
-    client = hmac.digest(salted, b"Client Key", digest)
+    iterations = int(challenge["i"])
+    # Before any are made: a hostile broker could keep us at work for hours.
+    if not 0 < iterations <= _MOST_ITERATIONS:
+        raise LoginError(f"the broker asks for {iterations} iterations")
+    salt = base64.b64decode(challenge["s"])
+    salted = hashlib.pbkdf2_hmac(digest, login.password.encode(), salt, iterations)
+    client_key = hmac.digest(salted, b"Client Key", digest)
+    stored_key = hashlib.new(digest, client_key).digest()
+    # "biws" is "n,," in base64, as the first message begins: the login is not bound to a channel of TLS.
     last = f"c=biws,r={challenge['r']}"
     signed = f"{first},{answer},{last}".encode()
-    signature = hmac.digest(hashlib.new(digest, client).digest(), signed, digest)
-    proof = base64.b64encode(bytes(a ^ b for a, b in zip(client, signature, strict=True))).decode()
-    verdict = _fields((yield f"{last},p={proof}".encode()).decode())
-    expected = hmac.digest(hmac.digest(salted, b"Server Key", digest), signed, digest)
-    if not hmac.compare_digest(base64.b64decode(verdict.get("v", "")), expected):
+    signature = hmac.digest(stored_key, signed, digest)
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+    proof_text = base64.b64encode(proof).decode()
+    final = yield f"{last},p={proof_text}".encode()
+    verdict = _fields(final.decode())
+    # The broker has to prove that it knows the user, too: else anybody could take our requests.
+    server_key = hmac.digest(salted, b"Server Key", digest)
+    expected = hmac.digest(server_key, signed, digest)
+    proven = base64.b64decode(verdict.get("v", ""))
+    if not hmac.compare_digest(proven, expected):
         raise LoginError("the broker can't prove that it knows the SCRAM user")
 
 
 def _fields(message: str) -> dict[str, str]:
-    return dict(pair.split("=", 1) for pair in message.split(",") if "=" in pair)
+    fields: dict[str, str] = {}
+    for pair in message.split(","):
+        # Values are base64, and may end with equals signs of their own.
+        name, equals, value = pair.partition("=")
+        if equals:
+            fields[name] = value
+    return fields

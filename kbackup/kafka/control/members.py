@@ -44,7 +44,8 @@ class Members:
             return self._unavailable(error, "describing features")
         if levels is None:
             return Unavailable("not supported", f"{self.router.connection.address} does not tell its features")
-        return [Feature(name=name, level=level) for name, level in sorted(levels.items())]
+        by_name = sorted(levels.items())
+        return [Feature(name=name, level=level) for name, level in by_name]
 
     def registrations(self) -> list[Registration] | Unavailable:
         """Return brokers, by the listener that we use, and the controllers where there is a quorum that we may ask
@@ -54,30 +55,36 @@ class Members:
         )
         protocol = self.router.connection.properties.get("security.protocol", "plaintext").upper()
         try:
-            brokers = brokers_of(self.router.ask(request), protocol)
-            return [*brokers, *self._controllers()]
+            response = self.router.ask(request)
+            controllers = self._controllers()
         except RequestError as error:
             return self._unavailable(error, "describing the cluster")
+        return [*brokers_of(response, protocol), *controllers]
 
     def _controllers(self) -> list[Registration]:
         topic = admin.DescribeQuorumRequest.TopicData
         quorum = topic(topic_name=_METADATA_LOG, partitions=[topic.PartitionData(partition_index=0)])
+        request = admin.DescribeQuorumRequest(topics=[quorum])
         try:
-            return list(controllers_of(self.router.ask(admin.DescribeQuorumRequest(topics=[quorum]))))
+            response = self.router.ask(request)
         except RefusedRequestError:
-            # a cluster with ZooKeeper, or a right that we don't have
+            # A cluster with ZooKeeper, or a right that we don't have: the brokers are worth having without controllers.
             return []
+        return list(controllers_of(response))
 
     def reassignments(self) -> list[str] | Unavailable:
         """Return the partitions that are on their way to other brokers, such as orders-0."""
         milliseconds = int(REQUEST_SECONDS * 1000)
         request = admin.ListPartitionReassignmentsRequest(timeout_ms=milliseconds, topics=None)
         try:
-            # with ZooKeeper, no other broker knows them
+            # With ZooKeeper, no other broker knows them.
             topics = self.router.ask_controller(request).topics
         except RequestError as error:
             return self._unavailable(error, "listing reassignments")
-        moving = [f"{topic.name}-{partition.partition_index}" for topic in topics for partition in topic.partitions]
+        moving: list[str] = []
+        for topic in topics:
+            for partition in topic.partitions:
+                moving.append(f"{topic.name}-{partition.partition_index}")
         return sorted(moving)
 
     def fetch_version(self, broker: int) -> int | Unavailable:
@@ -118,8 +125,8 @@ def controllers_of(response: Any) -> Iterator[Registration]:
         for partition in topic.partitions:
             voters.update(voter.replica_id for voter in partition.current_voters)
     for voter in sorted(voters):
-        own = [
-            Listener(name=each.name, host=each.host, port=each.port, security_protocol="")
-            for each in listeners.get(voter, ())
-        ]
+        own: list[Listener] = []
+        for each in listeners.get(voter, ()):
+            # Brokers name a controller's listeners without their protocols.
+            own.append(Listener(name=each.name, host=each.host, port=each.port, security_protocol=""))
         yield Registration(id=voter, role="controller", listeners=tuple(own))

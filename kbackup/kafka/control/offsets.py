@@ -80,9 +80,11 @@ class LogOffsets:
         def request(broker: BrokerConnection, batch: list[TopicPartition]) -> Any:
             return _list_offsets(batch, timestamp, isolation)
 
+        # An older request would leave the isolation level out: its answer is the high watermark.
         oldest = _FIRST_WITH_ISOLATION if isolation == _READ_COMMITTED else 1
         question = Question[TopicPartition, LogOffset](request, _listed_offsets, oldest=oldest)
-        answers, refused = self.router.ask_each(sorted({*partitions}), question, Leaders(self.router))
+        each_once = sorted({*partitions})
+        answers, refused = self.router.ask_each(each_once, question, Leaders(self.router))
         for tp, error in refused.items():
             raise self.router.connection.error(error, f"asking for offsets of {tp}")
         return answers
@@ -90,15 +92,13 @@ class LogOffsets:
 
 def _list_offsets(partitions: Sequence[TopicPartition], timestamp: int, isolation: int) -> Any:
     kind = ListOffsetsRequest.ListOffsetsTopic
-    topics: dict[str, list[Any]] = defaultdict(list)
+    by_topic: dict[str, list[Any]] = defaultdict(list)
     for topic, partition in partitions:
         asked = kind.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=timestamp)
-        topics[topic].append(asked)
+        by_topic[topic].append(asked)
+    topics = [kind(name=name, partitions=asked) for name, asked in by_topic.items()]
     return ListOffsetsRequest(
-        replica_id=_CONSUMER,
-        isolation_level=isolation,
-        topics=[kind(name=name, partitions=asked) for name, asked in topics.items()],
-        timeout_ms=int(REQUEST_SECONDS * 1000),
+        replica_id=_CONSUMER, isolation_level=isolation, topics=topics, timeout_ms=int(REQUEST_SECONDS * 1000)
     )
 
 
@@ -109,7 +109,7 @@ def _listed_offsets(response: Any, batch: list[TopicPartition]) -> Answers[Topic
             if each.error_code:
                 yield tp, KafkaError(each.error_code)
             elif each.offset < 0:
-                # no error, and no offset: the leader is going away. A log that ended at -1 would count as cut.
+                # No error, and no offset: the leader is going away. A log that ended at -1 would count as cut.
                 yield tp, KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
             else:
                 epoch = each.leader_epoch if each.leader_epoch >= 0 else None
@@ -135,11 +135,16 @@ def validate_epochs(router: Router, positions: Mapping[TopicPartition, EpochPosi
     while waiting and call.remaining() > PAUSE_SECONDS:
         answers, refused = router.ask_each(waiting, question, Leaders(router), seconds=call.remaining())
         ends |= answers
-        confirmed |= {tp for tp, error in refused.items() if error.code() == KafkaError.UNSUPPORTED_VERSION}
-        # a leader may take longer to be elected than the router waits for one
-        waiting = [tp for tp, error in refused.items() if remedy_for(error, change=False) is not None]
+        waiting = []
+        for tp, error in refused.items():
+            if error.code() == KafkaError.UNSUPPORTED_VERSION:
+                confirmed.add(tp)
+            elif remedy_for(error, change=False) is not None:
+                # A leader may take longer to be elected than the router waits for one.
+                waiting.append(tp)
     truncated = {tp for tp, end in ends.items() if end < positions[tp].offset}
-    return Validation(frozenset(truncated), frozenset(positions.keys() - ends.keys() - confirmed))
+    unanswered = positions.keys() - ends.keys() - confirmed
+    return Validation(frozenset(truncated), frozenset(unanswered))
 
 
 def _epoch_ends_request(partitions: Sequence[TopicPartition], positions: Mapping[TopicPartition, EpochPosition]) -> Any:

@@ -72,9 +72,10 @@ def provider_of(properties: Mapping[str, str], timeout: float) -> TokenSource:
     grant = properties.get(_GRANT, _CLIENT_CREDENTIALS).lower()
     if grant not in (_CLIENT_CREDENTIALS, _JWT_BEARER):
         raise UnsupportedSettingError(f"{_GRANT} {grant} is not supported")
-    for name, other in ((f"{_ASSERTION}.file", f"{_KEY}.file"), (f"{_ASSERTION}.file", f"{_KEY}.pem")):
-        if name in properties and other in properties:
-            raise UnsupportedSettingError(f"{name} excludes {other}")
+    assertion_file = f"{_ASSERTION}.file"
+    for key in (f"{_KEY}.file", f"{_KEY}.pem"):
+        if assertion_file in properties and key in properties:
+            raise UnsupportedSettingError(f"{assertion_file} excludes {key}")
     aliases = ((_ID, f"{_CREDENTIALS}.id"), (_SECRET, f"{_CREDENTIALS}.secret"))
     for name, alias in aliases:
         missing = not properties.get(name, properties.get(alias))
@@ -92,6 +93,7 @@ def provider_of(properties: Mapping[str, str], timeout: float) -> TokenSource:
 def fetch_token(properties: Mapping[str, str], timeout: float) -> OAuthToken:
     """Return a token. Raise `LoginError`, without a secret in its text, where there is none."""
     request = _request(properties)
+    # The authorities are loaded only for an address that has TLS.
     secured = [_trusted(properties)] if request.type == "https" else []
     answer = _asked(request, secured, timeout)
     try:
@@ -101,17 +103,23 @@ def fetch_token(properties: Mapping[str, str], timeout: float) -> OAuthToken:
         raise LoginError(f"no token: the answer of {host} holds none") from None
     claims = _claims(str(value))
     subject = claims.get(properties.get(_SUBJECT, "sub"))
-    pairs = (pair.partition("=") for pair in properties.get(_EXTENSIONS, "").split(",") if pair)
-    extensions = {name.strip(): text.strip() for name, _, text in pairs}
+    extensions: dict[str, str] = {}
+    for pair in properties.get(_EXTENSIONS, "").split(","):
+        if pair:
+            name, _, text = pair.partition("=")
+            extensions[name.strip()] = text.strip()
     return OAuthToken(str(value), _expiry(claims, answer), str(subject or ""), extensions)
 
 
 def _expiry(claims: Mapping[str, Any], answer: Mapping[str, Any]) -> float:
     """Return when a token expires: the token itself says it, or the answer that it came with."""
     now = time.time()
-    for until in (claims.get("exp"), now + _number(answer.get("expires_in"))):
-        if _number(until) > now:
-            return _number(until)
+    in_token = _number(claims.get("exp"))
+    if in_token > now:
+        return in_token
+    in_answer = now + _number(answer.get("expires_in"))
+    if in_answer > now:
+        return in_answer
     return now + _SHORT_LIFE
 
 
@@ -218,7 +226,7 @@ def _assertion(properties: Mapping[str, str]) -> str:
             return Path(file).read_text().strip()
         return _signed(properties)
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-        # what was read is not shown: it may be a key
+        # What was read is not shown: it may be a key.
         raise LoginError(f"no token: the assertion can't be made ({type(error).__name__})") from None
 
 
@@ -243,7 +251,8 @@ def _signed(properties: Mapping[str, str]) -> str:
     if is_true(properties, f"{_CLAIM}.jti.include", default=False):
         claims["jti"] = str(uuid.uuid4())
     unsigned = f"{jose(header)}.{jose(claims)}"
-    return f"{unsigned}.{jose_bytes(_signature(properties, unsigned.encode()))}"
+    signature = _signature(properties, unsigned.encode())
+    return f"{unsigned}.{jose_bytes(signature)}"
 
 
 def _signature(properties: Mapping[str, str], text: bytes) -> bytes:
@@ -257,7 +266,8 @@ def _signature(properties: Mapping[str, str], text: bytes) -> bytes:
     if isinstance(key, rsa.RSAPrivateKey):
         return key.sign(text, padding.PKCS1v15(), SHA256())
     if isinstance(key, ec.EllipticCurvePrivateKey):
-        # two numbers of 32 bytes (RFC 7518, 3.4), not the structure that OpenSSL makes of them
-        first, second = decode_dss_signature(key.sign(text, ec.ECDSA(SHA256())))
+        # Two numbers of 32 bytes (RFC 7518, 3.4), not the structure that OpenSSL makes of them.
+        signature = key.sign(text, ec.ECDSA(SHA256()))
+        first, second = decode_dss_signature(signature)
         return first.to_bytes(32, "big") + second.to_bytes(32, "big")
     raise ValueError("a key for RS256 or ES256 is needed")

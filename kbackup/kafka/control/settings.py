@@ -197,14 +197,20 @@ def settings_of(properties: Mapping[str, str], token: TokenSource | None) -> Con
     if protocol not in (_PLAIN_TEXT, *_WITH_TLS, *_WITH_LOGIN):
         raise UnsupportedSettingError(f"security.protocol {protocol} is not supported")
     request_seconds = seconds_of(properties, "socket.timeout.ms", REQUEST_SECONDS)
-    in_flight = "max.in.flight.requests.per.connection"
-    most_unanswered = number_of(properties, in_flight, number_of(properties, "max.in.flight", _MOST_UNANSWERED))
+    # The second name is an alias of the first.
+    by_alias = number_of(properties, "max.in.flight", _MOST_UNANSWERED)
+    most_unanswered = number_of(properties, "max.in.flight.requests.per.connection", by_alias)
     family_name = properties.get("broker.address.family", "any").lower()
+    family = _FAMILIES.get(family_name, socket.AF_UNSPEC)
+    addresses = _addresses(properties, family)
+    # Certificates, keys and mechanisms that the protocol doesn't use may be wrong, or missing.
+    tls = _tls(properties) if protocol in _WITH_TLS else None
+    login = _login(properties, token, request_seconds) if protocol in _WITH_LOGIN else None
     return ConnectionSettings(
-        addresses=_addresses(properties, _FAMILIES.get(family_name, socket.AF_UNSPEC)),
-        tls=_tls(properties) if protocol in _WITH_TLS else None,
-        login=_login(properties, token, request_seconds) if protocol in _WITH_LOGIN else None,
-        family=_FAMILIES.get(family_name, socket.AF_UNSPEC),
+        addresses=addresses,
+        tls=tls,
+        login=login,
+        family=family,
         socket_options=tuple(_socket_options(properties)),
         request_seconds=request_seconds,
         setup_seconds=seconds_of(properties, "socket.connection.setup.timeout.ms", REQUEST_SECONDS),
@@ -221,9 +227,13 @@ def _addresses(properties: Mapping[str, str], family: int) -> tuple[Address, ...
     addresses = tuple(_address_of(text) for text in words_of(servers))
     if not addresses:
         raise UnsupportedSettingError("bootstrap.servers names no address")
-    if properties.get("client.dns.lookup") == "resolve_canonical_bootstrap_servers_only":
-        return tuple(dict.fromkeys(name for address in addresses for name in _canonical(address, family)))
-    return addresses
+    if properties.get("client.dns.lookup") != "resolve_canonical_bootstrap_servers_only":
+        return addresses
+    # Two aliases may stand for the same host.
+    canonical: dict[Address, None] = {}
+    for address in addresses:
+        canonical.update(dict.fromkeys(_canonical(address, family)))
+    return tuple(canonical)
 
 
 def _address_of(text: str) -> Address:
@@ -241,7 +251,8 @@ def _canonical(address: Address, family: int) -> Iterator[Address]:
     try:
         found = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
     except (OSError, ValueError):
-        yield address  # whoever connects says that it has no such host
+        # Whoever connects will say that there is no such host.
+        yield address
         return
     for *_, target in found:
         name, _ = socket.getnameinfo(target, 0)
@@ -250,7 +261,7 @@ def _canonical(address: Address, family: int) -> Iterator[Address]:
 
 def _socket_options(properties: Mapping[str, str]) -> Iterator[SocketOption]:
     if is_true(properties, "socket.nagle.disable", default=True):
-        # a request that follows another one would else wait until the first is acknowledged
+        # A request that follows another one would else wait until the first is acknowledged.
         yield socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
     if is_true(properties, "socket.keepalive.enable", default=False):
         yield socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
@@ -270,9 +281,12 @@ def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _login(properties: Mapping[str, str], token: TokenSource | None, seconds: float) -> Login:
-    # one is an alias of the other: the later one counts
-    named = [value for name, value in properties.items() if name in ("sasl.mechanism", "sasl.mechanisms")]
-    name = (["GSSAPI", *named][-1]).upper()
+    # librdkafka's default, which is refused below.
+    name = "GSSAPI"
+    # One is an alias of the other: the later one counts.
+    for key, value in properties.items():
+        if key in ("sasl.mechanism", "sasl.mechanisms"):
+            name = value.upper()
     mechanism = next((each for each in get_args(Mechanism) if each == name), None)
     if mechanism is None:
         raise UnsupportedSettingError(f"sasl.mechanism {name} is not supported")

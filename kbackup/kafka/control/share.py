@@ -70,7 +70,9 @@ def _require_share_groups(broker: BrokerConnection) -> None:
 def _offsets_request(broker: BrokerConnection, groups: list[str]) -> Any:
     _require_share_groups(broker)
     kind = DescribeShareGroupOffsetsRequest.Group
-    return DescribeShareGroupOffsetsRequest(groups=[kind(group_id=group, topics=None) for group in groups])
+    # No list of topics is every topic.
+    asked = [kind(group_id=group, topics=None) for group in groups]
+    return DescribeShareGroupOffsetsRequest(groups=asked)
 
 
 def _start_offsets(response: Any, groups: list[str]) -> Answers[str, list[CommittedOffset]]:

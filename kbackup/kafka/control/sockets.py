@@ -28,7 +28,7 @@ def open_stream(settings: ConnectionSettings, address: Address, deadline: Deadli
         return settings.tls.wrap_socket(stream, server_hostname=name_in_certificate(address[0]))
     except (ssl.SSLEOFError, ConnectionError) as error:
         stream.close()
-        # so ends a listener without TLS: the client's words have a hint
+        # So ends a listener without TLS: the client's words have a hint.
         raise TlsError("the connection ended in the TLS handshake") from error
     except ssl.SSLError as error:
         stream.close()
@@ -49,7 +49,7 @@ def _open_socket(settings: ConnectionSettings, address: Address, deadline: Deadl
         stream = socket.socket(family, kind, protocol)
         try:
             _apply(settings, stream)
-            # one address that swallows packets leaves time for the others
+            # One address that swallows packets leaves time for the others.
             share = deadline.remaining() / (len(found) - number)
             deadline.within(share).limit(stream)
             stream.connect(target)
@@ -73,7 +73,8 @@ def _look_up(settings: ConnectionSettings, address: Address) -> list[tuple[int, 
         found = socket.getaddrinfo(host, port, settings.family, socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise NoConnectionError(error.strerror or str(error), KafkaError._RESOLVE) from error
-    except ValueError as error:  # a label too long, or a byte 0
+    except ValueError as error:
+        # A label is too long, or has a byte 0.
         raise NoConnectionError("this is no name of a host", KafkaError._RESOLVE) from error
     return [*found]
 

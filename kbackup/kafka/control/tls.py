@@ -88,9 +88,10 @@ def _show(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
         return
     from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
-    # OpenSSL reads them from a file alone: the key is encrypted in it by a password that nobody else has.
+    # Python's OpenSSL reads them from a file alone: the key is encrypted in it by a password that nobody else has.
     password = secrets.token_hex(32)
-    sealed = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.encode()))
+    encryption = BestAvailableEncryption(password.encode())
+    sealed = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
     with ScratchFolder("tls") as scratch:
         file = scratch.path / "client.pem"
         file.write_bytes(chain + b"\n" + sealed)
@@ -124,8 +125,10 @@ def _from_store(path: Path, password: str) -> tuple[bytes, PrivateKeyTypes | Non
         key, own, others = pkcs12.load_key_and_certificates(path.read_bytes(), password.encode() or None)
     except UnsupportedAlgorithm as error:
         raise ValueError(f"{path} is encrypted in a way that is not supported") from error
+    # Our own one comes first, then those that vouch for it: brokers expect them in this order.
     certificates = [own, *others] if own is not None else others
-    return b"".join(each.public_bytes(Encoding.PEM) for each in certificates), key
+    chain = b"".join(each.public_bytes(Encoding.PEM) for each in certificates)
+    return chain, key
 
 
 def private_key(text: bytes, password: str) -> PrivateKeyTypes:
@@ -133,7 +136,7 @@ def private_key(text: bytes, password: str) -> PrivateKeyTypes:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    # OpenSSL asks for the password of an encrypted key only, cryptography minds one that is not needed
+    # OpenSSL asks for the password of an encrypted key only; cryptography minds one that is not needed.
     encrypted = b"ENCRYPTED" in text
     if encrypted and not password:
         raise ValueError("the private key is encrypted, and no password is given")

@@ -98,9 +98,11 @@ def _unsigned(entries: Mapping[str, str], life: int) -> OAuthToken:
     scope = [each for each in entries.get("scope", "").split(",") if each]
     if scope:
         claims[entries.get("scopeClaimName", "scope")] = [*dict.fromkeys(scope)]
-    extensions = {
-        name.removeprefix("extension_"): value for name, value in entries.items() if name.startswith("extension_")
-    }
+    extensions: dict[str, str] = {}
+    for name, value in entries.items():
+        if name.startswith("extension_"):
+            extensions[name.removeprefix("extension_")] = value
+    # A signature would follow the second dot.
     value = f"{jose({'alg': 'none'})}.{jose(claims)}."
     return OAuthToken(value, now + life, entries["principal"], extensions)
 

@@ -40,7 +40,8 @@ class Unavailable:
     @classmethod
     def of(cls, error: KafkaError, doing: str, connection: Connection) -> Unavailable:
         """Return the answer of a cluster that refused a request with `error`. `doing`: the request, for the message."""
-        return cls(_REASONS.get(error.code(), "failed"), refusal(error, doing, connection))
+        reason = _REASONS.get(error.code(), "failed")
+        return cls(reason, refusal(error, doing, connection))
 
 
 class UnavailableError(Exception):
