@@ -75,9 +75,8 @@ class BrokerAdmin:
         return self._members.reassignments()
 
     def configs(self, broker: int) -> dict[str, str]:
-        """Return every config of a broker, static ones and defaults included, without those that are not
-        set. A sensitive config that is set is "": brokers never return its value. They treat each unknown
-        config as sensitive."""
+        """Return every config of a broker that has a value, static configs and defaults included. A sensitive config
+        that is set is "": brokers never return its value. They treat each unknown config as sensitive."""
         return broker_configs(self._router, broker)
 
 
@@ -121,8 +120,8 @@ class Cluster:
         return time.monotonic() - began
 
     def broker_configs(self) -> dict[str, str]:
-        """Return every config of the first broker that answers, defaults included, without those that are not set, or
-        secret; what new topics will inherit."""
+        """Return what new topics will inherit: every config of the first broker that answers, defaults included.
+        Configs that are secret or have no value are left out."""
         return configs_of_some_broker(self.router)
 
     # Topics.
@@ -131,7 +130,8 @@ class Cluster:
         return topic_names(self.router)
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
-        """Descriptions of `names` (default: all that may be seen); a topic that is not there is left out."""
+        """Return the descriptions of `names`, by default of all topics that our user may see; a topic that does not
+        exist is left out."""
         topics, refused = self.described_topics(self.topic_names() if names is None else names)
         _raise_first(refused)
         return topics
@@ -142,8 +142,8 @@ class Cluster:
         return describe_topics(self.router, names)
 
     def missing_rights(self, names: Iterable[str], rights: Collection[str]) -> dict[str, list[str]]:
-        """Return, by topic, those of the `rights` that our user lacks, such as WRITE. Topics that lack none are left
-        out, and those of which the brokers return no rights."""
+        """Return, by topic, which of the `rights` our user lacks, such as WRITE. Topics on which no right is lacking,
+        or of which the brokers return no rights, are left out."""
         return missing_rights(self.router, names, rights)
 
     def delete_topics(self, names: Iterable[str]) -> dict[str, str]:

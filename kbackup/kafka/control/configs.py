@@ -1,4 +1,4 @@
-"""The configs of topics and of brokers, as brokers describe them; and how those of any resource are asked and set."""
+"""Configs of topics and of brokers, as brokers describe them; and the requests for configs of any kind."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ class TopicConfigs:
     def _entries(
         self, names: Iterable[str], configs: Sequence[str] | None = None
     ) -> tuple[dict[str, Entries], dict[str, KbackupError]]:
-        """Return the configs of each topic, those named or all, and the error of each topic that is not described."""
+        """Return the configs of each topic, by default all of them, and the error of each topic that is not
+        described."""
 
         def request(broker: BrokerConnection, batch: list[str]) -> Any:
             return describe_request(TOPIC, batch, configs)
@@ -108,7 +109,8 @@ class TopicConfigs:
             if error.code() < 0:
                 # No broker answered: that is not about this topic.
                 raise errors[name]
-        return dict(sorted(answers.items())), errors
+        by_topic = sorted(answers.items())
+        return dict(by_topic), errors
 
 
 def values_of(entries: Entries) -> dict[str, str]:
@@ -117,8 +119,8 @@ def values_of(entries: Entries) -> dict[str, str]:
 
 
 def broker_configs(router: Router, broker: int) -> dict[str, str]:
-    """Return every config of a broker, static ones and defaults included, without those that are not set. A sensitive
-    config that is set is "": brokers never return its value."""
+    """Return every config of a broker that has a value, static configs and defaults included. A sensitive config that
+    is set is "": brokers never return its value."""
     with explaining(router.connection, f"reading configs of broker {broker}"):
         entries = _entries_of_broker(router, broker, REQUEST_SECONDS)
     configs = values_of(entries)
@@ -129,8 +131,8 @@ def broker_configs(router: Router, broker: int) -> dict[str, str]:
 
 
 def configs_of_some_broker(router: Router) -> dict[str, str]:
-    """Return every config of the first broker that answers, defaults included, without those that are not set, or
-    secret."""
+    """Return every config of the first broker that answers, defaults included. Configs that are secret or have no
+    value are left out."""
     with explaining(router.connection, "listing brokers"):
         brokers = sorted(broker.node_id for broker in router.metadata([]).brokers)
     call = Deadline(REQUEST_SECONDS)
@@ -159,7 +161,7 @@ def _entries_of_broker(router: Router, broker: int, seconds: float) -> Entries:
 
 
 def describe_request(kind: int, names: Sequence[str], configs: Sequence[str] | None = None) -> Any:
-    """Return the request for the configs of resources of a kind: those named, or all."""
+    """Return the request for the configs of resources of one kind, by default all of their configs."""
     resource = DescribeConfigsRequest.DescribeConfigsResource
     keys = None if configs is None else list(configs)
     resources = [resource(resource_type=kind, resource_name=name, configuration_keys=keys) for name in names]

@@ -21,7 +21,7 @@ from kbackup.kafka.control.unavailable import Unavailable, UnavailableError, ref
 from kbackup.metadata.entities import BrokerConfig, ClientMetrics, GroupConfig
 
 _CLIENT_METRICS, _GROUP = 16, 32
-"""Kafka's types of config resources, beside those of `configs`."""
+"""Kafka's types of config resources; topics and brokers are in `configs`."""
 
 _OF_BROKER, _OF_ALL_BROKERS, _OF_CLIENT_METRICS, _OF_GROUP = 2, 3, 7, 8
 """Kafka's sources of config values: where a value was set."""
@@ -39,7 +39,7 @@ class DynamicConfigs:
     router: Router
 
     def of_brokers(self) -> list[BrokerConfig] | Unavailable:
-        """Return the configs of each broker, and those of all brokers."""
+        """Return the configs set on each broker, and the configs that all brokers inherit."""
         try:
             configs = [*self._of_all_brokers(), *self._of_each_broker()]
         except UnavailableError as error:
@@ -115,8 +115,8 @@ class DynamicConfigs:
     def _describe(
         self, kind: int, owners: Iterable[K], place: Place[K], doing: Callable[[K], str]
     ) -> dict[K, list[Any]]:
-        """Return every config of each owner, as Kafka's response has it. Raise `UnavailableError` if those of one owner
-        can't be read; `doing` names that request."""
+        """Return every config of each owner, as Kafka's response has it. Raise `UnavailableError` if the configs of one
+        owner can't be read; `doing` names what was asked about that owner."""
 
         def request(broker: BrokerConnection, batch: list[K]) -> Any:
             return describe_request(kind, [str(owner) for owner in batch])
@@ -195,7 +195,7 @@ def _reading_client_metrics(subscription: str) -> str:
 
 
 def _broker_order(config: BrokerConfig) -> tuple[str, str]:
-    """Return what configs of brokers are sorted by: those of all brokers first."""
+    """Return what configs of brokers are sorted by: first come the configs that all brokers inherit."""
     if config.broker is None:
         return "", config.name
     return str(config.broker), config.name

@@ -161,7 +161,7 @@ REMEDIES: Mapping[int, Remedy] = {
 
 
 def remedy_for(error: KafkaError, *, change: bool) -> Remedy | None:
-    """Return what mends an error, None where nothing does. `change`: the request was one that changes something."""
+    """Return what mends an error, None where nothing does. `change`: the request changes something."""
     remedy = REMEDIES.get(error.code())
     if remedy is None or (change and not remedy.refused):
         return None

@@ -81,11 +81,13 @@ def probe_groups(partitions: int) -> list[str]:
 
 
 def partition_of(group: str, partitions: int) -> int:
-    """Return the partition that brokers keep a group in: of the hash that Java gives an ASCII name."""
+    """Return the partition that brokers keep a group in. They choose it by the name's `String.hashCode` in Java, which
+    for ASCII is computed from the bytes."""
     code = 0
     for byte in group.encode("ascii"):
         code = (code * 31 + byte) & 0xFFFFFFFF
     signed = code - (1 << 32) if code >> 31 else code
+    # The smallest number has no absolute value in Java; Kafka takes 0 for it.
     return 0 if signed == -(1 << 31) else abs(signed) % partitions
 
 
@@ -103,14 +105,15 @@ class GroupAdmin:
     """Groups of every kind, and what may be changed of them. Raises `UnreachableError` or `ClusterError` if no group
     can be read; an error of one group is returned.
 
-    Groups whose coordinator is just being elected or is loading are asked about again for a while. `share` are those of
-    the groups that are share groups: their offsets are the start offsets of partitions.
+    Groups whose coordinator is just being elected or is loading are asked about again for a while. `share` names the
+    share groups among the groups of a call: their offsets are the start offsets of partitions.
     """
 
     def __init__(self, router: Router) -> None:
         self.connection = router.connection
         self._router = router
-        self._patience = REQUEST_SECONDS  # of a listing
+        # How long brokers may take to answer a listing.
+        self._patience = REQUEST_SECONDS
 
     # Which groups there are.
 
@@ -249,7 +252,7 @@ class GroupAdmin:
         return found, self._why(failed, "describing")
 
     def _kinds(self, groups: Collection[str]) -> dict[str, GroupInfo]:
-        """Return type and state of those of the groups whose coordinators list them."""
+        """Return type and state of each group that its coordinator lists."""
         found, _ = self._ask(groups, _KINDS)
         return found
 

@@ -14,7 +14,7 @@ from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.metadata.entities import Feature, Listener, Registration
 
 _CLIENTS_LISTENER = 1
-"""`endpoint_type` of DescribeCluster: the addresses for clients, not those of controllers."""
+"""`endpoint_type` of DescribeCluster: the addresses that clients connect to."""
 
 _FETCH = 1
 """The apiKey of Fetch."""
@@ -101,8 +101,8 @@ class Members:
 
 
 def brokers_of(response: Any, protocol: str) -> list[Registration]:
-    """Return the brokers of Kafka's response to DescribeCluster, by id. `protocol` is that of the listener that was
-    asked: brokers name no other."""
+    """Return the brokers of Kafka's response to DescribeCluster, by id. `protocol` is the protocol of the
+    listener that was asked: brokers don't name the others."""
     brokers = []
     for broker in sorted(response.brokers, key=_broker_id):
         listener = Listener(name="", host=broker.host, port=broker.port, security_protocol=protocol)

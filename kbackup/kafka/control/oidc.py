@@ -131,7 +131,7 @@ def _number(value: object) -> float:
 
 
 def _claims(token: str) -> Mapping[str, Any]:
-    """Return what a token says of itself; nothing for one that only its provider can read."""
+    """Return the claims of a token. A token that only its provider can read has none for us."""
     _, _, rest = token.partition(".")
     payload = rest.partition(".")[0]
     padding = "=" * (-len(payload) % 4)

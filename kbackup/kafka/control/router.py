@@ -62,8 +62,8 @@ _FIRST_WITH_MANY_KEYS = 4
 """The first version of FindCoordinator that asks for many coordinators at once (brokers since 3.0)."""
 
 _FIRST_TRY_SECONDS = 3.0
-"""How long each of several brokers may take to let us in, before the others are tried: most do at once, and one that
-is gone may swallow what it is sent."""
+"""How long each of several brokers may take to let us in, before the others are tried. Most brokers do so at once; a
+host that is gone may swallow what it is sent."""
 
 _GROUP = 0
 """`key_type` of FindCoordinator for groups of whatever kind; share groups have the same coordinator."""
@@ -75,10 +75,10 @@ class Question(Generic[K, A]):
 
     `request` makes the request for some of them; the broker is there for its versions. `answers` reads the response:
     things that it leaves out are refused with UNKNOWN_SERVER_ERROR. `at_once` is how many one request asks about, which
-    may depend on the broker's versions; or `batches` cuts them. `change`: the request changes something, so that it is
-    only repeated where a broker has certainly not done it, and goes out when the one before is answered. `newest` is
-    the newest version to use, `oldest` the first one that can say all that is asked: a broker that knows older ones
-    alone is too old.
+    may depend on the broker's versions; or `batches` cuts them. `change`: the request changes something. It is only
+    repeated where a broker has certainly not carried it out, and goes out when the request before is answered. `newest`
+    is the newest version to use, `oldest` the first version that can express all that is asked: a broker that knows
+    only older versions is too old.
     """
 
     request: Callable[[BrokerConnection, list[K]], Any]
@@ -104,10 +104,11 @@ class Place(ABC, Generic[K]):
 
     @abstractmethod
     def locate(self, things: Sequence[K], deadline: Deadline) -> Mapping[K, int | KafkaError]:
-        """Return the id of each one's broker, or why it is not known. Raise `RequestError` if nobody can be asked."""
+        """Return the id of the broker for each thing, or why there is none. Raise `RequestError` if nobody can be
+        asked."""
 
     def forget(self, thing: K) -> None:
-        """Look the broker up again, the next time: the one that was asked is not the right one."""
+        """Look the broker up again the next time: the broker that was asked does not answer for this thing."""
         return
 
 
@@ -117,8 +118,8 @@ ANY_BROKER = -1
 
 @dataclass
 class Lane(Generic[K]):
-    """What is asked of one broker: batches that wait, and those that were sent. `encoded` has the request for the first
-    one that waits, and its bytes, once they were made."""
+    """What is asked of one broker: batches that wait, and batches that were sent. `encoded` has the request for the
+    first waiting batch and its bytes, once they are made."""
 
     broker: BrokerConnection
     waiting: deque[list[K]]
@@ -381,8 +382,10 @@ class Router:
             # Nobody else waits: `receive` does, within the same limit.
             return asked
         limit = call.within(self.settings.request_seconds)
-        brokers = answered_first([lane.broker for lane in asked], limit.remaining())
+        waited_for = [lane.broker for lane in asked]
+        brokers = answered_first(waited_for, limit.remaining())
         if not brokers:
+            # None of them has answered in the time of a request: `receive` finds each connection failed.
             for lane in asked:
                 lane.broker.give_up()
             return asked
@@ -518,7 +521,7 @@ def _all_refused(things: Iterable[K], error: RequestError) -> Iterator[tuple[K, 
 
 
 def _fill(lane: Lane[K], question: Question[K, A], call: Deadline) -> Answers[K, A]:
-    """Send as many requests as the lane has room for; yield the errors of those that can't be sent."""
+    """Send as many requests as the lane has room for; yield the errors of requests that can't be sent."""
     while lane.waiting:
         if question.change and lane.sent:
             # Only one change is under way at a time. If the connection fails, those behind it were never sent, and may
@@ -640,8 +643,8 @@ class Leaders(Place[TopicPartition]):
         return leaders
 
     def _look_up(self, topics: list[str], deadline: Deadline) -> dict[TopicPartition, KafkaError]:
-        """Learn the leaders of topics; return the errors of partitions that have none, and those of whole topics under
-        partition -1."""
+        """Learn the leaders of topics; return the errors of partitions without a leader. The error of a whole topic is
+        under its partition -1."""
         errors: dict[TopicPartition, KafkaError] = {}
         for topic in self._router._metadata(topics, deadline).topics:
             if topic.error_code:
@@ -680,7 +683,7 @@ class Coordinators(Place[str]):
         return coordinators
 
     def _look_up(self, names: list[str], deadline: Deadline) -> dict[str, KafkaError]:
-        """Learn the coordinators; return the errors of those that are not known."""
+        """Learn the coordinators of groups; return the errors of groups whose coordinator is not known."""
         broker = self._router._any_broker(deadline)
         version = broker.version_of(FindCoordinatorRequest())
         at_once = _COORDINATORS_AT_ONCE if version >= _FIRST_WITH_MANY_KEYS else 1

@@ -45,8 +45,8 @@ def share_offsets() -> Question[str, list[CommittedOffset]]:
 def alter_share_offsets(
     offsets_by_group: Mapping[str, Sequence[CommittedOffset]], *, remove: bool = False
 ) -> Question[str, None]:
-    """Ask to set the start offsets of share groups without members, or to `remove` them. Brokers make groups that are
-    not there. Set twice, an offset is the same: so the question is asked again like one that changes nothing."""
+    """Ask to set the start offsets of share groups without members, or to `remove` them. Brokers create groups that
+    don't exist. An offset that is set twice is the same: so the question is asked again as if it changed nothing."""
     entry = AlterShareGroupOffsetsRequest.Topic
 
     def request(broker: BrokerConnection, groups: list[str]) -> Any:

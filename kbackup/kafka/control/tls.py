@@ -51,7 +51,7 @@ def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
         if ciphers := properties.get("ssl.cipher.suites"):
             context.set_ciphers(ciphers)
         _trust(context, properties)
-        _show(context, properties)
+        _present_certificate(context, properties)
     except (OSError, ValueError, TypeError) as error:  # `ssl.SSLError` is an OSError
         raise UnsupportedSettingError(f"certificates or keys can't be used: {error}") from error
     return context
@@ -64,7 +64,7 @@ def name_in_certificate(host: str) -> str:
 
 
 def _trust(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
-    """Trust the authorities of the properties; those of the system if they name none."""
+    """Trust the authorities that the properties name; if they name none, the authorities of the system."""
     location = properties.get("ssl.ca.location", "")
     text = properties.get("ssl.ca.pem", "")
     if text:
@@ -81,9 +81,9 @@ def _trust(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
-def _show(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
-    """Come with a certificate of our own, if the properties have one."""
-    chain, key = _own(properties)
+def _present_certificate(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
+    """Present a certificate of our own to brokers, if the properties have one."""
+    chain, key = _own_certificate(properties)
     if not chain or key is None:
         return
     from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
@@ -98,7 +98,7 @@ def _show(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
         context.load_cert_chain(file, password=password)
 
 
-def _own(properties: Mapping[str, str]) -> tuple[bytes, PrivateKeyTypes | None]:
+def _own_certificate(properties: Mapping[str, str]) -> tuple[bytes, PrivateKeyTypes | None]:
     """Return the client's own certificates in PEM, and its key."""
     if store := properties.get("ssl.keystore.location"):
         return _from_store(Path(store), properties.get("ssl.keystore.password", ""))

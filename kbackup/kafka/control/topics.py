@@ -32,7 +32,7 @@ _VISIBLE_SECONDS, _PAUSE_SECONDS = 30.0, 0.1
 """How long we wait until brokers show what the controller has agreed to, and how often we look."""
 
 _FIRST_WITH_DRY_RUN = 1
-"""The first version of CreateTopics that only checks, if it is told to (brokers since 0.10.2)."""
+"""The first version of CreateTopics that can check without creating (brokers since 0.10.2)."""
 
 _FIRST_WITH_RIGHTS = 8
 """The first version of Metadata that returns what our user may do (brokers since 2.3)."""
@@ -100,8 +100,8 @@ def describe_topics(router: Router, names: Iterable[str]) -> tuple[dict[str, Top
 
 
 def missing_rights(router: Router, names: Iterable[str], rights: Collection[str]) -> dict[str, list[str]]:
-    """Return, by topic, those of the `rights` that our user lacks, such as WRITE. Topics that lack none are left out,
-    and those of which the brokers return no rights."""
+    """Return, by topic, which of the `rights` our user lacks, such as WRITE. Topics on which no right is lacking, or of
+    which the brokers return no rights, are left out."""
     answers, _ = _ask_for_metadata(router, names, rights=True)
     missing: dict[str, list[str]] = {}
     for name, described in answers.items():
@@ -114,7 +114,7 @@ def missing_rights(router: Router, names: Iterable[str], rights: Collection[str]
 
 
 def _names_of_rights(codes: Collection[int] | None) -> set[str]:
-    """Return the names of rights, without those that we don't know."""
+    """Return the names of the rights that we know."""
     known = {operation.value: operation.name for operation in ACLOperation}
     return {known[code] for code in codes or () if code in known}
 
