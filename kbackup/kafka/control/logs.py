@@ -16,12 +16,11 @@ import pyarrow as pa
 from confluent_kafka import KafkaError
 from kafka.protocol.admin import DescribeProducersRequest
 from kafka.protocol.consumer import FetchRequest
-from kafka.protocol.metadata import MetadataRequest
 from kafka.record.default_records import DefaultRecordBatch
 
 from kbackup.kafka.control.connection import BrokerConnection
 from kbackup.kafka.control.errors import NOT_LET_IN, RefusedRequestError, RequestError
-from kbackup.kafka.control.router import Answers, Leaders, Question, Router, numbers_by_topic
+from kbackup.kafka.control.router import Answers, Leaders, Question, Router, metadata_request, numbers_by_topic
 from kbackup.kafka.control.settings import Address
 from kbackup.kafka.control.unavailable import Unavailable, UnavailableError
 from kbackup.types import TopicPartition
@@ -362,11 +361,7 @@ class ReadableTopic:
 
 def readable_topics(router: Router, names: Sequence[str]) -> dict[str, ReadableTopic]:
     """Return each of these topics, with why it can't be read. Raise `UnavailableError` if no broker answers."""
-    request = MetadataRequest(
-        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names],
-        allow_auto_topic_creation=False,
-        include_topic_authorized_operations=True,
-    )
+    request = metadata_request(names, rights=True)
     try:
         response = router.ask(request, newest=_TOPICS_BY_NAME)
     except RequestError as error:

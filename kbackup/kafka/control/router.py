@@ -69,6 +69,16 @@ _GROUP = 0
 """`key_type` of FindCoordinator for groups of whatever kind; share groups have the same coordinator."""
 
 
+def metadata_request(topics: Iterable[str] | None, *, rights: bool = False) -> Any:
+    """Return the request for the metadata of topics, of all of them for None. `rights`: also for what our user may do
+    with each."""
+    named = None
+    if topics is not None:
+        named = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
+    # Whoever asks about a topic that doesn't exist would create it, where brokers have auto.create.topics.enable.
+    return MetadataRequest(topics=named, allow_auto_topic_creation=False, include_topic_authorized_operations=rights)
+
+
 @dataclass(frozen=True)
 class Question(Generic[K, A]):
     """How brokers are asked about things of one kind.
@@ -219,11 +229,7 @@ class Router:
         return self._metadata(topics, Deadline(seconds))
 
     def _metadata(self, topics: Collection[str] | None, deadline: Deadline) -> Any:
-        named = None
-        if topics is not None:
-            named = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
-        request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
-        response = self.ask(request, seconds=deadline.remaining())
+        response = self.ask(metadata_request(topics), seconds=deadline.remaining())
         with self._turn():
             self._learn_cluster(response)
         return response
@@ -473,7 +479,7 @@ class Router:
         """Raise `NoConnectionError` for a broker of another cluster: metadata may name a host that is not what it was,
         and a change would be made in the wrong cluster."""
         try:
-            response = broker.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False), deadline=deadline)
+            response = broker.ask(metadata_request([]), deadline=deadline)
         except RefusedRequestError as refused:
             raise NoConnectionError(f"{name_of(broker.address)}: {refused.kafka_error().str()}") from refused
         if response.cluster_id != self._cluster:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -16,13 +16,12 @@ from kafka.protocol.admin import (
     DeleteTopicsRequest,
     IncrementalAlterConfigsRequest,
 )
-from kafka.protocol.metadata import MetadataRequest
 
 from kbackup.errors import ClusterError, KbackupError
 from kbackup.kafka.control.configs import TOPIC, alteration
 from kbackup.kafka.control.connection import BrokerConnection
 from kbackup.kafka.control.errors import REQUEST_SECONDS, broker_error
-from kbackup.kafka.control.router import Answers, AnyBroker, Controller, Question, Router, explaining
+from kbackup.kafka.control.router import Answers, AnyBroker, Controller, Question, Router, explaining, metadata_request
 from kbackup.util.system import attempts
 
 _MOST_RECORDS = 2000
@@ -125,11 +124,7 @@ def _ask_for_metadata(
     """Return what Kafka's Metadata says of each topic; a topic that is not there is refused at once."""
 
     def request(broker: BrokerConnection, batch: list[str]) -> Any:
-        return MetadataRequest(
-            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in batch],
-            allow_auto_topic_creation=False,
-            include_topic_authorized_operations=rights,
-        )
+        return metadata_request(batch, rights=rights)
 
     oldest = _FIRST_WITH_RIGHTS if rights else 0
     question = Question[str, Any](request, _metadata_of_topics, oldest=oldest)
@@ -317,7 +312,8 @@ def _batches_by(records: Callable[[str], int]) -> Callable[[Iterable[str]], Iter
             size = records(name)
             if batch and size > room:
                 yield batch
-                batch, room = [], _MOST_RECORDS
+                batch = []
+                room = _MOST_RECORDS
             batch.append(name)
             room -= size
         if batch:
@@ -347,24 +343,27 @@ def _creatable(topic: TopicToCreate) -> Any:
 
 
 def _created(response: Any, batch: list[str]) -> Answers[str, None]:
-    return _results([(each.name, each) for each in response.topics])
+    for each in response.topics:
+        yield each.name, _refusal(each)
 
 
 def _partitions_added(response: Any, batch: list[str]) -> Answers[str, None]:
-    return _results([(each.name, each) for each in response.results])
+    for each in response.results:
+        yield each.name, _refusal(each)
 
 
 def _configs_altered(response: Any, batch: list[str]) -> Answers[str, None]:
-    return _results([(each.resource_name, each) for each in response.responses])
+    for each in response.responses:
+        yield each.resource_name, _refusal(each)
 
 
 def _deleted(response: Any, batch: list[str]) -> Answers[str, None]:
-    return _results([(each.name, each) for each in response.responses])
+    for each in response.responses:
+        yield each.name, _refusal(each)
 
 
-def _results(results: Sequence[tuple[str, Any]]) -> Answers[str, None]:
-    for name, result in results:
-        if result.error_code:
-            yield name, broker_error(result.error_code, result.error_message)
-        else:
-            yield name, None
+def _refusal(result: Any) -> KafkaError | None:
+    """Return why one topic was not changed, None if it was."""
+    if not result.error_code:
+        return None
+    return broker_error(result.error_code, result.error_message)
