@@ -144,7 +144,10 @@ class DynamicConfigs:
 def _described(response: Any, owners: list[K]) -> Answers[K, list[Any]]:
     by_name = {str(owner): owner for owner in owners}
     for result in response.results:
-        owner = by_name[result.resource_name]
+        owner = by_name.get(result.resource_name)
+        if owner is None:
+            # What nobody asked about is left out, as the router leaves it out.
+            continue
         if result.error_code:
             yield owner, broker_error(result.error_code, result.error_message)
         else:

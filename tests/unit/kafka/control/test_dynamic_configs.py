@@ -64,6 +64,21 @@ def describe(cluster: FakeCluster, described: Described, node: int | None = None
     cluster.on(DescribeConfigsRequest, answer, node=node)
 
 
+def test_configs_of_what_nobody_asked_about_are_left_out(cluster: FakeCluster) -> None:
+    def answer(request: Any) -> Any:
+        results = []
+        for name in ("other", *(resource.resource_name for resource in request.resources)):
+            own = [config("share.heartbeat.interval.ms", "1", ON_GROUP)]
+            results.append(
+                RESULT(resource_type=GROUP, resource_name=name, error_code=0, error_message=None, configs=own)
+            )
+        return DescribeConfigsResponse(results=results)
+
+    cluster.on(DescribeConfigsRequest, answer)
+    expected = [GroupConfig(group="billing", name="share.heartbeat.interval.ms", value="1")]
+    assert configs(cluster).of_groups(["billing"]) == expected
+
+
 # Brokers.
 
 
