@@ -122,6 +122,7 @@ def thin(runs: Runs) -> Runs:
     """Return the runs of a partition, joined if there are many."""
     source, target, count = runs
     older = len(source) - EXACT
+    # Not at every run more: the same older ones would be gone through again at each fold.
     if older <= SLACK:
         return runs
     head = int(source[-1] + count[-1])
@@ -183,6 +184,7 @@ class FlowState(Document, frozen=True, kw_only=True):
 
 def slot_of(remote: TopicPartition, slots: int) -> int:
     """Return the slot of a remote partition."""
+    # By CRC-32, which the format names: every process of a flow must come to the same slot, or nobody is fenced.
     return zlib.crc32(f"{remote.topic}/{remote.partition}".encode()) % slots
 
 
@@ -253,8 +255,9 @@ class SlotMap:
                 last_source, _, last_count = self._runs[key][-1]
                 next_source = int(last_source[-1] + last_count[-1])
             next_target = self._ends.get(key.remote, 0)
+            # Offsets of a log only grow. Where one goes back, the remote topic was made anew, and has nothing of what
+            # was applied before: neither of this incarnation nor of earlier ones.
             if int(target[0]) < next_target or int(source[0]) < next_source:
-                # the remote topic was made anew: nothing of what was applied before is in it
                 self._runs = {known: runs for known, runs in self._runs.items() if known.remote != key.remote}
             self._runs.setdefault(key, []).append((source, target, count))
             self._ends[key.remote] = int(target[-1] + count[-1])
@@ -311,6 +314,8 @@ class SlotMap:
 
     def _load(self, head: FlowMapPartName | None) -> pa.Table:
         parts, folded = self._list()
+        # At the first load, or where another process has folded parts that this map has not read yet, and may have
+        # deleted them.
         if folded and folded[-1].number > self._head_number:
             table = self._read(f"folded-{folded[-1]}")
             self._runs = {}
@@ -318,6 +323,7 @@ class SlotMap:
             self._append(table.runs)
             self.head = self.folded = folded[-1]
         read = self._read_after_head(parts)
+        # A writer names the part before its own only after that part's transaction was committed.
         if head is None:
             followed = [part.previous for part in read.values() if part.previous is not None]
             head = max(followed, default=None)
@@ -362,7 +368,10 @@ class SlotMap:
         self._runs = {mapped: [thinned] for mapped, thinned in runs.items()}
         key = f"{self.directory}folded-{self.head}.parquet"
         table = flow_runs_table(runs)
-        self.store.put(key, encode(table, key))  # two writers' tables of one name have the same runs: either may stay
+        # Two writers' tables of one name have the same runs: either may stay.
+        self.store.put(key, encode(table, key))
+        # The new table is there before anything goes. What it replaces stays until the next fold, for readers that have
+        # listed the files already; one that is slower than 16 transactions lists again.
         if self.folded is not None:
             before = self.folded.number
             parts, folded = self._list()

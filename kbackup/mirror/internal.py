@@ -123,7 +123,7 @@ class Journal(Generic[R]):
         if not records:
             return
         self.last()
-        # until the write has ended well, nobody knows which of its records the topic has
+        # Until the write has ended well, nobody knows which of its records the topic has.
         self._known = False
         self._topic.write(records)
         for record in records:
@@ -195,6 +195,8 @@ class InternalTopics:
         """Return the names; where offset syncs go to the source, this checks that the source can be reached."""
         flow = self.flow
         in_source = flow.emit_offset_syncs and flow.offset_syncs_location == "source"
+        # MirrorMaker 2 always reaches its source. An apply half may see no more of the source than the archive: then
+        # the offset syncs go to the target, as with `offset-syncs.topic.location = target`.
         if in_source:
             try:
                 self._source_cluster().connect()
@@ -310,6 +312,8 @@ class HeartbeatClock:
         """Stop the thread and wait for its end."""
         self._stop.set()
         while self._thread.is_alive():
+            # Again and again: the thread may begin a write to a target that is away just after the one before was
+            # failed.
             self._writer.abort()
             self._thread.join(0.1)
 
@@ -331,8 +335,10 @@ class HeartbeatClock:
                     self._error = None
                     self.count += 1
                 except KbackupError as error:
+                    # A heartbeat that fails because the clock is being closed was failed by `__exit__` itself.
                     self._error = None if self._stop.is_set() else error
         except Exception as error:  # noqa: BLE001 (`check` raises it in the thread that can act on it)
+            # An internal error ends the clock: it would only come again with every heartbeat.
             self._error = error
         finally:
             self._writer.close()
@@ -377,8 +383,11 @@ def emit_checkpoints(
     target.checkpoint_journal.append(due)
     if is_exact:
         return Emitted(current, due)
-    # the journal has them now: `last` is the same mapping
-    return Emitted([last[checkpoint.key] for checkpoint in current], due)
+    # By MirrorMaker 2's rule a group's answer may become less while the group stays where it is, as readers keep ever
+    # fewer syncs of the past. The target's groups get what was written, which goes back only with the group in the
+    # source. The journal has it by now: `last` is the same mapping.
+    newest = [last[checkpoint.key] for checkpoint in current]
+    return Emitted(newest, due)
 
 
 def exact_translator(states: Iterable[TopicState], applied: AppliedTopics) -> ExactTranslator:
@@ -395,8 +404,11 @@ def checkpoints(
     for group, offsets in groups.items():
         for committed in offsets:
             offset = translator.translate(TopicPartition(committed.topic, committed.partition), committed.offset)
+            # -1 stands for a position before every offset sync: MirrorMaker 2 writes no checkpoint of it.
             if offset is not None and offset >= 0:
                 tp = TopicPartition(remote[committed.topic], committed.partition)
+                # The field takes no null, and 32,767 bytes at most. A group's metadata may be longer where its brokers
+                # allow it.
                 metadata = committed.metadata if fits(committed.metadata) else ""
                 yield Checkpoint(group, tp, committed.offset, offset, metadata)
 
@@ -430,6 +442,7 @@ def emit_offset_syncs(flow: Flow, target: InternalTopics, applied: AppliedTopics
     for remote, position in sorted(applied.positions.items()):
         if remote.topic in sources and target.synced.get(remote) != position:
             due[remote] = position
+    # The topic is read at the first need alone: a flow without new records asks the cluster for nothing.
     last = target.sync_journal.last() if due else {}
     syncs: list[OffsetSync] = []
     for remote, position in due.items():
@@ -438,6 +451,7 @@ def emit_offset_syncs(flow: Flow, target: InternalTopics, applied: AppliedTopics
             tp = TopicPartition(sources[remote.topic], remote.partition)
             last_sync = last.get(OffsetSync(tp, 0, 0).key)
             syncs += offset_syncs(tp, runs, last_sync, flow.offset_lag_max)
+    # In this order: positions whose syncs could not be written are due again in the next round.
     target.sync_journal.append(syncs)
     target.synced.update(due)
     return len(syncs)
@@ -448,20 +462,27 @@ def offset_syncs(tp: TopicPartition, runs: OffsetMap, last: OffsetSync | None, l
     the last record. Where `last` is no record of `runs`, another log begins: its first record gets one, too."""
     if not len(runs.source):
         return []
-    begins = np.concatenate([[0], np.cumsum(runs.count)])  # number of each run's first record, and of all records
+    # Records are counted through all runs: `begins` has the number of each run's first record, and at its end how many
+    # there are. So the gaps between runs, which transaction markers leave in the target, don't matter below.
+    begins = np.concatenate([[0], np.cumsum(runs.count)])
     total = int(begins[-1])
     known = -1 if last is None else _number(runs, begins, last)
     base = int(runs.target[0]) if last is None or known < 0 else last.offset
     newest = int(runs.target[-1] + runs.count[-1]) - 1
-    offsets = base + (lag + 1) * _steps((newest - base) // (lag + 1))
-    at = np.maximum(np.searchsorted(runs.target, offsets, side="right") - 1, 0)
-    numbers = begins[at] + np.clip(offsets - runs.target[at], 0, runs.count[at])  # at the offset, or the next record
-    candidates = np.concatenate([[known + 1] if known < 0 else [], numbers, [total - 1]]).astype(np.int64)
-    chosen = np.unique(candidates[(candidates > known) & (candidates < total)])
-    at = np.searchsorted(begins, chosen, side="right") - 1
-    into = chosen - begins[at]
-    pairs = zip((runs.source[at] + into).tolist(), (runs.target[at] + into).tolist(), strict=True)
-    return [OffsetSync(tp, upstream, offset) for upstream, offset in pairs]
+    distance = lag + 1
+    offsets = base + distance * _steps((newest - base) // distance)
+    # An offset in a gap has no record: its sync is the next record's.
+    run = np.maximum(np.searchsorted(runs.target, offsets, side="right") - 1, 0)
+    numbers = begins[run] + np.clip(offsets - runs.target[run], 0, runs.count[run])
+    first = [0] if known < 0 else []
+    candidates = np.concatenate([first, numbers, [total - 1]]).astype(np.int64)
+    is_new = (candidates > known) & (candidates < total)
+    chosen = np.unique(candidates[is_new])
+    run = np.searchsorted(begins, chosen, side="right") - 1
+    into_run = chosen - begins[run]
+    upstreams: list[int] = (runs.source[run] + into_run).tolist()
+    downstreams: list[int] = (runs.target[run] + into_run).tolist()
+    return [OffsetSync(tp, upstream, offset) for upstream, offset in zip(upstreams, downstreams, strict=True)]
 
 
 def _number(runs: OffsetMap, begins: Int64Array, sync: OffsetSync) -> int:
@@ -475,5 +496,7 @@ def _number(runs: OffsetMap, begins: Int64Array, sync: OffsetSync) -> int:
 def _steps(count: int) -> Int64Array:
     """Return which of the numbers 1 to `count` get a sync, in order."""
     even = np.arange(max(1, count - _EVEN + 1), count + 1, dtype=np.int64)
+    # 32, 64, 128 … back from the end; 58 doublings are as many as an int64 holds.
     back = np.int64(_EVEN) << np.arange(58, dtype=np.int64)
-    return np.concatenate([np.sort(count - back[back < count]), even])
+    sparse = np.sort(count - back[back < count])
+    return np.concatenate([sparse, even])

@@ -40,6 +40,8 @@ class OffsetSyncStore:
     def add(self, sync: OffsetSync) -> None:
         """Take the next offset sync of the topic."""
         kept = self._kept.get(sync.tp)
+        # A sync behind the newest one: the source's topic began anew, and the older syncs speak of another log. Java's
+        # readers fill all slots with the one sync as well.
         if kept is None or kept[0].upstream > sync.upstream:
             self._kept[sync.tp] = [sync] * SYNCS
         else:
@@ -59,6 +61,8 @@ class OffsetSyncStore:
 def _update(kept: list[OffsetSync], sync: OffsetSync) -> None:
     """Put `sync` in front. Each slot's sync moves to a later slot as long as it is near enough to the slot before
     (`_is_near`) and far enough from its neighbours (`_is_apart`); syncs are compared by identity, as in Java."""
+    # Java's loops, step by step. Another way to thin the syncs would be simpler, but MirrorMaker 2's answer depends on
+    # which of them stay, and this store must give the same answer.
     before = list(kept)
     replacement, at = sync, 0
     kept[0] = sync
@@ -95,7 +99,7 @@ def _is_apart(newer: OffsetSync, older: OffsetSync, i: int) -> bool:
 
 
 def _long(number: int) -> int:
-    """Wrap a number as Java's long does."""
+    """Wrap a number as Java's long does: the bounds above overflow for the late slots, and Java tests for that."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -152,7 +156,9 @@ class ExactTranslator:
             return None
         mapped = runs.map(upstream)
         is_before_first = mapped.how == "log start"
-        return None if is_before_first and mapped.offset > 0 else mapped.offset
+        if is_before_first and mapped.offset > 0:
+            return None
+        return mapped.offset
 
     def _read_runs(self, tp: TopicPartition) -> OffsetMap | None:
         """Return the map of a partition; None if the newest incarnation is not applied yet."""
@@ -179,6 +185,7 @@ def sync_group_offsets(checkpoints: Iterable[Checkpoint], cluster: Cluster) -> G
     by_group: dict[str, list[Checkpoint]] = {}
     for checkpoint in checkpoints:
         by_group.setdefault(checkpoint.group, []).append(checkpoint)
+    # A group whose members are at work here has positions of its own: to move them would skip or repeat its records.
     members, held_back = cluster.groups.members(by_group)
     held_back |= {group: f"it has {live}" for group, live in members.items() if live}
     free = [group for group in by_group if group not in held_back]
@@ -189,6 +196,7 @@ def sync_group_offsets(checkpoints: Iterable[Checkpoint], cluster: Cluster) -> G
         forward = forward_offsets(by_group[group], offsets)
         if forward:
             due[group] = forward
+    # The brokers refuse a group that has got a member since: then its members go first, too.
     refused = cluster.groups.commit_all(due)
     held_back |= {group: why for group, why in refused.items() if why}
     written = {group: len(due[group]) for group, why in refused.items() if not why}
@@ -264,7 +272,7 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
         translated.append(Translated(tp.topic, tp.partition, in_source, checkpoints.get(tp), exact))
     forgotten: dict[str, str] = {}
     for tp, offset in sorted(committed.items()):
-        # the map has records of the partition, so it was applied once: the target has lost the position
+        # The map has records of the partition, so it was applied once: the target has lost the position.
         if tp not in positions and len(flow_map.partition(tp, incarnations[offset.topic]).source):
             forgotten[str(tp)] = doubt
     captured_at = archive.groups(point).captured_at
@@ -301,5 +309,6 @@ def _applied(
         try:
             noted = recovery.positions(slots, noted) | noted
         except ClusterError as error:
+            # Translating only reads: the partitions that have their positions are answered, the others get this reason.
             doubt = error.message
     return flow_map, {tp: each.position for tp, each in noted.items()}, doubt

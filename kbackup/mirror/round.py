@@ -113,21 +113,23 @@ class FlowRounds:
     def plan(self, archive: Archive, point: Manifest) -> MirrorTopicPlan:
         """Return the topics of a restore point that the flow selects, also those that it does not know yet."""
         existing: Sequence[str] = ()
-        # of a topic that is deleted in the source it matters whether its remote topic exists
+        # Of a topic that is deleted in the source it matters whether its remote topic exists. For the others, the list
+        # of names would be a request in every round.
         if any(topic.state == "deleted" for topic in point.topics):
             existing = self.cluster.topic_names()
         return plan_topics(self.flow, topics_of_point(point, archive.metadata(point)), existing)
 
     def apply_point(self, archive: Archive, point: Manifest, plan: MirrorTopicPlan) -> RoundReport:
-        """Bring the target to a restore point, in the order that the design gives: topics, configs, records, positions,
-        ACLs."""
+        """Bring the target to a restore point, phase by phase: topics, configs, records, positions, ACLs."""
         topics = self._topics_of_round(plan)
         created = self._create_topics(topics)
         served = without_refused(topics, created)
+        # Before the records: a raised max.message.bytes lets records in that the topic would have refused.
         configs = self._sync_configs(served)
         preparation = self._prepare(archive, point, served, created, configs)
         applied = self.applier.apply(archive, point, served, preparation)
-        # before the checkpoints: by MirrorMaker 2's rule they are translated by the offset syncs
+        # After the records, as only applied records have a place in the target. The offset syncs go before the
+        # checkpoints, which MirrorMaker 2's rule translates by them.
         in_target = AppliedTopics(served, applied.positions, self.applier.map)
         syncs = emit_offset_syncs(self.flow, self.internal, in_target)
         groups = self._sync_groups(archive, point, in_target)
@@ -163,6 +165,7 @@ class FlowRounds:
         if shape == self._created:
             return None
         report = sync_topics(self.flow, topics, self.cluster)
+        # A refusal may be over in the next round, so it is asked again until all topics are there.
         self._created = None if report.refused else shape
         return report
 
@@ -213,7 +216,7 @@ class FlowRounds:
             return
         selected: set[str] = set()
         for group in archive.groups(point).groups:
-            # a checkpoint does not say of which type its group is: a reader would take a share group for another one
+            # A checkpoint does not say of which type its group is: a reader would take a share group for another one.
             if group.type != SHARE and self.flow.groups(group.group):
                 selected.add(group.group)
         self._groups = frozenset(selected)

@@ -133,11 +133,13 @@ class MirrorWriter:
             if self._keeper is not None:
                 self._keeper.settle(at_once=True)
         except (FencedError, LeaseLostError):
-            raise  # the status is that of the process which applies the flow now
+            # Nothing is written: the status is that of the process which applies the flow now.
+            raise
         except Exception as error:
             self._write_end(error)
             raise
         finally:
+            # The lease goes last: a standby that gets it finds the producers closed, and no transaction open.
             self._close_target()
             self._stack.close()
         return self.report
@@ -147,7 +149,7 @@ class MirrorWriter:
         rounds = RoundLoop(self.stop)
         while rounds.begin():
             try:
-                # with `finish` there is a last round, for a restore point that came since the round before
+                # With `finish` there is a last round, for a restore point that came since the round before.
                 if not rounds.is_last or self.finish:
                     self._follow_archive(is_last=rounds.is_last)
             except RETRIED as error:
@@ -157,7 +159,7 @@ class MirrorWriter:
                 self.stop.wait(pause)
 
     def _write_failed_round(self, error: KbackupError) -> None:
-        """Disconnect, and write that a round failed: clients may be in any state, so the next round connects anew."""
+        """Disconnect, and write that a round failed: the clients may be in any state, so the next one connects anew."""
         self._close_target()
         metering.round_failed(self.flow)
         self.report.retries += 1
@@ -176,6 +178,7 @@ class MirrorWriter:
         """Apply the archive's newest restore point, and wait until there is something to do again."""
         try:
             opened = self._open_flow()
+            # The look that ended the last wait has read the catalog already.
             if not self._has_looked:
                 opened.archive.reopen()
             self._has_looked = False
@@ -185,7 +188,8 @@ class MirrorWriter:
             return
         try:
             point = opened.archive.restore_point("latest")
-        except NoArchiveError as error:  # the target stays connected meanwhile
+        except NoArchiveError as error:
+            # An archive without restore points: the target stays connected, as the first one may come at any moment.
             self._wait_for_archive(error)
             return
         if not is_last or point.number > self._point:
@@ -196,6 +200,8 @@ class MirrorWriter:
         """Take the lease, and connect to both ends, unless that was done."""
         if self._open is None:
             archive = open_archive(self.store)
+            # Before the status, whose first version is written when its keeper is made: a standby must not write over
+            # the status of the process that applies the flow.
             self._take_lease()
             if self._keeper is None:
                 self._keeper = StatusKeeper(self.flow, self.state, archive, self.timetable, self.reporter)
@@ -241,10 +247,11 @@ class MirrorWriter:
         """Apply one restore point, and note what came of it: in the status, the metrics and for the reporter."""
         before = opened.keeper.status
         plan = opened.rounds.plan(opened.archive, point)
+        # Before the records: `expire` looks at the status, and would delete what a new topic has still to apply.
         opened.keeper.begin_round(plan.topics)
         with opened.keeper.signs_of_life():
             report = opened.rounds.apply_point(opened.archive, point, plan)
-        # a recreated topic that is held back is reported once, in the round that finds it
+        # A recreated topic that is held back is reported once, in the round that finds it.
         report = replace(report, applied=with_unreported(before, report.applied))
         self.report.add(report)
         opened.keeper.end_round(point, plan.topics, report)
@@ -304,7 +311,7 @@ class MirrorWriter:
         end = time.monotonic() + self.look_seconds
         while not self.stop.asked:
             left = end - time.monotonic()
-            # in slices: a stop does not set the event
+            # In slices: a new restore point sets the event, a stop does not.
             if left <= 0 or self.wakeup.wait(min(left, _SLICE)):
                 break
         self.wakeup.clear()

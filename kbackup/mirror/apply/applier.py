@@ -128,7 +128,9 @@ class Applier:
             round_ = self._begin_round(archive, point, tuple(topics), preparation)
             return self._apply(self._session, round_, preparation.created)
         except BaseException:
-            self.close()  # what was committed, and which positions hold, is asked for again
+            # An error in the middle leaves unknown what was committed and which positions hold: the next call asks
+            # again.
+            self.close()
             raise
 
     def _suspect(self, session: ApplySession) -> None:
@@ -146,7 +148,7 @@ class Applier:
     def _begin_round(
         self, archive: Archive, point: Manifest, topics: tuple[RemoteTopic, ...], preparation: Preparation
     ) -> ApplyRound:
-        # something has changed about these topics: the target may take their records now
+        # Something has changed about these topics: the target may take their records now.
         self.held.try_again(preparation.changed)
         names = (self.flow.source, self.flow.target)
         work = SlotWork(
@@ -166,22 +168,27 @@ class Applier:
         begin, and the records. `created` as in `Preparation`."""
         began = time.monotonic()
         refusals = round_.refusals
+        # First the positions that the target forgot: without them, everything that was applied would be pending again.
         session.recover(self.target, round_.topics)
+        # Before the topics are looked at: that is a request for each topic, and topics without new records need none.
         pending = self._find_pending(session, round_, round_.topics)
         checked = self._check_topics(session, round_, pending, created)
         has_begun = self._begin_at_ends(session, round_, checked)
         before = session.positions
         if has_begun or checked.missing or checked.deleted:
-            # what was found above is not true any more: positions have come or gone
+            # What was found above is not true any more: positions have come or gone.
             pending = self._find_pending(session, round_, checked.topics)
         topics = self._make_room(session, refusals, checked.topics, pending)
+        # The refresh comes before the records: a position that was read back must be in the target again before records
+        # go on from it.
         added = self._refresh_if_due(session, round_, topics)
         pending = pending.without(refusals.left_out)
         added += self._produce(session, round_, topics, pending)
         refused = refusals.end_round({topic.remote for topic in round_.topics})
         session.note_applied(round_.point, round_.topics, refused)
         reported = reported_positions(session.status, round_.archive.info.id, before)
-        session.status = None  # this round reports the losses of a round that failed before
+        # Once only: this round reports what a round that failed before it committed and lost.
+        session.status = None
         runs = pa.concat_tables([MAP_SCHEMA.empty_table(), *added])
         partitions = count_applied(pending, runs)
         records = sum(partition.records for partition in partitions.values())
@@ -227,7 +234,8 @@ class Applier:
         deleted, missing = session.check_topics(self.flow, asked, created.created if created is not None else ())
         round_.refusals.add_missing(missing)
         if deleted:
-            self._slots.close()  # their producers know the positions that hold no more
+            # The open producers go on from positions that hold no more. New ones read what is left of them.
+            self._slots.close()
         topics = tuple(topic for topic in round_.topics if topic.remote not in missing)
         return CheckedTopics(topics, frozenset(missing), tuple(deleted))
 
@@ -275,7 +283,7 @@ class Applier:
             refusals.add_refused(result.refused)
             refused |= {each.remote for each in result.refused}
         session.noted |= committed
-        # a position that the target did not take is not there to go on from: its topic waits until it is
+        # A position that the target did not take is not there to go on from: its topic waits until it is.
         session.uncommitted = {tp: noted for tp, noted in session.uncommitted.items() if tp.topic in refused}
         session.refreshed = time.monotonic()
         return session.catch_up(committed)
@@ -287,7 +295,8 @@ class Applier:
         if not pending.ranges:
             return []
         on_trial = round_.refusals.on_trial
-        # a limit that was lowered since is found out by a refusal, and the trial asks again
+        # Limits are asked for once, not in every round. One that was lowered since shows by a refusal, and the trial
+        # after that asks again.
         session.read_limits({tp.topic for tp in pending.ranges}, again=on_trial)
         added: list[pa.Table] = []
         with Phases(self.listener).step("apply"):
@@ -306,7 +315,9 @@ class Applier:
             results = self._slots.run(work, tasks)
             self.listener.progress(records, size, records)
         else:
-            self._slots.close()  # the tasks fence their producers
+            # Spark's tasks begin producers with the same ids, which fence the open ones: those could commit nothing
+            # more.
+            self._slots.close()
             results = run_counted(self.spark, tasks, work, self.listener, records)
             log_kernels(result.kernel for result in results)
         return results
@@ -315,8 +326,8 @@ class Applier:
 def positions_at_end(
     session: ApplySession, point: Manifest, checked: CheckedTopics
 ) -> dict[TopicPartition, AppliedPosition]:
-    """Return positions at the ends of `point` for topics that have none, but for those that were deleted in the
-    target."""
+    """Return positions at the ends of `point` for topics that have none. A topic that was deleted in the target has
+    none either, but it is applied from its first record on, so it gets no position here."""
     known = {tp.topic for tp in session.noted}
     known.update(topic.remote for topic in checked.deleted)
     remotes = {topic.source: topic.remote for topic in checked.topics if topic.remote not in known}
@@ -334,6 +345,7 @@ def positions_at_end(
 def make_room(flow: Flow, cluster: Cluster, topics: Sequence[RemoteTopic], pending: Pending) -> Mapping[str, str]:
     """Add the partitions that pending records need beyond the source's count. Return why by remote topic, if the
     target refuses: the records of these topics must wait."""
+    # A topic that was recreated with fewer partitions: its earlier incarnation still has records in the others.
     needed: dict[str, int] = {}
     for tp in pending.ranges:
         needed[tp.topic] = max(tp.partition + 1, needed.get(tp.topic, 0))

@@ -25,7 +25,7 @@ _TOOK = re.compile(r" \(after \d+ ms\)")
 
 
 def reason_of(error: KbackupError) -> str:
-    """Return why a topic is held back, in the same words as long as the reason is the same: each new text is told
+    """Return why a topic is held back, in the same words as long as the reason is the same: each new text is reported
     again."""
     return _TOOK.sub("", str(error))
 
@@ -67,7 +67,7 @@ class HeldTopics:
         return frozenset(self._topics) - self.due
 
     def suspect(self, remote: str, reason: str) -> None:
-        """Take over a topic that another process held back. It is due at once."""
+        """Take over a topic that another process held back. It is due at once: the reason may be gone since."""
         self._topics[remote] = HeldTopic(reason, _FIRST_PAUSE, self.now())
 
     def hold(self, remote: str, reason: str) -> None:
@@ -97,6 +97,8 @@ class RoundRefusals:
         self._held = held
         self._missing = dict(withheld)
         self._refused: dict[str, str] = {}
+        # Both are looked up once: a topic whose pause ends in the middle of a round must not be waiting in one phase
+        # and on trial in the next.
         self._waiting = held.waiting
         self.on_trial = held.due - withheld.keys()
 
@@ -121,6 +123,7 @@ class RoundRefusals:
         flow's `remotes` waits, if it does."""
         for remote, reason in self._refused.items():
             self._held.hold(remote, reason)
+        # A trial that was left out for another reason has proved nothing.
         self._held.release(self.on_trial - self.left_out)
         self._held.release(self._held.reasons.keys() - set(remotes))
         reasons = self._held.reasons | self._missing

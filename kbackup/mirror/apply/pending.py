@@ -152,6 +152,7 @@ class PositionNote(NamedTuple):
 
     def is_of(self, topic_id: str) -> bool:
         """Return whether the remote topic is the one that the position was committed for, as far as that is known."""
+        # Brokers before 2.8 give topics no id, and notes of an older kbackup have none: then the name has to do.
         return topic_id in ("", self.topic_id) or not self.topic_id
 
 
@@ -183,7 +184,7 @@ def read_positions(cluster: Cluster, source: str, target: str) -> dict[TopicPart
         )
     positions: dict[TopicPartition, Noted] = {}
     for offset in committed.get(group, []):
-        # a note is written with the NUL byte behind it that confluent-kafka wants
+        # A note is written with the NUL byte behind it that confluent-kafka wants.
         note = offset.metadata.rstrip("\0")
         positions[offset.tp] = Noted.of(offset.tp, CommittedProgress(offset.offset, note))
     return positions
@@ -205,8 +206,8 @@ def check_origin(
             f"flow {flow.name} was begun onto cluster {begun.target_cluster_id}; the target is cluster {cluster_id}",
             "give the new target another alias",
         )
-    # a map part is written before the position that names it is committed, so positions without any map are of a flow
-    # whose state is elsewhere
+    # A map part is written before the position that names it is committed. So positions without any map belong to a
+    # flow whose state is elsewhere.
     parts = state.list(layout.mirror_key(flow.source, flow.target, "map/"))
     if positions and next(iter(parts), None) is None:
         raise MismatchError(
@@ -262,9 +263,10 @@ class Recovery:
         for slot in slots:
             if slot.head is None:
                 continue
-            for key in slot.incarnations:  # the newest comes last
+            for key in slot.incarnations:  # the newest comes last, and replaces the ones before
                 if key.remote in known or key.remote.topic not in self.remotes:
                     continue
+                # The last run ends where the applied records end.
                 source, target, count = (column[-1:] for column in slot.runs(key))
                 position = AppliedPosition(key.incarnation, int(source[-1] + count[-1]))
                 restored[key.remote] = Noted(position, PositionNote(key.incarnation, slot.head, 0))
@@ -278,7 +280,7 @@ class Recovery:
 
         A log of the same length may hold other records: of a transaction that was aborted after the topic was
         recreated. So the last records must be there, unless retention deleted them."""
-        # to take a hidden topic for one that is gone would apply its records a second time: it is an error here
+        # To take a hidden topic for one that is gone would apply its records a second time: it is an error here.
         topics = self.cluster.topics({tp.topic for tp in last}) if last else {}
         whole, starts = self._long_enough(last, topics)
         expired = {tp for tp, run in whole.items() if starts[tp] >= _end(run)}
@@ -303,6 +305,8 @@ class Recovery:
         rows, starts = self._long_enough(rows_of, topics)
         if not rows:
             return False
+        # A transaction that wrote to several partitions is judged by any of them. One whose log was cut at the front by
+        # retention can't tell an aborted transaction from expired records.
         whole = {tp: run for tp, run in rows.items() if starts[tp] <= int(run[1][0])}
         if not whole:
             raise ClusterError(
@@ -354,6 +358,7 @@ def find_lost(
     for tp, position in sorted(moved.items()):
         first = before.get(tp)
         if first is None and tp.topic in known:
+            # A partition that was added to a known topic: what the archive lacks at its start was never applied.
             first = AppliedPosition(known[tp.topic], 0)
         if first is None or tp.topic not in sources:
             continue
@@ -412,7 +417,7 @@ def find_recreated(
     recreated: list[Recreated] = []
     for topic in sorted(topics, key=lambda topic: topic.source):
         incarnation = reached.get(topic.remote, 0)
-        # a topic that comes for the first time was not recreated
+        # A topic that comes for the first time was not recreated, whatever its incarnation in the archive.
         if incarnation > begun.get(topic.remote, incarnation):
             kind = incarnation_kind(archive, point, topic.source, incarnation)
             recreated.append(Recreated(topic.source, topic.remote, incarnation, False, kind))
@@ -485,11 +490,13 @@ def find_pending(
         if each.last < newest[name]:
             kind = incarnation_kind(archive, point, name, newest[name])
             held_back.append(Recreated(name, each.topic.remote, newest[name], True, kind))
-    # a mirror keeps the order of records: it does not go beyond the first one that the restore point holds back
+    # A restore point holds the records of transactions that were not decided when it was taken; the next one adds them.
+    # A mirror keeps the order of records, so it does not go beyond the first one that is held.
     ends = {place: partition.unbroken for place, partition in point.partitions().items() if partition.held}
     deleted = deleted_offsets(archive.deletions(point))
     found: list[tuple[TopicPartition, int, UnitRange]] = []
     for number, names in by_restore_point(applied, after).items():
+        # These topics are applied up to this restore point already: their segments need not even be read.
         if number >= point.number:
             continue
         segments, _, places = archive.ordered(number, point.number, names)

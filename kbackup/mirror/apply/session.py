@@ -133,7 +133,7 @@ class ApplySession:
         Return the topics that were applied before and now begin anew; and why by remote topic, where the target refuses
         to create it."""
         before, hidden = self.cluster.described_topics({topic.remote for topic in topics})
-        # nothing is known of a topic that the target does not show: its positions hold until it is seen again
+        # Nothing is known of a topic that the target does not show: its positions hold until it is seen again.
         topics = [topic for topic in topics if topic.remote not in hidden]
         self.hidden = self.hidden.difference(before) | hidden.keys()
         made = self._create_missing(flow, topics, before)
@@ -144,9 +144,12 @@ class ApplySession:
         deleted: list[RemoteTopic] = []
         for topic in topics:
             remote = topic.remote
+            # A topic that this round created is not the one that any position was committed for.
             existing = before.get(remote) if remote not in created else None
             has_stale = self._drop_stale(partitions.get(remote, ()), existing)
             self.topic_ids[remote] = after[remote].id if remote in after else ""
+            # Kafka deletes the committed offsets of a topic with the topic. So a deleted topic may have left no stale
+            # position, and only the flow's status knows that records of the topic were applied.
             if has_stale or (remote in created and remote in reported):
                 self.applied.pop(topic.source, None)
                 deleted.append(topic)
@@ -165,7 +168,7 @@ class ApplySession:
         return sync_topics(flow, missing, self.cluster)
 
     def _reported_topics(self) -> set[str]:
-        """Return the remote topics of which records were applied by the flow's last status."""
+        """Return the remote topics that had applied records when the flow's last status was written."""
         known = self.status.topics if self.status is not None else ()
         return {topic.remote for topic in known if topic.incarnation >= 0}
 
@@ -186,12 +189,16 @@ class ApplySession:
         return bool(stale)
 
     def _is_stale(self, tp: TopicPartition, existing: Topic) -> bool:
+        # Two ids are compared: the one in the committed note, and the one that this process saw last. A note without
+        # an id can't show that its topic was deleted; what this process has seen can.
         known_id = self.topic_ids.get(tp.topic, "")
         is_of_topic = self.noted[tp].note.is_of(existing.id) and known_id in ("", existing.id)
         return tp.partition not in existing.partitions or not is_of_topic
 
     def note_applied(self, point: Manifest, topics: Sequence[RemoteTopic], refused: Collection[str]) -> None:
         """Note up to which restore point each topic is applied: a topic that waits stays where it was."""
+        # A topic whose newest records the restore point holds was applied up to the first of them only, so the next
+        # round has to look at its segments again.
         held_in_point = set[str]()
         for state in point.topics:
             if any(partition.held for partition in state.partitions):
@@ -237,7 +244,7 @@ class ApplySession:
         slot = self.map.slot(result.slot)
         added: list[pa.Table] = []
         for part in result.map_parts:
-            # where it does not follow, an attempt before this one committed the parts between
+            # Where the part does not follow, an attempt before this one committed the parts between.
             follows = slot.add(part.name, part.previous, part.runs)
             added.append(part.runs if follows else slot.load(part.name))
         added += self.catch_up(result.positions)
@@ -282,9 +289,13 @@ def open_session(flow: Flow, target: Properties, state: Store, archive: Archive)
         try:
             state.put_new(layout.mirror_key(*names, DOCUMENT), dump(begun))
         except AlreadyExistsError:
+            # Another process began the flow at the same moment. Its document counts, its number of slots above all:
+            # with another number, both would apply the same partition in different slots, and neither would be fenced.
             begun = read_flow(state, *names) or begun
             check_origin(flow, begun, archive.info.id, cluster_id, noted, state)
     flow_map = FlowMap(state, *names, begun.slots, heads_of(noted, begun.slots))
+    # Every slot's files are listed and read at the start, side by side: an object store answers slowly, but many at
+    # once.
     with ThreadPoolExecutor(_THREADS) as pool:
         loading = [pool.submit(flow_map.slot, slot) for slot in range(begun.slots)]
         for each in loading:

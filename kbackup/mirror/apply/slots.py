@@ -62,22 +62,25 @@ class CommittedMapPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SlotTask:
-    """Work for one slot. `ranges` are in order of partition and incarnation. `partitions` are all of the slot, those
-    without work too; `expected` are those whose position must be there. `head` is the last part of the slot's map that
-    is known to be committed. `topic_ids` has the ids of the remote topics: positions of other ones don't count. `apart`
-    are the remote topics that were held back before: they go in transactions of their own, after the others.
-    `message_limit` is the least max.message.bytes of the remote topics; None where none is known."""
+    """Work for one slot."""
 
     slot: int
     ranges: tuple[UnitRange, ...]
+    """The records to commit, in order of partition and incarnation."""
     partitions: tuple[TopicPartition, ...]
+    """All remote partitions of the slot, those without work too."""
     expected: tuple[TopicPartition, ...]
+    """The partitions whose applied position must be in the target."""
     head: FlowMapPartName | None
+    """The last part of the slot's offset map that is known to be committed."""
     begins: Mapping[TopicPartition, AppliedPosition]
     """Positions at which partitions begin that have none."""
     topic_ids: Mapping[str, str]
+    """The id of each remote topic. A position that was committed for a topic of another id does not count."""
     apart: frozenset[str] = frozenset()
+    """Remote topics that were held back before: each goes in a transaction of its own, after the other topics."""
     message_limit: int | None = None
+    """The least max.message.bytes of the remote topics; None where none is known."""
 
     @property
     def _segments(self) -> Iterator[Segment]:
@@ -97,6 +100,8 @@ class SlotTask:
     @property
     def compression(self) -> str | None:
         """The codec to pack records by: the tightest one if a record has no room uncompressed; None: any."""
+        # A broker holds the size of the packed batch against the limit. So a record that is larger than the limit may
+        # still have room, packed by the tightest codec.
         fits = self.message_limit is None or self.largest + _BATCH_OVERHEAD <= self.message_limit
         return None if fits else "zstd"
 
@@ -123,20 +128,27 @@ class SlotRefresh(NamedTuple):
 
 @dataclass
 class SlotLedger:
-    """The offset map and positions of one slot. `positions` are the committed ones, as its producer found them. `head`
-    is the last part of the slot's map that is known to be committed, which they may not name any more. `point` is the
-    restore point that is applied. `map_parts` are those committed since they were last taken, and so are the
-    `unmapped` records. `topic_ids` has the ids of the remote topics."""
+    """The offset map and the applied positions of one slot.
+
+    A map part is written before its transaction is committed, and the committed positions name the part. So a crash
+    between the two leaves a part that no position names, and readers pass over it; the other order could leave records
+    that no map has."""
 
     state: Store
     directory: str
     positions: dict[TopicPartition, Noted]
+    """The committed positions, as the slot's producer found them."""
     head: FlowMapPartName | None
+    """The last part of the slot's map that is known to be committed. The positions may not name it any more."""
     point: int = 0
+    """The restore point that is applied."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    # Two processes may write parts of one number, the fenced one and its follower. The attempt keeps their names apart.
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
     map_parts: list[CommittedMapPart] = field(default_factory=list)
+    """The parts that were committed since they were last taken."""
     unmapped: tuple[UnmappedRecords, ...] = ()
+    """The unmapped records that were committed since they were last taken."""
     transactions: bool = True
     _uncommitted: tuple[UnmappedRecords, ...] = ()
     _next: tuple[CommittedMapPart, dict[TopicPartition, Noted]] | None = None
@@ -147,12 +159,13 @@ class SlotLedger:
         incarnation = range_.segments[0].incarnation
         if noted is None or noted.position.incarnation < incarnation:
             return 0
+        # All records of an incarnation come before those of the next one, so what is left of an earlier one is over.
         return noted.position.next if noted.position.incarnation == incarnation else None
 
     def publish(
         self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, ReachedOffset], cut: Cut
     ) -> Mapping[TopicPartition, CommittedProgress]:
-        """Write a map part; its name is committed with the records."""
+        """Write a map part, whose name is committed with the records."""
         self._uncommitted = cut.unmapped
         positions: dict[TopicPartition, AppliedPosition] = {}
         for tp, each in reached.items():
@@ -212,7 +225,10 @@ class OpenSlot:
 
     def serves(self, task: SlotTask) -> bool:
         """Return whether the producer can do a task."""
+        # The queue's size is fixed when a producer starts: one that began with small records, or with none to commit
+        # positions alone, has no room for a large record.
         has_room = task.largest <= self.producer.room
+        # The position of a partition that came later may have been committed by another process before this one.
         knows_positions = self.partitions.issuperset(task.partitions)
         own_limit = _ANY_LIMIT if self.message_limit is None else self.message_limit
         limit = _ANY_LIMIT if task.message_limit is None else task.message_limit
@@ -264,6 +280,7 @@ class SlotWork:
             compression=task.compression,
         )
         try:
+            # The positions are read after the fencing: before it, another producer of this slot could still commit.
             committed = producer.start(task.partitions)
             every = {tp: Noted.of(tp, progress) for tp, progress in committed.items()}
         except BaseException:
@@ -271,9 +288,11 @@ class SlotWork:
             raise
         noted: dict[TopicPartition, Noted] = {}
         for tp, each in every.items():
-            # a position of a topic that was deleted since does not count: the new one begins anew
+            # A position of a topic that was deleted since does not count: the new topic begins with the first record.
             if each.note.is_of(task.topic_ids.get(tp.topic, "")):
                 noted[tp] = each
+        # A partition without a position begins at its first record. If the target has only forgotten the position, that
+        # would apply every record a second time.
         absent = [tp for tp in task.expected if tp not in noted]
         if absent:
             _close(producer)
@@ -281,7 +300,7 @@ class SlotWork:
                 f"the applied position of {absent[0]} is missing in the target's group {group}",
                 "wait for the next round: it reads the position back from the offset map",
             )
-        # the map goes on after its newest part, whatever became of the topic that this part is about
+        # The map goes on after its newest part, whatever became of the topic that this part is about.
         map_parts = [each.note.map_part for each in every.values()]
         if task.head is not None:
             map_parts.append(task.head)
@@ -293,6 +312,7 @@ class SlotWork:
         reads it from the target."""
         slot.close()
         anew = self.begin(task)
+        # The transactions before the refused one hold, and the caller has not taken over their map parts yet.
         anew.ledger.map_parts = slot.ledger.map_parts
         anew.ledger.unmapped = slot.ledger.unmapped
         slot.producer, slot.ledger, slot._is_closed = anew.producer, anew.ledger, False
@@ -305,6 +325,7 @@ class SlotWork:
         turns = TopicTurns(topics, task.apart)
         while together := turns.next_topics():
             try:
+                # First where partitions begin: without a position, their records would be applied from offset 0 on.
                 self._commit_begins(slot, task, together)
                 self._commit_records(slot, task, together, progress)
             except KbackupError as error:
@@ -347,6 +368,7 @@ class SlotWork:
         try:
             unit.run()
         except _UNREADABLE as error:
+            # Unless a range was being read, no topic is known to be the one at fault, and none is held back.
             if unit.unread is None:
                 raise
             raise RefusedTopicError(unit.unread.target, error.message, error.hint) from error
@@ -354,10 +376,11 @@ class SlotWork:
     def refresh(self, slot: OpenSlot, task: SlotTask, missing: Mapping[TopicPartition, Noted]) -> SlotRefresh:
         """Commit the positions of a slot once more, and those of its partitions that are `missing` in the target."""
         ledger = slot.ledger
+        # What the producer found in the target wins: it may be newer than what was read back from the offset map.
         due = {tp: missing[tp] for tp in task.partitions if tp in missing} | ledger.positions
         renewed: dict[TopicPartition, Noted] = {}
         for tp, (position, note) in due.items():
-            # a note that was written without the id of its topic gets it now
+            # A note that an older kbackup wrote without the id of its topic gets the id now.
             topic_id = note.topic_id or task.topic_ids.get(tp.topic, "")
             renewed[tp] = Noted(position, note._replace(topic_id=topic_id))
         turns = TopicTurns({tp.topic for tp in renewed}, task.apart)
@@ -371,8 +394,9 @@ class SlotWork:
                 self.begin_again(slot, task)
                 turns.add_refusal(error)
         refused = {each.remote for each in turns.refused}
-        ledger = slot.ledger  # a refusal has made another one
+        ledger = slot.ledger  # each refusal has made another one
         ledger.positions |= {tp: noted for tp, noted in renewed.items() if tp.topic not in refused}
+        # A position that was read back names a part that the positions in the target may not name any more.
         map_parts = [noted.note.map_part for noted in due.values()]
         if ledger.head is not None:
             map_parts.append(ledger.head)
@@ -409,6 +433,7 @@ class TopicTurns:
         """Plan how the topics of this turn go again after a refusal."""
         is_named = self._names_topic(error)
         if not is_named and len(self._turn) > 1:
+            # One by one: the refused topics show, and cost the others nothing but smaller transactions.
             self._waiting = [[topic] for topic in self._turn] + self._waiting
             return
         refused = error.topic if isinstance(error, RefusedTopicError) else self._turn[0]
@@ -452,6 +477,7 @@ class OpenSlots:
         """Return the result of each call. Raise the first error, after every call has ended."""
         self._under_way = [*running]
         try:
+            # After an error the calls that have not begun are cancelled: their work would only delay the next attempt.
             done, _ = wait(running, return_when=FIRST_EXCEPTION)
             raise_first(done)
             return [each.result() for each in running]
@@ -470,6 +496,7 @@ class OpenSlots:
         if slot is not None:
             if slot.serves(task):
                 return slot
+            # Closed first: the next producer has the same id, and would fence this one.
             self._open.pop(task.slot).close()
         slot = self._open[task.slot] = work.begin(task)
         return slot
