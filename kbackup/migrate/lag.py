@@ -73,6 +73,7 @@ def read_lag(zookeeper: ZooKeeperSession, folders: Sequence[str], witness: Znode
         def progress(log: Path) -> tuple[int, int]:
             return images[log].epoch, images[log].offset
 
+        # By the epoch first: a deposed leader's log may be longer, by records that the quorum never committed.
         newest = max(images, key=progress)
         image = images[newest]
         nodes = {identity.get("node.id", "") for identity in identities}
@@ -86,7 +87,8 @@ def read_lag(zookeeper: ZooKeeperSession, folders: Sequence[str], witness: Znode
                 f"/migration is at {offset}",
                 "copy the controllers' folders again, after the controllers are stopped",
             )
-        if image.migration_state == KafkaState.PRE_MIGRATION:  # the controllers have acknowledged nothing yet
+        # Before the copy is done, the controllers have acknowledged no change, so ZooKeeper lacks none.
+        if image.migration_state == KafkaState.PRE_MIGRATION:
             return Lag(image.offset, {}, ())
         records = records_for_zookeeper(newest, offset + 1) if offset is not None else ()
         in_zookeeper = parse(read_tree(zookeeper))
@@ -113,7 +115,7 @@ def read_lag(zookeeper: ZooKeeperSession, folders: Sequence[str], witness: Znode
 
 
 def _unread_parts(reading: Reading) -> list[str]:
-    """Return why parts that both sides must agree on could not be read."""
+    """Return why parts could not be read on which both sides must agree."""
     compared = {part.name for part in COMPARED}
     reasons: list[str] = []
     for entry in reading.not_carried:
@@ -124,6 +126,8 @@ def _unread_parts(reading: Reading) -> list[str]:
 
 def _minority(image: MetadataImage, nodes: Iterable[str]) -> NotRead | None:
     """Return why the logs of these nodes may lack an acknowledged record, if they may."""
+    # A log may have neither a leader's record nor a snapshot that names the voters. Then the registered controllers
+    # count.
     voters = sorted(image.voters or image.controllers)
     known = [voter for voter in voters if str(voter) in nodes]
     missing = len(voters) // 2 + 1 - len(known)
@@ -149,9 +153,11 @@ def lag_warnings(sources: Sources) -> list[str]:
         is_dual_write = witness.migration is not None and witness.migration >= 0
         if witness.migration is None or not is_dual_write or not is_written_by_kraft(witness):
             return []
+        # The offset in /migration says how far ZooKeeper is; only the log says how far it should be.
         if not sources.metadata_log:
             return ["nothing shows whether ZooKeeper has every record: set metadata.log.dir in [source]"]
         log = find_log(Path(sources.metadata_log))
+        # A finished migration leaves /migration as it was, and nobody writes to ZooKeeper any more.
         if read_image(log).migration_state == KafkaState.POST_MIGRATION:
             return []
         records = records_for_zookeeper(log, witness.migration + 1)

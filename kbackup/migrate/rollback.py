@@ -59,6 +59,8 @@ class Situation:
         due: list[ZnodeContent] = []
         controller, owner = by_path.get(CONTROLLER), self.witness.controller
         is_of_kraft = owner is not None and owner.is_kraft
+        # A KRaft controller's /controller has no session behind it, and would stay for ever. One that ends with a
+        # session goes by itself, or is in use.
         if controller is not None and is_of_kraft and not controller.ephemeral:
             due.append(controller)
         if MIGRATION in by_path:
@@ -88,7 +90,9 @@ def read_situation(
     configs = read_configs(sources)
     known = _addresses(sources, options, configs)
     signs = addresses.probe(sorted(known), options.stopped)
-    for each in metrics:  # an exporter lives in its controller
+    # An exporter lives in its controller's process: one that answers is a controller that is alive, whatever its ports
+    # say.
+    for each in metrics:
         if not isinstance(each, NotRead) and each.state is not states.KafkaState.ZK:
             signs[each.url] = "answers"
     archived: Mapping[str, str] | NotRead = readings.NO_ARCHIVE
@@ -138,6 +142,8 @@ def _addresses(
     sources: Sources, options: RollbackOptions, configs: Mapping[int, Mapping[str, str]] | NotRead
 ) -> Collection[str]:
     """Return every address of a controller that anything names."""
+    # One address too many is a question to the operator. One too few may be a controller that is alive while the znodes
+    # that it writes are deleted.
     known = {*options.controllers, *options.stopped}
     if not isinstance(configs, NotRead):
         for config in configs.values():
@@ -202,6 +208,7 @@ def _stopped(situation: Situation) -> str:
         raise ProblemError(
             "no controller's address is known", "name each: --controller HOST:PORT, or --controller-config"
         )
+    # A refused connection proves that nobody listens. Silence proves nothing: a firewall drops packets without a word.
     alive = sorted(address for address, sign in signs.items() if sign == "answers")
     if alive:
         raise ProblemError(f"alive: {join_names(alive, _SOME)}", "stop these controllers, by SIGTERM")
@@ -242,6 +249,7 @@ def _complete(situation: Situation) -> str:
 
 def _is_archived(situation: Situation) -> str:
     """The newest restore point holds the znodes exactly as they are."""
+    # Compared byte by byte: an archive that was taken before the last write holds an older offset.
     archived = states.need(situation.archived)
     missing = [znode.path for znode in situation.due if archived.get(znode.path) != znode.content]
     if missing:
@@ -298,10 +306,13 @@ def runbook(situation: Situation) -> tuple[RollbackStep, ...]:
         return ()
     modes = None if isinstance(brokers, NotRead) else brokers
     steps: list[RollbackStep] = []
+    # Brokers first, where some run as KRaft brokers: they can only come back while the controllers live.
     if report.state == "brokers moved" or (modes is not None and modes.kraft):
         steps.append(_move_brokers_back(situation))
     if situation.lag is not None and situation.due:
         steps += _let_zookeeper_catch_up(situation, situation.lag)
+    # ZooKeeper catches up by the controllers, so they are stopped after that, and the znodes archived when nobody
+    # writes to them any more.
     steps.append(_stop_controllers(situation))
     if situation.due:
         steps.append(_archive_znodes(situation))
@@ -411,6 +422,7 @@ def delete_znodes(situation: Situation, zookeeper: ZooKeeperSession) -> tuple[Zn
         reasons = "; ".join(f"{guard.name}: {guard.detail}" for guard in refusing)
         raise MismatchError(f"nothing was deleted: {reasons}", refusing[0].hint)
     for number, znode in enumerate(situation.due):
+        # The one place of kbackup that deletes znodes: never another one, whatever a change elsewhere makes due.
         if znode.path not in (CONTROLLER, MIGRATION):
             raise AssertionError(znode.path)
         if not zookeeper.delete(znode.path, znode.version):

@@ -148,13 +148,19 @@ _FROM_BROKER: frozenset[State] = frozenset({"zookeeper", "pre-migration", "dual 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The statement of one witness, in words, and the states that it allows. `weight`: a later claim of a higher weight
-    is believed before one of a lower."""
+    """The statement of one witness, in words, and the states that it allows. Where claims contradict each other, the
+    one with the highest `weight` is believed."""
 
     witness: Witness
     says: str
     states: frozenset[State]
     weight: int
+
+
+# The weights of claims. The active controller decides the state. Another controller follows its log, so it may be a
+# moment behind. Both znodes stay when a migration ends, and a broker knows only that it still runs with ZooKeeper. A
+# metadata log comes last: it is often a copy, of unknown age.
+_ACTIVE_CONTROLLER, _CONTROLLER, _ZNODES, _BROKER, _LEAST = 4, 3, 2, 1, 0
 
 
 def claims_of(witnesses: Witnesses) -> tuple[Claim, ...]:
@@ -174,23 +180,26 @@ def claims_of(witnesses: Witnesses) -> tuple[Claim, ...]:
 def _of_metrics(metrics: MetricsWitness) -> Claim:
     state, count = metrics.state, metrics.zk_brokers
     if state is None:
-        return Claim("metrics", f"a controller at {metrics.url}: no leader yet", _ANY, 0)
-    if metrics.is_active:
-        role = "the active controller"
-    elif state is KafkaState.ZK:
-        role = "a broker"
-    else:
-        role = "a node" if metrics.is_active is None else "a standby controller"
+        return Claim("metrics", f"a controller at {metrics.url}: no leader yet", _ANY, _LEAST)
     brokers = "" if count is None else f", {plural(count, 'broker')} in ZooKeeper mode"
-    # The active controller decides; a broker knows only that it still runs with ZooKeeper.
+    says = f"{_role_of(metrics, state)} at {metrics.url}: {state.name}{brokers}"
     if state is KafkaState.ZK:
-        weight = 1
+        weight = _BROKER
     elif metrics.is_active:
-        weight = 4
+        weight = _ACTIVE_CONTROLLER
     else:
-        weight = 3
-    says = f"{role} at {metrics.url}: {state.name}{brokers}"
+        weight = _CONTROLLER
     return Claim("metrics", says, _of_state(state, count), weight)
+
+
+def _role_of(metrics: MetricsWitness, state: KafkaState) -> str:
+    if metrics.is_active:
+        return "the active controller"
+    if state is KafkaState.ZK:
+        return "a broker"
+    if metrics.is_active is None:
+        return "a node"
+    return "a standby controller"
 
 
 def _of_state(state: KafkaState, zk_brokers: int | None) -> frozenset[State]:
@@ -220,17 +229,24 @@ def _of_znodes(znodes: ZnodesWitness) -> Claim:
     offset = "no /migration" if migration is None else f"/migration at offset {migration}"
     if znodes.is_migration_empty:
         offset = "an empty /migration"
+    has_brokers = bool(znodes.brokers)
     states: set[State]
     if migration is None and not is_kraft:
-        states = {"zookeeper"} if controller or znodes.brokers else {"zookeeper", "finished", "kraft"}
+        # Nobody at all may as well be a ZooKeeper that was left behind, or that another program uses.
+        has_owner = controller is not None or has_brokers
+        states = {"zookeeper"} if has_owner else {"zookeeper", "finished", "kraft"}
     elif migration is not None and migration < 0:
+        # Kafka makes /migration at the begin with offset -1, and sets the offset when it has copied everything.
         states = {"pre-migration"}
     elif migration is None or not is_kraft:
+        # Of the two znodes that only a rollback deletes, one is there.
         states = {"half rolled back"}
+    elif has_brokers:
+        states = {"dual write"}
     else:
-        states = {"dual write"} if znodes.brokers else {"dual write", "brokers moved", "finished"}
+        states = {"dual write", "brokers moved", "finished"}
     says = f"{owner}, {offset}, {plural(len(znodes.brokers), 'broker')} with ZooKeeper"
-    return Claim("znodes", says, frozenset(states), 2)
+    return Claim("znodes", says, frozenset(states), _ZNODES)
 
 
 def _of_log(log: LogWitness, *, are_znodes_read: bool) -> Claim:
@@ -244,7 +260,7 @@ def _of_log(log: LogWitness, *, are_znodes_read: bool) -> Claim:
     states = _of_state(log.state, len(log.zk_brokers))
     if are_znodes_read and log.state is KafkaState.MIGRATION:
         states |= {"half rolled back"}
-    return Claim("metadata log", says, states, 0)
+    return Claim("metadata log", says, states, _LEAST)
 
 
 # Conclude the state of the runbook from witnesses, with disagreements and the next step.
@@ -307,6 +323,7 @@ def judge(witnesses: Witnesses, earlier: Witnesses | None = None) -> StateReport
     claims = claims_of(witnesses)
     possible, disagreements = _narrow(claims)
     state: State = possible[0] if len(possible) == 1 else "unknown"
+    # The most urgent next step first: without a leader nothing moves, and a disagreement makes the state a guess.
     is_stalled = earlier is not None and _is_stalled(witnesses, earlier)
     if _has_no_leader(witnesses):
         next_step = _NO_LEADER
@@ -340,6 +357,7 @@ def _has_way_back(claims: Sequence[Claim], possible: Sequence[State]) -> bool:
     witness speaks of a state that doesn't, be it outvoted."""
     if not claims or not REVERSIBLE.issuperset(possible):
         return False
+    # A wrong "yes" deletes znodes of a cluster that has finished; a wrong "no" costs another look.
     return all(claim.states & REVERSIBLE for claim in claims)
 
 
@@ -359,8 +377,10 @@ def _waits(state: State, witnesses: Witnesses, is_stalled: bool) -> Iterator[str
 
 def _has_no_leader(witnesses: Witnesses) -> bool:
     """Return whether controllers have metrics and none of them knows a leader."""
-    told = [m.state for m in witnesses.metrics if not isinstance(m, NotRead)]
-    return None in told and all(state in (None, KafkaState.ZK) for state in told)
+    states = [metrics.state for metrics in witnesses.metrics if not isinstance(metrics, NotRead)]
+    # Brokers in ZooKeeper mode have no leader to know.
+    knows_leader = any(state not in (None, KafkaState.ZK) for state in states)
+    return None in states and not knows_leader
 
 
 def _blocking(witnesses: Witnesses) -> Iterator[str]:
@@ -373,6 +393,7 @@ def _blocking(witnesses: Witnesses) -> Iterator[str]:
     known = znodes.brokers | znodes.assigned
     registered = frozenset[int]() if isinstance(log, NotRead) else log.zk_brokers
     missing = sorted(known - registered)
+    # Without the log, the controllers' metrics tell a number and no ids. 0 of them names everybody all the same.
     if isinstance(log, NotRead) and count != 0:
         if count is None or count < len(known):
             names = ", ".join(map(str, missing))
@@ -431,9 +452,16 @@ def _in_order(states: frozenset[State]) -> tuple[State, ...]:
 
 def _kraft_metrics(witnesses: Witnesses) -> list[MetricsWitness]:
     """Return the metrics of KRaft controllers that know a leader, the active one first."""
-    told = [m for m in witnesses.metrics if not isinstance(m, NotRead)]
-    read = [m for m in told if m.state not in (None, KafkaState.ZK)]
-    return sorted(read, key=lambda metrics: not metrics.is_active)
+    active: list[MetricsWitness] = []
+    others: list[MetricsWitness] = []
+    for metrics in witnesses.metrics:
+        if isinstance(metrics, NotRead) or metrics.state in (None, KafkaState.ZK):
+            continue
+        if metrics.is_active:
+            active.append(metrics)
+        else:
+            others.append(metrics)
+    return active + others
 
 
 def _zk_brokers(witnesses: Witnesses) -> int | None:

@@ -27,6 +27,8 @@ def write_bootstrap(formatted: bytes, records: Sequence[MetadataRecord]) -> byte
         batches = list(check_snapshot(found, NAME))
     except CorruptError as error:
         raise CorruptError(error.message, _FORMAT_ANEW) from None
+    # The footer is cut off and written again behind the added records, whose offsets go on from the ones before: a
+    # snapshot ends with its footer.
     footer = batches[-1]
     if len(footer.records) != 1:
         raise CorruptError(f"{NAME}: the footer has other records in its batch", _FORMAT_ANEW)

@@ -273,6 +273,8 @@ def read_image(folder: Path) -> MetadataImage:
     until = time.monotonic() + _PATIENCE
     first = replay_log(open_log(folder))
     image = first
+    # A log that has grown shows a controller at work: what was unfinished at first is whole by then, and what is
+    # unfinished now is another batch, which a busy controller would always have.
     while image.unfinished and image.offset <= first.offset:
         if time.monotonic() > until:
             raise CorruptError(f"{folder}: {image.unfinished}", _UNFINISHED)
@@ -307,6 +309,7 @@ def replay_log(log: MetadataLog) -> MetadataImage:
                     image.replay(each)
             pending = None
         elif pending is None or later.record.control:
+            # Control records are of the quorum, not of the metadata: transactions don't hold them.
             image.replay(later.record)
         else:
             pending.append(later.record)

@@ -108,6 +108,7 @@ def decode_batch(data: bytes, name: str, position: int) -> Batch:
     attributes, last, first_timestamp, timestamp, _, _, _, count = cursor.unpack(_BODY)
     if attributes & _COMPRESSION:
         raise corrupt(name, position, "a batch is compressed, which no metadata log is")
+    # The count is held against the bytes before anything is made by it: a forged one would take all memory.
     if base_offset < 0 or last != count - 1 or not 0 < count <= cursor.remaining // _LEAST_RECORD:
         raise corrupt(name, position, f"a batch of {count} records, the last at {base_offset} + {last}")
     control = bool(attributes & _CONTROL)
@@ -208,10 +209,13 @@ class MetadataLog:
                 raise CorruptError(f"{self.folder}: the records from offset {end} to {base_offset} are missing", _WHOLE)
             if base_offset < end:
                 raise corrupt(path.name, 0, f"the segment before it ends at {end}")
+            # Only in the newest segment can a batch be half written. In any other, half a batch is damage.
             _, newest_path = due[-1]
             for batch in self._batches(path, newest=path == newest_path):
                 if batch.base_offset != end:
                     raise corrupt(path.name, batch.position, _gap(batch, end))
+                # Leaders' epochs only grow along a log. One that falls is of files from two controllers, or two
+                # clusters.
                 if batch.epoch < epoch:
                     problem = f"a batch of epoch {batch.epoch} after one of {epoch}, as of another log"
                     raise corrupt(path.name, batch.position, problem)
@@ -240,7 +244,9 @@ class MetadataLog:
         return due
 
     def _batches(self, path: Path, newest: bool) -> Iterator[Batch]:
-        indexed = _last_indexed(path)  # before the batches: a running controller adds to both
+        # A copy that was cut off between two batches looks whole. The index knows of later ones. It is read
+        # before the batches: a running controller adds to both.
+        indexed = _last_indexed(path)
         last = 0
         try:
             for batch in read_segment(path):
@@ -281,7 +287,7 @@ def open_log(folder: Path) -> MetadataLog:
     paths: list[Path] = []
     with file_errors(folder):
         if folder.is_dir():
-            paths = sorted(folder.iterdir())  # names have leading zeros: their order is that of offsets
+            paths = sorted(folder.iterdir())  # names have leading zeros, so they are in the order of their offsets
     for path in paths:
         snapshot = _SNAPSHOT.fullmatch(path.name)
         segment = _SEGMENT.fullmatch(path.name)

@@ -49,6 +49,7 @@ def member(path: str, values: dict[str, Any], name: str, kind: type[T]) -> T:
     value = values.get(name)
     if kind is int and isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value):
         value = int(value)
+    # JSON's true is an int to Python, and no number to Kafka.
     if not isinstance(value, kind) or isinstance(value, bool):
         raise strange(path, f"has no {name}, or one of an unknown form")
     return value
@@ -70,6 +71,8 @@ def configs(path: str, data: bytes) -> dict[str, str]:
 
 def name_of(path: str, encoded: str) -> str:
     """Return a name that Kafka's `Sanitizer` has %-encoded."""
+    # As Java's URLDecoder: it takes a '+' for a space, and fails at a '%' without two digits, which Python leaves as it
+    # is.
     try:
         if not re.search(r"%(?![0-9A-Fa-f]{2})", encoded):
             return unquote_plus(encoded, errors="strict")
@@ -102,6 +105,7 @@ class Collector:
                 self.denied[part].append(path)
             if path in self.tree.znodes:
                 try:
+                    # Whole or not at all: what a parser yields before it fails is not carried.
                     found += tuple(parse(path, self.tree.znodes[path]))
                 except CorruptError as error:
                     self.failed[part].append(error.message)
@@ -339,6 +343,8 @@ def parse_topic(path: str, data: bytes, own: dict[str, str]) -> entities.TopicMe
     if not _NAME.fullmatch(name):
         raise strange(path, "is not named as a topic can be")
     partitions = member(path, topic, "partitions", dict)
+    # Kafka numbers partitions from 0 without gaps, and the archive keeps their replicas in a row, which a gap would
+    # shift.
     numbers = {str(number) for number in range(len(partitions))}
     if partitions.keys() != numbers:
         raise strange(path, "has partitions that are not numbered from 0 without gaps")

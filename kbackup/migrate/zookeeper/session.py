@@ -50,11 +50,13 @@ class ZooKeeperSession:
         answers, rest = Answers(), list(paths)
         while rest:
             batch, rest = rest[:_BATCH], rest[_BATCH:]
-            for path, answer in [(path, ask(self._options.chroot + path)) for path in batch]:
+            # All of a batch is asked before the first answer is waited for: one round trip instead of hundreds.
+            asked = [(path, ask(self._options.chroot + path)) for path in batch]
+            for path, answer in asked:
                 try:
                     value = self.wait(answer)
                 except NoNodeError:
-                    continue
+                    continue  # deleted since it was listed, or never there
                 except NoAuthError:
                     answers.denied.add(path)
                     continue
@@ -181,7 +183,8 @@ def open_session(options: ZooKeeperOptions) -> Iterator[ZooKeeperSession]:
                 "check zookeeper.connect, and zookeeper.ssl.client.enable where its port wants TLS",
             ) from None
         session = ZooKeeperSession(client, options)
-        # our server gets all that was written to others before; it also waits for the end of the login
+        # A ZooKeeper server may answer with what it had a moment ago. After a sync, ours has all that was written to
+        # others before. The sync also waits for the end of the login.
         session.wait(client.sync_async("/"))
         yield session
     finally:
@@ -264,6 +267,7 @@ def read_tree(session: ZooKeeperSession) -> Tree:
         for path, znode in answers.znodes.items():
             znodes[path] = znode.data
         denied |= answers.denied
+        # A znode that we may not read is not asked for its children: ZooKeeper has one right for both.
         parents = [path for path, levels in level.items() if levels and path in answers.znodes]
         names = session.read(parents, children=True)
         denied |= names.denied

@@ -62,12 +62,15 @@ def unreadable_znodes(tree: Tree, states: Mapping[str, bytes]) -> tuple[str, ...
         try:
             parse(path, tree.znodes[path])
         except CorruptError as error:
+            # Some znodes have two parsers, as users have credentials and quotas: the first complaint is enough.
             found.setdefault(path, error.message.removeprefix("znode "))
+    # Apart from the rest of the tree: they are as many as partitions, and no other part of kbackup needs them.
     for path, data in states.items():
         try:
             _check_state(path, data)
         except CorruptError as error:
             found[path] = error.message.removeprefix("znode ")
+    # The only znode that must be there: without it a KRaft controller can't become ZooKeeper's controller.
     if _CONTROLLER_EPOCH not in tree.znodes and _CONTROLLER_EPOCH not in tree.denied:
         found[_CONTROLLER_EPOCH] = f"{_CONTROLLER_EPOCH} is not there"
     return tuple(found[path] for path in sorted(found))
