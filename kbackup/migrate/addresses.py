@@ -35,6 +35,7 @@ def own_addresses(properties: Mapping[str, str]) -> set[str]:
     for listener in words_of(listeners):
         name, _, address = listener.partition("://")
         host, _, _ = address.rpartition(":")
+        # "Every interface" is nowhere that we could connect to: it would be this machine.
         is_every_interface = host in ("", "0.0.0.0", "[::]")  # noqa: S104 (compared)
         if name.upper() in names and not is_every_interface:
             addresses.add(address)
@@ -67,6 +68,7 @@ def _sign(address: str) -> Sign:
         with socket.create_connection((host, port), timeout=_PROBE_SECONDS):
             return "answers"
     except OSError as error:
+        # Only a refusal comes from the machine itself. A time-out, or no route, may hide a controller that is alive.
         return "stopped" if error.errno in _NOBODY_LISTENS else "silent"
 
 

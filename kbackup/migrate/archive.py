@@ -136,7 +136,7 @@ def _commit(writing: WritingRun, options: Backup, merged: Merged, started_at: st
         added = add_point(state, manifest, no_segments)
         if label:
             added = label_point(added, label, number)
-        # An interrupted backup has left segments: an open run has the next backup look for them.
+        # An interrupted backup has left segments. As long as the run stays open, the next backup looks for them.
         return added if writing.interrupted else end_run(added, writing.run)
 
     writing.commit(operation, "backup", f"restore point {number}: metadata alone")

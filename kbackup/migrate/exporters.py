@@ -82,6 +82,7 @@ def parse_metrics(text: str, url: str) -> states.MetricsWitness:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 name = _gauge(sample.name, sample.labels)
+                # An exporter may show one gauge under two names: the first one counts.
                 if name and math.isfinite(sample.value):
                     values.setdefault(name, int(sample.value))
     except (ValueError, KeyError, IndexError) as error:

@@ -105,13 +105,18 @@ def read_lag(zookeeper: ZooKeeperSession, folders: Sequence[str], witness: Znode
     cluster_ids = [identity["cluster.id"] for identity in identities if "cluster.id" in identity]
     in_log = reading_of(image, cluster_ids[0] if cluster_ids else "")
     check_one_cluster([in_zookeeper, in_log])
+    counts = Counter(record.record.name for record in records)
+    return Lag(image.offset, counts, _differences(in_zookeeper, in_log))
+
+
+def _differences(in_zookeeper: Reading, in_log: Reading) -> tuple[str, ...]:
+    """Return in words each entity that ZooKeeper and the metadata log have differently."""
     zookeeper_side = MetadataSide("ZooKeeper", in_zookeeper)
     log_side = MetadataSide("the metadata log", in_log)
     differences: list[str] = []
     for difference in compare(zookeeper_side, log_side):
         differences.append(in_words(difference, zookeeper_side.name, log_side.name))
-    counts = Counter(record.record.name for record in records)
-    return Lag(image.offset, counts, tuple(differences))
+    return tuple(differences)
 
 
 def _unread_parts(reading: Reading) -> list[str]:

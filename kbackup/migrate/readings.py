@@ -193,6 +193,7 @@ def _read_zookeeper(sources: Sources) -> znodes.ZooKeeperFindings | NotRead:
 def read_controller(file: Path) -> ControllerFile:
     """Return a controller's properties and, if its storage is on this machine, what it holds."""
     properties = read_properties(file)
+    # Kafka takes metadata.log.dir, else the first of log.dirs, which wins over log.dir.
     folders: list[Path] = []
     for name in ("metadata.log.dir", "log.dirs", "log.dir"):
         folders += [Path(folder) for folder in words_of(properties.get(name, ""))]
@@ -222,6 +223,7 @@ def _metadata_version(folders: Sequence[Path]) -> int | None:
     for folder in folders:
         log = read_image_of(Sources(kafka={}, metadata_log=str(folder)))
         image = MetadataImage() if isinstance(log, NotRead) else log
+        # A controller that never ran has no log yet: its first start reads the version from the bootstrap file.
         if "metadata.version" not in image.features:
             with suppress(UnreachableError):
                 for record in read_snapshot(folder / NAME):
@@ -257,6 +259,7 @@ def read_archive(store: Store) -> znodes.ArchiveFindings | None:
 
 def missing_metadata(metadata: Metadata) -> tuple[str, ...]:
     """Return the kinds of ZooKeeper's metadata that a restore point lacks and the cluster may have."""
+    # What no source can tell ("not supported") is no reason to hold a migration up.
     missing = {entry.what for entry in metadata.not_carried if entry.reason in ("denied", "failed", "secret")}
     if any(user.stored_key is None for user in metadata.scram_users or ()):
         missing.add(SCRAM_SECRETS)

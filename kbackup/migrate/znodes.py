@@ -198,7 +198,8 @@ def read_findings(zookeeper: ZooKeeperSession) -> ZooKeeperFindings:
     tree = read_tree(zookeeper)
     for root in ("/cluster/id", "/brokers/ids", _TOPICS, _CONFIGS, _DELETIONS):
         denied = [path for path in tree.denied if path == root or path.startswith(f"{root}/")]
-        zookeeper.get(denied)  # raises that they may not be read
+        # Asked for once more, as this raises that they may not be read: without them every check would be a guess.
+        zookeeper.get(denied)
     known = set[int]()
     moving: list[str] = []
     for path in tree.below(_TOPICS):

@@ -74,6 +74,7 @@ def dry_run(
         forecast = Forecast(flow, seen.archive, seen.point, target, positions, spark)
         served = [topic for topic in plan.topics if topic.remote not in made.refused]
         held_back |= forecast.refusals(served, existing)
+    # Only of topics that are there: a new one is created with its configs.
     there = [topic for topic in plan.topics if topic.remote in existing]
     configs = ConfigsReport({}, {})
     if flow.sync_topic_configs.enabled:
@@ -170,7 +171,7 @@ def _internal(
     if target is not None:
         in_target = set(target.topic_names())
     topics: list[PlannedInternalTopic] = []
-    # several pairs write to one topic of heartbeats: it is shown once
+    # Several pairs write to one topic of heartbeats: it is shown once.
     for half, topic in dict.fromkeys(planned):
         existing = in_source if topic.in_source else in_target
         exists = topic.name in existing if existing is not None else None

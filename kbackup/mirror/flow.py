@@ -37,7 +37,7 @@ class DefaultPolicy:
 
     def topic_source(self, topic: str) -> str | None:
         """Return the alias of the cluster that a remote topic comes from; None for a local topic."""
-        # Java's split drops empty parts at the end: `A.` has no source, and `.x` has the source ``
+        # Java's split drops empty parts at the end: `A.` has no source, and `.x` has the source ``.
         parts = topic.split(self.separator)
         while parts and not parts[-1]:
             parts.pop()
@@ -93,6 +93,7 @@ class IdentityPolicy(DefaultPolicy):
     source_alias: str | None = None
 
     def format_remote_topic(self, source: str, topic: str) -> str:
+        # Heartbeats of two clusters in one topic could not be told apart, so they alone get a prefix.
         return super().format_remote_topic(source, topic) if topic.endswith(HEARTBEATS) else topic
 
     def topic_source(self, topic: str) -> str | None:

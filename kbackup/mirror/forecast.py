@@ -71,6 +71,7 @@ class Forecast:
         for topic in topics:
             present = own.get(topic.remote)
             copied = replicated_configs(self.flow, topic.configs or {})
+            # As the round leaves them: it creates missing topics, and sets the configs of the others if it syncs them.
             if present is None:
                 configs = effective_configs(copied, defaults)
             elif self.flow.sync_topic_configs.enabled:

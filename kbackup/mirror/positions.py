@@ -263,12 +263,14 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
     incarnations = {topic.name: topic.incarnation for topic in point.topics}
     translator = ExactTranslator(remote, incarnations, positions, flow_map)
     translated: list[Translated] = []
+    # A partition may have a checkpoint alone: a MirrorMaker 2 that ran before has written it.
     for tp in sorted({*committed, *checkpoints}):
         offset = committed.get(tp)
+        in_source: int | None = None
         exact: int | None = None
         if offset is not None:
-            exact = translator.translate(TopicPartition(offset.topic, offset.partition), offset.offset)
-        in_source = offset.offset if offset is not None else None
+            in_source = offset.offset
+            exact = translator.translate(TopicPartition(offset.topic, offset.partition), in_source)
         translated.append(Translated(tp.topic, tp.partition, in_source, checkpoints.get(tp), exact))
     forgotten: dict[str, str] = {}
     for tp, offset in sorted(committed.items()):

@@ -70,6 +70,7 @@ def mirror_selections(options: Backup, flows: Iterable[Flow]) -> Selections:
     def is_group_left_out(name: str) -> bool:
         return not any(flow.groups(name) for flow in members)
 
+    # A user who names topics for the archive may want more in it than a mirror needs.
     if not options.topics and not options.exclude_topics:
         topics = Selection(leaves_out=is_topic_left_out)
     if not options.groups and not options.exclude_groups:
@@ -142,6 +143,7 @@ class SourceReporter:
     """By flow, the error of its heartbeats that was logged last."""
 
     def committed(self, report: BackupReport) -> None:
+        # Before it is shown: a writer in this process need not wait for its next look.
         for wakeup in self.wakeups:
             wakeup.set()
         self.reporter.committed(report)

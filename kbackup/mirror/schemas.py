@@ -138,7 +138,7 @@ class MirrorSchemas:
 def needed_schemas(document: DocumentRef | None, schemas: Schemas, states: Sequence[TopicState]) -> NeededSchemas:
     """Return what records of these topics need of a restore point's schemas."""
     index = SchemaIndex(schemas)
-    # not all ids: keys that only look like frames bring new ones in every round
+    # Not all ids: keys that only look like frames bring new ones in every round, and each would ask the registry again.
     ids = frozenset(each for each in ids_in_use(states) if each in index)
     framed = frozenset((topic.name, used.part) for topic in states for used in topic.schemas if used.framed)
     forms = frozenset((use.topic, use.part, use.form) for use in forms_of(states))

@@ -54,6 +54,7 @@ def config_changes(flow: Flow, source: Mapping[str, str], current: Mapping[str, 
     source's topic, `current` those of the remote topic."""
     due = replicated_configs(flow, source)
     changes: dict[str, str | None] = {}
+    # Only what the flow replicates is reset. A config that it excludes may have been set in the target on purpose.
     for name in replicated_configs(flow, current):
         if name not in due:
             changes[name] = None
@@ -120,6 +121,7 @@ def remote_acl(flow: Flow, acl: Acl) -> Acl | None:
     if is_allowed and acl.operation == "write":
         return None
     if isinstance(flow.policy, IdentityPolicy):
+        # Without prefixes in their names, "every topic" would be the target's own topics as well.
         reads = acl.operation in _READING
         if acl.name == "*" or (is_allowed and not reads):
             return None
@@ -161,9 +163,10 @@ def sync_topics(flow: Flow, topics: Sequence[RemoteTopic], cluster: Cluster, *, 
         elif len(there.partitions) < topic.partitions:
             growing[topic.remote] = topic.partitions
     refused: dict[str, KbackupError] = {}
+    # A topic may exist and not be listed, as our user may not see it: that is no refusal here.
     refused |= cluster.topic_admin.create(to_create, exist_ok=True, dry_run=dry_run)
     refused |= cluster.topic_admin.add_partitions(growing, dry_run=dry_run)
-    # a topic that exists, but that the target does not show to this user, counts as created so far
+    # A topic that exists, but that the target does not show to this user, counts as created so far.
     _, hidden = cluster.described_topics(new.keys() - refused.keys())
     refused |= hidden
     if not dry_run:

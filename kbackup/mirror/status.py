@@ -108,7 +108,9 @@ def records_behind(state: State, topics: tuple[TopicStatus, ...]) -> dict[str, i
     starts = np.cumsum(lengths, dtype=np.int64)
     positions = np.array(positions_of, np.int64)
 
-    index = np.minimum(partition, starts[codes + 1] - starts[codes])  # the last one of a topic is no partition
+    # By columns, as an archive has millions of segments. A partition that the flow has not reached takes its topic's
+    # last position, which is the 0 at the end.
+    index = np.minimum(partition, starts[codes + 1] - starts[codes])
     following = positions[starts[codes] + codes + index]
     following = np.where(incarnation == applied_in[codes], following, 0)
     following = np.where(incarnation < applied_in[codes], last + 1, following)
@@ -137,6 +139,7 @@ def first_status(flow: Flow, archive_id: str, before: FlowStatus | None) -> Flow
         written_at=at,
         incidents=before.incidents if before is not None else (),
     )
+    # Of another archive, positions and restore points mean nothing here.
     if before is None or before.archive_id != archive_id:
         return status
     applied = {name: getattr(before, name) for name in ("restore_point", "restore_point_at", "topics", "unmapped")}
@@ -171,6 +174,7 @@ def after_round(
     topic_reasons = refused.get("topics", {})
     if isinstance(topic_reasons, Mapping):
         held_back |= topic_reasons
+    # A round that only did its duties would hide what the last round with records took.
     if applied.records or applied.point > before.restore_point:
         before = _replace(
             before,
@@ -277,7 +281,7 @@ def _topic(
     incarnation = max((position.incarnation for position in known if position is not None), default=-1)
     applied: list[int] = []
     for position in known:
-        # a partition that the newest incarnation has not reached yet begins with its first record
+        # A partition that the newest incarnation has not reached yet begins with its first record.
         is_reached = position is not None and position.incarnation == incarnation
         applied.append(position.next if position is not None and is_reached else 0)
     return TopicStatus(

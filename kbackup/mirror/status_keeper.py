@@ -45,6 +45,7 @@ class StatusKeeper:
     ) -> None:
         self._flow, self._state, self._timetable, self._reporter = flow, state, timetable, reporter
         self._archive = Archive(archive.store, archive.info, archive.committed)
+        # The last process's status stays in force until records are applied: holds on restore points hang on it.
         before = read_flow_status(state, flow.source, flow.target)
         self.status = first_status(flow, archive.info.id, before)
         self._write(self.status)
@@ -72,9 +73,10 @@ class StatusKeeper:
     def signs_of_life(self) -> Iterator[None]:
         """Give signs of life while a round runs, from a thread. A sign that can't be written is repeated at the next
         time; the last error is a warning at the end, an internal error is raised there."""
+        # A first round may take days, and `expire` keeps the records of a flow only as long as its signs are fresh.
         is_over = Event()
         with ThreadPoolExecutor(1, "sign-of-life") as pool:
-            # in a copy of this thread's context: its metrics count for the same archive
+            # In a copy of this thread's context: its metrics count for the same archive.
             signs = pool.submit(copy_context().run, self._give_signs_until, is_over)
             try:
                 yield
@@ -98,6 +100,7 @@ class StatusKeeper:
         """Take over what a round applied. News is written at once, mere progress not in each round."""
         before = self.status
         self.status = after_round(before, point, topics, report.applied, report.refused)
+        # Rounds follow each other within tenths of a second: a document each would be more requests than the records.
         self._pending = True
         self.settle(at_once=news_of(before) != news_of(self.status))
 

@@ -18,6 +18,7 @@ def is_cycle(policy: DefaultPolicy, topic: str, target: str) -> bool:
         if source == target:
             return True
         upstream = policy.upstream_topic(topic)
+        # Under the Identity policy a topic is its own upstream: its name shows no further hop.
         if upstream is None or upstream == topic:
             return False
         topic = upstream
@@ -74,6 +75,8 @@ def reason_to_skip(flow: Flow, topic: str) -> Reason | None:
     """Return why the flow does not mirror a topic of that name; None if it does. Heartbeats bypass the filter."""
     if flow.policy.is_internal_topic(topic):
         return "internal"
+    # MirrorMaker 2 mirrors heartbeats whatever the filters say: by their names, clients find upstream clusters and
+    # hops.
     is_heartbeats = flow.heartbeats_replicated and flow.policy.is_heartbeats_topic(topic)
     if not flow.topics(topic) and not is_heartbeats:
         return "not selected"

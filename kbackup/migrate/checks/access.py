@@ -85,7 +85,7 @@ def principal_of(properties: Mapping[str, str]) -> str | None:
         return (properties.get(prefix + key) or properties.get(key) or "").strip()
 
     if own("principal.builder.class"):
-        return None  # code of the user's decides
+        return None  # the user's own code decides
     protocol = protocols_of(properties).get(name.upper(), "")
     asks_for_no_certificate = own("ssl.client.auth") in ("", "none")
     if protocol == "PLAINTEXT" or (protocol == "SSL" and asks_for_no_certificate):

@@ -54,6 +54,7 @@ def alive(findings: MigrationFindings) -> str:
     brokers, zookeeper = findings.brokers, findings.zookeeper
     if isinstance(brokers, NotRead) and isinstance(zookeeper, NotRead):
         raise UnreadError(zookeeper)
+    # Both sides count: a broker without replicas is known to ZooKeeper alone, by its configs.
     known = set[int]()
     running = set[int]()
     if not isinstance(brokers, NotRead):

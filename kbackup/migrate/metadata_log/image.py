@@ -127,8 +127,9 @@ class MetadataImage:
 
     def _partition_change(self, data: Fields) -> None:
         known = self.partitions.get(data["topicId"], {}).get(data["partitionId"])
+        # The topic was removed before the change came.
         if known is None:
-            return  # the topic was removed before the change came
+            return
         for name, value in data.items():
             if name in known and value != _UNCHANGED.get(name):
                 known[name] = value

@@ -118,7 +118,8 @@ class Collector:
         if root in self.tree.denied:
             self.denied[part].append(root)
             return None
-        for level in range(1, levels):  # what is below a denied znode is not even listed
+        # What is below a denied znode is not even listed, so the denied ones on the way are named in its place.
+        for level in range(1, levels):
             denied = [path for path in self.tree.below(root, level) if path in self.tree.denied]
             self.each(part, denied, parse)
         return self.each(part, self.tree.below(root, levels), parse)

@@ -77,7 +77,7 @@ class FlowReader:
             unmapped=choices("kbackup.schemas.unmapped"),
             source_registry=self.registry(self.pair.source),
             target_registry=self.registry(self.pair.target),
-            # only records that come after the flow's first round of a topic
+            # MirrorMaker 2's consumer begins at the end then, and a flow at the end of a topic's first restore point.
             starts_at_end=consumer.get("auto.offset.reset") == "latest",
             **clocks,
         )
@@ -125,6 +125,7 @@ class FlowReader:
     def enabled(self) -> bool:
         """Return whether the flow is enabled. MirrorMaker 2 takes an empty value for the default."""
         _, value = self._value("enabled")
+        # Its default is false; any other flag refuses an empty value.
         if not value.strip():
             return False
         return self.flag("enabled")
@@ -272,6 +273,7 @@ def load_flows(
 def _read(source: Path | str) -> tuple[str, bytes]:
     """Return the name of a file for messages, and its bytes; those of a text as a file would have them."""
     if isinstance(source, str):
+        # A properties file is Latin-1 to Java, and writes other characters as escapes.
         return "mm2.properties", source.encode("latin-1", "backslashreplace")
     try:
         return str(source), source.read_bytes()

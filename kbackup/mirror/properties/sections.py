@@ -72,7 +72,7 @@ def cut(raw: dict[str, str], file: str, references: References) -> Sections:
     sections = Sections(file, clusters, references)
     sections.by_cluster = {alias: {} for alias in clusters}
     sections.by_flow = {pair: {} for pair in sections.pairs()}
-    # an alias may be the beginning of another one: the longest prefix counts
+    # An alias may be the beginning of another one: the longest prefix counts.
     by_prefix = sections.by_prefix()
     prefixes = sorted(by_prefix, key=len, reverse=True)
     for key, value in raw.items():
