@@ -86,7 +86,8 @@ def read_situation(
     """`store` opens the archive's store."""
     witness, znodes = read_witness(zookeeper)
     metrics = readings.read_metrics_of(options.metrics_urls, sources)
-    report = states.judge(states.Witnesses(metrics, witness, readings.read_log(sources)))
+    log = readings.read_log(sources)
+    report = states.judge(states.Witnesses(metrics, witness, log))
     configs = read_configs(sources)
     known = _addresses(sources, options, configs)
     signs = addresses.probe(sorted(known), options.stopped)
@@ -319,8 +320,11 @@ def runbook(situation: Situation) -> tuple[RollbackStep, ...]:
     steps.append(_deletion_of_znodes(situation))
     steps.append(_restart_brokers(modes))
     storage = _deletion_of_storage(report)
+    # Nobody can see that the storage is gone. So its deletion alone is no step that is left.
     is_all_done = storage.done is None and all(step.done for step in steps)
-    return () if is_all_done else (*steps, storage)
+    if is_all_done:
+        return ()
+    return (*steps, storage)
 
 
 def _move_brokers_back(situation: Situation) -> RollbackStep:

@@ -71,12 +71,15 @@ def verify_migration(sources: Sources, archive: Archive | None, backup: str, lag
     began = time.monotonic()
     looks = 1
     readings = _read_sides(sources)
-    number_of_sides = len(readings) + (1 if point is not None else 0)
+    number_of_sides = len(readings)
+    if point is not None:
+        number_of_sides += 1
     if number_of_sides < 2:
         raise UsageError(
             "there is one side alone, and nothing to compare it with",
             "set zookeeper.connect or metadata.log.dir in [source], or name an archive",
         )
+    # A difference has to be there at every look: one that comes and goes is ZooKeeper catching up.
     differing = _differences(readings)
     while differing and time.monotonic() - began < lag:
         time.sleep(_PAUSE)

@@ -213,9 +213,10 @@ def read_findings(zookeeper: ZooKeeperSession) -> ZooKeeperFindings:
     identity = _members("/cluster/id", tree.znodes.get("/cluster/id", b""))
     owners_of_configs = _ids(_names_below(tree, _CONFIGS))
     deletions = sorted(_names_below(tree, _DELETIONS))
+    alive = _ids(_names_below(tree, "/brokers/ids"))
     return ZooKeeperFindings(
         cluster_id=str(identity.get("id", "")),
-        alive=_ids(_names_below(tree, "/brokers/ids")),
+        alive=alive,
         known=frozenset(known) | owners_of_configs,
         deletions=tuple(deletions),
         reassigning=tuple(sorted(moving)),

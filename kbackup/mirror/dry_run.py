@@ -86,13 +86,13 @@ def dry_run(
     for topic in internal.names.written():
         if not topic.in_source and topic.name not in existing:
             internal_to_create.append(topic)
-    to_create: list[InternalTopic] = []
+    remote_to_create: list[InternalTopic] = []
     for planned in plan.topics:
         if planned.remote not in existing:
-            to_create.append(InternalTopic(planned.remote, flow.replication_factor))
-    to_create += internal_to_create
+            remote_to_create.append(InternalTopic(planned.remote, flow.replication_factor))
     _, brokers = target.connect()
-    warnings = [*internal.warnings, *factor_warnings(flow.target, brokers, to_create)]
+    warnings = list(internal.warnings)
+    warnings += factor_warnings(flow.target, brokers, remote_to_create + internal_to_create)
     for remote, why in configs.refused.items():
         warnings.append(f"configs of {remote} would be refused: {why}")
     warnings += _held_back_before(flow, state, held_back)

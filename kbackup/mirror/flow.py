@@ -93,7 +93,7 @@ class IdentityPolicy(DefaultPolicy):
     source_alias: str | None = None
 
     def format_remote_topic(self, source: str, topic: str) -> str:
-        # Heartbeats of two clusters in one topic could not be told apart, so they alone get a prefix.
+        # Java's clients find upstream clusters by topics called `<alias>.heartbeats`, so these keep their prefix.
         return super().format_remote_topic(source, topic) if topic.endswith(HEARTBEATS) else topic
 
     def topic_source(self, topic: str) -> str | None:

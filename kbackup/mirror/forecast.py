@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Literal
 
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
+from kbackup.archive.restores.plan import UnitRange
 from kbackup.jobs.restore.demands import Demands, TimeLimit, UnfitRecords, codecs_of, find_unfit
 from kbackup.jobs.restore.preflight import NO_LIMIT, effective_configs, time_limit
 from kbackup.kafka.control.cluster import Cluster
@@ -50,7 +50,9 @@ class Forecast:
             reasons[remote] = f"the mirror's user lacks {rights} on the topic"
         stop = self.flow.on_recreate == "stop"
         pending = find_pending(self.archive, self.point, topics, self.positions, {}, stop)
-        ranges = list(chain.from_iterable(pending.ranges.values()))
+        ranges: list[UnitRange] = []
+        for of_partition in pending.ranges.values():
+            ranges += of_partition
         remotes_with_records = {range_.target for range_ in ranges}
         due = [topic for topic in topics if topic.remote in remotes_with_records]
         demands = self._demands(due, there)

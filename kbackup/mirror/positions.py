@@ -271,7 +271,8 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
         if offset is not None:
             in_source = offset.offset
             exact = translator.translate(TopicPartition(offset.topic, offset.partition), in_source)
-        translated.append(Translated(tp.topic, tp.partition, in_source, checkpoints.get(tp), exact))
+        checkpoint = checkpoints.get(tp)
+        translated.append(Translated(tp.topic, tp.partition, in_source, checkpoint, exact))
     forgotten: dict[str, str] = {}
     for tp, offset in sorted(committed.items()):
         # The map has records of the partition, so it was applied once: the target has lost the position.

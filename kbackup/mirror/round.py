@@ -208,7 +208,8 @@ class FlowRounds:
             return MirroredGroups(len(written))
         synced = sync_group_offsets(current, self.cluster)
         self.timetable.done("group offsets")
-        return MirroredGroups(len(written), sum(synced.written.values()), synced.held_back)
+        offsets = sum(synced.written.values())
+        return MirroredGroups(len(written), offsets, synced.held_back)
 
     def _refresh_groups(self, archive: Archive, point: Manifest) -> None:
         """Notice the groups that came or went since the last refresh, if one is due."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -29,7 +30,7 @@ def command(context: CommandContext, controller_files: tuple[Path, ...]) -> int:
 
     reporter = context.reporter
     show_connecting(context, "source")
-    store = (lambda: archive_store(context)) if context.config.archive else None
+    store = partial(archive_store, context) if context.config.archive else None
     report = judge(read_preflight(context.config.sources, controller_files, store))
     for line in report.lines:
         word = {"failed": "FAILED", "ok": "ok"}.get(line.status, "warning")

@@ -60,18 +60,15 @@ def command(context: CommandContext, /, confirm: bool, **options: Any) -> None:
     if sources.zookeeper is None:
         raise UsageError("no ZooKeeper is named", "set zookeeper.connect in [source]")
     show_connecting(context, "source")
-    read = partial(
-        read_situation,
-        sources,
-        options=RollbackOptions(**options),
-        store=(lambda: archive_store(context)) if context.config.archive else None,
-    )
+    store = partial(archive_store, context) if context.config.archive else None
+    read = partial(read_situation, sources, options=RollbackOptions(**options), store=store)
     deleted: Sequence[ZnodeContent] = ()
     with open_session(sources.zookeeper) as zookeeper:
         situation = read(zookeeper)
         if confirm:
             deleted = delete_znodes(situation, zookeeper)
-            for znode in deleted:  # before anything else can fail
+            # Shown before anything else can fail: whoever has to put a znode back needs its content.
+            for znode in deleted:
                 reporter.line(f"deleted {znode.path}: {znode.content}")
             situation = read(zookeeper)
     steps, guards = runbook(situation), guards_of(situation)
@@ -82,8 +79,10 @@ def command(context: CommandContext, /, confirm: bool, **options: Any) -> None:
         mark = {True: "done", False: "to do", None: "-"}[step.done]
         reporter.line(f"{number}. {mark:<6} {step.text}")
         reporter.line(f"{'':<10} check: {step.check}")
+    # Without a znode to delete there is nothing to guard.
     for guard in guards if situation.due else ():
-        reporter.check("guard", guard.name, f"{'holds' if guard.holds else 'refuses'}: {guard.detail}", guard.hint)
+        verdict = "holds" if guard.holds else "refuses"
+        reporter.check("guard", guard.name, f"{verdict}: {guard.detail}", guard.hint)
     reporter.document(
         {
             "state": state_document(situation.report),

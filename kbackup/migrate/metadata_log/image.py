@@ -409,12 +409,14 @@ def _topic(image: MetadataImage, id_: str) -> entities.TopicMetadata:
     if sorted(partitions) != list(range(len(partitions))):
         raise CorruptError(f"metadata log: topic {name} has the partitions {sorted(partitions)}", _HINT)
     replicas = [tuple(partitions[number]["replicas"]) for number in sorted(partitions)]
+    # A reassignment that is under way gives some partitions more replicas for a while.
+    replication_factor = max((len(brokers) for brokers in replicas), default=0)
     configs = image.configs.get((TOPIC, name), {})
     return entities.TopicMetadata(
         name=name,
         id=id_,
         partitions=len(partitions),
-        replication_factor=max((len(brokers) for brokers in replicas), default=0),
+        replication_factor=replication_factor,
         internal=name in entities.INTERNAL_TOPICS,
         configs=dict(sorted(configs.items())),
         replicas=tuple(replicas),
@@ -456,11 +458,9 @@ def _broker_configs(image: MetadataImage) -> Iterator[entities.BrokerConfig]:
         by_broker[broker] = configs
     for broker in sorted(by_broker):
         for name, value in by_broker[broker].items():
-            yield entities.BrokerConfig(
-                broker=None if broker == _ALL_BROKERS else broker,
-                name=name,
-                value=None if entities.is_encrypted(value) else value,
-            )
+            owner_id = None if broker == _ALL_BROKERS else broker
+            known = None if entities.is_encrypted(value) else value  # ciphertext of a secret that the log doesn't have
+            yield entities.BrokerConfig(broker=owner_id, name=name, value=known)
 
 
 def _token(data: Fields) -> DelegationToken:

@@ -199,13 +199,9 @@ def parse_registration(path: str, data: bytes) -> Iterator[Registration]:
         protocol = protocols.get(name, name)
         listeners.append(entities.Listener(name=name, host=host, port=int(port), security_protocol=protocol))
     rack = broker.get("rack")
-    yield Registration(
-        id=int(last(path)),
-        role="broker",
-        listeners=tuple(listeners),
-        rack=rack if isinstance(rack, str) else None,
-        alive=True,
-    )
+    known_rack = rack if isinstance(rack, str) else None
+    # The znode goes with the broker's session: whoever is registered lives.
+    yield Registration(id=int(last(path)), role="broker", listeners=tuple(listeners), rack=known_rack, alive=True)
 
 
 def parse_features(path: str, data: bytes) -> Iterator[entities.Feature]:

@@ -191,16 +191,15 @@ class Applier:
         session.status = None
         runs = pa.concat_tables([MAP_SCHEMA.empty_table(), *added])
         partitions = count_applied(pending, runs)
-        records = sum(partition.records for partition in partitions.values())
-        size = sum(partition.bytes for partition in partitions.values())
         after = session.positions
         deleted = [DeletedRemote(topic.source, topic.remote) for topic in checked.deleted]
         recreated = find_recreated(round_.archive, round_.point, topics, reported, after)
         lost = find_lost(round_.archive, round_.point, topics, reported, after)
+        unmapped = session.take_unmapped()
         return Applied(
             point=round_.point.number,
-            records=records,
-            bytes=size,
+            records=sum(partition.records for partition in partitions.values()),
+            bytes=sum(partition.bytes for partition in partitions.values()),
             positions=after,
             partitions=partitions,
             runs=runs,
@@ -209,7 +208,7 @@ class Applier:
             recreated=recreated,
             held_back=pending.held_back,
             too_late=lost,
-            unmapped=session.take_unmapped(),
+            unmapped=unmapped,
             seconds=time.monotonic() - began,
         )
 

@@ -485,11 +485,7 @@ def find_pending(
     incarnation of a topic is held back."""
     newest = {topic.name: topic.incarnation for topic in point.topics}
     applied = incarnations_to_apply(newest, topics, positions, stop)
-    held_back: list[Recreated] = []
-    for name, each in sorted(applied.items()):
-        if each.last < newest[name]:
-            kind = incarnation_kind(archive, point, name, newest[name])
-            held_back.append(Recreated(name, each.topic.remote, newest[name], True, kind))
+    held_back = held_back_incarnations(archive, point, newest, applied)
     # A restore point holds the records of transactions that were not decided when it was taken; the next one adds them.
     # A mirror keeps the order of records, so it does not go beyond the first one that is held.
     ends = {place: partition.unbroken for place, partition in point.partitions().items() if partition.held}
@@ -513,9 +509,26 @@ def find_pending(
                 unit = range_to_apply(topic, remote, tuple(due), deleted.get(place, ()))
                 found.append((remote, incarnation, unit))
     ranges: defaultdict[TopicPartition, list[UnitRange]] = defaultdict(list)
-    for remote, _, unit in sorted(found, key=lambda each: each[:2]):
+    for remote, _, unit in sorted(found, key=_by_partition_and_incarnation):
         ranges[remote].append(unit)
-    return Pending(ranges, tuple(held_back))
+    return Pending(ranges, held_back)
+
+
+def _by_partition_and_incarnation(found: tuple[TopicPartition, int, UnitRange]) -> tuple[TopicPartition, int]:
+    remote, incarnation, _ = found
+    return remote, incarnation
+
+
+def held_back_incarnations(
+    archive: Archive, point: Manifest, newest: Mapping[str, int], applied: Mapping[str, TopicIncarnations]
+) -> tuple[Recreated, ...]:
+    """Return the topics whose `newest` incarnation waits, as the flow stops where a topic was recreated."""
+    held_back: list[Recreated] = []
+    for name, each in sorted(applied.items()):
+        if each.last < newest[name]:
+            kind = incarnation_kind(archive, point, name, newest[name])
+            held_back.append(Recreated(name, each.topic.remote, newest[name], True, kind))
+    return tuple(held_back)
 
 
 def by_restore_point(topics: Iterable[str], after: Mapping[str, int]) -> dict[int, set[str]]:

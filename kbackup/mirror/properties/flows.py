@@ -47,10 +47,11 @@ class FlowReader:
         choices: Any = self.text  # each is checked against the choices of its key
         clocks: Any = {name.replace(".", "_"): self.clock(name) for name in CLOCKS}
         address = (archive or self.text("kbackup.archive")).replace("{source}", self.pair.source)
-        schema_topics = SchemaTopics(
-            PatternFilter(self.patterns("kbackup.schemas.topics"), None),
-            PatternFilter(self.patterns("kbackup.schemas.topics.exclude"), None),
-        )
+        with_schemas = PatternFilter(self.patterns("kbackup.schemas.topics"), None)
+        without_schemas = PatternFilter(self.patterns("kbackup.schemas.topics.exclude"), None)
+        topics = PatternFilter(self.patterns("topics"), self.patterns("topics.exclude"))
+        groups = PatternFilter(self.patterns("groups"), self.patterns("groups.exclude"))
+        excluded_configs = PatternFilter(self.patterns("config.properties.exclude"), None)
         flow = Flow(
             source=self.pair.source,
             target=self.pair.target,
@@ -58,9 +59,9 @@ class FlowReader:
             target_properties=target,
             archive=address or None,
             policy=self.policy(),
-            topics=PatternFilter(self.patterns("topics"), self.patterns("topics.exclude")),
-            groups=PatternFilter(self.patterns("groups"), self.patterns("groups.exclude")),
-            excluded_configs=PatternFilter(self.patterns("config.properties.exclude"), None),
+            topics=topics,
+            groups=groups,
+            excluded_configs=excluded_configs,
             use_defaults_from=choices("use.defaults.from"),
             replication_factor=self.number("replication.factor"),
             heartbeats_replication_factor=self.number("heartbeats.topic.replication.factor"),
@@ -73,7 +74,7 @@ class FlowReader:
             checkpoint_rule=choices("kbackup.checkpoints"),
             on_recreate=choices("kbackup.on.recreate"),
             schemas=choices("kbackup.schemas"),
-            schema_topics=schema_topics,
+            schema_topics=SchemaTopics(with_schemas, without_schemas),
             unmapped=choices("kbackup.schemas.unmapped"),
             source_registry=self.registry(self.pair.source),
             target_registry=self.registry(self.pair.target),
