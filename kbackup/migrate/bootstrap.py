@@ -59,6 +59,7 @@ def make_bootstrap(archive: Archive, backup: str, base: Path, out: Path) -> Boot
     valid: list[DelegationToken] = []
     expired: list[str] = []
     for token in metadata.delegation_tokens or ():
+        # A new cluster would take an expired token only to drop it: it is named instead.
         if token.expires_at > now:
             valid.append(token)
         else:
@@ -100,6 +101,7 @@ def _records(metadata: Metadata, tokens: Iterable[DelegationToken]) -> list[Meta
     records = [scram_record(user) for user in metadata.scram_users or ()]
     for quota in metadata.client_quotas or ():
         records.extend(quota_records(quota))
+    # Without it, the new cluster could give a producer an id that the old one had given to another.
     if metadata.next_producer_id is not None:
         records.append(producer_id_record(metadata.next_producer_id))
     records.extend(token_record(token) for token in tokens)

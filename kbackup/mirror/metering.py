@@ -73,7 +73,7 @@ def _count_partitions(flow: Flow, applied: Applied, at: float) -> None:
         labels = (tp.topic, str(tp.partition))
         _add(flow, "record_count_total", part.records, *labels)
         _add(flow, "byte_count_total", part.bytes, *labels)
-        # the oldest record has the longest latency
+        # The oldest record has the longest latency.
         for bound, timestamp in (("max", part.oldest), ("min", part.newest)):
             if timestamp is not None:
                 latency = at - timestamp / 1000
@@ -110,6 +110,7 @@ def round_failed(flow: Flow) -> None:
 def checkpoints_written(flow: Flow, groups: Iterable[str], captured_at: float, every: Iterable[str] = ()) -> None:
     """`captured_at` is when the archive took the groups' positions, in seconds since the epoch. `every` are all groups
     that have checkpoints: no metrics remain of others."""
+    # Only of checkpoints that were written: the latency of an unchanged one would grow though nothing is late.
     written = frozenset(groups)
     latency = time.time() - captured_at
     for group in written:

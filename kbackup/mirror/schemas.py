@@ -101,7 +101,7 @@ class MirrorSchemas:
     def _register(self, registry: SchemaRegistry, plan: SchemaPlan, archive: Archive) -> SchemaRewrite | None:
         """Register the schemas of a plan. Return the new ids of the records; None if they keep theirs."""
         done = apply_schemas(registry, RestoreJournal(self.state, self._id(registry, plan)), plan)
-        # the map may have been made in an earlier round, with fewer records to judge by
+        # The map may have been made in an earlier round, with fewer records to judge by.
         done = replace(done, judged=plan.judged, unmapped=plan.unmapped, archived=plan.archived)
         return rewrite_of(done, archive.store)
 

@@ -18,6 +18,7 @@ class Timetable:
 
     def is_due(self, duty: str, clock: Clock, *, once: bool = False) -> bool:
         """Return whether a duty is due. `once`: a duty whose clock is not enabled is due the first time."""
+        # What was never done is due at once: a process that starts brings its target up to date first.
         if duty not in self._done:
             return clock.enabled or once
         return clock.enabled and self.now() >= self._done[duty] + clock.seconds

@@ -65,6 +65,7 @@ def zookeeper_connect(findings: MigrationFindings) -> str:
     if unset:
         raise ProblemError(f"not set: {listed(unset)}", "set zookeeper.connect to the value that the brokers have")
 
+    # Brokers may name different servers of one ensemble, so a controller may name any of them.
     hosts = set[str]()
     chroots = set[str]()
     for configs in need(findings.configs).values():
@@ -93,7 +94,11 @@ def _chroot(connect: str) -> str:
 def _hosts(connect: str) -> set[str]:
     """Return the servers of a `zookeeper.connect`, each as host:port."""
     servers, _, _ = connect.lower().partition("/")
-    return {server if ":" in server else f"{server}:2181" for server in words_of(servers)}
+    hosts = set[str]()
+    for server in words_of(servers):
+        # ZooKeeper's clients take its usual port where none is named.
+        hosts.add(server if ":" in server else f"{server}:2181")
+    return hosts
 
 
 # Listeners: brokers and controllers find each other, each listener with the same security protocol.
@@ -108,6 +113,7 @@ _SECURED = {"SSL", "SASL_PLAINTEXT", "SASL_SSL"}
 def listeners(findings: MigrationFindings) -> str:
     """Every listener that a node uses has a security protocol, and the other side has the same."""
     controllers = need(findings.controllers)
+    # The first problem is reported alone: what follows from it would only hide it. A file's own come before the pairs.
     for controller in controllers:
         for problem, hint in _controller_problems(controller.properties):
             raise ProblemError(f"{controller.file}: {problem}", hint)
@@ -135,7 +141,9 @@ def _controller_problems(properties: Mapping[str, str]) -> Iterator[tuple[str, s
 def _pair_problems(broker: Mapping[str, str], controller: Mapping[str, str], file: str) -> Iterator[tuple[str, str]]:
     """Yield what a broker and the controller of `file` map differently, and the action for the user."""
     of_broker, of_controller = protocols_of(broker), protocols_of(controller)
-    if not broker.get("process.roles"):  # a controller sends requests to brokers in ZooKeeper mode
+    # During a migration the active controller sends requests to brokers in ZooKeeper mode, by their own listener. KRaft
+    # brokers ask the controller instead.
+    if not broker.get("process.roles"):
         name = inter_broker_name(broker)
         of_file = inter_broker_name(controller)
         if of_file != name:

@@ -97,6 +97,7 @@ def _follow(read_state: Callable[[], StateReport], interval: float, reporter: Re
             from rich.live import Live
 
             with Live(auto_refresh=False) as live:
+                # The first look is shown at once, and a stop ends the wait, not a look.
                 while True:
                     table = _table(read_state())
                     live.update(table, refresh=True)

@@ -109,7 +109,7 @@ def make_reader(
     options = context.config.backup
     store = archive_store(context, source.archive)
     selections = mirror_selections(options, source.flows)
-    # the flows of a source share its registry: the properties file names one for each cluster
+    # The flows of a source share its registry: the properties file names one for each cluster.
     schemas = BackupSchemas(source.flows[0].source_registry, options.schemas)
     follower = Follower(
         options=options,
@@ -210,13 +210,16 @@ def command(
     with ExitStack() as stack:
         stop = stack.enter_context(closing(Stop()))
         spark = stack.enter_context(spark_session(context.config, reporter=context.reporter))
-        # if both halves run, the writers end last: they apply the last restore points of the readers
         has_both = not take and not apply
-        writers_stop = stack.enter_context(closing(Stop())) if has_both else stop
+        writers_stop = stop
+        if has_both:
+            # The writers end last: they apply the last restore points of the readers.
+            writers_stop = stack.enter_context(closing(Stop()))
         health = start_server(context, stack)
         process = MirrorProcess(spark, stop, writers_stop, health)
         halves = make_halves(context, properties, flows, process, take=not apply, apply=not take)
         if once:
+            # A half that was stopped before it begins does exactly one round.
             stop.ask()
             writers_stop.ask()
             reports = run_once(halves)

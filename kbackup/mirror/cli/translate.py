@@ -42,7 +42,7 @@ def command(context: CommandContext, file: Path, group: str, names: tuple[str, .
         try:
             translation = _translate(context, flow, group)
         except (UnknownGroupError, NoArchiveError, UnreachableError) as error:
-            # without --flow the group may be of any flow, and this one may not have begun or not be reached from here
+            # Without --flow the group may be of any flow, and this one may not have begun, or not be reached from here.
             if len(flows) == 1 or names:
                 raise
             elsewhere.append(error)
@@ -54,7 +54,8 @@ def command(context: CommandContext, file: Path, group: str, names: tuple[str, .
                 f"and {why}; run 'kbackup mirror', then this command again"
             )
         shown.append(translation)
-    # who has found the group needs no list of the flows that don't know it, but must hear of those that were not asked
+    # Whoever has found the group needs no list of the flows that don't know it, but must hear of those that were not
+    # asked: one of them may know the group as well.
     unasked = [error for error in elsewhere if not isinstance(error, UnknownGroupError)]
     context.reporter.warning(*(str(error) for error in unasked))
     if not shown:
