@@ -19,6 +19,7 @@ import pyarrow as pa
 from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
+from kbackup.errors import UsageError
 from kbackup.formats.record import decode, encode
 from kbackup.kafka.client import Connection
 from kbackup.native import contract
@@ -138,8 +139,7 @@ def _batch(messages: list[Message], offsets: Int64Array) -> pa.RecordBatch:
 def _header_column(messages: list[Message]) -> pa.Array[Any]:
     """Return the headers of messages, laid out by hand: one array of all headers, and where those of each message
     begin in it."""
-    # confluent-kafka gives lists of (key, value); its stubs allow dicts too, which only produce() takes
-    every: list[Any] = [message.headers() for message in messages]
+    every = _headers_of(messages)
     # Comprehensions: a loop over the messages costs a backup without headers 4 % of this path.
     counts = [len(headers) if headers else 0 for headers in every]
     pairs = [pair for headers in every if headers for pair in headers]
@@ -153,6 +153,27 @@ def _header_column(messages: list[Message]) -> pa.Array[Any]:
     lists: Any = pa.ListArray
     made: pa.Array[Any] = lists.from_arrays(pa.array(starts), headers_of_all, type=column)
     return made
+
+
+def _headers_of(messages: list[Message]) -> list[Any]:
+    """Return the headers of each message; `UsageError` for a header key that is not UTF-8."""
+    # confluent-kafka gives lists of (key, value); its stubs allow dicts too, which only produce() takes
+    every: list[Any] = []
+    try:
+        # A list that is extended keeps what it had before an error, and so its length tells which message failed.
+        # Asking each again would not: confluent-kafka frees the headers of a message that it could not convert.
+        every.extend(map(Message.headers, messages))
+    except (SystemError, UnicodeDecodeError) as raised:
+        # The binding returns a value and leaves the error set, of which the interpreter makes a `SystemError`.
+        if not isinstance(raised.__cause__ or raised, UnicodeDecodeError):
+            raise
+        failed = messages[len(every)]
+        raise UsageError(
+            f"the record of {failed.topic()}-{failed.partition()} at offset {failed.offset()} has a header key that "
+            "is not UTF-8",
+            "install the extra native, and leave KBACKUP_KERNEL unset: the native kernel reads any header key",
+        ) from None
+    return every
 
 
 # confluent-kafka's `Producer` as a sink for `BlockProducer`: a call and a callback a record. It produces wherever
