@@ -51,7 +51,7 @@ Query = Mapping[str, str | bool]
 
 
 class _Answer(msgspec.Struct):
-    """A version as registries tell it, or what they say of an id."""
+    """A version of a subject, or the schema of an id, as registries answer."""
 
     schema: str
     subject: str = ""
@@ -96,7 +96,7 @@ class _Error(msgspec.Struct):
 
 
 class RegistryRefusedError(RefusedError):
-    """The registry does not take what is written; `code` is its own."""
+    """The registry refuses what is written; `code` is the registry's own error code."""
 
     def __init__(self, message: str, hint: str, code: int) -> None:
         super().__init__(message, hint)
@@ -111,33 +111,32 @@ class SchemaRegistry:
     def __init__(self, options: RegistryOptions, section: str = "schema_registry") -> None:
         """`section` of the configuration has the options; hints name it."""
         options.check(section)
-        self.url, self._section = options.url, section
+        self.url = options.url
+        self._section = section
         self._urls = [url.strip().rstrip("/") for url in options.url.split(",")]
-        try:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            if "https:" in options.url:  # it takes 50 ms
-                context = ssl.create_default_context(cafile=options.ca_bundle or certifi.where())
-            if options.client_certificate:
-                password = options.client_key_password or None
-                context.load_cert_chain(options.client_certificate, options.client_key or None, password)
-        except (OSError, ValueError) as error:  # a file that is not there, or no certificate
-            raise UsageError(
-                f"the schema registry's certificates can't be used: {error}",
-                f"set {section}.ca_bundle, client_certificate and client_key to PEM files",
-            ) from error
-        if options.user or options.token:
+        tls = _tls_context(options, section)
+        secret = ""
+        login = None
+        headers: dict[str, str] = {}
+        if options.token:
+            secret = "token"  # noqa: S105 (the name of the option)
+            headers["Authorization"] = f"Bearer {options.token}"
+        if options.user:
+            secret = "password"  # noqa: S105 (the name of the option)
+            login = httpx.BasicAuth(options.user, options.password)
+        if secret:
             for url in self._urls:
-                warn_of_plain_http(f"the {'password' if options.user else 'token'} of {section}", url)
-        login = httpx.BasicAuth(options.user, options.password) if options.user else None
-        headers = {"Authorization": f"Bearer {options.token}"} if options.token else {}
-        self._client = httpx.Client(verify=context, auth=login, headers=headers, timeout=_SECONDS)
+                warn_of_plain_http(f"the {secret} of {section}", url)
+        self._client = httpx.Client(verify=tls, auth=login, headers=headers, timeout=_SECONDS)
         self._schemas: dict[int | str, Schema] = {}
         self._referred = cache(self.version)
 
     def contexts(self) -> list[str]:
         """Return '' for the default context, and `:.context:` for each other one."""
         names = self._every(str, "/contexts")
-        return ["", *sorted(f":{name.strip(':')}:" for name in names if name.strip(":.") != "")]
+        # The default context is "." or ":.:" where a registry lists it, and it is returned where none does.
+        others = [f":{name.strip(':')}:" for name in names if name.strip(":.")]
+        return ["", *sorted(others)]
 
     def subjects(self, deleted: bool = False) -> list[str]:
         """Return the subjects of all contexts; with `deleted` also those that are softly deleted."""
@@ -148,19 +147,26 @@ class SchemaRegistry:
         return self._every(int, f"/subjects/{_quoted(subject)}/versions", deleted=deleted)
 
     def version(self, subject: str, number: int) -> SchemaVersion | None:
-        """Return a version, also a deleted one; its state is not known."""
+        """Return a version, also a deleted one; the answer does not say whether the version is deleted."""
         answer = self._read(_Answer, f"/subjects/{_quoted(subject)}/versions/{number}", deleted=True)
-        return None if answer is None else _version_of(answer, subject, number)
+        if answer is None:
+            return None
+        return _version_of(answer, subject, number)
 
     def places(self, schema_id: int | str, context: str = "") -> list[tuple[str, int]]:
         """Return the subjects and versions of an id or a GUID, also deleted ones."""
         if isinstance(schema_id, str):
-            ids = self._read(list[_Id], f"/schemas/guids/{_quoted(schema_id)}/ids") or []
-            names = ["" if each.context == "." else f":{each.context}:" for each in ids]
-            return [place for each, name in zip(ids, names, strict=True) for place in self.places(each.id, name)]
-        subject = {"subject": context} if context else {}
-        path = f"/schemas/ids/{schema_id}/versions"
-        return [(p.subject, p.version) for p in self._every(_Place, path, deleted=True, **subject)]
+            # A GUID is the same in all contexts; an id is a schema's own in each.
+            found: list[tuple[str, int]] = []
+            for each in self._read(list[_Id], f"/schemas/guids/{_quoted(schema_id)}/ids") or []:
+                of_context = "" if each.context == "." else f":{each.context}:"
+                found += self.places(each.id, of_context)
+            return found
+        query: dict[str, str | bool] = {"deleted": True}
+        if context:
+            query["subject"] = context
+        places = self._every(_Place, f"/schemas/ids/{schema_id}/versions", **query)
+        return [(place.subject, place.version) for place in places]
 
     def content_of(self, global_id: int) -> int | None:
         """Return the id that the version with one of Apicurio's global ids has in Confluent's protocol, that of its
@@ -177,41 +183,58 @@ class SchemaRegistry:
                     found = msgspec.json.decode(answer, type=_Found).versions
                     return found[0].content_id if found else 0
             except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, UnicodeDecodeError):
-                continue  # with the next of several URLs
+                # The next of several URLs may answer.
+                continue
         return None
 
     def settings(self, subject: str) -> SubjectSettings:
         """Return what is set for a subject, a context (`:.context:`), or ('') for all."""
-        at = f"/{_quoted(subject)}" if subject else ""
+        at = _settings_path(subject)
         config = self._read(dict[str, Any], f"/config{at}")
-        mode = self._read(_Mode, f"/mode{at}")
-        return SubjectSettings(subject=subject, config=config, mode=mode.mode if mode is not None else None)
+        answer = self._read(_Mode, f"/mode{at}")
+        mode = None
+        if answer is not None:
+            mode = answer.mode
+        return SubjectSettings(subject=subject, config=config, mode=mode)
 
     def set_config(self, subject: str, config: Mapping[str, Any] | None) -> None:
-        """Set the compatibility and what goes with it; None: as for all others."""
+        """Set the compatibility and what goes with it; None deletes the subject's own: those for all hold then."""
         body = None
         if config is not None:
-            body = {"compatibility" if name == "compatibilityLevel" else name: value for name, value in config.items()}
+            body = dict(config)
+            # Registries take this setting by another name than they return it by.
+            if "compatibilityLevel" in body:
+                body["compatibility"] = body.pop("compatibilityLevel")
         self._set("config", subject, body)
 
     def set_mode(self, subject: str, mode: str | None, force: bool = False) -> None:
-        self._set("mode", subject, None if mode is None else {"mode": mode}, force=force)
+        """Set the mode; None deletes the subject's own, so that the mode for all holds."""
+        body = None
+        if mode is not None:
+            body = {"mode": mode}
+        self._set("mode", subject, body, force=force)
 
     def _set(self, what: str, subject: str, body: Mapping[str, Any] | None, **query: str | bool) -> None:
-        at = f"/{_quoted(subject)}" if subject else ""
-        self._ask("DELETE" if body is None else "PUT", f"/{what}{at}", body, query)
+        method = "DELETE" if body is None else "PUT"
+        self._ask(method, f"/{what}{_settings_path(subject)}", body, query)
 
     def register(self, version: SchemaVersion, keep: bool) -> int:
         """Register a schema under its subject; `keep` asks for its version and id, which takes the mode IMPORT. Return
         the id that it has now: registries may give another one. `RegistryRefusedError` if it isn't taken."""
-        body = _body(version) | ({"version": version.version, "id": version.id} if keep else {})
+        body = _body(version)
+        if keep:
+            body |= {"version": version.version, "id": version.id}
         answer = self._ask("POST", f"/subjects/{_quoted(version.subject)}/versions", body)
         return self._checked(_Id, answer).id
 
     def lookup(self, version: SchemaVersion) -> SchemaVersion | None:
         """Return the version of the same subject with the same schema, also a deleted one; None if there is none."""
-        answer = self._ask("POST", f"/subjects/{_quoted(version.subject)}", _body(version), {"deleted": True})
-        return None if answer is None else _version_of(self._checked(_Answer, answer), version.subject, 0)
+        path = f"/subjects/{_quoted(version.subject)}"
+        answer = self._ask("POST", path, _body(version), {"deleted": True})
+        if answer is None:
+            return None
+        found = self._checked(_Answer, answer)
+        return _version_of(found, version.subject, 0)
 
     def delete(self, subject: str, number: int, permanent: bool = False) -> None:
         """Delete a version: softly, or what was deleted softly for good. One that is gone already is no error."""
@@ -233,22 +256,28 @@ class SchemaRegistry:
 
     def _needed(self, version: SchemaVersion, reference: SchemaReference) -> SchemaVersion:
         subject = qualified(reference.subject, context_of(version.subject))
-        if (found := self._referred(subject, reference.version)) is None:
+        found = self._referred(subject, reference.version)
+        if found is None:
             raise UndecodableError(f"the registry has no {subject} version {reference.version}, which others refer to")
         return found
 
     def _every(self, kind: type[T], path: str, **query: str | bool) -> list[T]:
-        """Return a whole list: registries give a part of it, some without a word. One that knows no parts gives the
-        same list again."""
+        """Return a whole list, however many parts the registry gives it in."""
         found: dict[T, None] = {}
-        while (more := self._read(list[kind], path, offset=str(len(found)), **query)) and not found.keys() >= {*more}:  # type: ignore[valid-type]
-            found |= dict.fromkeys(more)
-        return list(found)
+        while True:
+            # A registry may bound its answers and not say so. Thus this asks on until an answer has nothing new: an
+            # empty one, or the same list again from a registry that ignores the offset.
+            part: list[T] | None = self._read(list[kind], path, offset=str(len(found)), **query)  # type: ignore[valid-type]
+            if not part or found.keys() >= set(part):
+                return list(found)
+            found |= dict.fromkeys(part)
 
     def _read(self, kind: type[T], path: str, **query: str | bool) -> T | None:
         """Return the answer, checked; None if there is no such thing."""
         answer = self._ask("GET", path, query=query)
-        return None if answer is None else self._checked(kind, answer)
+        if answer is None:
+            return None
+        return self._checked(kind, answer)
 
     def _checked(self, kind: type[T], answer: bytes | None) -> T:
         try:
@@ -261,12 +290,16 @@ class SchemaRegistry:
     ) -> bytes | None:
         """Return the answer's bytes, None where the registry says that there is no such thing. Every request may be
         sent again: to register, set or delete the same thing twice changes nothing more."""
-        urls, content = self._urls * (1 + _TRIES_AGAIN), None if body is None else msgspec.json.encode(body)
-        for n, url in enumerate(urls, 1):
+        content = None
+        if body is not None:
+            content = msgspec.json.encode(body)
+        urls = self._urls * (1 + _TRIES_AGAIN)
+        for number, url in enumerate(urls, 1):
+            is_last = number == len(urls)
             try:
                 status, answer = self._send(method, url + path, content, query or {})
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                if n == len(urls):
+                if is_last:
                     raise UnreachableError(
                         f"the schema registry {self.url} can't be reached: {str(error) or type(error).__name__}",
                         f"check the URL, and that {self._section}.ca_bundle holds the issuer of its certificate",
@@ -274,15 +307,21 @@ class SchemaRegistry:
             else:
                 if status < 300:
                     return answer
-                if n == len(urls) or not (status >= 500 or status in _BUSY):
+                if is_last or not _may_pass(status):
                     self._check(method, status, answer, path)
                     return None
-            time.sleep(_PAUSE if n % len(self._urls) == 0 else 0)
+            # Pause only after a round of all URLs: another server may answer at once.
+            if number % len(self._urls) == 0:
+                time.sleep(_PAUSE)
         raise AssertionError  # the last try returns or raises
 
     def _send(self, method: str, url: str, content: bytes | None, query: Query) -> tuple[int, bytes]:
-        headers = {"Accept": _TYPES} | ({"Content-Type": "application/json"} if content is not None else {})
-        until, data = time.monotonic() + _WHOLE_SECONDS, bytearray()
+        headers = {"Accept": _TYPES}
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        # The client's own timeout is for each read, so an answer of one byte now and then would never end.
+        until = time.monotonic() + _WHOLE_SECONDS
+        data = bytearray()
         with self._client.stream(method, url, content=content, params=query, headers=headers) as response:
             for chunk in response.iter_bytes():
                 data += chunk
@@ -295,28 +334,32 @@ class SchemaRegistry:
         return response.status_code, bytes(data)
 
     def _check(self, method: str, status: int, answer: bytes, path: str) -> None:
-        """Raise the error of a refused request; none where it only says that something is not there."""
+        """Raise the error of a refused request, but none if the answer only says that something is not there."""
         try:
-            said = msgspec.json.decode(answer, type=_Error)
+            refusal = msgspec.json.decode(answer, type=_Error)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            said = _Error()
-        if said.error_code in _NOT_THERE or (status == 404 and path.startswith(("/contexts", "/schemas/guids"))):
+            refusal = _Error()
+        if refusal.error_code in _NOT_THERE:
+            return
+        # A registry without contexts or GUIDs has no such path, and answers 404 without a code of a registry's.
+        if status == 404 and path.startswith(("/contexts", "/schemas/guids")):
             return
         if status in _DENIED:
             raise UnreachableError(
                 f"the schema registry {self.url} denies access: HTTP status {status}",
                 f"set {self._section}.user and {self._section}.password, or {self._section}.token",
             )
-        words = f"{said.message[:500]} (HTTP status {status})"
-        if status >= 500 or status in _BUSY:
+        words = f"{refusal.message[:500]} (HTTP status {status})"
+        if _may_pass(status):
             raise UnreachableError(
                 f"the schema registry {self.url} fails: {words}", "try again later, or decode by schema files"
             )
-        if said.error_code and method != "GET":
+        # Only a registry gives a code of its own; an error of any other server is no refusal of what is written.
+        if refusal.error_code and method != "GET":
             raise RegistryRefusedError(
                 f"the schema registry {self.url} refuses {method} {path}: {words}",
                 "see what it has there: kbackup schemas diff",
-                said.error_code,
+                refusal.error_code,
             )
         raise self._strange()
 
@@ -326,16 +369,51 @@ class SchemaRegistry:
         )
 
 
+def _tls_context(options: RegistryOptions, section: str) -> ssl.SSLContext:
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # Loading the authorities takes 50 ms, which a plain HTTP registry need not cost.
+        if "https:" in options.url:
+            context = ssl.create_default_context(cafile=options.ca_bundle or certifi.where())
+        if options.client_certificate:
+            password = options.client_key_password or None
+            context.load_cert_chain(options.client_certificate, options.client_key or None, password)
+    except (OSError, ValueError) as error:  # a file that is not there, or no certificate
+        raise UsageError(
+            f"the schema registry's certificates can't be used: {error}",
+            f"set {section}.ca_bundle, client_certificate and client_key to PEM files",
+        ) from error
+    return context
+
+
+def _may_pass(status: int) -> bool:
+    """Return True for a status of a registry that may answer otherwise a moment later."""
+    return status >= 500 or status in _BUSY
+
+
+def _settings_path(subject: str) -> str:
+    """Return the end of the path of a subject's settings; '' is for those of all subjects."""
+    return f"/{_quoted(subject)}" if subject else ""
+
+
 def _quoted(name: str) -> str:
     """Return a subject as a part of a path: also '..' and '/' stay in their place."""
     return quote(name, safe="").replace(".", "%2E")
 
 
 def _body(version: SchemaVersion) -> dict[str, Any]:
-    references = [msgspec.to_builtins(r) for r in version.references]
-    every = {"references": references, "metadata": version.metadata, "ruleSet": version.rules}
-    kind = {"schemaType": version.type} if version.type != "AVRO" else {}
-    return {"schema": version.schema, **kind, **{name: value for name, value in every.items() if value}}
+    """Return the schema as registries take it, without empty fields: older registries don't know all of them."""
+    body: dict[str, Any] = {"schema": version.schema}
+    # A schema that names no type is Avro.
+    if version.type != "AVRO":
+        body["schemaType"] = version.type
+    if version.references:
+        body["references"] = [msgspec.to_builtins(reference) for reference in version.references]
+    if version.metadata:
+        body["metadata"] = version.metadata
+    if version.rules:
+        body["ruleSet"] = version.rules
+    return body
 
 
 def _version_of(answer: _Answer, subject: str, number: int) -> SchemaVersion:
