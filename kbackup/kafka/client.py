@@ -20,7 +20,8 @@ _PREFIX = "kbackup.admin."
 
 def with_admin(properties: Mapping[str, str], admin: Mapping[str, str]) -> dict[str, str]:
     """Return `properties` together with the admin client's."""
-    return {**properties, **{f"{_PREFIX}{name}": value for name, value in admin.items()}}
+    marked = {f"{_PREFIX}{name}": value for name, value in admin.items()}
+    return {**properties, **marked}
 
 
 def without_admin(properties: Mapping[str, str]) -> dict[str, str]:
@@ -30,7 +31,10 @@ def without_admin(properties: Mapping[str, str]) -> dict[str, str]:
 
 def admin_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
     """Return the properties of the admin client: the other clients' properties if it has none of its own."""
-    own = {name.removeprefix(_PREFIX): v for name, v in properties.items() if name.startswith(_PREFIX)}
+    own: dict[str, str] = {}
+    for name, value in properties.items():
+        if name.startswith(_PREFIX):
+            own[name.removeprefix(_PREFIX)] = value
     return own or properties
 
 
@@ -69,8 +73,8 @@ _NEEDED = {
     "deleting an ACL": "Alter on the cluster",
     "setting": "AlterConfigs on the cluster",
 }
-"""The right that is missing where a cluster denies something, in the words of `kafka-acls`: by how what was being done
-begins, the longer before the shorter."""
+"""The right that is missing where a cluster denies something, in the words of `kafka-acls`. A key is the beginning of
+what was being done. The first key that fits is taken: a longer one stands before a shorter one that begins alike."""
 
 
 log = logging.getLogger("kbackup.librdkafka")
@@ -79,9 +83,10 @@ READS_ALONE: Mapping[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
-    "auto.offset.reset": "error",  # or else librdkafka seeks elsewhere and tells nothing
+    # With any other value librdkafka seeks to another offset and reports nothing: records would be missed unseen.
+    "auto.offset.reset": "error",
 }
-"""Of a consumer that reads the partitions and offsets it is given, and commits nothing."""
+"""Properties of a consumer that reads the partitions and offsets it is given, and commits nothing."""
 
 Properties = Mapping[str, str]
 C = TypeVar("C")
@@ -107,7 +112,8 @@ _NO_ANSWER = {
     "starting transactions": f"{_ANSWER_HINT}, and that transaction.state.log.replication.factor is not "
     "above the number of its brokers"
 }
-"""Hints for what a running cluster, too, may leave without an answer."""
+"""Hints for requests that a running cluster, too, may leave without an answer. A new cluster of fewer brokers than that
+factor can't create the topic of transactions' states."""
 
 _LOGIN_HINT = "is sasl.mechanism right, and are user and password, or the token?"
 _TLS_HINT = "is ssl.ca.location the authority of the brokers' certificates, and is ours one that they accept?"
@@ -119,11 +125,12 @@ _NOT_LET_IN = {
 """Errors that occur before any request, with their hints: retrying changes nothing."""
 
 _NOT_A_BROKER = KafkaError._UNDERFLOW
-"""What the control plane calls something that listens, and does not answer as a broker does."""
+"""The control plane's error for a listener that does not answer as a broker does."""
 
 _PLAIN_HINT = "set security.protocol to PLAINTEXT or SASL_PLAINTEXT: this listener has no TLS"
 _NO_TLS = "the connection ended in the TLS handshake"
-"""The control plane's words for it: a broker's plain listener takes the handshake for a message that is too large."""
+"""The control plane's words for a listener without TLS: such a listener takes the handshake for a message that is too
+large, and closes the connection."""
 
 _TLS_ALERT = "SSL routines"
 """OpenSSL's words, in librdkafka's error, for a connection that the other side ended because of our certificate."""
@@ -136,9 +143,18 @@ _FORBIDDEN = {
 }
 
 
+_NEAR = 0.05  # s; one more fetch is on its way for each such part of the round trip
+_MOST_TIMES = 4
+
+
 def fetch_size_factor(round_trip: float) -> int:
-    """Return how many times as much must be on its way as to a near cluster: one for each 50 ms, 1 to 4."""
-    return min(max(1, round(round_trip / 0.05)), 4)
+    """Return how many times as much must be on its way as to a near cluster, for a round trip in seconds: 1 to 4.
+
+    A connection carries what is on its way once a round trip. Over 200 ms, two tasks that fetch 1 MiB each
+    used 72 % of 5 MB/s.
+    """
+    times = round(round_trip / _NEAR)
+    return min(max(1, times), _MOST_TIMES)
 
 
 class Connection:
@@ -171,24 +187,33 @@ class Connection:
         return f"{self.role} cluster at {self.properties['bootstrap.servers']}"
 
     def config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
-        """The user's properties win over our tuning, never over what correctness needs (those are refused in
-        the config)."""
-        callbacks = {"oauth_cb": self._token} if self.tokens is not None else {}
-        return {"log_level": 3, "client.id": "kbackup", **extra, **self.properties, "error_cb": self.heard, **callbacks}
+        """Return what a client is made with: the user's properties win over the tuning in `extra`. Those that would
+        break correctness are refused where the configuration is read."""
+        config = {"log_level": 3, "client.id": "kbackup", **extra, **self.properties}
+        config["error_cb"] = self.heard
+        if self.tokens is not None:
+            config["oauth_cb"] = self._token
+        return config
 
     def settings(self, extra: Mapping[str, Any]) -> dict[str, str]:
         """Return the settings in librdkafka's own form: text alone, and no callback."""
-        values = {name: value for name, value in self.config(extra).items() if not callable(value)}
-        return {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in values.items()}
+        settings: dict[str, str] = {}
+        for name, value in self.config(extra).items():
+            if isinstance(value, bool):
+                settings[name] = str(value).lower()
+            elif not callable(value):
+                settings[name] = str(value)
+        return settings
 
     def heard(self, error: KafkaError) -> None:
-        """Remember the client's last error. Why the last broker is gone is more use than that all are."""
+        """Remember the client's last error."""
+        # librdkafka reports that all brokers are down after why the last one is: the reason is worth more.
         if self.last is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
             self.last = error
 
     @property
     def locked_out(self) -> bool:
-        """Return True when no waiting mends the last error of the connection."""
+        """Return True if the cluster did not let us in: waiting does not help then."""
         return self.last is not None and bool(_why_not_let_in(self.last))
 
     def _token(self, config: str) -> tuple[str, float, str, dict[str, str]]:
@@ -200,38 +225,42 @@ class Connection:
     def error(self, error: KafkaError, doing: str) -> KbackupError:
         """Return the right kind of error for what librdkafka reports while `doing` something."""
         last = self.last
+        # A call that waits for a broker only times out. Why there is none was reported to the client beside it.
         if error.code() in _UNREACHABLE and last is not None and (self.locked_out or last.code() in _FORBIDDEN):
             error = last
+        code = error.code()
         when = f" {doing}" if doing else ""
-        if self.tokens is not None and self.tokens.failure and error.code() not in _FORBIDDEN:
+        # Without a token nothing else can work, but a cluster that forbids something has let us in by an earlier one.
+        if self.tokens is not None and self.tokens.failure and code not in _FORBIDDEN:
             return self._no_token(when)
-        if hint := _why_not_let_in(error):
+        hint = _why_not_let_in(error)
+        if hint:
             return UnreachableError(f"{self.address} denied access{when}: {error.str()}", hint)
-        if error.code() in _FORBIDDEN:
-            right = next((right for begins, right in _NEEDED.items() if doing.startswith(begins)), "")
+        if code in _FORBIDDEN:
+            right = _needed_right(doing)
             takes = f" (it takes {right})" if right else ""
             return UnreachableError(
                 f"{self.address} denied access{when}: {error.str()}{takes}",
                 "give its user that right: security.md has the list",
             )
-        silent = error.code() in _UNREACHABLE and last is not None and last.code() == KafkaError._ALL_BROKERS_DOWN
-        if silent or error.code() == _NOT_A_BROKER:
-            # librdkafka names a reason, such as a refused connection, unless it is connected
+        # librdkafka's last error names a reason, such as a refused connection, unless it is connected: then the last
+        # error is only that all brokers are down.
+        is_silent = code in _UNREACHABLE and last is not None and last.code() == KafkaError._ALL_BROKERS_DOWN
+        if is_silent or code == _NOT_A_BROKER:
             return UnreachableError(
                 f"{self.address} did not answer{when}: it accepts connections, but answers none as a broker does",
                 "check security.protocol (a listener with TLS needs SSL or SASL_SSL), and that the port is Kafka's",
             )
-        if error.code() in _UNREACHABLE:
-            said = f" ({last.str()})" if last is not None else ""
-            return UnreachableError(
-                f"{self.address} did not answer{when}: {error.str()}{said}", _NO_ANSWER.get(doing, _ANSWER_HINT)
-            )
+        if code in _UNREACHABLE:
+            reason = f" ({last.str()})" if last is not None else ""
+            hint = _NO_ANSWER.get(doing, _ANSWER_HINT)
+            return UnreachableError(f"{self.address} did not answer{when}: {error.str()}{reason}", hint)
         return ClusterError(
             f"{self.address} failed{when}: {error.str()}", f"see Kafka's documentation for error {error.name()}"
         )
 
     def silent(self, what: str) -> UnreachableError:
-        """Return the error for a cluster that did not do `what` in time."""
+        """Return the error for a cluster that was not heard in time; `what` goes on from the cluster's name."""
         return UnreachableError(f"{self.address} {what}", _ANSWER_HINT)
 
     def _no_token(self, when: str = "") -> UnreachableError:
@@ -243,7 +272,7 @@ class Connection:
 
     @contextmanager
     def errors(self, doing: str) -> Iterator[None]:
-        """Turns what confluent-kafka raises inside into kbackup's errors."""
+        """Turn what confluent-kafka raises inside into kbackup's errors."""
         try:
             yield
         except KafkaException as raised:
@@ -269,6 +298,17 @@ class Connection:
 
 def _why_not_let_in(error: KafkaError) -> str:
     """Return a hint if an error means that we were not let in, else ''."""
-    if "wrong version number" in error.str() or _NO_TLS in error.str():
+    text = error.str()
+    # OpenSSL reads the version of TLS out of whatever a plain listener answers, and finds it wrong.
+    if "wrong version number" in text or _NO_TLS in text:
         return _PLAIN_HINT
-    return _TLS_HINT if _TLS_ALERT in error.str() else _NOT_LET_IN.get(error.code(), "")
+    if _TLS_ALERT in text:
+        return _TLS_HINT
+    return _NOT_LET_IN.get(error.code(), "")
+
+
+def _needed_right(doing: str) -> str:
+    for begins, right in _NEEDED.items():
+        if doing.startswith(begins):
+            return right
+    return ""

@@ -20,7 +20,9 @@ from kbackup.kafka.record_clients import open_source
 from kbackup.native.contract import Report, Source
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 
-_QUEUE_KBYTES = 32 << 10  # prefetched bytes of all partitions of a client, in KiB
+_QUEUE_KBYTES = 32 << 10
+"""How much a client prefetches for all its partitions together, in KiB; each has its share."""
+_LEAST_QUEUE_KBYTES = 1024
 
 _GONE = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -32,7 +34,8 @@ _GONE = {
 _TUNING = {
     **READS_ALONE,
     "allow.auto.create.topics": False,
-    "topic.metadata.propagation.max.ms": 3000,  # of a topic that a broker does not know (yet)
+    # How long a topic that a broker does not know may still become known: librdkafka's own 30 s delay the error.
+    "topic.metadata.propagation.max.ms": 3000,
     "fetch.wait.max.ms": 50,
     "fetch.queue.backoff.ms": 10,
     "fetch.error.backoff.ms": 100,
@@ -50,11 +53,11 @@ class Vanished(NamedTuple):
 
 
 class RangeReader:
-    """One client for a task's ranges. `vanished` collects what retention took while reading; `epochs` has the leader
-    epoch of the last record of each range that was read to its end (-1: not known).
+    """One client for a task's ranges. Close it after use.
 
-    `timeout` is how long, in seconds, nothing at all may happen before `UnreachableError`; `tuning` are properties that
-    win. Close it after use.
+    `vanished` collects the records that retention deleted meanwhile. `epochs` has the leader epoch of the last record
+    that was read of each partition (-1: not known). If nothing comes for `timeout` seconds, `read` raises
+    `UnreachableError`. The properties in `tuning` win over the reader's own.
     """
 
     def __init__(
@@ -71,12 +74,15 @@ class RangeReader:
         self._timeout = timeout
         self.vanished: list[Vanished] = []
         self.epochs: dict[TopicPartition, int] = {}
-        every = _TUNING | {
+        share = _QUEUE_KBYTES // max(1, partitions)
+        properties_of_reader: dict[str, Any] = {
+            **_TUNING,
             "group.id": group,
             "isolation.level": isolation,
-            "queued.max.messages.kbytes": max(1024, _QUEUE_KBYTES // max(1, partitions)),
+            "queued.max.messages.kbytes": max(_LEAST_QUEUE_KBYTES, share),
+            **tuning,
         }
-        self._source: Source = open_source(self._connection, every | dict(tuning))
+        self._source: Source = open_source(self._connection, properties_of_reader)
 
     def close(self) -> None:
         self._source.close()
@@ -86,38 +92,46 @@ class RangeReader:
 
         The blocks of one partition are in order.
         """
-        waiting = {r.tp: r for r in ranges if r.start < r.end}
-        positions = {tp: r.start for tp, r in waiting.items()}
+        waiting = {requested.tp: requested for requested in ranges if requested.start < requested.end}
+        positions = {tp: requested.start for tp, requested in waiting.items()}
         if waiting:
             self._source.start(waiting)
-        heard = time.monotonic()
+        last_progress = time.monotonic()
         while waiting:
-            useful = False
+            has_progress = False
             for result in self._source.take():
-                tp = result.tp
+                tp, report = result.tp, result.report
                 if tp is None:
-                    if result.report is not None and result.report.error.fatal():
-                        raise self._connection.error(result.report.error, "a read")
-                elif requested := waiting.get(tp):
-                    if result.block is not None:
-                        useful = True
-                        positions[tp] = int(result.block.offsets[-1]) + 1
-                        self.epochs[tp] = result.leader_epoch
-                        yield tp, result.block
-                    if result.ended or (
-                        result.report is not None and self._handle(result.report, requested, positions)
-                    ):
-                        useful = True
-                        del waiting[tp]
-                        self._source.stop(tp)
-            if useful:
-                heard = time.monotonic()
+                    # A report about the client itself: what is not fatal, librdkafka tries again.
+                    if report is not None and report.error.fatal():
+                        raise self._connection.error(report.error, "a read")
+                    continue
+                requested = waiting.get(tp)
+                # A batch may still hold something of a partition that was stopped a moment before.
+                if requested is None:
+                    continue
+                if result.block is not None:
+                    has_progress = True
+                    positions[tp] = int(result.block.offsets[-1]) + 1
+                    self.epochs[tp] = result.leader_epoch
+                    yield tp, result.block
+                has_ended = result.ended
+                if report is not None and not has_ended:
+                    has_ended = self._handle(report, requested, positions)
+                if has_ended:
+                    has_progress = True
+                    del waiting[tp]
+                    self._source.stop(tp)
+            # Reports alone are no progress: a broker that only answers with errors would be waited for without end.
+            if has_progress:
+                last_progress = time.monotonic()
             else:
-                self._check_silence(heard, waiting)  # reports alone are no progress
+                self._check_silence(last_progress, waiting)
 
     def _handle(self, report: Report, requested: OffsetRange, positions: dict[TopicPartition, int]) -> bool:
-        """Handle an event that is no record; return True when it shows the end of the range as reached."""
-        error, code = report.error, report.error.code()
+        """Handle an event that is no record; return True if the event shows that the end of the range is reached."""
+        error = report.error
+        code = error.code()
         if code == KafkaError._PARTITION_EOF:
             return report.offset >= requested.end
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
@@ -127,7 +141,10 @@ class RangeReader:
         return False
 
     def _skip_vanished(self, requested: OffsetRange, positions: dict[TopicPartition, int]) -> bool:
-        """Note the loss where the log now starts past our offset, and continue at its start."""
+        """Note the loss if the log now starts past our offset, and continue at its start.
+
+        Return True if the log starts past the range. `ClusterError` if the log does not start past our offset.
+        """
         low, high = self._source.watermarks(requested.tp, self._timeout)
         at = positions[requested.tp]
         if low <= at <= high:
@@ -140,19 +157,23 @@ class RangeReader:
                 f"the log of {requested.tp} was cut back to {high}, below offset {at} which was there before",
                 "check for an unclean leader election; the next run reports the loss",
             )
-        self.vanished.append(Vanished(requested.tp, at, min(low, requested.end)))
+        lost_until = min(low, requested.end)
+        self.vanished.append(Vanished(requested.tp, at, lost_until))
         positions[requested.tp] = low
         if low >= requested.end:
             return True
         self._source.restart(requested.tp, low)
         return False
 
-    def _check_silence(self, heard: float, waiting: dict[TopicPartition, OffsetRange]) -> None:
+    def _check_silence(self, last_progress: float, waiting: dict[TopicPartition, OffsetRange]) -> None:
+        """Raise an error if a topic is gone, or if `timeout` is over since the last progress."""
         last = self._connection.last
-        if last is not None and last.code() in _GONE:  # a topic that goes is told to the client alone
+        # librdkafka reports a topic that is deleted meanwhile as an error of the client, not of a partition.
+        if last is not None and last.code() in _GONE:
             raise self._connection.error(last, "a read")
-        if time.monotonic() - heard < self._timeout:
+        if time.monotonic() - last_progress < self._timeout:
             return
-        some = ", ".join(str(r) for r in list(waiting.values())[:3])
-        said = f" ({last.str()})" if last is not None else ""
-        raise self._connection.silent(f"gave nothing for {self._timeout:.0f} s while reading {some}{said}")
+        first_ranges = list(waiting.values())[:3]
+        names = ", ".join(map(str, first_ranges))
+        reason = f" ({last.str()})" if last is not None else ""
+        raise self._connection.silent(f"gave nothing for {self._timeout:.0f} s while reading {names}{reason}")

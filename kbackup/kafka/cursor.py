@@ -40,6 +40,7 @@ class Cursor:
     def take(self, size: int) -> bytes:
         start = self.at
         end = start + size
+        # A size comes from the file, and may be negative.
         if not start <= end <= self.end:
             self.fail(f"{size} bytes are expected, {self.remaining} follow")
         self.at = end
@@ -56,9 +57,12 @@ class Cursor:
 
     def unsigned(self, bits: int = 32) -> int:
         """Take a number of 7 bits a byte, the lowest first."""
-        if self.at < self.end and (byte := self.data[self.at]) <= _LOW:  # nearly all are that small
-            self.at += 1
-            return byte
+        # Nearly all numbers take one byte, and need no loop.
+        if self.at < self.end:
+            byte = self.data[self.at]
+            if byte <= _LOW:
+                self.at += 1
+                return byte
         value = shift = 0
         while True:
             byte = self.take(1)[0]
@@ -70,7 +74,7 @@ class Cursor:
                 return value
 
     def signed(self, bits: int = 32) -> int:
-        """Take such a number in zigzag form: 0, -1, 1, -2, …"""
+        """Take a number of 7 bits a byte in zigzag form: 0, 1, 2, 3, … are 0, -1, 1, -2, …"""
         value = self.unsigned(bits)
         return (value >> 1) ^ -(value & 1)
 

@@ -23,8 +23,10 @@ class OAuthToken(NamedTuple):
 
 
 class Tokens:
-    """Calls the function with `sasl.oauthbearer.config`, as confluent-kafka calls an `oauth_cb`. `failure` is the
-    reason why the last call gave no usable token, '' if it did. A token itself is never shown."""
+    """Calls the user's function with `sasl.oauthbearer.config`, as confluent-kafka calls an `oauth_cb`.
+
+    `failure` is why the last call gave no usable token, '' if it gave one. Tokens are never shown.
+    """
 
     def __init__(self, name: str, role: str) -> None:
         self.name = name
@@ -39,11 +41,14 @@ class Tokens:
             raise UsageError(f"[{role}] {CALLBACK} = {name!r} is no function", hint)
 
     def __call__(self, config: str) -> OAuthToken:
-        """Raises what the function raises, and `ValueError` for what is no token."""
+        """Return a token. Raises what the function raises, and `ValueError` for an answer that is no token."""
         try:
             token = _token_of(self._function(config))
         except Exception as error:
-            words = str(error).replace(config, "…") if config else str(error)
+            words = str(error)
+            if config:
+                # The config may hold the client's secret, and an error may repeat it.
+                words = words.replace(config, "…")
             self.failure = f"{self.name} raised {type(error).__name__}: {words}"
             raise
         self.failure = ""
@@ -53,11 +58,11 @@ class Tokens:
 def _token_of(answer: Any) -> OAuthToken:
     try:
         token = OAuthToken(*answer)
-        fits = bool(token.value) and isinstance(token.value, str) and isinstance(token.principal, str)
+        is_token = bool(token.value) and isinstance(token.value, str) and isinstance(token.principal, str)
         remaining = float(token.expires) - time.time()
     except (TypeError, ValueError):
-        fits = False
-    if not fits:
+        is_token = False
+    if not is_token:
         raise ValueError(f"its answer is not {_SHAPE}")
     if remaining <= 0:
         raise ValueError(f"its token expired {-remaining:.0f} s ago")

@@ -31,14 +31,17 @@ from kbackup.native.waiting import Waiting
 from kbackup.types import CommittedOffset, Int64Array, RecordBlock, TopicPartition
 
 OFFSETS_SECONDS = 60.0  # s, for progress to be added to a transaction
+_OFFSETS_SLACK = 10.0  # s, by which librdkafka's own timeout ends before ours does
 
 TUNING: dict[str, Any] = {
     "enable.idempotence": True,
     "acks": "all",
-    "linger.ms": 100,  # a flush does not wait for it
+    # Batches fill meanwhile. A flush, and a queue that is full, send what is incomplete without waiting for this.
+    "linger.ms": 100,
     "batch.size": 1 << 20,
     "batch.num.messages": 50_000,
-    "queue.buffering.max.messages": 75_000,  # as `queue_kbytes`
+    # One and a half batches, for the reason that `queue_kbytes` gives.
+    "queue.buffering.max.messages": 75_000,
     "message.max.bytes": 1_000_000_000,  # librdkafka's bound; the preflight checks the topic's own
     "compression.type": "lz4",
 }
@@ -49,38 +52,45 @@ _COMPRESSED_ANEW = 64
 
 
 def batch_size_for(properties: Properties, message_limit: int | None) -> int:
-    """Return the `batch.size` by which a whole batch is no larger than `message_limit` bytes, the least
-    max.message.bytes of the topics to come (None: no topic has less than a batch). A record that is larger alone still
-    goes out, in a batch of its own."""
-    wanted = int(str(properties.get("batch.size", TUNING["batch.size"])), 0)
+    """Return the `batch.size` with which no batch of several records is larger than `message_limit` bytes.
+
+    `message_limit` is the least max.message.bytes of the topics to come, None if no topic takes less than a batch. A
+    single record that is larger still goes out, in a batch of its own.
+    """
+    configured = str(properties.get("batch.size", TUNING["batch.size"]))
+    # With base 0, as librdkafka reads numbers: 0x100000 is one.
+    batch_size = int(configured, 0)
     if message_limit is None:
-        return wanted
+        return batch_size
     room = message_limit - message_limit // _COMPRESSED_ANEW
-    return max(1, min(wanted, room))
+    return max(1, min(batch_size, room))
 
 
 def queue_kbytes(batch_size: int, largest: int) -> int:
     """Return `queue.buffering.max.kbytes`: one and a half batches of `batch_size` bytes, but two records of `largest`.
 
-    Of an idempotent producer one batch a partition is on its way at a time. While a second one is full, librdkafka's
+    An idempotent producer has one batch per partition on its way at a time. While a second batch is full, librdkafka's
     thread polls without a pause until the broker answers: a quarter of a restore's CPU (`scripts/bench`). A batch
     holds up to a third less of the bytes that the queue counts, because each record gets a head and headers.
     """
-    return max(1, 3 * batch_size >> 11, largest >> 9)
+    batches_and_a_half = 3 * batch_size // (2 << 10)
+    two_records = 2 * largest >> 10
+    return max(1, batches_and_a_half, two_records)
 
 
 TRANSACTION_SECONDS = 300.0  # s, for one to stay open
 TRANSACTIONAL = {
     "transaction.timeout.ms": int(TRANSACTION_SECONDS * 1000),
     "message.timeout.ms": 300_000,
-    # a producer that starts over from its bootstrap servers never finds its group's coordinator again
+    # A producer that starts over from its bootstrap servers never finds its group's coordinator again.
     "metadata.recovery.strategy": "none",
 }
 
 
 _TUNING = {
     **READS_ALONE,
-    "isolation.level": "read_uncommitted",  # of a transaction that is still open
+    # What is read back is of a transaction that is still open.
+    "isolation.level": "read_uncommitted",
     "fetch.wait.max.ms": 50,
 }
 _BATCH = 1000
@@ -92,18 +102,16 @@ def record_offsets(
 ) -> Int64Array:
     """Ask the broker which offsets in [start, end) hold records, also of open and aborted transactions.
 
-    `end` None: the current end of the log.
+    If `end` is None, the range goes to the current end of the log.
     """
-    with (
-        connection.errors(f"reading back {tp}"),
-        closing(connection.consumer(_TUNING | {"group.id": group})) as consumer,
-    ):
+    consuming = closing(connection.consumer(_TUNING | {"group.id": group}))
+    with connection.errors(f"reading back {tp}"), consuming as consumer:
         if end is None:
             _, end = consumer.get_watermark_offsets(KafkaTopicPartition(*tp), timeout=timeout)
-        offsets: list[int] = []
-        until = time.monotonic() + timeout
         if start >= end:
             return np.empty(0, np.int64)
+        offsets: list[int] = []
+        until = time.monotonic() + timeout
         consumer.assign([KafkaTopicPartition(*tp, start)])
         while time.monotonic() < until:
             for message in consumer.consume(_BATCH, _WAIT):
@@ -112,7 +120,10 @@ def record_offsets(
                     offsets.append(offset)
                 elif error is not None and error.code() != KafkaError._PARTITION_EOF and not error.retriable():
                     raise KafkaException(error)
-                if offset is not None and offset >= end - (error is None):
+                # The last record of the range ends the range. If the range ends with offsets that hold no record, such
+                # as markers, only the report of the log's end, or a record past the range, tells.
+                last = end if error is not None else end - 1
+                if offset is not None and offset >= last:
                     return np.array(offsets, np.int64)
     raise connection.silent(f"did not give back {tp} from offset {start} to {end} in {timeout:.0f} s")
 
@@ -139,8 +150,8 @@ _REFUSES_TOPIC = {
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 }
-"""Answers to a record, to its partition's first place in a transaction, or to its progress, that concern its topic
-alone."""
+"""Errors that concern one topic alone: answers to a record, to the request that adds its partition to the transaction,
+or to its progress."""
 
 _REFUSAL_HINTS = {
     KafkaError.INVALID_RECORD: (
@@ -158,7 +169,7 @@ _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PR
 _TIMEOUT = 300.0  # s, for one transaction call
 _RETRY_HINT = "run the command again if the retries of the task fail too"
 _FLUSH_SLICE = 1.0  # s, of a flush, between two looks whether a record was refused
-_LAST_WORDS = 1.0  # s; the delivery report of an earlier record says why no more records are accepted
+_REASON_WAIT = 1.0  # s, for the delivery report of an earlier record, which has the reason of a refusal
 _READ_BACK = 60.0  # s
 
 
@@ -194,22 +205,23 @@ class BlockProducer:
     ) -> None:
         self._fenced = fenced
         batch_size = batch_size_for(properties, message_limit)
-        # the properties win over `extra`, and a batch that the topic refuses helps nobody
+        # The size goes into the properties, which win over `extra`: a topic would refuse batches of a larger one.
         self._connection = Connection({**properties, "batch.size": str(batch_size)}, "target")
         self._transactional = transactional_id is not None
         extra: dict[str, Any] = {**TUNING, "allow.auto.create.topics": False}
         if compression is not None:
             extra["compression.type"] = compression
         kbytes = queue_kbytes(batch_size, largest)
+        extra["queue.buffering.max.kbytes"] = kbytes
         self.room = (kbytes << 10) // 2
         """The size of the largest record that the queue has room for twice, in bytes."""
-        extra["queue.buffering.max.kbytes"] = kbytes
         if self._transactional:
             extra |= TRANSACTIONAL | {"transactional.id": transactional_id}
         self._group = progress_group
         self._sink = sink(self._connection, extra, progress_group)
         self._next: dict[TopicPartition, int | None] = {}
-        self._open = self._given_up = False
+        self._open = False
+        self._given_up = False
         self._began = 0.0
 
     @property
@@ -218,7 +230,8 @@ class BlockProducer:
         return self._sink.moved
 
     def close(self) -> None:
-        """Gives up what was not committed."""
+        """Give up what was not committed."""
+        # The sink is abandoned with a call that still waits: see `commit`.
         if self._given_up:
             return
         try:
@@ -234,11 +247,15 @@ class BlockProducer:
         with self._errors("starting transactions"):
             self._sink.init(_TIMEOUT)
             committed = self._committed(partitions)
-        # a note is written with the NUL byte behind it that confluent-kafka wants
-        return {c.tp: CommittedProgress(c.offset, c.metadata.rstrip("\0")) for c in committed}
+        progress: dict[TopicPartition, CommittedProgress] = {}
+        for position in committed:
+            # A note is written with a NUL byte behind it, which confluent-kafka wants.
+            note = position.metadata.rstrip("\0")
+            progress[position.tp] = CommittedProgress(position.offset, note)
+        return progress
 
     def _committed(self, partitions: Sequence[TopicPartition]) -> list[CommittedOffset]:
-        """Return the progress that the group has; raise `KafkaException` where it is not told."""
+        """Return the progress that the group has; `KafkaException` if its coordinator refuses to answer."""
         router = Router(self._connection)
         try:
             committed = stable_offsets(router, self._group, partitions)
@@ -260,7 +277,9 @@ class BlockProducer:
             try:
                 self._sink.send(tp, block)
             except RefusedRecordError as refused:
-                self._sink.serve(_LAST_WORDS)
+                # Where the transaction has failed already, the delivery report of an earlier record says why, and may
+                # be on its way.
+                self._sink.serve(_REASON_WAIT)
                 self._check()
                 raise self._undelivered(refused.lost) from refused
         self._check()
@@ -270,7 +289,7 @@ class BlockProducer:
         until = time.monotonic() + _TIMEOUT
         with self._errors("delivering records"):
             while undelivered := self._sink.flush(_FLUSH_SLICE):
-                # after a refusal, what is still queued of its partition stays so until the transaction is given up
+                # After a refusal, the rest of its partition stays queued until the transaction is given up.
                 if self._sink.lost() is not None or time.monotonic() >= until:
                     break
         self._check()
@@ -279,18 +298,27 @@ class BlockProducer:
                 f"{self._connection.address} did not take {undelivered} records in {_TIMEOUT:.0f} s",
                 "check that all brokers are running",
             )
-        resolved = {}
+        delivered: dict[TopicPartition, Runs] = {}
         for tp, runs in self._sink.taken().items():
-            ask = partial(record_offsets, self._connection, self._group, tp, timeout=_READ_BACK)
-            try:
-                resolved[tp] = resolve(runs, self._next.get(tp), ask)
-            except NotProvenError as error:
-                raise ClusterError(
-                    f"the broker did not report the offset of each record of {tp}; the transaction is not committed",
-                    _RETRY_HINT,
-                ) from error
-        self._next |= {tp: runs.next for tp, runs in resolved.items()}
-        return resolved
+            delivered[tp] = self._with_all_offsets(tp, runs)
+        # Set for all partitions or for none: the records to come lie at these offsets or after them.
+        for tp, runs in delivered.items():
+            self._next[tp] = runs.next
+        return delivered
+
+    def _with_all_offsets(self, tp: TopicPartition, runs: Runs) -> Runs:
+        """Return where records went, with the target offsets that delivery reports lack; `ClusterError` without proof.
+
+        A report lacks the offset if the broker had the batch already, and its first answer was lost.
+        """
+        ask = partial(record_offsets, self._connection, self._group, tp, timeout=_READ_BACK)
+        try:
+            return resolve(runs, self._next.get(tp), ask)
+        except NotProvenError as error:
+            raise ClusterError(
+                f"the broker did not report the offset of each record of {tp}; the transaction is not committed",
+                _RETRY_HINT,
+            ) from error
 
     def commit(self, progress: Mapping[TopicPartition, CommittedProgress]) -> None:
         """End the transaction: the records since the last commit and their progress become visible together.
@@ -303,8 +331,9 @@ class BlockProducer:
             return
         with self._errors("committing a transaction"):
             adding = Waiting(partial(self._sink.send_progress, progress, OFFSETS_SECONDS))
-            if not adding.ended(OFFSETS_SECONDS + 10):
-                self._open, self._given_up = False, True
+            if not adding.ended(OFFSETS_SECONDS + _OFFSETS_SLACK):
+                self._open = False
+                self._given_up = True
                 raise ClusterError(
                     f"{self._connection.address} did not take the progress in {OFFSETS_SECONDS:.0f} s; "
                     "the transaction is not committed",
@@ -321,14 +350,17 @@ class BlockProducer:
     def _begin(self) -> None:
         with self._errors("beginning a transaction"):
             self._sink.begin()
-        self._open, self._began = True, time.monotonic()
+        self._open = True
+        self._began = time.monotonic()
 
     def abort(self) -> None:
+        """Drop the records since the last commit."""
         self._open = False
         try:
             self._sink.abort(_TIMEOUT)
         except KafkaException as raised:
-            if not raised.args[0].fatal():  # a fenced producer has nothing left to abort
+            # A fenced producer, whose error is fatal, has nothing left to abort.
+            if not raised.args[0].fatal():
                 raise self._connection.error(raised.args[0], "aborting a transaction") from raised
 
     def _check(self) -> None:
@@ -338,44 +370,46 @@ class BlockProducer:
             raise self._undelivered(lost)
 
     def _undelivered(self, lost: Undelivered) -> KbackupError:
-        """Return the error that failed the transaction, where the record's error only follows from it.
-
-        A failed transaction drops its queued records; the next transaction call reports the cause, which may be a
-        record of another topic. Beginning a transaction within another has no other effect.
-        """
-        error, topic = lost.error, lost.tp.topic
-        doing = f"delivering the record of {lost.tp} from source offset {lost.source}"
-        if self._open and error.code() in CAUSED_BY_ANOTHER:
+        """Return the error for a record that was not delivered, or the error that failed the whole transaction."""
+        if self._open and lost.error.code() in CAUSED_BY_ANOTHER:
+            # A failed transaction drops its queued records. The next transaction call reports the cause, which may be a
+            # record of another topic. To begin a transaction within another has no other effect than this report.
             try:
                 self._sink.begin()
             except KafkaException as raised:
-                if raised.args[0].code() != KafkaError._STATE:
-                    error, topic, doing = raised.args[0], "", "delivering records"
-        return self._failed(error, doing, topic)
+                cause: KafkaError = raised.args[0]
+                # This code only says that a transaction is open: none has failed, and there is no other cause.
+                if cause.code() != KafkaError._STATE:
+                    return self._failed(cause, "delivering records")
+        doing = f"delivering the record of {lost.tp} from source offset {lost.source}"
+        return self._failed(lost.error, doing, lost.tp.topic)
 
     def _failed(self, error: KafkaError, doing: str, topic: str = "") -> KbackupError:
-        """Return the error to raise; `topic` is the one that it is about, if it is about one topic and that is
-        known."""
+        """Return the error to raise. `topic` is '' if the error is of no single topic, or if the topic is not known."""
         failed = self._explained(error, doing)
         if error.code() not in _REFUSES_TOPIC or isinstance(failed, FencedError):
             return failed
         if topic:
-            return RefusedTopicError(topic, failed.message, _REFUSAL_HINTS.get(error.code(), failed.hint))
+            hint = _REFUSAL_HINTS.get(error.code(), failed.hint)
+            return RefusedTopicError(topic, failed.message, hint)
         self.unnamed_refusal = failed
         return failed
 
     def _explained(self, error: KafkaError, doing: str) -> KbackupError:
         last = self._connection.last
-        if error.code() in _FENCED or (last is not None and last.code() in _FENCED):
-            took = time.monotonic() - self._began
-            if not self._open or took < TRANSACTION_SECONDS:
-                return FencedError(*self._fenced)
-            return ClusterError(  # the coordinator aborts a transaction that is open for too long
-                f"{self._connection.address} aborted a transaction that was open for {took:.0f} s, longer than "
-                f"transaction.timeout.ms ({TRANSACTION_SECONDS:.0f} s); nothing of it is committed",
-                _RETRY_HINT,
-            )
-        return self._connection.error(error, doing)
+        is_fenced = error.code() in _FENCED or (last is not None and last.code() in _FENCED)
+        if not is_fenced:
+            return self._connection.error(error, doing)
+        # The coordinator aborts a transaction that is open for too long, and then refuses its producer in the same
+        # words as one that another producer has fenced. Only the time tells the two apart.
+        took = time.monotonic() - self._began
+        if not self._open or took < TRANSACTION_SECONDS:
+            return FencedError(*self._fenced)
+        return ClusterError(
+            f"{self._connection.address} aborted a transaction that was open for {took:.0f} s, longer than "
+            f"transaction.timeout.ms ({TRANSACTION_SECONDS:.0f} s); nothing of it is committed",
+            _RETRY_HINT,
+        )
 
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:

@@ -44,7 +44,8 @@ def open_message_sink(connection: Connection, tuning: Mapping[str, Any], group: 
 
 
 def _damage(block: RecordBlock, record: int) -> CorruptError:
-    """Name the damage of a block in which the kernel refused `record`, in the words of the plain codec."""
+    """Return the error for a block in which the kernel refused `record`: the error of the plain codec, which names the
+    damage."""
     try:
         fields.check(block, "record block", 0)
     except CorruptError as error:

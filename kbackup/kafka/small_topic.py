@@ -21,7 +21,7 @@ _TUNING = {
 }
 _BATCH = 1000
 _WAIT = 0.1  # s
-_QUIET = 30.0  # s without anything from a broker
+_QUIET = 30.0  # s, without a record or the end of the topic
 
 T = TypeVar("T")
 
@@ -53,9 +53,10 @@ def _messages(connection: Connection, consumer: Consumer, topic: str) -> Iterato
     until = time.monotonic() + _QUIET
     while time.monotonic() < until:
         for message in consumer.consume(_BATCH, _WAIT):
-            error, key, value = message.error(), message.key(), message.value()
+            error = message.error()
             if error is None:
                 until = time.monotonic() + _QUIET
+                key, value = message.key(), message.value()
                 if isinstance(key, bytes) and isinstance(value, bytes):
                     yield key, value
             elif error.code() == KafkaError._PARTITION_EOF:
@@ -89,14 +90,15 @@ class RecordWriter:
             try:
                 count, waiting = self._send(topic, records, stamp)
             except BaseException:
-                self.close()  # the next call begins with a new producer: the error may be fatal
+                # The error may be fatal to the producer: the next call begins with a new one.
+                self.close()
                 raise
-        failed = self._failed[:1]
-        if failed or waiting:
+        if self._failed or waiting:
+            # `close` purges the queue, which adds failures: the first one is the reason.
+            first_failure = self._failed[0] if self._failed else None
             self.close()
-        if failed:
-            raise self._connection.error(failed[0], doing)
-        if waiting:
+            if first_failure is not None:
+                raise self._connection.error(first_failure, doing)
             raise self._connection.silent(f"did not answer {doing}")
         return count
 
@@ -114,23 +116,26 @@ class RecordWriter:
             producer.flush(_SLACK)
 
     def _send(self, topic: str, records: Iterable[EncodedRecord], timestamp: int) -> tuple[int, int]:
-        """Return how many records were produced, and how many of them nothing was heard of."""
+        """Return how many records were produced, and for how many of them no delivery report came."""
         if self._producer is None:
             tuning = {"enable.idempotence": True, "message.timeout.ms": int(self._timeout * 1000)}
             self._producer = self._connection.producer(tuning)
         producer = self._producer
         self._failed.clear()
         count = 0
-        for count, record in enumerate(records, start=1):  # noqa: B007 (counts)
+        for record in records:
+            count += 1
             while True:
                 try:
                     producer.produce(topic, record.value, record.key, 0, timestamp=timestamp, on_delivery=self._note)
                 except BufferError:
+                    # The queue is full, until a delivery report comes.
                     producer.poll(0.1)
                 else:
                     producer.poll(0)
                     break
-        return count, producer.flush(self._timeout + _SLACK)
+        waiting = producer.flush(self._timeout + _SLACK)
+        return count, waiting
 
     def _note(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
