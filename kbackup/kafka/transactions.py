@@ -34,9 +34,10 @@ _WAIT_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # s, between looks at last stable offse
 _SETTLING = 5.0  # s, for last stable offsets to follow transactions that have ended: replicas get the marker meanwhile
 _ELECTION, _ELECTION_PAUSE = 5.0, 0.3  # s, for leaders of an internal topic that was just created
 _LAG = 1000
-"""Offsets of `__consumer_offsets`: a coordinator answers from memory, which may lack the newest that are stable."""
+"""How many offsets before its last stable one a partition of `__consumer_offsets` is read from. A coordinator answers
+from memory, which may lack the newest positions that are stable in its log."""
 _NO_ERRORS = (0, KafkaError.UNKNOWN_TOPIC_OR_PART)
-"""Of an internal topic: Kafka creates it when it is first needed."""
+"""Answers about an internal topic that are no errors: Kafka creates such a topic when it is first needed."""
 _EPOCHS_RAISED = 2  # the version of transactions in which each raises the epoch of its markers (KIP-890)
 _NO_LIMIT = 1 << 63
 
@@ -46,7 +47,7 @@ CutReason = Literal["open", "not stable", "too large", "not counted", "repeated 
 
 - `open`: a transaction did not end in time.
 - `not stable`: no transaction is open, but the last stable offset did not follow in time.
-- `too large`: more than `MOST_BYTES` were to be read to tell the transactions apart.
+- `too large`: more than `MOST_BYTES` would have to be read to tell the transactions apart.
 - `not counted`: a producer committed to the partition at every count of its markers.
 - `repeated marker`: a commit marker has no records before it. It may be the marker before, written twice, or that of
   another transaction.
@@ -55,10 +56,10 @@ CutReason = Literal["open", "not stable", "too large", "not counted", "repeated 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction for which a partition ends at its last stable offset.
+    """A transaction because of which a partition ends at its last stable offset.
 
-    `start` is the offset of its first record in the partition, `timestamp` that of its newest one, in ms. A producer of
-    -1: the transaction may have ended, and then there is nothing to abort."""
+    `start` is the offset of the transaction's first record in the partition, `timestamp` the time of its newest record
+    in ms. The producer is -1 if the transaction may have ended: then there is nothing to abort."""
 
     tp: TopicPartition
     producer_id: int
@@ -73,9 +74,11 @@ class OffsetsTopicCreatedError(Exception):
 
 @dataclass(frozen=True)
 class TransactionCut:
-    """Where a restore point ends. `held` are offsets below ends whose transactions are not in it. `commits` are to be
-    replayed in order over the positions that were asked before. The partitions of `open` end at their last stable
-    offset. `transactional` are the partitions that transactional producers have written to."""
+    """Where a restore point ends.
+
+    `held` has the ranges of offsets below the ends whose transactions are not in the restore point. `commits` are
+    replayed in order over the positions of groups that were captured before. The partitions of `open` end at their last
+    stable offset. `transactional` are the partitions that transactional producers have written to."""
 
     ends: Ends
     held: Mapping[TopicPartition, Offsets]
@@ -129,9 +132,13 @@ class CutBegun:
         self, coordinators: Sequence[TopicPartition], stable: Ends, wait: float, given_up: Ends
     ) -> TransactionCut:
         starts = {**stable, **self.groups}
+        # The coordinators' logs come before the ends of partitions (steps 2 and 3): a transaction that is prepared by
+        # then has all its records below the ends.
         log = _StateLog(self.cluster, self.cluster.log_ends(coordinators, "read_uncommitted"))
         self._check_offsets_topic()
-        ends = {tp: max(end, starts[tp]) for tp, end in self.cluster.log_ends(starts, "read_uncommitted").items()}
+        ends: dict[TopicPartition, int] = {}
+        for tp, end in self.cluster.log_ends(starts, "read_uncommitted").items():
+            ends[tp] = max(end, starts[tp])
 
         late = _wait(self.cluster, starts, ends, wait, given_up)
         states = _transactional(self.cluster, starts)
@@ -144,16 +151,21 @@ class CutBegun:
         unended += [OpenTransaction(tp, -1, starts[tp], -1, "not stable") for tp in sorted(unexplained)]
         ends |= {tp: starts[tp] for tp in late}
 
+        # Only now: what lies below the end of a partition that is not late is decided, so the entries that decide it
+        # are in the coordinators' logs.
         log.read(log.ends())
-        producers = {each.producer_id: tuple(own) for own in log.entries.values() for each in own}
-        named = prepared(log.entries.values(), log.positions, log.positions)
-        read = {tp for tp, end in ends.items() if starts[tp] < end}
-        places = [(tp, who) for tp, who in named if tp in read and must_count(who, producers[who])]
+        producers = log.entries_of_producers()
+        places: list[Place] = []
+        for tp, who in prepared(log.entries.values(), log.positions, log.positions):
+            is_read = tp in ends and starts[tp] < ends[tp]
+            if is_read and must_count(who, producers[who]):
+                places.append((tp, who))
         counts = self._count_markers(log, places)
         windows = self._read_windows(states, starts, ends, counts)
         held: dict[TopicPartition, Offsets] = {}
         for tp, window in windows.items():
-            cut = cut_window(tp, starts[tp], window, producers, boundaries_in(tp, window, counts))
+            boundaries = boundaries_in(tp, window, counts)
+            cut = cut_window(tp, starts[tp], window, producers, boundaries)
             if isinstance(cut, OpenTransaction):
                 unended.append(cut)
                 ends[tp] = starts[tp]
@@ -163,9 +175,12 @@ class CutBegun:
         for tp in sorted(windows.keys() & self.groups.keys()):
             if windows[tp].complete:
                 commits += _commits(tp, windows[tp], ends[tp], held.get(tp, ()))
+        # `__consumer_offsets` was cut as well, but only for the positions of groups.
+        ends_of_stable = {tp: ends[tp] for tp in stable}
+        held_of_stable = {tp: held[tp] for tp in stable if held.get(tp)}
         return TransactionCut(
-            ends={tp: ends[tp] for tp in stable},
-            held={tp: held[tp] for tp in stable if held.get(tp)},
+            ends=ends_of_stable,
+            held=held_of_stable,
             commits=commits,
             open=tuple(unended),
             transactional=frozenset(stable.keys() & states.keys()),
@@ -182,54 +197,70 @@ class CutBegun:
                 raise OffsetsTopicCreatedError
 
     def _count_markers(self, log: _StateLog, places: Collection[Place]) -> Counts:
-        """Count the markers of producers in partitions, until counts tell or there were many (step 5)."""
+        """Count the markers of producers in partitions, until the counts are exact or `_COUNTS` were made (step 5)."""
         counts: dict[Place, list[MarkerCount]] = {place: [] for place in places}
-        waiting, until = set(places), time.monotonic() + _COUNTING
+        waiting = set(places)
+        until = time.monotonic() + _COUNTING
         for number in range(_COUNTS):
             if not waiting or time.monotonic() > until:
                 break
             time.sleep(number * _COUNT_PAUSE)
-            before, partitions = log.ends(), {tp for tp, _ in waiting}
-            ends, after = self.cluster.log_ends(partitions, "read_uncommitted"), log.ends()
+            # The order matters: the ends of partitions are listed between two listings of the coordinators' logs, so
+            # that a transaction's marker is known to be below the end, or not to be, or is on its way.
+            before = log.ends()
+            partitions = {tp for tp, _ in waiting}
+            ends = self.cluster.log_ends(partitions, "read_uncommitted")
+            after = log.ends()
             log.read(after)
             found = prepared(log.entries.values(), before, after)
-            for tp, who in places:
+            for place in places:
+                tp, _ = place
+                # Also for a place that waits no longer: one more count of its partition can only narrow the bounds.
                 if tp in ends:
-                    counts[tp, who].append(MarkerCount(ends[tp], *found[tp, who]))
+                    surely, perhaps = found[place]
+                    counts[place].append(MarkerCount(ends[tp], surely, perhaps))
             waiting = {place for place in waiting if found[place][0] < found[place][1]}
         return counts
 
     def _read_windows(
         self, partitions: Iterable[TopicPartition], starts: Ends, ends: Ends, counts: Counts
     ) -> dict[TopicPartition, LogWindow]:
+        """Read the batches of `partitions` from their starts to their ends, and on to where markers were counted."""
         begins = {tp: starts[tp] for tp in partitions}
-        for tp, log_start in self.cluster.log_starts(begins.keys() & self.groups.keys()).items():
+        of_groups = begins.keys() & self.groups.keys()
+        for tp, log_start in self.cluster.log_starts(of_groups).items():
             begins[tp] = max(begins[tp] - _LAG, log_start)
         counted = defaultdict[TopicPartition, int](int)
         for (tp, _), own in counts.items():
             for count in own:
                 counted[tp] = max(counted[tp], count.end)
-        ranges = {tp: (at, ends[tp], counted[tp]) for tp, at in begins.items() if at < ends[tp]}
+        ranges: dict[TopicPartition, tuple[int, int, int]] = {}
+        for tp, begin in begins.items():
+            if begin < ends[tp]:
+                ranges[tp] = (begin, ends[tp], counted[tp])
         return log_windows(self.cluster.router, ranges, MOST_BYTES, records=self.groups)
 
 
 def _internal_topics(cluster: Cluster) -> list[tuple[TopicPartition, ...]]:
-    """Return the partitions of `__transaction_state` and of `__consumer_offsets`, none of one that doesn't exist.
-    `UnavailableError` if one can't be read."""
+    """Return the partitions of `__transaction_state` and of `__consumer_offsets`; a topic that does not exist has none.
+
+    `UnavailableError` if a topic can't be read."""
     names = (STATE, OFFSETS_TOPIC)
     refused: dict[str, int] = {}
+    # A topic that was just created has no leaders for a moment.
     for _ in attempts(_ELECTION, _ELECTION_PAUSE):
         topics = readable_topics(cluster.router, names)
         refused = {name: topics[name].error for name in names if topics[name].error not in _NO_ERRORS}
         if KafkaError.LEADER_NOT_AVAILABLE not in refused.values():
             break
     for name, code in refused.items():
-        raise UnavailableError(Unavailable.of(KafkaError(code), f"reading {name}", cluster.connection))
+        error = KafkaError(code)
+        raise UnavailableError(Unavailable.of(error, f"reading {name}", cluster.connection))
     return [topics[name].partitions for name in names]
 
 
 def _transactional(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[Any]]:
-    """Return the producers of each partition that one wrote to in a transaction, as `describe_producers` does."""
+    """Return the producers of each partition that has records of transactions, as `describe_producers` does."""
     transactional: dict[TopicPartition, list[Any]] = {}
     for tp, producers in describe_producers(cluster.router, partitions).items():
         if any(map(_has_begun_a_transaction, producers)):
@@ -244,12 +275,15 @@ def _has_begun_a_transaction(producer: Any) -> bool:
 
 def _wait(cluster: Cluster, starts: Ends, ends: Ends, wait: float, given_up: Ends) -> set[TopicPartition]:
     """Wait until last stable offsets have reached `ends`, and return the partitions where they did not (step 4)."""
-    until, pause = time.monotonic() + wait, _WAIT_PAUSE
+    until = time.monotonic() + wait
+    pause = _WAIT_PAUSE
     late = {tp for tp, end in ends.items() if starts[tp] < end}
     while late:
         stable = cluster.log_ends(late, "read_committed")
         late = {tp for tp in late if stable[tp] < ends[tp]}
-        if time.monotonic() + pause > until or all(given_up.get(tp) == stable[tp] for tp in late):
+        # An earlier cut has waited for the transactions at these offsets already.
+        were_all_given_up = all(given_up.get(tp) == stable[tp] for tp in late)
+        if were_all_given_up or time.monotonic() + pause > until:
             break
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
@@ -290,15 +324,17 @@ def _look_again(
 
 
 Producers = Mapping[int, Sequence[Entry]]
-"""The entries of a producer's transactional id since its coordinator was first listed, by producer id. Who is not named
-has prepared nothing since."""
+"""The entries of a producer's transactional id since its coordinator was first listed, by producer id. A producer that
+is missing has prepared nothing since."""
 Place = tuple[TopicPartition, int]
 """A producer in a partition."""
 
 
 class MarkerCount(NamedTuple):
-    """One count of a producer's commit markers in a partition: of the commits that are not in, at least `surely` and at
-    most `perhaps` have their marker below `end`."""
+    """One count of a producer's commit markers in a partition.
+
+    Of the commits that are not in the restore point, at least `surely` and at most `perhaps` have their marker below
+    `end`."""
 
     end: int
     surely: int
@@ -318,8 +354,12 @@ def prepared(entries: Iterable[Sequence[Entry]], before: Ends, after: Ends) -> d
         for number, entry in enumerate(own):
             if entry.aborted or entry.offset >= after[entry.coordinator]:
                 continue
-            following = own[number + 1 : number + 2]  # which completes the transaction
-            has_all_markers = any(each.offset < before[each.coordinator] for each in following)
+            # The entry that follows completes the transaction. A coordinator writes it when all partitions have the
+            # marker, so markers are below an end that was listed after it.
+            has_all_markers = False
+            if number + 1 < len(own):
+                completed = own[number + 1]
+                has_all_markers = completed.offset < before[completed.coordinator]
             for tp in entry.partitions:
                 surely, perhaps = found[tp, entry.producer_id]
                 found[tp, entry.producer_id] = surely + has_all_markers, perhaps + 1
@@ -327,9 +367,10 @@ def prepared(entries: Iterable[Sequence[Entry]], before: Ends, after: Ends) -> d
 
 
 class CommitMarker(NamedTuple):
-    """A commit marker of a producer in a partition. `may_repeat`: it follows another one, and nothing of the producer
-    lies between. It may be the same marker, which a coordinator wrote twice, or that of a transaction without
-    records."""
+    """A commit marker of a producer in a partition.
+
+    It `may_repeat` the commit marker before if nothing of the producer lies between them. Then it is the same marker,
+    which a coordinator wrote twice, or the marker of a transaction without records."""
 
     offset: int
     may_repeat: bool
@@ -366,8 +407,9 @@ ALL_IN = Boundary(_NO_LIMIT, _NO_LIMIT)
 
 
 class Bounds(NamedTuple):
-    """How many commit markers are of transactions that are in: at least, and at most. `exact`: a count left no doubt of
-    how many are not, so that another count would tell no more."""
+    """How many commit markers are of transactions that are in: at least, and at most.
+
+    `exact` if the count left no doubt of how many are not in: another count would tell no more."""
 
     least: int
     most: int
@@ -379,7 +421,9 @@ def bounds_of(markers: Sequence[CommitMarker], count: MarkerCount) -> Bounds:
     seen = sum(marker.offset < count.end for marker in markers)
     # Each transaction that is not in has a marker of its own. Where none is known to have it below the end, all markers
     # may be of transactions that are in, and so may later ones: a marker that comes twice, or one without records.
-    most = seen - count.surely if count.surely else _NO_LIMIT
+    most = _NO_LIMIT
+    if count.surely:
+        most = seen - count.surely
     # From the newest one back, as many markers may be of transactions that are not in as these are allowed to be. One
     # that may repeat the marker before it needs no transaction of its own, unless it is the first one that is not in.
     least = seen
@@ -388,19 +432,26 @@ def bounds_of(markers: Sequence[CommitMarker], count: MarkerCount) -> Bounds:
         least -= 1
         if not markers[least].may_repeat:
             transactions += 1
-    return Bounds(least, most, count.surely == count.perhaps)
+    return Bounds(least, most, exact=count.surely == count.perhaps)
 
 
 def boundary_of(markers: Sequence[CommitMarker], bounds: Iterable[Bounds]) -> Boundary:
     """Return where a producer's commit markers in a partition begin to be of transactions that are not in."""
-    least, most, exact = 0, len(markers), False
+    # Every count holds: together they bound the boundary from both sides.
+    least = 0
+    most = len(markers)
+    exact = False
     for each in bounds:
-        least, most, exact = max(least, each.least), min(most, each.most), exact or each.exact
+        least = max(least, each.least)
+        most = min(most, each.most)
+        exact = exact or each.exact
     if least > most:
         return Boundary(-1, _NO_LIMIT, "unknown marker")
     offsets = [marker.offset for marker in markers]
     offsets.append(_NO_LIMIT)
-    return Boundary(offsets[least], offsets[most], "repeated marker" if exact else "not counted")
+    # If the numbers are certain and the place is not, only a marker that may repeat the one before can be why.
+    reason: CutReason = "repeated marker" if exact else "not counted"
+    return Boundary(offsets[least], offsets[most], reason)
 
 
 def boundaries_in(tp: TopicPartition, window: LogWindow, counts: Counts) -> dict[int, Boundary]:
@@ -410,20 +461,23 @@ def boundaries_in(tp: TopicPartition, window: LogWindow, counts: Counts) -> dict
         own = counts.get((tp, producer_id))
         if own is not None:
             markers = commit_markers(producer_id, window.batches)
-            found[producer_id] = boundary_of(markers, [bounds_of(markers, count) for count in own])
+            bounds = [bounds_of(markers, count) for count in own]
+            found[producer_id] = boundary_of(markers, bounds)
     return found
 
 
 def cut_window(
     tp: TopicPartition, stable: int, window: LogWindow, producers: Producers, boundaries: Mapping[int, Boundary]
 ) -> tuple[int, Offsets] | OpenTransaction:
-    """Return where a partition ends, and which offsets below are held: runs of committed batches that are not in, with
-    the markers and aborted batches among them (step 7). Or a transaction that can't be decided. `boundaries` are by
-    producer id."""
+    """Return where a partition ends, and which ranges of offsets below the end are held (step 7); or a transaction that
+    can't be decided.
+
+    A range that is held is a run of committed batches that are not in, with the markers and aborted batches among them.
+    `boundaries` are by producer id."""
     if not window.complete:
         return OpenTransaction(tp, -1, stable, -1, "too large")
     held: list[tuple[int, int]] = []
-    joined = False
+    is_run_open = False
     for batch, marker in _committed(window):
         if not stable <= batch.first < window.end:
             continue
@@ -432,14 +486,21 @@ def cut_window(
             return OpenTransaction(tp, -1, batch.first, -1, boundary.reason)
         is_in = marker is None or _is_in(marker, producers.get(batch.producer_id), boundary.last)
         if not is_in:
-            held.append((held.pop()[0] if joined else batch.first, batch.last + 1))
-        joined = not is_in
-    end = held.pop()[0] if joined else window.end
+            run_start = batch.first
+            if is_run_open:
+                run_start, _ = held.pop()
+            held.append((run_start, batch.last + 1))
+        is_run_open = not is_in
+    end = window.end
+    # Nothing that is in follows the last run: the partition ends before it, and needs no range to be held.
+    if is_run_open:
+        end, _ = held.pop()
     return end, tuple(held)
 
 
 def _committed(window: LogWindow) -> list[tuple[LogBatch, LogBatch | None]]:
     """Return the batches with committed records, each with the marker of its transaction, None without one."""
+    # From the end, since the marker of a batch is the next one of its producer. What has none yet is open.
     markers: dict[int, LogBatch] = {}
     found: list[tuple[LogBatch, LogBatch | None]] = []
     for batch in reversed(window.batches):
@@ -449,7 +510,8 @@ def _committed(window: LogWindow) -> list[tuple[LogBatch, LogBatch | None]]:
             found.append((batch, None))
         elif (marker := markers.get(batch.producer_id)) and not marker.aborted:
             found.append((batch, marker))
-    return found[::-1]
+    found.reverse()
+    return found
 
 
 def must_count(producer_id: int, entries: Sequence[Entry]) -> bool:
@@ -463,8 +525,15 @@ def _is_in(marker: LogBatch, entries: Sequence[Entry] | None, limit: int) -> boo
         return True
     if must_count(marker.producer_id, entries):
         return marker.first < limit
-    first = entries[0]  # of another id: the transactional id got this one later; else later epochs are higher
-    return marker.producer_id == first.producer_id and marker.producer_epoch < first.epoch + first.complete
+    first = entries[0]
+    # Of another producer id: the transactional id got the marker's producer id later.
+    if marker.producer_id != first.producer_id:
+        return False
+    # Each transaction raises the epoch of its markers. An entry that completes one is of a transaction that was
+    # prepared before the listing, and so its own epoch counts as well.
+    if first.complete:
+        return marker.producer_epoch <= first.epoch
+    return marker.producer_epoch < first.epoch
 
 
 # Reading the internal topics.
@@ -472,7 +541,7 @@ def _is_in(marker: LogBatch, entries: Sequence[Entry] | None, limit: int) -> boo
 
 @dataclass
 class _StateLog:
-    """What was written to `__transaction_state` since the first `positions`: its entries by transactional id."""
+    """What was written to `__transaction_state` since the first `positions`: `entries` by transactional id."""
 
     cluster: Cluster
     positions: dict[TopicPartition, int]
@@ -481,21 +550,35 @@ class _StateLog:
     def ends(self) -> dict[TopicPartition, int]:
         return self.cluster.log_ends(self.positions, "read_uncommitted")
 
+    def entries_of_producers(self) -> Producers:
+        """Return the entries by producer id: all of its transactional id, which may have had several producer ids."""
+        producers: dict[int, Sequence[Entry]] = {}
+        for own in self.entries.values():
+            entries = tuple(own)
+            for entry in own:
+                producers[entry.producer_id] = entries
+        return producers
+
     def read(self, ends: Ends) -> None:
+        """Read on to `ends`; `UnavailableError` if the log lacks an entry."""
         ranges = {tp: (at, ends[tp], 0) for tp, at in self.positions.items() if at < ends[tp]}
-        for tp, window in log_windows(self.cluster.router, ranges, MOST_BYTES, records=ranges).items():
-            records = (record for batch in window.batches for record in batch.records())
-            for offset, key, value in records:
+        windows = log_windows(self.cluster.router, ranges, MOST_BYTES, records=ranges)
+        for tp, window in windows.items():
+            self._add_records(tp, window)
+            position = self.positions[tp]
+            if position < ends[tp]:
+                raise UnavailableError(Unavailable("failed", f"{tp} lacks offset {position}, or is too large"))
+
+    def _add_records(self, tp: TopicPartition, window: LogWindow) -> None:
+        """Add the entries of a window up to the first gap: what decides a transaction may be missing there."""
+        for batch in window.batches:
+            for offset, key, value in batch.records():
                 if offset != self.positions[tp]:
-                    break
+                    return
                 self.positions[tp] += 1
                 name, entry = entry_of(tp, offset, key, value)
                 if entry is not None:
                     self._add(name, entry)
-            if self.positions[tp] < ends[tp]:
-                raise UnavailableError(
-                    Unavailable("failed", f"{tp} lacks offset {self.positions[tp]}, or is too large")
-                )
 
     def _add(self, name: str, entry: Entry) -> None:
         own = self.entries[name]
@@ -512,12 +595,17 @@ def _commits(tp: TopicPartition, window: LogWindow, end: int, held: Offsets) -> 
     commits: list[Commit] = []
     transactional: set[str] = set()
     for batch, marker in _committed(window):
-        if batch.first < end and not any(low <= batch.first < high for low, high in held):
-            for _, key, value in batch.records():
-                commit = commit_of(tp, key, value)
-                if commit is None:
-                    continue
-                commits.append(commit)
-                if marker is not None:
-                    transactional.add(commit.group)
+        if batch.first >= end:
+            continue
+        is_held = any(low <= batch.first < high for low, high in held)
+        if is_held:
+            continue
+        for _, key, value in batch.records():
+            commit = commit_of(tp, key, value)
+            if commit is None:
+                continue
+            commits.append(commit)
+            if marker is not None:
+                transactional.add(commit.group)
+    # The other groups' positions are those that their coordinators answered, as without transactions.
     return [commit for commit in commits if commit.group in transactional]
