@@ -1,6 +1,7 @@
-"""The kernel in Python: records by confluent-kafka's message objects, where the compiled one can't be used.
+"""Records by confluent-kafka's message objects, where the compiled kernel can't be used. How the two differ stands in
+`native/README.md`.
 
-confluent-kafka silently cuts header names at the first NUL byte.
+confluent-kafka cuts header names at the first NUL byte, and reports nothing, when it reads as when it writes.
 """
 
 from __future__ import annotations
@@ -118,19 +119,25 @@ def _result_of(tp: TopicPartition, requested: OffsetRange, records: list[Message
 
 
 def _batch(messages: list[Message], offsets: Int64Array) -> pa.RecordBatch:
-    """Return messages as `RECORDS`. A create time of -1 is the wire's word for none: type -2, as the Java tool has
-    it."""
+    """Return messages as `RECORDS`."""
     pairs = chain.from_iterable(map(Message.timestamp, messages))
     types, stamps = np.fromiter(pairs, np.int64, 2 * len(messages)).reshape(-1, 2).T
+    # The binding counts types of timestamps from 0 for none, the format from -1.
     kinds = types - 1
+    # On the wire a create time of -1 says that there is none. Segments have type -2 for it, as the Java tool writes it.
     kinds[(types == TIMESTAMP_CREATE_TIME) & (stamps == -1)] = -2
-    keys, values = list(map(Message.key, messages)), list(map(Message.value, messages))
+    keys = list(map(Message.key, messages))
+    values = list(map(Message.value, messages))
+    kind_column = pa.array(kinds.astype(np.int8))
+    stamp_column = pa.array(np.ascontiguousarray(stamps), mask=kinds < 0)
+    key_column = pa.array(keys, pa.large_binary())
+    value_column = pa.array(values, pa.large_binary())
     columns: list[pa.Array[Any]] = [
         pa.array(offsets),
-        pa.array(kinds.astype(np.int8)),
-        pa.array(np.ascontiguousarray(stamps), mask=kinds < 0),
-        pa.array(keys, pa.large_binary()),
-        pa.array(values, pa.large_binary()),
+        kind_column,
+        stamp_column,
+        key_column,
+        value_column,
         _header_column(messages),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RECORDS)
@@ -176,12 +183,11 @@ def _headers_of(messages: list[Message]) -> list[Any]:
     return every
 
 
-# confluent-kafka's `Producer` as a sink for `BlockProducer`: a call and a callback a record. It produces wherever
-# confluent-kafka runs, and is what the kernel is compared with.
-#
-# Header names with NUL bytes are cut at the first one by confluent-kafka, which does not tell.
+# confluent-kafka's `Producer` as a sink for `BlockProducer`, with one call and one callback per record. It produces
+# wherever confluent-kafka runs, and is what the kernel is compared with.
 
-_FULL_WAIT, _FLUSH = 0.02, 0.001  # s
+_FULL_WAIT = 0.02  # s, for delivery reports while the queue is full
+_FLUSH = 0.001  # s; a flush only starts what the linger time would hold back
 
 
 @dataclass
@@ -202,7 +208,10 @@ class _Deliveries:
         if not self.errors:
             return []
         sources = np.concatenate(self.sources)
-        return [Undelivered(error, tp, int(sources[at])) for error, at in self.errors.values()]
+        lost: list[Undelivered] = []
+        for error, number in self.errors.values():
+            lost.append(Undelivered(error, tp, int(sources[number])))
+        return lost
 
     def runs(self) -> Runs:
         return contract.runs_of(np.concatenate(self.sources), np.array(self.targets, np.int64))
@@ -225,7 +234,7 @@ class MessageSink:
         self._producer.init_transactions(timeout)
         settings = {"group.id": self._group, "enable.auto.commit": False}
         with closing(self._connection.consumer(settings)) as consumer:
-            # once, and now: this waits without end in a consumer whose broker was restarted meanwhile
+            # Once, and now: this waits without end in a consumer whose broker was restarted meanwhile.
             self._membership = consumer.consumer_group_metadata()
 
     def begin(self) -> None:
@@ -238,28 +247,29 @@ class MessageSink:
         kinds = batch.column("timestamp_type").to_numpy()
         stamps = batch.column("timestamp").to_numpy(zero_copy_only=False)
         stamps = np.where(kinds >= 0, stamps, -1).astype(np.int64)
-        zero = stamps == 0
-        self.moved += int(zero.sum())
-        stamps = np.where(zero, 1, stamps).tolist()
-        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
-        column: Any = batch.column("headers")
-        headers: Iterable[list[tuple[str, str | bytes | None]]] = repeat([], len(batch))
-        if len(column.flatten()):
-            headers = [[(h["key"], h["value"]) for h in some] for some in column.to_pylist()]
+        # librdkafka takes a timestamp of 0 for 'now'.
+        is_zero = stamps == 0
+        self.moved += int(is_zero.sum())
+        stamps = np.where(is_zero, 1, stamps).tolist()
+        keys = batch.column("key").to_pylist()
+        values = batch.column("value").to_pylist()
+        headers = _headers_to_send(batch)
         produce = self._producer.produce
         topic, partition = tp
-        for i, (key, value, stamp, some) in enumerate(zip(keys, values, stamps, headers, strict=True)):
+        rows = zip(keys, values, stamps, headers, strict=True)
+        for number, (key, value, stamp, own_headers) in enumerate(rows):
             while True:
                 try:
-                    produce(topic, value, key, partition, on_delivery=deliveries, timestamp=stamp, headers=some)
+                    produce(topic, value, key, partition, on_delivery=deliveries, timestamp=stamp, headers=own_headers)
                     break
                 except BufferError:
-                    if not len(self._producer):  # no room even in an empty queue
-                        full = Undelivered(KafkaError(KafkaError._QUEUE_FULL), tp, int(block.offsets[i]))
+                    # No room even in an empty queue: waiting would not help.
+                    if not len(self._producer):
+                        full = Undelivered(KafkaError(KafkaError._QUEUE_FULL), tp, int(block.offsets[number]))
                         raise RefusedRecordError(full) from None
                     self._wait()
                 except KafkaException as raised:
-                    lost = Undelivered(raised.args[0], tp, int(block.offsets[i]))
+                    lost = Undelivered(raised.args[0], tp, int(block.offsets[number]))
                     raise RefusedRecordError(lost) from raised
         self.serve(0)
 
@@ -277,23 +287,29 @@ class MessageSink:
         self._bootstrap.watch(len(self._producer))
 
     def lost(self) -> Undelivered | None:
-        return contract.cause([lost for tp, deliveries in self._deliveries.items() for lost in deliveries.lost(tp)])
+        lost: list[Undelivered] = []
+        for tp, deliveries in self._deliveries.items():
+            lost += deliveries.lost(tp)
+        return contract.cause(lost)
 
     def flush(self, timeout: float) -> int:
         until = time.monotonic() + timeout
         with self._fatal_errors():
-            while (left := self._producer.flush(_WAIT)) and time.monotonic() < until:
-                self._bootstrap.watch(left)
-        return left
+            undelivered = self._producer.flush(_WAIT)
+            while undelivered and time.monotonic() < until:
+                self._bootstrap.watch(undelivered)
+                undelivered = self._producer.flush(_WAIT)
+        return undelivered
 
     def taken(self) -> dict[TopicPartition, Runs]:
-        deliveries, self._deliveries = self._deliveries, {}
-        return {tp: each.runs() for tp, each in deliveries.items()}
+        taken = {tp: deliveries.runs() for tp, deliveries in self._deliveries.items()}
+        self._deliveries = {}
+        return taken
 
     def send_progress(self, progress: Mapping[TopicPartition, CommittedProgress], timeout: float) -> None:
-        offsets = [
-            KafkaTopicPartition(tp.topic, tp.partition, at.next, metadata=at.note) for tp, at in progress.items()
-        ]
+        offsets: list[KafkaTopicPartition] = []
+        for (topic, partition), committed in progress.items():
+            offsets.append(KafkaTopicPartition(topic, partition, committed.next, metadata=committed.note))
         self._producer.send_offsets_to_transaction(offsets, self._membership, timeout)
 
     def commit(self, timeout: float) -> None:
@@ -310,8 +326,11 @@ class MessageSink:
 
     @contextmanager
     def _fatal_errors(self) -> Iterator[None]:
-        """confluent-kafka raises a fatal error in between callbacks, and calls the next one all the same, which makes
-        a `SystemError` of it, or loses it altogether."""
+        """Raise the fatal error of the client where confluent-kafka raises a bare `SystemError`.
+
+        confluent-kafka raises a fatal error in between callbacks and calls the next callback all the same. This makes a
+        `SystemError` of the fatal error, or loses it altogether.
+        """
         try:
             yield
         except SystemError as raised:
@@ -319,7 +338,19 @@ class MessageSink:
                 raise raised.__cause__ from None
             error = KafkaError(KafkaError._FATAL, "the client has failed for good", True)
             try:
-                self._producer.abort_transaction(0)  # which reports the error that ended the producer
-            except KafkaException as said:
-                error = said.args[0] if said.args[0].fatal() else error
+                # This fails too, and reports the error that ended the producer.
+                self._producer.abort_transaction(0)
+            except KafkaException as reported:
+                if reported.args[0].fatal():
+                    error = reported.args[0]
             raise KafkaException(error) from raised
+
+
+def _headers_to_send(batch: pa.RecordBatch) -> Iterable[list[tuple[str, str | bytes | None]]]:
+    """Return the headers of each record as confluent-kafka takes them."""
+    column: Any = batch.column("headers")
+    # Most blocks have none, and then need no list for each record.
+    if not len(column.flatten()):
+        return repeat([], len(batch))
+    # Comprehensions, as this makes a tuple for each header of each record.
+    return [[(header["key"], header["value"]) for header in headers] for headers in column.to_pylist()]

@@ -1,5 +1,5 @@
-"""What the records of `__transaction_state` and `__consumer_offsets` say, by Kafka's own definitions of them:
-TransactionLogValue and OffsetCommitValue, with their keys.
+"""Reads records of `__transaction_state` and `__consumer_offsets`, by Kafka's own definitions: TransactionLogValue and
+OffsetCommitValue, with their keys.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ _INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct
 
 
 class Entry(NamedTuple):
-    """An entry of `__transaction_state`: a transaction is prepared, with its partitions, or `complete`. `version` is
-    that of the producer's transactions; `aborted` tells an abort from a commit."""
+    """An entry of `__transaction_state`: a transaction is prepared, with its partitions, or `complete`.
+
+    `version` is the version of the producer's transactions; `aborted` tells an abort from a commit."""
 
     coordinator: TopicPartition
     offset: int
@@ -52,27 +53,33 @@ _CLIENT_VERSION = 2
 
 
 def entry_of(tp: TopicPartition, offset: int, key: bytes, value: bytes | None) -> tuple[str, Entry | None]:
-    """Return a transactional id, and what a record tells of its transaction. `CorruptError` for unknown versions."""
+    """Return a transactional id and the entry of a record; None if nothing is prepared or complete by the record.
+
+    `CorruptError` for unknown versions."""
     keys = Cursor(key, str(tp))
     _version(keys, 0)
     name = _text(keys)
+    # Kafka deletes a transactional id that was long not used.
     if value is None:
         return name, None
     values = Cursor(value, str(tp))
     version = _version(values, _NEWEST_TRANSACTION)
     producer_id, epoch, _, status = values.unpack(_TRANSACTION_START)
+    # The other statuses decide nothing: a transaction is empty, going on, or about to be fenced.
     if status not in _KNOWN_STATUSES:
         return name, None
     is_flexible = version >= _FIRST_FLEXIBLE_TRANSACTION
     partitions = _partitions(values, is_flexible=is_flexible)
     values.take(_TIMES)
     tags = _tags(values) if is_flexible else {}
+    # Older brokers write no such field: then the version is 0.
+    client_version = int.from_bytes(tags.get(_CLIENT_VERSION, b""), "big")
     entry = Entry(
         coordinator=tp,
         offset=offset,
         producer_id=producer_id,
         epoch=epoch,
-        version=int.from_bytes(tags.get(_CLIENT_VERSION, b""), "big"),
+        version=client_version,
         complete=status in (_COMPLETE_COMMIT, _COMPLETE_ABORT),
         partitions=partitions,
         aborted=status in (_PREPARE_ABORT, _COMPLETE_ABORT),
@@ -96,7 +103,7 @@ def _partitions(values: Cursor, *, is_flexible: bool) -> frozenset[TopicPartitio
 # Entries of `__consumer_offsets`.
 
 _COMMIT_KEYS = (0, 1)
-"""Versions of keys: others are of groups, not of their positions."""
+"""The versions of keys that belong to positions. Other versions belong to groups themselves."""
 
 _NEWEST_COMMIT = 4
 _FIRST_COMMIT_WITH_EPOCH = 3
@@ -121,7 +128,9 @@ def commit_of(tp: TopicPartition, key: bytes, value: bytes | None) -> Commit | N
     epoch = None
     if version >= _FIRST_COMMIT_WITH_EPOCH:
         (number,) = values.unpack(_INT32)
-        epoch = number if number >= 0 else None
+        # -1 stands for an epoch that the consumer did not know.
+        if number >= 0:
+            epoch = number
     metadata = _compact_text(values) if version >= _FIRST_FLEXIBLE_COMMIT else _text(values)
     return Commit(group, place, CommittedOffset(place, offset, epoch, metadata))
 
@@ -138,6 +147,7 @@ def _version(values: Cursor, newest: int) -> int:
 
 def _size(values: Cursor, *, is_flexible: bool) -> int:
     """Read the size of an array."""
+    # Flexible versions keep 0 for null, and so write sizes raised by 1.
     if is_flexible:
         return values.unsigned() - 1
     (size,) = values.unpack(_INT32)
