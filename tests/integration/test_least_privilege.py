@@ -223,7 +223,7 @@ LACKED_BY_A_DRILL = [
 def test_a_drill_names_what_it_could_not_remove(
     missing: Right, message: str, driller: User, kbackup: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drill_job, "_PATIENCE", 3.0)  # it would try for a minute
+    monkeypatch.setattr(drill_job, "_DELETION_TIMEOUT", 3.0)  # it would try for a minute
     with driller.without(missing):
         outcome = drill(kbackup, driller)
     assert outcome.code != 0
