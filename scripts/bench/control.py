@@ -60,7 +60,7 @@ def compare(options: argparse.Namespace) -> Seconds:
 
     checkouts = [_ROOT, *options.against]
     seconds: Seconds = defaultdict(lambda: defaultdict(list))
-    with Broker() as broker:
+    with Broker(jvm=()) as broker:
         wide = range(options.partitions // _PARTITIONS_OF_A_TOPIC)
         topics = [TopicToCreate(f"orders-{number:04}", _PARTITIONS_OF_A_TOPIC, 1) for number in wide]
         fill(broker.bootstrap, topics)

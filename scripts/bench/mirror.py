@@ -64,7 +64,7 @@ class Reader(threading.Thread):
 def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     with ExitStack() as stack:
-        broker = stack.enter_context(Broker())
+        broker = stack.enter_context(Broker(jvm=()))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kbackup-bench-")))
         archive = str(folder / "{source}")
         if options.store == "minio":

@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(points: int, options: argparse.Namespace) -> dict[str, Any]:
     """Return the number of objects, the seconds from nothing to the newest restore point with connections made
     (`opened`), and by `Step.label` requests by kind, 'sent' and 'received' bytes and 'seconds' of the process."""
-    with Broker() as broker, CountedMinio() as minio, TemporaryDirectory(prefix="kbackup-bench-") as folder:
+    with Broker(jvm=()) as broker, CountedMinio() as minio, TemporaryDirectory(prefix="kbackup-bench-") as folder:
         minio.create_bucket(_BUCKET)
         broker.create_topic(TOPIC, PARTITIONS)
         each = points * SEGMENTS * RECORDS // PARTITIONS

@@ -81,7 +81,7 @@ class Servers:
 
     def __init__(self, store: str = "minio", far: Mapping[str, Link] = MappingProxyType({})) -> None:
         self.far = far
-        self.broker = Broker(via=far["kafka"].open if "kafka" in far else None)
+        self.broker = Broker(via=far["kafka"].open if "kafka" in far else None, jvm=())
         self._minio = Minio() if store == "minio" else None
         self._folder = ""
         self._numbers = itertools.count(1)

@@ -30,7 +30,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="kbackup-bench-") as folder,
         Link() as link,
-        Broker(via=link.open) as broker,
+        Broker(via=link.open, jvm=()) as broker,
     ):
         config = {"archive": f"file://{folder}/archive", "source": {"bootstrap.servers": broker.bootstrap}}
         with Load(broker, "bench", Path(folder)) as load:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from scripts.dev.process import Process, Server, free_ports, listening
 
 MIB = 1 << 20
 SMALL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Options of a JVM that starts fast and takes little."""
+"""Options of a JVM that starts fast and takes little: what is measured against a broker is measured without them."""
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 _LISTENERS = {"CLIENT": "PLAINTEXT", "INTERNAL": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
 
@@ -131,7 +131,8 @@ class Broker(Nodes):
     `properties` are added to every node's, and win. A node has the listeners CLIENT (`bootstrap`), INTERNAL
     and CONTROLLER, all plain text, and those of `listeners` (name: security protocol) for other clients
     (`bootstrap_of`). `start`, `stop` and `kill` take nodes (from 0) or, without an argument, all; data and ports stay.
-    `jars` gives those of another release. `via` returns the port by which clients reach a port of CLIENT.
+    `jars` gives those of another release. `via` returns the port by which clients reach a port of CLIENT. `jvm` are
+    options of the nodes' JVMs: by default they start with half the processor time, and compile nothing thoroughly.
     """
 
     def __init__(
@@ -141,8 +142,10 @@ class Broker(Nodes):
         listeners: Mapping[str, str] | None = None,
         jars: Callable[[], Path] = kafka_jars,
         via: Callable[[int], int] | None = None,
+        jvm: Sequence[str] = SMALL,
     ) -> None:
         super().__init__(_LISTENERS | dict(listeners or {}), {}, jars)
+        self._jvm_options = jvm
         self._properties, self._count = dict(properties or {}), nodes
         self._cluster, self._via = "", via
 
@@ -174,7 +177,7 @@ class Broker(Nodes):
         """Start what doesn't run, and wait until the whole of it serves."""
         starting = nodes or tuple(self._ports)
         for node in starting:
-            self._launch(node, "-Xmx1g", "-Xms256m")
+            self._launch(node, "-Xmx1g", "-Xms256m", *self._jvm_options)
         for node in starting:
             self._wait_listening(node, self._ports[node]["CLIENT"])
 

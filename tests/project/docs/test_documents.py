@@ -63,7 +63,7 @@ def test_a_documented_command_takes_its_options(line: Code, monkeypatch: pytest.
     if line.language == "inline" and not arguments:
         return  # it is only named
     state = FlagValues()
-    with command.make_context(name, arguments, obj=state) as context:
+    with command.make_context(name, arguments, obj=state, **cli.context_settings) as context:
         if isinstance(command, click.Group):
             part, below, rest = command.resolve_command(context, arguments)
             assert below is not None, f"no command {name} {part}"

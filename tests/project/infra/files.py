@@ -31,7 +31,7 @@ def config_of(args: Sequence[str], environ: Mapping[str, str], file: Path | None
     command = cli.get_command(cli.make_context("kbackup", [name, "--help"], resilient_parsing=True), name)
     assert command is not None, f"no command {name}"
     state = FlagValues()
-    with command.make_context(name, list(arguments), obj=state):
+    with command.make_context(name, list(arguments), obj=state, **cli.context_settings):
         return load(state.settings, ConfigFiles(config=str(file) if file else None), environ).config
 
 

@@ -277,7 +277,7 @@ def check_half(half: Resource, resources: list[Resource], toml: Path, folder: Pa
     assert isinstance(command, click.Group)
     run = command.get_command(click.Context(command), part)
     assert run is not None
-    run.make_context(part, [file, flag, *options])
+    run.make_context(part, [file, flag, *options], **cli.context_settings)
     config = config_of(["backup"], environment(half.container) | secret(half.component), toml)
     properties = file_of(resources, "mirror", Path(file).name, folder)
     (flow,) = load_flows(properties, config.archive, {"CLUSTER_PASSWORD": "a password"}).flows

@@ -36,7 +36,7 @@ def test_commands_are_valid_and_only_the_first_is_a_dry_run(case: Case, answers:
     assert dry == [True] + [False] * (len(steps) - 1)
     for step in steps:
         command: click.Command = cli
-        context, words = click.Context(cli, obj=FlagValues()), list(step.words)
+        context, words = click.Context(cli, obj=FlagValues(), **cli.context_settings), list(step.words)
         while isinstance(command, click.Group):
             _, found, words = command.resolve_command(context, words)
             assert found is not None, step
