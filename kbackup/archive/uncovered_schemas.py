@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from kbackup.archive.models import Schemas, TopicState, UsedSchemas
 from kbackup.archive.schemas import NO_SCHEMAS, SchemaIndex, hides_ids, unlisted_fields, used_schemas
-from kbackup.schemas.base import SchemaVersion
 from kbackup.util.text import plural
 
 EIGHT_BYTES = "eightBytes"
@@ -117,24 +116,6 @@ def apicurio_ids(topics: Iterable[TopicState]) -> ApicurioIds:
         by_header = by_header or use.form == "globalId"
         complete = complete and use.complete
     return ApicurioIds(content_ids, global_ids, by_header, complete)
-
-
-def also_needed(topics: Iterable[TopicState], schemas: Schemas) -> list[SchemaVersion]:
-    """Return the versions that records may need beside those of the ids that are mapped: of Apicurio's own forms, and
-    all with whole references where records carry ids that are not listed."""
-    topics = list(topics)
-    index = SchemaIndex(schemas)
-    if unlisted_words(topics, schemas):
-        return [version for version in schemas.versions if _has_whole_references(version, index)]
-    ids: set[int] = set()
-    for use in apicurio_uses(topics, schemas):
-        ids.update(schema_id for schema_id in use.ids if schema_id in index)
-    return [index.find(schema_id) for schema_id in sorted(ids)]
-
-
-def _has_whole_references(version: SchemaVersion, index: SchemaIndex) -> bool:
-    """Return whether the schemas that a version refers to are there."""
-    return all(index.referred(version, reference) is not None for reference in version.references)
 
 
 def uncovered(topics: Iterable[TopicState], schemas: Schemas | None) -> list[str]:

@@ -153,7 +153,9 @@ def _unselected_topics(head: Manifest | None) -> list[TopicState]:
 
 def _groups_of(head: Manifest | None) -> DocumentRef | None:
     """Return the groups of the newest restore point: a later backup compares with them."""
-    for capture in head.captures if head is not None else ():
-        if head is not None and capture.number == head.number:
+    if head is None:
+        return None
+    for capture in head.captures:
+        if capture.number == head.number:
             return capture.groups
     return None
