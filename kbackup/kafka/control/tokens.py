@@ -89,7 +89,9 @@ def unsigned_token(config: str) -> TokenSource:
 
 
 def _unsigned(entries: Mapping[str, str], life: int) -> OAuthToken:
-    now = round(time.time(), 3)
+    # A broker refuses a token that is issued after its own clock. It counts whole milliseconds and rounds those of the
+    # token up: a fraction of a second could be ahead of it on one machine.
+    now = int(time.time())
     claims: dict[str, object] = {
         entries.get("principalClaimName", "sub"): entries["principal"],
         "iat": now,

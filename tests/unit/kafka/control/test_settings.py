@@ -18,6 +18,7 @@ from kbackup.kafka.client import Connection
 from kbackup.kafka.control.errors import UnsupportedSettingError
 from kbackup.kafka.control.router import Router
 from kbackup.kafka.control.settings import FOLLOWED, MEANS_NOTHING, REFUSED, ConnectionSettings, settings_of
+from kbackup.kafka.control.tokens import unsigned_token
 from kbackup.native.property_check import _library
 
 HIDDEN = "not-to-be-seen"
@@ -204,6 +205,15 @@ def test_tokens_that_nobody_signs_are_as_librdkafka_makes_them() -> None:
     assert token.extensions == {"a": "b"}
     assert token.expires == pytest.approx(time.time() + 60, abs=5)
     assert found["exp"] == pytest.approx(token.expires)
+
+
+def test_an_unsigned_token_is_never_issued_ahead_of_the_clock() -> None:
+    """A broker compares whole milliseconds, with the token's rounded up."""
+    tokens = unsigned_token("principal=admin")
+    for _ in range(200):
+        issued = claims(tokens().value)["iat"]
+        assert isinstance(issued, int)
+        assert issued <= time.time()
 
 
 @pytest.mark.parametrize(
