@@ -48,9 +48,9 @@ def command(nagios: bool) -> int:
 @pass_command_context
 def _status(context: CommandContext) -> int:
     status = _read(context)
-    context.reporter.line(f"{status.level}: {status.archive}: {summary(status)}")
+    context.reporter.level(status.level, f": {status.archive}: {summary(status)}")
     for finding in status.findings:
-        context.reporter.line(f"{finding.level}: {finding.message}; run: {finding.command}")
+        context.reporter.level(finding.level, f": {finding.message}; run: {finding.command}")
     if status.findings:
         # The last line is the summary of a notification, which is to name all findings.
         context.reporter.summary = "; ".join(finding.message for finding in status.findings)

@@ -42,7 +42,7 @@ def write(archive: Path) -> None:
         jvm.stdin.close()
         jvm.wait()
         if not new.exists():
-            raise RefusedError("the JVM wrote no archive of classes", "use a JDK of 17 or 21 (JAVA_HOME)")
+            raise RefusedError("the JVM wrote no archive of classes", "use JDK 17 or 21 (JAVA_HOME)")
         new.replace(archive)
 
 

@@ -247,7 +247,7 @@ def _connect(settings: Mapping[str, str], jvm: Jvm | None) -> SparkSession:
             builder = builder.config(map=dict(settings))
         session = builder.getOrCreate()
     except (PySparkRuntimeError, PySparkException, Py4JError, OSError) as error:
-        hint = "check that a JDK of 17 or 21 is installed (JAVA_HOME), and the master"
+        hint = "check that JDK 17 or 21 is installed (JAVA_HOME), and the master"
         if settings.get("spark.jars.packages") and "PYSPARK_GATEWAY_PORT" not in os.environ:
             hint += ", and that its jars can be fetched (spark.jars.packages, see delta.md)"
         raise UnreachableError(f"Spark can't be started: {_reason(error)}", hint) from error

@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 MIN_PYTHON = (3, 11)
-MIN_JAVA = 17
+JDKS = (17, 21)  # that Spark runs on
 PYTHONS = ("3.11", "3.12", "3.13")  # that the wheel is installed for, where they are on the machine
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -58,16 +58,17 @@ def pythons_plan() -> str:
 
 
 def java() -> str:
-    """The path of a `java` of at least `MIN_JAVA`: JAVA_HOME's, else the one on PATH."""
+    """The path of the `java` of a JDK in `JDKS`: JAVA_HOME's, else the one on PATH."""
     home = os.environ.get("JAVA_HOME")
     path = shutil.which("java", path=os.path.join(home, "bin") if home else None)  # noqa: PTH118
-    hint = f"install a JDK >= {MIN_JAVA} and put it on PATH or in JAVA_HOME"
+    wanted = f"JDK {JDKS[0]} or {JDKS[1]}"
+    hint = f"install {wanted} and put it on PATH or in JAVA_HOME"
     if path is None:
         raise MissingToolError(f"java: not found in {home or 'PATH'}; {hint}")
     said = subprocess.run([path, "-version"], capture_output=True, text=True, check=False).stderr
     version = re.search(r'version "(\d+)', said)
-    if version is None or int(version[1]) < MIN_JAVA:
-        raise MissingToolError(f"java: {path} is not a JDK >= {MIN_JAVA}: {said.strip()}; {hint}")
+    if version is None or int(version[1]) not in JDKS:
+        raise MissingToolError(f"java: {path} is not of {wanted}: {said.strip()}; {hint}")
     return path
 
 

@@ -10,6 +10,7 @@ from typing import TextIO
 
 import msgspec
 
+from kbackup.cli.common.colors import colored
 from kbackup.cli.common.progress import Progress
 from kbackup.cli.common.tables import Cell, Column, T, cell_text, print_table
 from kbackup.errors import KbackupError
@@ -86,9 +87,16 @@ class Reporter:
         if not self.json:
             _print(printable(text), sys.stdout)
 
+    def level(self, word: str, text: str) -> None:
+        """Print a line that begins with a level, which has a color on a terminal. `text` follows the level at once."""
+        self.summary = f"{word}{text}"
+        if not self.json:
+            first = colored(word, sys.stdout)
+            _print(f"{first}{printable(text)}", sys.stdout)
+
     def check(self, word: str, name: str, detail: str, hint: str) -> None:
         """Print the result of a check in one line, and its hint in a second one."""
-        self.line(f"{word:<8} {name}: {detail}")
+        self.level(f"{word:<8}", f" {name}: {detail}")
         if hint:
             self.line(f"{'':<8}   hint: {hint}")
 
