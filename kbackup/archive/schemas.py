@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
+from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -190,11 +193,17 @@ def archived_schemas(schemas: Schemas | None, options: RegistryOptions) -> Archi
             "the restore point has no schemas, and no schema registry is named",
             "set schema_registry.url, of which backups then keep the schemas; 'cat' and 'find' take schema files, too",
         )
+    return ArchivedSchemas(SchemaIndex(schemas or NO_SCHEMAS, built_in_files()), options)
+
+
+def built_in_files() -> Mapping[str, str]:
+    """Return the files that Protobuf schemas import without naming them as references. Raises `UsageError` without the
+    library."""
     try:
         from kbackup.kafka.schema_registry import BUILT_IN
     except ImportError as error:
         raise missing(error) from error
-    return ArchivedSchemas(SchemaIndex(schemas or NO_SCHEMAS, BUILT_IN), options)
+    return BUILT_IN
 
 
 def same_schemas(one: Schemas, other: Schemas) -> bool:
@@ -287,6 +296,45 @@ def _type_names(version: SchemaVersion) -> set[str]:
     return {name}
 
 
+class TopicSubjects:
+    """The versions of subjects by the topics that they are named after."""
+
+    def __init__(self, versions: Iterable[SchemaVersion]) -> None:
+        pairs = [(bare_subject(version), version) for version in versions]
+        self._by_subject = sorted(pairs, key=itemgetter(0))
+
+    def of_side(self, topic: str, part: str) -> list[SchemaVersion]:
+        """Return the versions of subjects that are named after a topic and its keys, or its values."""
+        return [version for version in self._of_topic(topic) if is_of_side(version, topic, part)]
+
+    def of_either(self, topic: str, part: str) -> list[SchemaVersion]:
+        """Return the versions of the topic's own subjects: of this side, or of a type that either side may have."""
+        own: list[SchemaVersion] = []
+        for version in self._of_topic(topic):
+            if is_of_side(version, topic, part) or is_of_type(version, topic):
+                own.append(version)
+        return own
+
+    def _of_topic(self, topic: str) -> Iterator[SchemaVersion]:
+        # All these subjects begin with the topic's name: in the sorted list they stand together.
+        prefix = f"{topic}-"
+        first = bisect_left(self._by_subject, prefix, key=itemgetter(0))
+        for subject, version in islice(self._by_subject, first, None):
+            if not subject.startswith(prefix):
+                return
+            yield version
+
+
+def ids_of(versions: Iterable[SchemaVersion]) -> set[int | str]:
+    """Return the ids and GUIDs of versions."""
+    ids: set[int | str] = set()
+    for version in versions:
+        ids.add(version.id)
+        if version.guid:
+            ids.add(version.guid)
+    return ids
+
+
 def may_name(used: UsedSchemas) -> bool:
     """Return whether these keys or values may be those of a registry's serializer."""
     return used.sure > 0 or 0 < used.framed == used.fields
@@ -338,6 +386,13 @@ def names_schemas(used: UsedSchemas, schemas: SchemaIndex) -> bool:
     return may_name(used) and known > 0 and 2 * known >= used.framed
 
 
+def is_serializers(used: UsedSchemas, schemas: SchemaIndex) -> bool:
+    """Return whether these keys or values are believed to be those of a registry's serializer: by their ids, or
+    without one known id only if all of them are framed."""
+    is_evident = evidently_names(used) and used.framed == used.fields
+    return is_evident or names_schemas(used, schemas)
+
+
 def naming_parts(topics: Iterable[TopicState], schemas: SchemaIndex) -> dict[str, tuple[Part, ...]]:
     """Return which of keys and values name schemas, by topic; topics without any are left out."""
     parts_by_topic: dict[str, tuple[Part, ...]] = {}
@@ -371,9 +426,7 @@ def schema_uses(topics: Iterable[TopicState], schemas: SchemaIndex) -> Iterator[
     """Yield what the keys and values of topics name, where these are a serializer's."""
     for topic in topics:
         for used in used_schemas(topic):
-            # Without one known id, only keys or values that are all framed are believed to be a serializer's.
-            is_evident = evidently_names(used) and used.framed == used.fields
-            if not is_evident and not names_schemas(used, schemas):
+            if not is_serializers(used, schemas):
                 continue
             for text, count in used.ids.items():
                 schema_id = usual_id(text)

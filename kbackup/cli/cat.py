@@ -38,8 +38,10 @@ def command(context: CommandContext, request: shown.RecordRequest, address_text:
     PLACE is topic, topic:partition, topic:partition:offset (one record) or topic:partition:from-to. To is excluded;
     either may be empty. A slash may stand for a colon.
 
+    Keys and values are decoded by the schemas of the restore point, where it has some; a registry is not asked. What
+    can't be decoded is printed as it is, with the reason. --raw prints all of them as they are.
+
     Text escapes control characters. JSON (--json) and hex are exact: bytes that are not UTF-8 become {"base64": "…"}.
-    With --decode, keys and values become JSON by the schemas of the restore point, without a registry.
     """
     show = request.show(context)
     address = shown.parse_address(address_text)

@@ -55,8 +55,9 @@ def command(
     PLACE [default all topics] and output are as for 'kbackup cat'. The command reads segments in parallel and prints
     records in order.
 
-    --jq tests the record as --json prints it, with JSON and decoded values parsed: '.value.status == "failed"'. With
-    --jq, a single argument is PLACE. TEXT before PLACE tests only records with TEXT, which is faster.
+    TEXT is looked for in the bytes as they are archived. --jq tests the record as --json prints it, with JSON and
+    decoded values parsed: '.value.status == "failed"'. With --jq, a single argument is PLACE. TEXT before PLACE tests
+    only records with TEXT, which is faster.
 
     Ends with exit code 0 also if no record matches; stderr says so.
     """

@@ -112,7 +112,7 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     where: Annotated[
         str | None,
-        "Expression of jq for the records to restore, as `find --jq` has it. Values that are JSON are parsed.",
+        "Expression of jq for the records to restore, as `find --raw --jq` has it. Values that are JSON are parsed.",
     ] = None
     topics: Annotated[Names, "Topics: names or /regex/. Empty: all."] = ()
     exclude_topics: Annotated[Names, "Topics to leave out: names or /regex/."] = ()

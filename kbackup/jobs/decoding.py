@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -27,18 +27,26 @@ UNDECODED = DecodedRecord()
 TYPES = {-2: "CreateTime", -1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
 
+DecoderOf = Callable[[str, str], Decoder | None]
+"""Returns what decodes the keys, or the values, of a topic; None if they stay as they are."""
+
+
 @dataclass
 class Decoding:
-    """Decodes records and counts keys and values that it can't decode; thread-safe. `decoders` are by part: key or
-    value. With `mm2`, MirrorMaker 2's internal topics have decoders of their own."""
+    """Decodes records and counts keys and values that it can't decode; thread-safe.
 
-    decoders: dict[str, Decoder]
+    `decoders` are by part: key or value. With `mm2`, MirrorMaker 2's internal topics have decoders of their own.
+    `by_topic` is for the records of all other topics and parts."""
+
+    decoders: Mapping[str, Decoder]
     strict: bool = False
     mm2: bool = False
+    by_topic: DecoderOf | None = None
     seen: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
     bare: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
     failed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
     reasons: dict[str, str] = field(default_factory=dict)
+    _chosen: dict[tuple[str, str], Decoder | None] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, tp: TopicPartition, row: Row) -> DecodedRecord:
@@ -66,14 +74,23 @@ class Decoding:
     @property
     def active(self) -> bool:
         """True if any decoder is set."""
-        return bool(self.decoders) or self.mm2
+        return bool(self.decoders) or self.mm2 or self.by_topic is not None
 
     def _decoder(self, topic: str, part: str) -> Decoder | None:
+        # Chosen once for all records of a topic: systems compare its name, and the archive its counts.
+        chosen = (topic, part)
+        if chosen not in self._chosen:
+            self._chosen[chosen] = self._choose(topic, part)
+        return self._chosen[chosen]
+
+    def _choose(self, topic: str, part: str) -> Decoder | None:
         if self.mm2:
             decoder = record_decoder(topic, part)
             if decoder is not None:
                 return decoder
-        return self.decoders.get(part)
+        if part in self.decoders or self.by_topic is None:
+            return self.decoders.get(part)
+        return self.by_topic(topic, part)
 
     def _count(self, part: str, made: Made, address: str) -> None:
         why = ""
@@ -240,6 +257,6 @@ def select_where(text: str, tp: TopicPartition, block: RecordBlock) -> RecordBlo
         raise UsageError(
             f"--where {text} fails for record {expression.first}",
             'write it for any value, as in \'(.value | type) != "object" or .value.status == "paid"\'; '
-            "try it with 'kbackup find --jq'",
+            "try it with 'kbackup find --raw --jq'",
         )
     return selected

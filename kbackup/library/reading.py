@@ -20,6 +20,7 @@ from kbackup.archive.segments.parallel import plan_reads, read_unit
 from kbackup.archive.segments.rows import SCHEMA
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
+from kbackup.archive.topic_decoders import TopicDecoders, Unavailable, topic_decoders
 from kbackup.config.windows import moment_of
 from kbackup.errors import UsageError, suggest_name
 from kbackup.library import Configuration, archive_store, configured
@@ -229,6 +230,16 @@ class ArchiveReader:
         if self._archive is None:
             return browse.java_catalogue(self._store, topic, self._at)
         return browse.catalogue(self._archive, self._point, topic, self._at)
+
+
+def topic_decoders_of(reader: ArchiveReader, unavailable: Unavailable) -> TopicDecoders | None:
+    """Return what decodes the records of an opened archive by its schemas; None if it has none. `unavailable` gets the
+    reason if the schemas turn out not to be usable."""
+    archive = reader._archive
+    if archive is None:
+        return None
+    point = archive.restore_point(reader._point)
+    return topic_decoders(archive, point, unavailable)
 
 
 def open_archive(

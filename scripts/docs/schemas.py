@@ -156,7 +156,11 @@ RecordOutput = model(
     {"timestamp_type": Literal["CreateTime", "NoTimestampType", "LogAppendTime"], "key": Any, "value": Any},
     {"headers": several(Header), "key_schema": NotRequired[Any], "value_schema": NotRequired[Any]},
     {"key_error": NotRequired[str], "value_error": NotRequired[str]},
-    about="""A line of `cat` and `find`. Bytes that are not UTF-8 are {"base64": "…"}; a decoded part is its JSON.""",
+    about=(
+        "A line of `cat` and `find`. A key or value with a `key_schema` or `value_schema` is decoded: its JSON. With a "
+        "`key_error` or `value_error` it could not be decoded, for this reason. With neither, it is what is archived, "
+        'or null. Bytes that are not decoded are text where they are UTF-8, else {"base64": "…"}.'
+    ),
 )
 UiOutput = model("UiOutput", url=str, archive=str)
 GroupOutput = model("GroupOutput", archive=str, restore_point=int | None, captured_at=str | None, group=GroupOverview)

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from kbackup.errors import UsageError
 from kbackup.formats.record import Row
-from kbackup.jobs.decoding import TYPES, UNDECODED, document
-from kbackup.schemas.decoder import Decoded, DecodedRecord, Made
+from kbackup.jobs.decoding import PARTS, TYPES, UNDECODED, document
+from kbackup.schemas.decoder import Decoded, DecodedRecord, Made, Undecoded
 from kbackup.types import TopicPartition
 from kbackup.util.text import json_line, plural, printable
 from kbackup.util.times import time_text
@@ -30,13 +30,17 @@ def text(data: bytes) -> str:
 
 
 def as_text(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
-    """Return address, time, key, value and headers with tabs between; null is `null`."""
+    """Return address, time, key, value and headers with tabs between; null is `null`. At the end stands why a key or
+    value is shown undecoded."""
     key = _field_text(row.key, parts.key)
     value = _field_text(row.value, parts.value)
     cells = [_address(tp, row), _time(row), key, value]
     if row.headers:
         headers = [f"{text(name)}={_or_null(data)}" for name, data in row.headers]
         cells.append(",".join(headers))
+    for part, made in zip(PARTS, parts, strict=True):
+        if isinstance(made, Undecoded):
+            cells.append(f"({part} not decoded: {printable(made.why)})")
     return "\t".join(cells) + "\n"
 
 

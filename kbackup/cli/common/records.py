@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from kbackup.archive.java import JavaFolder
-from kbackup.archive.models import Schemas
 from kbackup.archive.query.browse import Catalogue, PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.schemas import archived_schemas
@@ -26,11 +25,11 @@ from kbackup.cli.common.session import cached_archive_store
 from kbackup.cli.common.window import show_window
 from kbackup.config.windows import ADDRESSES, TopicAddress, moment_of
 from kbackup.config.windows import parse_address as parse_config_address
-from kbackup.errors import UsageError
+from kbackup.errors import KbackupError, UsageError
 from kbackup.formats.block import slice_block
 from kbackup.formats.record import Row, rows
 from kbackup.jobs.decoding import PARTS, UNDECODED, Decoding, file_decoder
-from kbackup.library.reading import ArchiveReader
+from kbackup.library.reading import ArchiveReader, topic_decoders_of
 from kbackup.schemas.decoder import DecodedRecord, Decoder
 from kbackup.store import Store
 from kbackup.types import TopicPartition
@@ -91,7 +90,7 @@ def report_undecoded(decoding: Decoding, reporter: Reporter) -> None:
 class OpenedArchive(NamedTuple):
     store: Store
     catalogue: Catalogue
-    schemas: Callable[[], Schemas | None]
+    reader: ArchiveReader
 
 
 def open_archive_at(
@@ -106,7 +105,7 @@ def open_archive_at(
         show_window(catalogue.choice, context.reporter)
     context.reporter.warning(*catalogue.warnings)
     readable = store if catalogue.restore_point is not None else JavaFolder(store)
-    return OpenedArchive(readable, catalogue, reader.schemas)
+    return OpenedArchive(readable, catalogue, reader)
 
 
 def parse_address(text: str) -> TopicAddress:
@@ -150,14 +149,18 @@ record_options = options(
         help="text (default): place, time, key, value and headers between tabs; json: one line a record; hex.",
     ),
     click.option("-f", "--format", "template", metavar="TEXT", help=FORMAT_HELP),
-    click.option("--raw", is_flag=True, help="With --format, print bytes unescaped if stdout is no terminal."),
+    click.option(
+        "--raw",
+        is_flag=True,
+        help="Print keys and values as they are archived, undecoded. With --format, print bytes unescaped if stdout is "
+        "no terminal.",
+    ),
     click.option(
         "--decode",
         type=click.Choice([*PARTS, MM2]),
         multiple=True,
-        help="Decode keys or values by the schemas of the restore point, else by the schema registry; mm2: "
-        "MirrorMaker 2's internal topics. "
-        "[repeatable, default key and value with --schema-registry]",
+        help="Decode these alone: keys or values by the schemas of the restore point, else by the schema registry; "
+        "mm2: MirrorMaker 2's internal topics. [repeatable, default what the restore point has schemas for]",
     ),
     key_option("schema_registry.url", "--schema-registry", help="URL of the schema registry to decode with."),
     key_option("schema_registry.ca_bundle", "--schema-registry-ca"),
@@ -204,8 +207,6 @@ class RecordRequest:
         """Return the function that prints a record. Raises `UsageError` for a contradiction, and raw bytes on a
         terminal."""
         if self.template is None:
-            if self.raw:
-                raise UsageError("--raw needs --format", "give a format, as in --format '%v' --raw")
             if context.reporter.json:
                 return _documents(context.reporter)
             return SHOWS[self.output or "text"]
@@ -216,19 +217,29 @@ class RecordRequest:
         return as_format(self.template, raw=self.raw)
 
     def decoding(self, context: CommandContext, opened: OpenedArchive) -> Decoding:
-        """Return the decoding of the archive's records. Raises `UsageError` for a contradiction, an invalid schema
-        file, a missing library, and without any source of schemas."""
+        """Return the decoding of the archive's records: what the command line names, else what the restore point has
+        schemas for. Raises `UsageError` for a contradiction, an invalid schema file, a missing library that the command
+        line needs, and if it names a part without any source of schemas."""
         decoders = self._decoders_of_files()
         rest = [part for part in self._requested_parts(context) if part not in decoders]
         if rest:
-            schemas = archived_schemas(opened.schemas(), context.config.schema_registry)
+            schemas = archived_schemas(opened.reader.schemas(), context.config.schema_registry)
             decoders |= schemas.decoders(rest)
         mm2 = MM2 in self.decode
-        if self.strict and not decoders and not mm2:
+        is_hex = self.output == "hex" and not context.reporter.json
+        if decoders or mm2:
+            if is_hex:
+                raise UsageError("--output hex does not decode", "decode with --output text or json")
+            if self.raw and self.template is None:
+                raise UsageError("--raw shows what is archived, undecoded", "leave --raw out to decode")
+            return Decoding(decoders, self.strict, mm2)
+        if not self.raw and not is_hex:
+            archived = topic_decoders_of(opened.reader, _undecoded_warning(context.reporter))
+            if archived is not None:
+                return Decoding({}, self.strict, by_topic=archived.decoder)
+        if self.strict:
             raise UsageError("--strict without decoding has no effect", "give --schema-registry, --decode or a schema")
-        if (decoders or mm2) and self.output == "hex" and not context.reporter.json:
-            raise UsageError("--output hex does not decode", "decode with --output text or json")
-        return Decoding(decoders, self.strict, mm2)
+        return Decoding({})
 
     def _decoders_of_files(self) -> dict[str, Decoder]:
         """Return the decoders of the parts that have a schema file."""
@@ -250,6 +261,16 @@ class RecordRequest:
             return named
         is_registry_named = context.loaded.origins["schema_registry.url"].kind == "flag"
         return PARTS if is_registry_named else ()
+
+
+def _undecoded_warning(reporter: Reporter) -> Callable[[KbackupError], None]:
+    """Return the function that says why all records are shown undecoded, such as without a library."""
+
+    def warn(error: KbackupError) -> None:
+        hint = f"; {error.hint}" if error.hint else ""
+        reporter.warning(f"keys and values are shown undecoded: {error.message}{hint}")
+
+    return warn
 
 
 def _refuse_message(option: str, message: str, schema_option: str) -> NoReturn:

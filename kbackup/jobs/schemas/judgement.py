@@ -10,11 +10,8 @@ by a sample of the records. `rewrite` judges single records by it.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -22,16 +19,7 @@ from msgspec.structs import replace
 from kbackup.archive.models import Manifest, Member, Schemas, TopicState, UsedSchemas
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive
-from kbackup.archive.schemas import (
-    Place,
-    SchemaIndex,
-    bare_subject,
-    is_of_side,
-    is_of_type,
-    may_name,
-    used_schemas,
-    usual_id,
-)
+from kbackup.archive.schemas import Place, SchemaIndex, TopicSubjects, ids_of, may_name, used_schemas, usual_id
 from kbackup.archive.segments.read import read_records
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NotFoundError, UndecodableError, UsageError
@@ -202,13 +190,12 @@ class Judge:
     built_in: Mapping[str, str]
     choice: SchemaTopics
     sample: Sample
-    _by_subject: list[tuple[str, SchemaVersion]] = field(init=False)
+    _subjects: TopicSubjects = field(init=False)
     _indexes: dict[str, SchemaIndex] = field(default_factory=dict)
     _decoders: dict[tuple[str, Part], ByRegistry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        pairs = ((bare_subject(v), v) for v in self.schemas.versions)
-        self._by_subject = sorted(pairs, key=itemgetter(0))
+        self._subjects = TopicSubjects(self.schemas.versions)
 
     def index(self, context: str) -> SchemaIndex:
         """Return the schemas by id, as topics have them whose subjects are of a context."""
@@ -256,9 +243,8 @@ class Judge:
     def _counted(self, topic: TopicState, used: UsedSchemas) -> JudgedPart | None:
         """Return the counts of a topic's keys or values, for any judgement; None if none of them looks like a
         serializer's."""
-        own = self._own(topic.name, used.part)
-        of_subjects: set[int | str] = {version.id for version in own}
-        of_subjects |= {version.guid for version in own if version.guid}
+        own = self._subjects.of_either(topic.name, used.part)
+        of_subjects = ids_of(own)
         contexts = {context_of(version.subject) for version in own}
         # Subjects of several contexts leave open which of them an id means: then it means the default one's.
         context = contexts.pop() if len(contexts) == 1 else ""
@@ -303,22 +289,8 @@ class Judge:
         listed = used.fields - used.unlisted  # of the others nobody knows the ids
         return used.sure > 0 and 2 * found.by_subject >= listed and self._has_side(found)
 
-    def _own(self, topic: str, part: Part) -> list[SchemaVersion]:
-        """Return the versions of the topic's own subjects: of this side, or of a type that either side may have."""
-        # All these subjects begin with the topic's name: in the sorted list they stand together.
-        prefix = f"{topic}-"
-        first = bisect_left(self._by_subject, prefix, key=itemgetter(0))
-        own: list[SchemaVersion] = []
-        for subject, version in islice(self._by_subject, first, None):
-            if not subject.startswith(prefix):
-                break
-            if is_of_side(version, topic, part) or is_of_type(version, topic):
-                own.append(version)
-        return own
-
     def _has_side(self, found: JudgedPart) -> bool:
-        own = self._own(found.topic, found.part)
-        return any(is_of_side(version, found.topic, found.part) for version in own)
+        return bool(self._subjects.of_side(found.topic, found.part))
 
     def _look(self, topic: TopicState, part: Part, context: str) -> _Evidence:
         """Decode keys, or values, of a sample of a topic's records."""

@@ -289,7 +289,7 @@ def test_neither_spark_nor_kafka_is_loaded(root: str, args: list[str]) -> None:
         (["cat", "orders", "--format", "50%"], "use %t %p"),
         (["cat", "orders", "--format", "\udcff"], r"write a byte as \xff"),
         (["cat", "orders", "--format", "%v", "--json"], "give one of the three"),
-        (["cat", "orders", "--raw"], "give a format, as in --format"),
+        (["cat", "orders", "--raw", "--decode", "mm2"], "leave --raw out to decode"),
         (["find", "(", "-E"], "write a regular expression"),
         (["find", "x", "order"], "did you mean orders?"),
         (["ls", "orders:0:5"], "give topic or topic:partition"),

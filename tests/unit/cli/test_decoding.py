@@ -296,6 +296,81 @@ def test_decoded_by_the_schemas_of_the_restore_point(
         assert "decoded" not in printed.err
 
 
+def test_records_are_decoded_unasked_and_one_that_cannot_be_is_marked(decodable: str, kbackup: Kbackup) -> None:
+    printed = kbackup("cat", "orders", "-a", decodable)
+    assert [line.split("\t")[2:] for line in printed.lines] == [
+        ["1", '{"item":"pen","count":3}'],
+        ["2", "null"],
+        ["3", '{"item":"ink","count":1,"note":"blue"}'],
+        [
+            r"\x00\x00\x00\x00\x01\xff",
+            r"\x00\x00\x00\x00cgone",
+            "(key not decoded: not AVRO by its schema: string index out of range)",
+            "(value not decoded: the restore point has no schema 99)",
+        ],
+    ]
+    assert "1 of 4 keys could not be decoded" in printed.err
+    assert "1 of 3 values could not be decoded" in printed.err
+    assert kbackup("cat", "plain", "-a", decodable).lines[0].split("\t")[2:] == ["key", "text"]
+
+
+def test_a_script_tells_decoded_undecodable_and_archived_values_apart(decodable: str, kbackup: Kbackup) -> None:
+    def fields(*args: str) -> list[tuple[str, ...]]:
+        records = kbackup("cat", *args, "-a", decodable, "--json").records
+        return [tuple(sorted(record.keys() & {"value_schema", "value_error"})) for record in records]
+
+    assert fields("orders") == [("value_schema",), (), ("value_schema",), ("value_error",)]
+    assert fields("plain") == [()]
+    assert fields("orders", "--raw") == [(), (), (), ()]
+
+
+def test_raw_shows_what_is_archived(decodable: str, kbackup: Kbackup) -> None:
+    raw = kbackup("cat", "orders:0:0", "--raw", "-a", decodable)
+    assert raw.lines[0].split("\t")[2:] == [r"\x00\x00\x00\x00\x01\x02", r"\x00\x00\x00\x00\x02\x06pen\x06"]
+    assert raw.err == ""
+    hexed = kbackup("cat", "orders:0:0", "--output", "hex", "-a", decodable)
+    assert "00 00 00 00 02 06 70 65  6e 06" in hexed.out
+    formatted = ("cat", "orders:0:0", "--format", "%v", "-a", decodable)
+    assert kbackup(*formatted).out == '{"item":"pen","count":3}'
+    assert kbackup(*formatted, "--raw").out == "\0\0\0\0\2\6pen\6"
+
+
+def test_strict_ends_at_the_first_record_that_cannot_be_decoded(decodable: str, kbackup: Kbackup) -> None:
+    printed = kbackup("cat", "orders", "--strict", "-a", decodable, code=1)
+    assert len(printed.lines) == 3
+    assert "the key of orders:0:3 can't be decoded" in printed.err
+    raw = kbackup("cat", "orders", "--strict", "--raw", "-a", decodable, code=2)
+    assert "--strict without decoding has no effect" in raw.err
+
+
+def test_expressions_and_texts_find_records_that_are_decoded_unasked(decodable: str, kbackup: Kbackup) -> None:
+    def offsets(*args: str) -> list[str]:
+        return kbackup("find", *args, "-a", decodable, "--format", r"%t:%o\n", "-q").lines
+
+    assert offsets("--jq", '.value.item? == "pen"') == ["orders:0"]
+    assert offsets("--jq", '.value.item? == "pen"', "--raw") == []
+    assert offsets("--jq", ".value_error != null") == ["orders:3"]
+    assert offsets("ink") == ["carts:0", "orders:2"]
+    printed = kbackup("find", "blue", "-a", decodable)
+    assert '{"item":"ink","count":1,"note":"blue"}' in printed.out
+
+
+def test_options_of_decoding_decode_what_they_name_alone(decodable: str, kbackup: Kbackup) -> None:
+    record = kbackup("cat", "orders:0:0", "--decode", "value", "-a", decodable, "--json").json
+    assert (record["key"], record["value"]) == ("\0\0\0\0\1\2", {"item": "pen", "count": 3})
+
+
+@pytest.mark.parametrize("module", ["kbackup.schemas.avro", "kbackup.kafka.schema_registry"])
+def test_without_the_libraries_records_are_shown_as_they_are(
+    decodable: str, module: str, kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    printed = kbackup("cat", "orders:0:0-2", "-a", decodable)
+    assert printed.lines[0].split("\t")[3] == r"\x00\x00\x00\x00\x02\x06pen\x06"
+    assert printed.err.count("keys and values are shown undecoded: decoding by schemas needs a library") == 1
+    assert "pip install 'kafka-kbackup[schemas]'" in printed.err
+
+
 def test_a_registry_is_asked_for_what_the_restore_point_lacks(decodable: str, kbackup: Kbackup) -> None:
     with ConfluentRegistry() as registry:
         for n in range(99):
