@@ -88,7 +88,7 @@ class TopicDecoders:
     """
 
     def __init__(
-        self, topics: Iterable[TopicState], read: Callable[[], Schemas | None], unavailable: Unavailable
+        self, topics: Iterable[TopicState], read: Callable[[], OpenedSchemas | None], unavailable: Unavailable
     ) -> None:
         self._topics: dict[str, TopicState] = {}
         for topic in topics:
@@ -97,7 +97,7 @@ class TopicDecoders:
                 self._topics[topic.name] = topic
         self._read, self._unavailable = read, unavailable
         self.is_broken = False
-        self._opened: _Opened | None = None
+        self._opened: OpenedSchemas | None = None
         self._made: dict[tuple[str, str], Decoder | None] = {}
         self._lock = threading.RLock()
 
@@ -154,14 +154,10 @@ class TopicDecoders:
             return None
         return _GuardedDecoder(opened.decoder(topic, for_part, named), self)
 
-    def _open(self) -> _Opened | None:
+    def _open(self) -> OpenedSchemas | None:
         if self._opened is None and not self.is_broken:
             try:
-                schemas = self._read()
-                if schemas is None:
-                    self.is_broken = True
-                    return None
-                self._opened = _Opened(schemas)
+                self._opened = self._read()
             except (UsageError, CorruptError, NotFoundError) as error:
                 self.give_up(error)
         return None if self.is_broken else self._opened
@@ -174,8 +170,10 @@ class TopicDecoders:
                 self._unavailable(error)
 
 
-class _Opened:
-    """The schemas of a restore point, and the subjects of topics."""
+class OpenedSchemas:
+    """The schemas of a restore point, and the subjects of topics. Thread-safe. Each schema is compiled once.
+
+    Raises `UsageError` without the library."""
 
     def __init__(self, schemas: Schemas) -> None:
         self.schemas: ArchivedSchemas = archived_schemas(schemas, RegistryOptions())
@@ -236,7 +234,8 @@ def topic_decoders(archive: Archive, point: Manifest, unavailable: Unavailable) 
     if point.schemas is None:
         return None
 
-    def read() -> Schemas | None:
-        return archive.schemas(point)
+    def read() -> OpenedSchemas | None:
+        schemas = archive.schemas(point)
+        return None if schemas is None else OpenedSchemas(schemas)
 
     return TopicDecoders(point.topics, read, unavailable)

@@ -215,11 +215,6 @@ class ArchiveSnapshot:
         except KbackupError:
             return []
 
-    def is_decodable(self, topic: str) -> bool:
-        """Return whether keys or values of a topic name schemas, and the restore point has all of them."""
-        uses = self.uses_of(topic)
-        return bool(uses) and all(use.version is not None for use in uses)
-
     def metadata(self, number: int | None = None) -> Metadata | None:
         """Return the metadata of a restore point, by default this one; None for a folder of the Java tool."""
         if self._at is None:

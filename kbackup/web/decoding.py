@@ -1,5 +1,5 @@
-"""Decode keys and values for pages: by the schemas of the restore point or the schema registry, and the records of
-MirrorMaker 2's internal topics.
+"""Decode keys and values for pages: by the schemas of the restore point, and if that is asked for by the schema
+registry as well, and the records of MirrorMaker 2's internal topics.
 
 A page is shown undecoded, with the reason, where a library or the registry is missing.
 """
@@ -12,12 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from kbackup.archive.models import Schemas
+from kbackup.archive.models import Schemas, TopicState
+from kbackup.archive.topic_decoders import OpenedSchemas, TopicDecoders
 from kbackup.errors import KbackupError, UnreachableError, UsageError
 from kbackup.formats.record import Row
 from kbackup.jobs.decoding import UNDECODED, Decoding
@@ -34,14 +35,17 @@ CACHED = 3
 """Number of restore points whose schemas stay read, where they differ."""
 PAUSE = 30.0
 """Seconds without a question to a registry that did not answer: each may take a minute."""
+_UNDECODED = "not decoded: "
 
 
 class Field(NamedTuple):
-    """A key or a value to show: JSON if it is decoded; the name of the schema, or the reason why not; and its id."""
+    """A key or a value to show: JSON if it is decoded; the name of the schema, or the reason why not; and its id.
+    `undecoded` if a schema is named and nothing could be decoded by it."""
 
     data: bytes | None
     note: str = ""
     schema: Json = None
+    undecoded: bool = False
 
 
 class FieldDecoder:
@@ -53,10 +57,37 @@ class FieldDecoder:
         self._make, self.clock = make, clock
         self._lock = threading.Lock()
         self._decodings: dict[str, Decoding] = {}  # by checksum of the schemas
+        self._opened: dict[str, OpenedSchemas] = {}  # by the same
         self._failure, self._asks_at = "", 0.0
 
+    def archived_page(self, topics: Iterable[TopicState], read: Callable[[], Schemas | None]) -> PageDecoding:
+        """Return the decoding of a page that nobody has asked to decode: by the schemas of the restore point alone, and
+        only what the archive shows to be a serializer's. Its `problem` is set when a library turns out to be missing.
+        """
+        page = PageDecoding(self, None, is_unasked=True)
+
+        def unavailable(error: KbackupError) -> None:
+            page.problem = _reason(error)
+
+        def opened() -> OpenedSchemas | None:
+            schemas = read()
+            return None if schemas is None else self._open(schemas)
+
+        page.topics = TopicDecoders(topics, opened, unavailable)
+        page.decoding = Decoding({}, by_topic=page.topics.decoder)
+        return page
+
+    def _open(self, schemas: Schemas) -> OpenedSchemas:
+        """Return the schemas, compiled: once for all pages."""
+        with self._lock:
+            if schemas.checksum not in self._opened:
+                made = OpenedSchemas(schemas)
+                _drop_oldest(self._opened)
+                self._opened[schemas.checksum] = made
+            return self._opened[schemas.checksum]
+
     def page(self, schemas: Schemas | None) -> PageDecoding:
-        """Return the decoding of a page."""
+        """Return the decoding of a page that is asked to decode: the registry is asked for what `schemas` lack."""
         known = schemas.checksum if schemas is not None else ""
         with self._lock:
             if known not in self._decodings:
@@ -64,9 +95,7 @@ class FieldDecoder:
                     made = self._make(schemas)
                 except UsageError as error:
                     return PageDecoding(self, Decoding({}, mm2=True), _reason(error))
-                if len(self._decodings) >= CACHED:
-                    oldest = next(iter(self._decodings))
-                    del self._decodings[oldest]
+                _drop_oldest(self._decodings)
                 self._decodings[known] = made
             if self.clock() < self._asks_at:
                 return PageDecoding(self, None, self._failure)
@@ -80,6 +109,12 @@ class FieldDecoder:
                 self._asks_at = self.clock() + PAUSE
 
 
+def _drop_oldest(cached: dict[str, Any]) -> None:
+    if len(cached) >= CACHED:
+        oldest = next(iter(cached))
+        del cached[oldest]
+
+
 @dataclass
 class PageDecoding:
     """Decodes the records of one page. `problem` is the reason why nothing can be decoded, '' if it can."""
@@ -87,8 +122,15 @@ class PageDecoding:
     owner: FieldDecoder
     decoding: Decoding | None
     problem: str = ""
+    is_unasked: bool = False
+    """True if nobody has asked to decode: what names no schema has no note then."""
+    topics: TopicDecoders | None = None
     spent: float = 0.0
     """Seconds of decoding so far."""
+
+    def has(self, topic: str) -> bool:
+        """Return whether keys or values of a topic are decoded unasked."""
+        return self.topics is not None and bool(self.topics.decoders(topic))
 
     def shown(
         self, tp: TopicPartition, row: Row, form: Callable[[bytes | None], render.Shown]
@@ -102,14 +144,14 @@ class PageDecoding:
         """Return the key and the value of a record."""
         made, note = self._decode(tp, row)
         if note or self.decoding is None:
-            return Field(row.key, note), Field(row.value, note)
-        quiet = bool(self.problem)
+            return Field(row.key, note, undecoded=bool(note)), Field(row.value, note, undecoded=bool(note))
+        quiet = self.is_unasked or bool(self.problem)
         return _field(row.key, made.key, quiet), _field(row.value, made.value, quiet)
 
     def tested(self, tp: TopicPartition, row: Row) -> DecodedRecord:
         """Return a record for an expression; `problem` tells if one was left undecoded."""
         made, note = self._decode(tp, row)
-        self.problem = self.problem or note.removeprefix("not decoded: ")
+        self.problem = self.problem or note.removeprefix(_UNDECODED)
         return made
 
     def _decode(self, tp: TopicPartition, row: Row) -> tuple[DecodedRecord, str]:
@@ -117,9 +159,9 @@ class PageDecoding:
         if self.decoding is None:
             return UNDECODED, ""
         if max(len(row.key or b""), len(row.value or b"")) > MAX_BYTES:
-            return UNDECODED, f"not decoded: longer than {MAX_BYTES:,} bytes"
+            return UNDECODED, f"{_UNDECODED}longer than {MAX_BYTES:,} bytes"
         if self.spent > SECONDS:
-            return UNDECODED, f"not decoded: the records before took more than {SECONDS:.0f} seconds"
+            return UNDECODED, f"{_UNDECODED}the records before took more than {SECONDS:.0f} seconds"
         began = self.owner.clock()
         try:
             return self.decoding.decode_uncounted(tp, row), ""
@@ -136,10 +178,10 @@ def _field(data: bytes | None, made: Made, quiet: bool) -> Field:
     if isinstance(made, Decoded):
         return _decoded_field(made)
     if isinstance(made, Undecoded):
-        return Field(data, f"not decoded: {made.why}")
+        return Field(data, f"{_UNDECODED}{made.why}", undecoded=True)
     if data is None or quiet:
         return Field(data)
-    return Field(data, "not decoded: it names no schema")
+    return Field(data, f"{_UNDECODED}it names no schema")
 
 
 def _decoded_field(made: Decoded) -> Field:
@@ -158,7 +200,7 @@ def noted(shown: render.Shown, field: Field) -> render.Shown:
     """Return a field with the note of its decoding, if it has one."""
     if not field.note:
         return shown
-    return replace(shown, note=field.note, schema=field.schema)
+    return replace(shown, note=field.note, schema=field.schema, undecoded=field.undecoded)
 
 
 def _reason(error: KbackupError) -> str:

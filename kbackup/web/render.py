@@ -254,7 +254,7 @@ class Shown:
     """A rendered field. `kind` is null, empty, text, json or hex.
 
     `size` is the size of the field in bytes, of which `shown` are rendered. `note` is the reason why a format is not
-    used; `schema` the id or GUID of the schema that decoded it."""
+    used; `schema` the id or GUID of the schema that decoded it. `undecoded`: its schema could not decode it."""
 
     kind: str
     size: int
@@ -262,6 +262,7 @@ class Shown:
     content: Markup
     note: str = ""
     schema: object = None
+    undecoded: bool = False
 
     @property
     def cut(self) -> bool:

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 from fastapi import Depends, Query, Request
 from starlette.responses import HTMLResponse
 
+from kbackup.archive.models import Schemas
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
 from kbackup.archive.query.selection import exact_entry
 from kbackup.config.windows import TIMES, parse_range, parse_time
@@ -55,8 +56,21 @@ class PageRequest:
         parameters = {"point": kept_point, **query}
         return path(*parts, **parameters)
 
+    @cached_property
+    def archived_decoding(self) -> PageDecoding:
+        """The decoding of the page's records that nobody has to ask for: by the schemas of the restore point."""
+        point = self.snapshot.point
+        if point is None or point.schemas is None:
+            return PageDecoding(self.decoder, None)
+
+        def schemas() -> Schemas | None:
+            return self.snapshot.schemas
+
+        return self.decoder.archived_page(point.topics, schemas)
+
     def decoding(self, decodes: bool) -> PageDecoding:
-        """Return the decoding of the page's records; without `decodes` they stay as they are."""
+        """Return the decoding of the page's records that somebody has asked for; without `decodes` they stay as they
+        are."""
         return self.decoder.page(self.snapshot.schemas) if decodes else PageDecoding(self.decoder, None)
 
     def restore_link(self, topic: str, partition: int, start: object = "", end: object = "") -> str:

@@ -14,6 +14,7 @@ from kbackup.formats.record import Row
 from kbackup.types import TopicPartition
 from kbackup.util.times import time_text
 from kbackup.web import render
+from kbackup.web.decoding import PageDecoding
 from kbackup.web.render import indented, is_json
 from kbackup.web.view import GET, BadInputError, PageRequest, Requested, find_partition, moment
 
@@ -96,9 +97,10 @@ def records(
     view: View | None = None,
 ) -> Response:
     """Show records from an offset or a time on, or before an offset; by default from the start of the partition. They
-    are decoded by themselves if the restore point has all schemas for that: no registry is asked unasked."""
+    are decoded by themselves if the restore point has schemas for that: no registry is asked unasked."""
     topic, partition = find_partition(request, name, number)
-    view = view or ("decoded" if request.snapshot.is_decodable(name) else "lines")
+    decoding = _decoding(request, view)
+    shape = view or ("decoded" if decoding.has(name) else "lines")
     note = ""
     if time.strip():
         match = offset_at(request.snapshot.store, partition, moment(time, up=True), start)
@@ -119,10 +121,9 @@ def records(
         start_offset = _offset(offset) if offset.strip() else 0
         page = page_from(store, partition, start_offset, n)
     rows = list(page.rows())
-    decoding = request.decoding(view == "decoded")
     tp = TopicPartition(name, number)
     cells = []
-    if view in ("lines", "decoded"):
+    if shape in ("lines", "decoded"):
         cells = [decoding.shown(tp, row, render.line) for row in rows]
     return request.page(
         "records.html",
@@ -135,12 +136,18 @@ def records(
         problem=decoding.problem,
         n=n,
         view=view,
+        shape=shape,
         note=note,
         selected=page.first if offset.strip() else None,
         shown=_part,
         header=render.header_name,
         most=FEW,
     )
+
+
+def _decoding(request: PageRequest, view: str | None) -> PageDecoding:
+    """Return the decoding of a page; without a view nobody has asked for it."""
+    return request.archived_decoding if view is None else request.decoding(view == "decoded")
 
 
 def _part(data: bytes | None, view: render.View) -> render.Shown:
@@ -158,7 +165,8 @@ def record(
     go: Literal["", "next", "previous"] = "",
 ) -> Response:
     topic, partition = find_partition(request, name, number)
-    view = view or ("decoded" if request.snapshot.is_decodable(name) else "auto")
+    decoding = _decoding(request, view)
+    shape: render.View = view or ("decoded" if decoding.has(name) else "auto")
     if go:
         store = request.snapshot.store
         if go == "next":
@@ -171,15 +179,14 @@ def record(
             )
         return RedirectResponse(request.link("topics", name, number, "records", neighbour.first, view=view), 303)
     row, page = _find_record(request, name, number, offset)
-    decoding = request.decoding(view == "decoded")
 
     def as_viewed(data: bytes | None) -> render.Shown:
-        return render.shown(data, view)
+        return render.shown(data, shape)
 
     key, value = decoding.shown(TopicPartition(name, number), row, as_viewed)
     headers = []
     for header_key, header_value in row.headers[:MOST]:
-        headers.append((render.header_name(header_key), render.shown(header_value, view, render.PART)))
+        headers.append((render.header_name(header_key), render.shown(header_value, shape, render.PART)))
     return request.page(
         "record.html",
         "topics",
@@ -188,6 +195,7 @@ def record(
         row=row,
         page=page,
         view=view,
+        shape=shape,
         views=render.VIEWS,
         key=key,
         value=value,

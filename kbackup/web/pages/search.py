@@ -190,6 +190,9 @@ class SearchForm:
     regex: bool = False
     ignore_case: bool = False
     decode: bool = False
+    """The schema registry is asked for what the restore point lacks."""
+    raw: bool = False
+    """Records are shown as they are archived."""
     fields: Annotated[tuple[Part, ...], Query(alias="in")] = ()
     done: Annotated[int, Query(ge=0)] = 0
     """Bytes that earlier slices of the same search have searched."""
@@ -231,6 +234,7 @@ class SearchForm:
             "regex": self.regex or None,
             "ignore_case": self.ignore_case or None,
             "decode": self.decode or None,
+            "raw": self.raw or None,
             "in": self.fields or None,
         }
 
@@ -274,7 +278,7 @@ class _Search:
 @router.api_route("/search", methods=GET)
 def search(request: Requested, http: Request, form: Annotated[SearchForm, Depends()]) -> HTMLResponse:
     """Search records from address `at` on, within the bounds of a page; a link resumes the search."""
-    decoding = request.decoding(form.decode)
+    decoding = _decoding(request, form)
     shown: dict[str, object] = {"result": None}
     error: UsageError | None = None
     if form.asks:
@@ -295,6 +299,12 @@ def search(request: Requested, http: Request, form: Annotated[SearchForm, Depend
     if error is not None:
         page.status_code = 400 if isinstance(error, BadInputError | StoppedError) else 404
     return page
+
+
+def _decoding(request: PageRequest, form: SearchForm) -> PageDecoding:
+    if form.decode or form.raw:
+        return request.decoding(form.decode and not form.raw)
+    return request.archived_decoding
 
 
 def _search(request: PageRequest, http: Request, form: SearchForm, decoding: PageDecoding) -> dict[str, object]:
@@ -333,9 +343,9 @@ def _search(request: PageRequest, http: Request, form: SearchForm, decoding: Pag
 @router.api_route("/search.ndjson", methods=GET, response_class=Response)
 def download(request: Requested, http: Request, form: Annotated[SearchForm, Depends()]) -> Response:
     """Send every match from address `at` on, as `kbackup find --output json` prints it."""
-    decoding = request.decoding(form.decode)
-    if decoding.problem:
-        raise BadInputError(decoding.problem, "leave “show decoded” out")
+    decoding = _decoding(request, form)
+    if form.decode and decoding.problem:
+        raise BadInputError(decoding.problem, "leave “ask the schema registry” out")
     lines: Iterator[str] = iter(())
     with ExitStack() as ends:
         search = _Search(request, form, decoding, ends)

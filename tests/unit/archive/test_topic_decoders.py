@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from kbackup.archive.models import Schemas, TopicState
-from kbackup.archive.topic_decoders import TopicDecoders
+from kbackup.archive.topic_decoders import OpenedSchemas, TopicDecoders
 from kbackup.errors import CorruptError, KbackupError
 from kbackup.schemas.base import Headers, SchemaVersion
 from kbackup.schemas.decoder import Decoded, Made, Undecoded
@@ -45,11 +45,11 @@ class Opened:
     reads: int = 0
     told: list[KbackupError] = field(default_factory=list)
 
-    def read(self) -> Schemas | None:
+    def read(self) -> OpenedSchemas:
         self.reads += 1
         if self.error is not None:
             raise self.error
-        return Schemas(captured_at="", registry="", kept="used", versions=tuple(self.versions))
+        return OpenedSchemas(Schemas(captured_at="", registry="", kept="used", versions=tuple(self.versions)))
 
     def decoders(self) -> TopicDecoders:
         return TopicDecoders(self.topics, self.read, self.told.append)

@@ -65,7 +65,7 @@ def test_a_jump_leads_to_the_record_or_the_next_one_there_is(rich: Store) -> Non
     assert over.status_code == 400
     assert "There are no records here" in text(client.get(f"{where}?offset=9223372036854775807").text)
     steps = [client.get(f"{where}/119?go={way}").headers["location"] for way in ("next", "previous")]
-    assert steps == [f"{where}/160?view=auto", f"{where}/118?view=auto"]
+    assert steps == [f"{where}/160", f"{where}/118"]
 
 
 def test_a_record_in_every_form(rich: Store) -> None:
@@ -388,6 +388,42 @@ def decodable() -> Store:
 def test_a_restore_point_with_schemas_needs_no_registry(decodable: Store, address: str, words: str) -> None:
     decoder = FieldDecoder(lambda schemas: Decoding(archived_schemas(schemas, RegistryOptions()).decoders(), mm2=True))
     assert words in text(visit(decodable, decoder=decoder).get(address).text)
+
+
+def without_registry(schemas: object) -> Decoding:
+    raise AssertionError("nobody has asked to decode by a registry")
+
+
+def test_records_are_decoded_unasked_and_one_that_cannot_be_is_marked(decodable: Store) -> None:
+    client = visit(decodable, decoder=FieldDecoder(without_registry))
+    lines = client.get("/topics/orders/0/records").text
+    assert '{"item": "ink", "count": 1, "note": "blue"}' in text(lines)
+    assert lines.count('title="not decoded: the restore point has no schema 99">not decoded</span>') == 1
+    assert 'records/3"' in lines, "a link does not ask for what nobody has asked for"
+    one = text(client.get("/topics/orders/0/records/3").text)
+    assert "not decoded: the restore point has no schema 99" in one
+    plain = text(client.get("/topics/plain/0/records").text)
+    assert "text" in plain
+    assert "not decoded" not in plain
+    assert "00 00 00 00 02 06" in text(client.get("/topics/orders/0/records?view=hex").text)
+
+
+def test_a_search_shows_matches_decoded_unless_bytes_are_asked_for(decodable: Store) -> None:
+    client = visit(decodable, decoder=FieldDecoder(without_registry))
+    assert '"count": 1' in text(client.get("/search?text=ink&where=orders").text)
+    assert '"count": 1' not in text(client.get("/search?text=ink&where=orders&raw=1").text)
+    assert '"note": "blue"' in text(client.get("/search?jq=.value.item==%22ink%22&where=orders").text)
+    downloaded = client.get("/search.ndjson?text=ink&where=orders").text
+    assert '"value":{"item":"ink","count":1,"note":"blue"}' in downloaded
+    raw = client.get("/search.ndjson?text=ink&where=orders&raw=1").text
+    assert "value_schema" not in raw
+
+
+def test_a_page_that_nobody_asked_to_decode_says_which_library_it_lacks(decodable: Store) -> None:
+    client = visit(decodable, decoder=FieldDecoder(without_registry))
+    with mock.patch.dict("sys.modules", {"kbackup.schemas.avro": None}):
+        shown = text(client.get("/topics/orders/0/records").text)
+    assert "Not decoded: decoding by schemas needs a library that is not installed" in shown
 
 
 @pytest.mark.parametrize(
