@@ -23,7 +23,7 @@ from kbackup import __version__, systems
 from kbackup.archive.query.selection import exact_entry
 from kbackup.util.html import templates
 from kbackup.util.text import ends, human_count, human_size, json_sign, plural, printable, printable_lines
-from kbackup.util.times import duration_text, human_time, ms_of, time_text
+from kbackup.util.times import calendar_text, duration_text, human_time, ms_of, time_text
 from kbackup.web.charts import Unit
 
 # Names: a long one loses its middle on a narrow screen, but copies and searches get the whole name. The page holds
@@ -92,7 +92,9 @@ def when(moment: int | str | None) -> Markup:
         ms = ms_of(moment) if isinstance(moment, str) else moment
     except ValueError:
         return Markup("{}").format(moment)
-    return _TIME.format(time_text(ms), f"{ms} ms since 1970, {ago(ms)}", human_time(ms))
+    # Producers may set any time: one beyond the calendar is a number of 19 digits, which would widen its column.
+    shown = human_time(ms) if calendar_text(ms, "%Y") else f"{ms:.1e} ms"
+    return _TIME.format(time_text(ms), f"{ms} ms since 1970, {ago(ms)}", shown)
 
 
 def ago(ms: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -91,15 +92,20 @@ def test_commands_of_the_page_restore_what_it_computes(
     filled = [(k, next(renamed) if k == "map_group_to" else names.get(k, v)) for k, v in fields]
     page = client.get(f"/restore?{urlencode(filled)}").text
     assert re.search(r"<dt>records</dt><dd><data [^>]*>10</data>", page)
-    for line, status in zip(command_lines(page), ("planned", "restored"), strict=True):
-        script = f"set -- {line}; printf '%s\\0' \"$@\""
-        read = subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout
-        _, *words = read.decode().split("\0")[:-1]
-        done = kbackup(*words)
-        assert done.code == 0, done.err
-        assert (done.document["status"], done.document["records"]) == (status, 10)
+    dry_run, restore, verify = (_run(kbackup, line) for line in command_lines(page))
+    assert (dry_run["status"], dry_run["records"]) == ("planned", 10)
+    assert (restore["status"], restore["records"]) == ("restored", 10)
+    assert (verify["same"], verify["records"], len(verify["groups"])) == (10, 10, len(mine))
     restored = read_topic(broker.bootstrap, f"paged-{topic_name}")
     assert [record.value for record in restored[0]] == [str(n).encode() for n in range(5, 15)]
     for number, group in enumerate(sorted(mine)):
         (position,) = groups.committed([f"paged {number} {group}"])[0][f"paged {number} {group}"]
         assert position.offset == max(0, mine.index(group) + 4 - 5)
+
+
+def _run(kbackup: Kbackup, line: str) -> dict[str, Any]:
+    """Run a command line as a shell reads it, and return its document."""
+    script = f"set -- {line}; printf '%s\\0' \"$@\""
+    read = subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout
+    _, *words = read.decode().split("\0")[:-1]
+    return kbackup.run(*words)

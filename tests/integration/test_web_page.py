@@ -146,6 +146,20 @@ def no_wider_than_the_screen(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
 
 
+CUT = """() => [...document.querySelectorAll('main *')].filter(e => {
+  const box = e.getBoundingClientRect();
+  if (!box.width || e.closest('svg, pre, .hidden')) return false;
+  const scrolls = e.matches('.scroll, table') && e.scrollWidth > e.clientWidth;
+  return scrolls || box.left < 0 || box.right > innerWidth + 1;
+}).map(e => `${e.tagName}.${e.className}: ${e.textContent.trim().slice(0, 60)}`)"""
+
+
+def cut_off(page: Page) -> list[str]:
+    """Return what a reader must scroll sideways for: tables that are wider than their place, and what leaves the
+    screen."""
+    return [str(each) for each in page.evaluate(CUT)]
+
+
 EVERY_PAGE = [
     *("/", "/points/1", "/points/7", "/topics", "/topics?point=2", "/topics/orders", "/topics/odd", "/topics/orders/1"),
     *(f"/topics/odd/0/records?view={view}" for view in ("lines", "auto", "text", "json", "hex")),
@@ -182,7 +196,7 @@ JAVA_PAGES = [
 
 @pytest.mark.parametrize(
     "how",
-    [{"viewport": {"width": 1400, "height": 900}}, {"viewport": PHONE, "color_scheme": "dark", "has_touch": True}],
+    [{"viewport": {"width": 1280, "height": 900}}, {"viewport": PHONE, "color_scheme": "dark", "has_touch": True}],
     ids=["wide", "phone"],
 )
 def test_every_page_on_every_screen(browser: Browser, page_url: str, how: dict[str, object]) -> None:
@@ -192,7 +206,23 @@ def test_every_page_on_every_screen(browser: Browser, page_url: str, how: dict[s
             assert answer is not None
             assert answer.ok, address
             assert no_wider_than_the_screen(page), address
+            assert cut_off(page) == [], address
             assert page.locator("main h1").count() == 1
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_late_restore_point_is_marked_beside_the_chart(browser: Browser, page_url: str, width: int) -> None:
+    with opened(browser, page_url, viewport={"width": width, "height": 900}) as page:
+        page.goto(page_url)
+        chart = page.locator(".timeline svg[role=group]")
+        (late,) = (box(mark) for mark in chart.locator("rect.gap").all())
+        legend = box(page.locator(".timeline figcaption"))
+        assert late["width"] >= 4, "wide enough to be seen"
+        points = chart.locator("rect.column, rect.there, rect.over").all()
+        assert len(points) >= 7
+        for point in map(box, points):
+            assert not overlap(late, point)
+            assert not overlap(legend, point)
 
 
 @pytest.fixture(scope="module")
@@ -269,6 +299,12 @@ def box(locator: Locator) -> FloatRect:
     found = locator.bounding_box()
     assert found is not None
     return found
+
+
+def overlap(a: FloatRect, b: FloatRect) -> bool:
+    beside = a["x"] + a["width"] <= b["x"] or b["x"] + b["width"] <= a["x"]
+    above = a["y"] + a["height"] <= b["y"] or b["y"] + b["height"] <= a["y"]
+    return not beside and not above
 
 
 SELECTED = "e => { const s = getSelection(); s.selectAllChildren(e); return s.toString(); }"

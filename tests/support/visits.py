@@ -73,6 +73,56 @@ def text(html: str) -> str:
     return " ".join(unescape(" ".join(parts)).split())
 
 
+class _Columns(HTMLParser):
+    """Collects the cells of tables that become cards on a phone whose label is not the heading of their column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unnamed: list[str] = []
+        self._headings: list[str] = []
+        self._in_table = self._in_head = self._in_heading = False
+        self._column = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "table":
+            self._in_table = "cards" in (given.get("class") or "").split()
+            self._headings = []
+        elif tag == "thead":
+            self._in_head = True
+        elif tag == "tr":
+            self._column = 0
+        elif self._in_head and tag == "th":
+            self._headings.append("")
+            self._in_heading = True
+        elif self._in_table and tag in ("td", "th"):
+            heading = self._headings[self._column].strip()
+            label = given.get("data-label") or ""
+            # A card has its first cell as its title, which needs no label if it is a name.
+            if label != heading and (tag == "td" or label):
+                self.unnamed.append(f"{heading!r} has the label {label!r}")
+            self._column += 1
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "thead":
+            self._in_head = False
+        elif tag == "th":
+            self._in_heading = False
+        elif tag == "table":
+            self._in_table = False
+
+    def handle_data(self, data: str) -> None:
+        if self._in_head and self._in_heading:
+            self._headings[-1] += data
+
+
+def cells_without_their_column(html: str) -> list[str]:
+    """Return the cells that on a phone would not say which column they are of."""
+    parser = _Columns()
+    parser.feed(html)
+    return parser.unnamed
+
+
 def crawl(client: TestClient, start: str = "/", of_a_kind: int = 6) -> Iterator[tuple[str, int, str]]:
     """Pages that can be come to, so many of each shape of address: address, status and HTML ('' for others)."""
     waiting, seen = [start], {start}
@@ -109,7 +159,7 @@ def commands(client: TestClient, address: str) -> list[list[str]]:
 
 
 def command_lines(html: str) -> list[str]:
-    """Return the commands that a page shows: the dry run, and the restore."""
+    """Return the commands that a page shows: the dry run, the restore, and the comparison."""
     lines = [unescape(each) for each in COMMAND.findall(html)]
     assert all(line.isprintable() for line in lines)
     return lines

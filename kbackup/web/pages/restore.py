@@ -16,8 +16,9 @@ from kbackup.archive.query.selection import exact_entry
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.config import KEYS
 from kbackup.config.models import Restore
-from kbackup.config.values import convert
+from kbackup.config.values import convert, escape_references
 from kbackup.errors import KbackupError, RefusedError, UsageError
+from kbackup.util.text import kbackup_command
 from kbackup.util.times import time_text
 from kbackup.web.view import GET, BadInputError, PageRequest, Requested, moment
 
@@ -96,7 +97,8 @@ def restore(request: Requested, form: Annotated[RestoreForm, Query()]) -> HTMLRe
         plan, warnings = _plan(request, settings)
         # With an id, the same command resumes the restore after an interruption.
         settings = {"archive": request.cache.store.url, **settings, "restore.restore_id": plan.restore_id}
-        commands = [request.restore_command(settings, "--dry-run"), request.restore_command(settings)]
+        dry_run = request.restore_command(settings, "--dry-run")
+        commands = [dry_run, request.restore_command(settings), _verify_command(request.cache.store.url, plan)]
     except (UsageError, RefusedError) as refused:
         plan, error = None, refused
     wrong = _field_of(error) if error is not None else ""
@@ -119,6 +121,15 @@ def restore(request: Requested, form: Annotated[RestoreForm, Query()]) -> HTMLRe
     )
     response.status_code = 200 if error is None else 400
     return response
+
+
+def _verify_command(archive: str, plan: RestorePlan) -> str:
+    """Return the command that compares what the restore of `plan` wrote with the archive."""
+    words = ["verify", "--archive", escape_references(archive), "--against", "target", "--restore-id", plan.restore_id]
+    # A restore without groups sets none that could be compared.
+    if plan.groups:
+        words.append("--groups")
+    return kbackup_command(*words)
 
 
 def _restore_point(request: PageRequest, form: RestoreForm) -> int | str:

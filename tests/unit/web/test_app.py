@@ -24,7 +24,7 @@ from tests.support.faulty_store import FaultyStore
 from tests.support.flow_maps import flow_of
 from tests.support.rich_archive import ATTACK, GROUPS, SCRIPT
 from tests.support.secrets import make
-from tests.support.visits import WRITES, crawl, links, tags, text, visit
+from tests.support.visits import WRITES, cells_without_their_column, crawl, links, tags, text, visit
 
 TOKEN = make("the web page's token")
 SECURITY = {
@@ -371,3 +371,12 @@ def test_hostile_names_are_text(rich: Store) -> None:
     wild = client.get(f"/topics/{ATTACK}")
     assert wild.status_code == 404
     assert f"there is no topic {ATTACK}" in text(wild.text)
+
+
+def test_each_cell_of_a_card_names_its_column(rich: Store) -> None:
+    """On a phone a row of a table is a card, whose cells stand below each other without headings."""
+    tables = 0
+    for address, _, html in crawl(visit(rich), of_a_kind=1):
+        tables += html.count('<table class="cards')
+        assert cells_without_their_column(html) == [], address
+    assert tables > 10

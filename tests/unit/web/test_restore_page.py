@@ -51,12 +51,14 @@ ADDRESSES = [
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_the_command_restores_the_shown_plan(rich: Store, address: str) -> None:
     client = visit(rich)
-    dry, wet = commands(client, address)
+    dry, wet, verify = commands(client, address)
     assert "--dry-run" in dry
     assert [word for word in dry if word != "--dry-run"] == wet
     config = parsed_command(dry)
     assert config.archive == rich.url
     plan = planned(rich, config.restore)
+    compared = ["--archive", rich.url, "--against", "target", "--restore-id", config.restore.restore_id]
+    assert verify == ["kbackup", "verify", *compared, *(["--groups"] if plan.groups else [])]
     html = client.get(address).text
     shown = facts(html)
     assert shown["records"] == f"{plan.records:,}"
