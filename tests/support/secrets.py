@@ -7,6 +7,7 @@ is looked through, and when.
 from __future__ import annotations
 
 import base64
+import os
 import re
 import secrets
 from collections.abc import Iterator
@@ -52,10 +53,23 @@ class Watch:
 
     def look_into(self, folder: Path) -> None:
         """Every file below `folder` that is not one of `INPUTS`."""
-        for path in sorted(folder.rglob("*")):
+        for path in _files(folder):
             known = any(fnmatch(path.name, pattern) for pattern in INPUTS)
             if not known and path.is_file() and not path.is_symlink():
                 self.look_at(str(path), path.read_bytes())
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return every file below `folder` in order. Folders may go meanwhile: what a test started may end after it."""
+
+    def end_unless_it_is_gone(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    found: list[Path] = []
+    for parent, _, names in os.walk(folder, onerror=end_unless_it_is_gone):
+        found += [Path(parent, name) for name in names]
+    return sorted(found)
 
 
 def _forms(secret: bytes) -> Iterator[bytes]:
