@@ -70,7 +70,7 @@ def make_shot_archive(store: Store) -> None:
     groups = archive.groups(head).groups
     groups += tuple(group_at(name, ("orders", 0, 400)) for name in STRANGE)
     topics = [msgspec.structs.replace(topic, captured=head.number + 1) for topic in head.topics]
-    commit_point(archive, head.number + 1, topics, [], groups, at=later, znodes=znodes)
+    commit_point(archive, head.number + 1, topics=topics, groups=groups, at=later, znodes=znodes)
     label(store, "3", "before-the-migration")
     age = timedelta(days=15)  # before the newest restore point
     expire(store, Expiry(Policy(last=21), age, timedelta(0)), 60, Silent(), confirm=True)

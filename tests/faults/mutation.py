@@ -119,7 +119,7 @@ def _add_third(archive: Archive) -> None:
     state = [(0, 41, orders[0]), (0, 30, [*orders[1], *more]), (0, 0, [])]
     clicks = next(t for t in parent.topics if t.name == "clicks")
     groups = [group_at("billing", ("orders", 0, 41), ("orders", 1, 20))]
-    commit_point(archive, 3, [clicks, topic_state("orders", 3, "present", state)], more, groups)
+    commit_point(archive, 3, topics=[clicks, topic_state("orders", state, captured=3)], segments=more, groups=groups)
 
 
 def _expire(store: Store, grace: timedelta) -> None:

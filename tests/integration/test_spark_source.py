@@ -201,7 +201,7 @@ def test_one_record_is_a_small_read(reading: SparkSession, tmp_path: Path) -> No
     store = FileStore(tmp_path)
     archive = open_or_create(store)
     segments = write(store, SegmentTarget("orders", 1, 0, 1 << 20, "none"), range(2000))
-    commit_point(archive, 1, [topic_state("orders", 1, "present", [(0, 2000, segments)])], segments, [])
+    commit_point(archive, 1, topics=[topic_state("orders", [(0, 2000, segments)])], segments=segments)
     (segment,) = segments
     path = tmp_path / segment.key
     data = bytearray(path.read_bytes())
@@ -264,7 +264,7 @@ def test_records_of_every_kind(reading: SparkSession, tmp_path: Path) -> None:
     archive = open_or_create(store)
     with PartitionWriter(store, SegmentTarget("odd", 1, 0, 1 << 20, "zstd")) as writer:
         segments: list[Segment] = [*writer.append(block_of(records)), *writer.finish()]
-    commit_point(archive, 1, [topic_state("odd", 1, "present", [(0, 7, segments)])], segments, [])
+    commit_point(archive, 1, topics=[topic_state("odd", [(0, 7, segments)])], segments=segments)
     rows = collected(load(reading, tmp_path))
     assert [row["offset"] for row in rows] == list(range(7))
     for row, record in zip(rows, records, strict=True):

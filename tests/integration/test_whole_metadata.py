@@ -31,7 +31,7 @@ from scripts.dev.secured import SecuredBroker
 from tests.integration.conftest import CountedSpark, Kbackup
 from tests.integration.secured import GUARDED, section
 from tests.integration.topics import produce
-from tests.support.metadata_entities import acl_of
+from tests.support.metadata_entities import acl
 
 PASSWORD = "a password of the tests"
 ROOT = {"super.users": "User:ANONYMOUS;User:root", "delegation.token.secret.key": "a secret of the tests"}
@@ -45,10 +45,10 @@ QUOTAS: dict[QuotaKey, dict[str, float | None]] = {
     (("ip", None),): {"connection_creation_rate": 100.0},
 }
 ACLS = [
-    acl_of("delegation_token", "*", "literal", "User:b o%b", "*", "describe", "allow"),
-    acl_of("topic", "orders", "literal", "User:b o%b", "*", "read", "allow"),
-    acl_of("user", "größe", "literal", "User:b o%b", "*", "create_tokens", "allow"),
-    acl_of("user", "größe", "literal", "User:b o%b", "*", "describe_tokens", "deny"),
+    acl("*", resource="delegation_token", principal="User:b o%b", operation="describe"),
+    acl(principal="User:b o%b"),
+    acl("größe", resource="user", principal="User:b o%b", operation="create_tokens"),
+    acl("größe", resource="user", principal="User:b o%b", operation="describe_tokens", permission="deny"),
 ]
 METRICS = {"interval.ms": "60000", "metrics": "org.apache.kafka.consumer."}
 

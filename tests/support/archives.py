@@ -96,51 +96,56 @@ def make_archive(store: Store, copied: bool = True) -> Archive:
     clicks = SegmentTarget("clicks", 1, 0, 1000, "zstd")
     first = [write(store, orders[0], range(10)), write(store, orders[1], range(12)), []]
     seen = write(store, clicks, range(20))
-    old_clicks = topic_state("clicks", 1, "present", [(0, 20, seen)])
+    old_clicks = topic_state("clicks", [(0, 20, seen)])
     commit_point(
         archive,
         1,
-        [old_clicks, topic_state("orders", 1, "present", [(0, 10, first[0]), (0, 12, first[1]), (0, 0, [])])],
-        [*first[0], *first[1], *seen],
-        [group_at("billing", ("clicks", 0, 5), ("orders", 0, 4), ("orders", 1, 12))],
+        topics=[old_clicks, topic_state("orders", [(0, 10, first[0]), (0, 12, first[1]), (0, 0, [])])],
+        segments=[*first[0], *first[1], *seen],
+        groups=[group_at("billing", ("clicks", 0, 5), ("orders", 0, 4), ("orders", 1, 12))],
     )
     second = write(store, orders[0], [15, *range(17, 40)])
     commit_point(
         archive,
         2,
-        [
+        topics=[
             TopicState(**{n: getattr(old_clicks, n) for n in old_clicks.__struct_fields__} | {"state": "deleted"}),
-            topic_state("orders", 2, "present", [(0, 41, [*first[0], *second]), (0, 12, first[1]), (0, 0, [])]),
+            topic_state("orders", [(0, 41, [*first[0], *second]), (0, 12, first[1]), (0, 0, [])], captured=2),
         ],
-        second,
-        [group_at("billing", ("orders", 0, 17), ("orders", 1, 12)), group_at("late", ("orders", 0, 41))],
-        [Loss(kind="retention", topic="orders", partition=0, start=10, end=15, message=LOSS)],
+        segments=second,
+        groups=[group_at("billing", ("orders", 0, 17), ("orders", 1, 12)), group_at("late", ("orders", 0, 41))],
+        losses=[Loss(kind="retention", topic="orders", partition=0, start=10, end=15, message=LOSS)],
     )
     return archive
 
 
 def topic_state(
-    name: str, captured: int, state: str, partitions: Sequence[tuple[int, int, Sequence[Segment]]]
+    name: str,
+    partitions: Sequence[tuple[int, int, Sequence[Segment]]],
+    *,
+    captured: int = 1,
+    state: Literal["present", "deleted"] = "present",
 ) -> TopicState:
     """The first incarnation of a topic; each partition has its start, its end and its segments."""
     states = [
-        partition_state(number, start, end, sum(s.count for s in segments), sum(s.bytes for s in segments))
+        partition_state(number, start, end, records=sum(s.count for s in segments), size=sum(s.bytes for s in segments))
         for number, (start, end, segments) in enumerate(partitions)
     ]
-    return topic_of(name, captured, states, state="present" if state == "present" else "deleted")
+    return topic_of(name, states, captured=captured, state=state)
 
 
 def topic_of(
     name: str,
-    captured: int,
     partitions: Sequence[PartitionState],
+    *,
+    captured: int = 1,
     incarnation: int = 1,
-    id_: str = "",
+    topic_id: str = "",
     state: Literal["present", "deleted"] = "present",
 ) -> TopicState:
     return TopicState(
         name=name,
-        id=id_ or f"id of {name}",
+        id=topic_id or f"id of {name}",
         incarnation=incarnation,
         captured=captured,
         state=state,
@@ -148,7 +153,7 @@ def topic_of(
     )
 
 
-def partition_state(number: int, start: int, end: int, records: int = 0, size: int = 0) -> PartitionState:
+def partition_state(number: int, start: int, end: int, *, records: int = 0, size: int = 0) -> PartitionState:
     """A partition whose log is archived wholly."""
     return PartitionState(
         partition=number, start=start, end=end, log_start=start, log_end=end, records=records, bytes=size
@@ -189,11 +194,11 @@ def _metadata(
 def commit_point(
     archive: Archive,
     number: int,
-    topics: Sequence[TopicState],
-    segments: Sequence[Segment],
-    groups: Sequence[Group],
-    losses: Sequence[Loss] = (),
     *,
+    topics: Sequence[TopicState] | None = None,
+    segments: Sequence[Segment] = (),
+    groups: Sequence[Group] = (),
+    losses: Sequence[Loss] = (),
     not_carried: Mapping[str, str] = MappingProxyType({}),
     at: str = "",
     warnings: Sequence[str] = (),
@@ -204,7 +209,12 @@ def commit_point(
     transactions: Transactions | None = None,
     deletions: Deletions | DocumentRef | None = None,
 ) -> None:
-    """Commit restore point `number` by a run of its own; `archive` is opened again at it."""
+    """Commit restore point `number` by a run of its own; `archive` is opened again at it.
+
+    `topics` are those of the newest restore point, if none are given; `segments` are those added; `at` is the nth
+    night of 2026, unless it is given."""
+    if topics is None:
+        topics = archive.restore_point("latest").topics
     at = at or f"2026-01-0{number}T00:00:00.000Z"
     captured = [t for t in topics if t.captured == number]
     metadata = _metadata(captured, at, cluster_id, configs, znodes)
@@ -264,8 +274,8 @@ def deletions_of(topic: str, *offsets: tuple[int, int], incarnation: int = 1) ->
 def topic_archive(store: Store, topic: str, block: RecordBlock, segment_bytes: int = 1 << 24) -> list[Segment]:
     """Make an archive of one topic with one partition; return its segments."""
     segments = write_block(store, SegmentTarget(topic, 1, 0, segment_bytes, "none"), block)
-    state = topic_state(topic, 1, "present", [(0, len(block), segments)])
-    commit_point(open_or_create(store), 1, [state], segments, [])
+    state = topic_state(topic, [(0, len(block), segments)])
+    commit_point(open_or_create(store), 1, topics=[state], segments=segments)
     return segments
 
 
@@ -339,11 +349,11 @@ class History:
                     number,
                     0,
                     end + count + 1,  # a transaction's marker
-                    sum(s.count for s in added) + (old.records if old is not None else 0),
-                    sum(s.bytes for s in added) + (old.bytes if old is not None else 0),
+                    records=sum(s.count for s in added) + (old.records if old is not None else 0),
+                    size=sum(s.bytes for s in added) + (old.bytes if old is not None else 0),
                 )
             )
-        state = topic_of(name, seq, partitions, incarnation, f"{name} {incarnation}")
+        state = topic_of(name, partitions, captured=seq, incarnation=incarnation, topic_id=f"{name} {incarnation}")
         return state, segments
 
     def _commit(self, archive: Archive, number: int, segments: Sequence[Segment], losses: tuple[Loss, ...]) -> None:
@@ -353,10 +363,10 @@ class History:
         commit_point(
             archive,
             number,
-            topics,
-            segments,
-            [group],
-            losses,
+            topics=topics,
+            segments=segments,
+            groups=[group],
+            losses=losses,
             at=day(number).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             cluster_id="c",
             configs={name: self.configs.get(name, {}) for name in self.topics},
@@ -390,9 +400,9 @@ def grow(store: Store, seq: int, first: int, stop: int) -> None:
     segments = write(store, SegmentTarget("orders", 1, 1, 1000, "none"), range(first, stop))
     states: list[TopicState] = [
         *(t for t in head.topics if t.name != "orders"),
-        topic_state("orders", seq, "present", [(0, 41, []), (0, stop, segments), (0, 0, [])]),
+        topic_state("orders", [(0, 41, []), (0, stop, segments), (0, 0, [])], captured=seq),
     ]
-    commit_point(archive, seq, states, segments, [])
+    commit_point(archive, seq, topics=states, segments=segments)
 
 
 def grow_each(store: Store, numbers: Iterable[int]) -> None:

@@ -78,10 +78,10 @@ def add_point(store: Store, number: int, first: int) -> None:
     head = archive.head
     assert head is not None
     before = [s for s in archive.segments(head) if s.topic == "more"]
-    state = topic_state("more", number, "present", [(0, first + 10, [*before, *segments])])
+    state = topic_state("more", [(0, first + 10, [*before, *segments])], captured=number)
     carried = [t for t in head.topics if t.name != "more"]
     topics = sorted([*carried, state], key=lambda t: t.name)
-    commit_point(archive, number, topics, segments, [group_at("billing", ("more", 0, first))])
+    commit_point(archive, number, topics=topics, segments=segments, groups=[group_at("billing", ("more", 0, first))])
 
 
 def build(store: Store, made: Callable[[int], object] = lambda number: None) -> None:

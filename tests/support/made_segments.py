@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
+from kbackup.archive import layout
 from kbackup.archive.models import Manifest, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.run import open_or_create
@@ -37,6 +40,31 @@ def block(offsets: Iterable[int]) -> RecordBlock:
     return encode(to_batch(records(offsets)))
 
 
+def a_segment(
+    topic: str = "orders", first: int = 0, last: int = 9, *, incarnation: int = 1, partition: int = 0, **changed: Any
+) -> Segment:
+    """A segment that is in no store: a record of ten bytes at each offset, each a second after the one before."""
+    count = last - first + 1
+    folder = layout.topic_dir(topic, incarnation)
+    usual = Segment(
+        topic=topic,
+        incarnation=incarnation,
+        partition=partition,
+        first=first,
+        last=last,
+        count=count,
+        bytes=10 * count,
+        stored=10 * count,
+        min_timestamp=first * 1000,
+        max_timestamp=last * 1000,
+        largest=10,
+        crc="0" * 16,
+        index_crc="0" * 16,
+        key=layout.records_key(folder, partition, first, "none"),
+    )
+    return replace(usual, **changed)
+
+
 def write(store: Store, to: SegmentTarget, offsets: Iterable[int]) -> list[Segment]:
     return write_block(store, to, block(offsets))
 
@@ -52,7 +80,8 @@ def schemas_of(store: Store, segments: Iterable[Segment]) -> list[SchemaUse]:
 
 def state(*partitions: tuple[int, int, int], number: int, name: str = TOPIC, incarnation: int = 1) -> TopicState:
     """`partitions` are (number, start, end)."""
-    return topic_of(name, number, [partition_state(*p) for p in partitions], incarnation, TOPIC_ID)
+    states = [partition_state(*p) for p in partitions]
+    return topic_of(name, states, captured=number, incarnation=incarnation, topic_id=TOPIC_ID)
 
 
 def committed(
@@ -68,5 +97,7 @@ def committed(
     newest = archive.state.newest
     assert parent == (newest.number if newest is not None else None)
     groups = [group_at(group, (TOPIC, 0, offset)) for group, offset in (offsets or {}).items()]
-    commit_point(archive, number, topics, segments, groups, at=now(), cluster_id="", configs={TOPIC: {}})
+    commit_point(
+        archive, number, topics=topics, segments=segments, groups=groups, at=now(), cluster_id="", configs={TOPIC: {}}
+    )
     return archive, archive.restore_point(number)

@@ -32,11 +32,6 @@ def topic(name: str = "orders", **changed: Any) -> TopicMetadata:
     return TopicMetadata(**values | changed)
 
 
-def acl_of(*values: str) -> Acl:
-    """Return an ACL by its values in order."""
-    return Acl(**dict(zip(Acl.__struct_fields__, values, strict=True)))
-
-
 def acl(name: str = "orders", **changed: str) -> Acl:
     values: dict[str, Any] = {
         "resource": "topic",

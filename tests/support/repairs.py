@@ -49,19 +49,19 @@ def make(store: Store) -> None:
         )
         more += new
         states = {t.name: t for t in head.topics} | {
-            "more": topic_state("more", number, "present", [(0, number * 10 + 9, more)])
+            "more": topic_state("more", [(0, number * 10 + 9, more)], captured=number)
         }
         if number == 5:
             again = write(store, SegmentTarget("orders", 2, 0, 1000, "none"), range(4))
             new = [*new, *again]
-            state = topic_state("orders", 5, "present", [(0, 4, again)])
+            state = topic_state("orders", [(0, 4, again)], captured=5)
             fields = {name: getattr(state, name) for name in state.__struct_fields__}
             states["orders"] = TopicState(**fields | {"incarnation": 2, "id": "another id"})
         groups = [group_at("billing", ("more", 0, number * 10))]
         known = schemas(version("more-value", number, number))
         topics = [states[name] for name in sorted(states)]
         deleted = deletions_of("more", (30, 31), (number * 10 + 2, number * 10 + 4))
-        commit_point(archive, number, topics, new, groups, schemas=known, deletions=deleted)
+        commit_point(archive, number, topics=topics, segments=new, groups=groups, schemas=known, deletions=deleted)
     do(store, lambda state: label_point(pin_points(state, [5], "2026-01-09"), "weekly", 4))
 
 

@@ -58,16 +58,16 @@ def make_rich(store: Store, nights: int = 14, services: int = 4, each: int = 60)
         commit_point(
             archive,
             seq,
-            [
-                topic_state(t, seq, "present", [(0, ends[t, p], segments_by_partition[t, p]) for p in range(count)])
+            topics=[
+                topic_state(t, [(0, ends[t, p], segments_by_partition[t, p]) for p in range(count)], captured=seq)
                 for t, count in names.items()
             ],
-            [segment for some in added for segment in some],
-            [
+            segments=[segment for some in added for segment in some],
+            groups=[
                 group_at(name, *(("orders", p, max(0, ends["orders", p] - 17 * n)) for p in range(3)), ("odd", 0, 2))
                 for n, name in enumerate(GROUPS)
             ],
-            [_loss(seq)] if seq % 5 == 4 else (),
+            losses=[_loss(seq)] if seq % 5 == 4 else (),
             not_carried={ATTACK + " not carried": SCRIPT} if seq == 1 else {},
             at=at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             warnings=[f"group {ATTACK} could not be described"] if seq % 6 == 2 else (),

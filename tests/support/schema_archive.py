@@ -109,7 +109,7 @@ class SchemaArchive:
             held += made
             added += made
             before = self.topics.get(name)
-            state = topic_state(name, self.nights, "present", [(0, start + len(plain), held)])
+            state = topic_state(name, [(0, start + len(plain), held)], captured=self.nights)
             used = merged(before.schemas if before else (), used_by(plain))
             self.topics[name] = msgspec.structs.replace(state, schemas=used, counted=start + len(plain))
         every = [msgspec.structs.replace(t, captured=self.nights) for _, t in sorted(self.topics.items())]
@@ -120,7 +120,7 @@ class SchemaArchive:
             schemas = Schemas(
                 captured_at=at, registry="http://r", kept="used", versions=held_versions, settings=SETTINGS
             )
-        commit_point(open_or_create(self.store), self.nights, every, added, [], schemas=schemas)
+        commit_point(open_or_create(self.store), self.nights, topics=every, segments=added, schemas=schemas)
 
 
 def used_by(records: Sequence[Plain]) -> list[UsedSchemas]:

@@ -86,7 +86,7 @@ class Mirrored:
         """Commit a restore point at which groups stand there."""
         self.point += 1
         topic = topic_state(
-            self.topic, self.point, "present", [(0, pairs[-1][0] + 1, []) for pairs in self.pairs.values()]
+            self.topic, [(0, pairs[-1][0] + 1, []) for pairs in self.pairs.values()], captured=self.point
         )
         known = [
             Group(
@@ -99,7 +99,7 @@ class Mirrored:
             )
             for group, at in groups.items()
         ]
-        commit_point(self.archive, self.point, [topic], [], known)
+        commit_point(self.archive, self.point, topics=[topic], groups=known)
 
     def emit(self, flow: Flow, internal: InternalTopics) -> list[Checkpoint]:
         """A round's offset syncs and checkpoints."""

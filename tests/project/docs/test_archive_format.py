@@ -82,7 +82,7 @@ from tests.project.docs.documents import ROOT
 from tests.support import drill_reports
 from tests.support.archives import T0, commit_point, deletions_of, group_at, make_archive, topic_state, write
 from tests.support.flow_maps import flow_of
-from tests.support.metadata_entities import acl_of
+from tests.support.metadata_entities import acl
 from tests.support.schemas import put_restored_schemas, schemas, version
 
 SPECIFICATION = (ROOT / "formats" / "archive.md").read_text("utf-8")
@@ -118,7 +118,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     topics = archive.restore_point("latest").topics
     known = schemas(version("orders-value", 1, 7, guid=str(UUID(int=7))))
     deleted = deletions_of("orders", (17, 18), (20, 22))
-    commit_point(archive, 3, topics, (), (), schemas=known, deletions=deleted)
+    commit_point(archive, 3, topics=topics, schemas=known, deletions=deleted)
     pin(made, "latest")
     label(made, "latest", "before-migration")
     _write_flow(made, archive)
@@ -433,10 +433,8 @@ def test_a_stranger_reads_the_newest_incarnation(tmp_path: Path) -> None:
     folder = tmp_path / "archive"
     archive = make_archive(open_store(str(folder)))
     segments = write(archive.store, SegmentTarget("orders", 2, 0, 1000, "none"), range(3))
-    orders = msgspec.structs.replace(
-        topic_state("orders", 3, "present", [(0, 3, segments)]), id="another", incarnation=2
-    )
-    commit_point(archive, 3, [orders], segments, [group_at("billing", ("orders", 0, 1))])
+    orders = msgspec.structs.replace(topic_state("orders", [(0, 3, segments)], captured=3), id="another", incarnation=2)
+    commit_point(archive, 3, topics=[orders], segments=segments, groups=[group_at("billing", ("orders", 0, 1))])
     points, rows = strangers_view(tmp_path, folder, "orders")
     assert [number for number, *_ in points] == [1, 2, 3]
     assert {(partition, offset) for partition, offset, *_ in rows} == {(0, 0), (0, 1), (0, 2)}
@@ -488,7 +486,7 @@ FULL = Metadata(
     cluster_id="c",
     brokers=1,
     topics=(TopicMetadata(name="t", id="i", partitions=1, replication_factor=1, internal=False, configs={"a": "b"}),),
-    acls=(acl_of("topic", "größe", "literal", "User:a", "*", "read", "allow"),),
+    acls=(acl("größe"),),
     scram_users=(ScramUser(user="a", mechanism="SCRAM-SHA-512", iterations=4096),),
     broker_configs=(BrokerConfig(broker=None, name="a", value="b"), BrokerConfig(broker=1, name="secret", value=None)),
     group_configs=(GroupConfig(group="g", name="a", value="b"),),

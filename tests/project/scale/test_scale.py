@@ -67,7 +67,7 @@ def test_the_cost_of_a_mirror() -> None:
         head = run.archive.restore_point("latest")
         store.calls.clear()
         new = write_block(store, SegmentTarget("orders", 1, 0, 1 << 24, "none"), block(range(10, 20)))
-        state = topic_state("orders", 2, "present", [(0, 20, [*old, *new])])
+        state = topic_state("orders", [(0, 20, [*old, *new])], captured=2)
         manifest = Manifest(
             archive_id=run.archive_id,
             number=2,

@@ -34,7 +34,7 @@ def store() -> MemoryStore:
     store = MemoryStore()
     archive = make_archive(store)
     topics = archive.restore_point(2).topics
-    commit_point(archive, 3, topics, [], [], deletions=deletions_of("orders", *DELETED))
+    commit_point(archive, 3, topics=topics, deletions=deletions_of("orders", *DELETED))
     return store
 
 
@@ -91,7 +91,7 @@ def test_a_restore_repeats_that_deletions_may_be_missing(store: MemoryStore) -> 
     unseen = UnseenDeletions(offsets=7, since="2026-01-02T00:00:00.000Z")
     first = msgspec.structs.replace(orders.partitions[0], unseen=unseen)
     doubtful = msgspec.structs.replace(orders, partitions=(first, *orders.partitions[1:]))
-    commit_point(archive, 4, [doubtful], [], [])
+    commit_point(archive, 4, topics=[doubtful])
     (warning,) = selected(store).warnings
     assert "deletions may have been compacted away unseen: 7 offsets of orders-0" in warning
 
@@ -113,13 +113,13 @@ def test_a_sweep_keeps_the_list_as_long_as_a_restore_point_refers_to_it(store: M
     key = key_of(store, 3, layout.DELETIONS)
     archive = open_archive(store)
     third = archive.restore_point(3)
-    commit_point(archive, 4, third.topics, [], [], deletions=third.deletions)
+    commit_point(archive, 4, topics=third.topics, deletions=third.deletions)
     expire_some(store, {1, 2, 3}, None)
     swept(store)
     assert key in keys(store)
     assert restored(store) == left_out(2, 3, 17)
 
-    commit_point(archive, 5, third.topics, [], [])
+    commit_point(archive, 5, topics=third.topics)
     expire_some(store, {4}, None)
     swept(store)
     assert key not in keys(store)

@@ -148,7 +148,9 @@ def test_lag_counts_archived_offsets_alone(store: FaultyStore) -> None:
     archive = open_or_create(store)
     group = group_at("behind", (TOPIC, 0, 10), (TOPIC, 1, 10), (TOPIC, 1, 450))
     segments = write(store, target(partition=1), range(400, 500))
-    commit_point(archive, 1, [partitions], segments, [group], at=now(), cluster_id="", configs={TOPIC: {}})
+    commit_point(
+        archive, 1, topics=[partitions], segments=segments, groups=[group], at=now(), cluster_id="", configs={TOPIC: {}}
+    )
     (shown,) = groups_overview(archive, archive.restore_point(1)).groups
     assert [each.lag for each in shown.offsets] == [0, 100, 50]
     assert shown.lag == 150

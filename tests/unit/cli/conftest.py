@@ -78,5 +78,5 @@ def archive(tmp_path: Path) -> str:
     made = make_archive(store)
     znodes = [Znode(path=p, content=json.dumps(c)) for p, c in (("/controller", OF_KRAFT), ("/migration", COPIED))]
     assert made.head is not None
-    commit_point(made, 3, made.head.topics, [], [], znodes=znodes)
+    commit_point(made, 3, znodes=znodes)
     return store.url

@@ -46,9 +46,9 @@ def archive_of(folder: Path, records: Mapping[str, list[Plain]]) -> str:
     for name, plain in sorted(records.items()):
         with PartitionWriter(store, SegmentTarget(name, 1, 0, 1 << 20, "none")) as writer:
             segments = [*writer.append(block_of(plain)), *writer.finish()]
-        topics.append(topic_state(name, 1, "present", [(0, len(plain), segments)]))
+        topics.append(topic_state(name, [(0, len(plain), segments)]))
         every += segments
-    commit_point(archive, 1, topics, every, [])
+    commit_point(archive, 1, topics=topics, segments=every)
     return str(folder)
 
 

@@ -20,7 +20,7 @@ def young(tmp_path: Path) -> str:
     store = open_store(str(tmp_path / "young"))
     archive = make_archive(store)
     at = rfc3339(datetime.now(UTC) - timedelta(hours=2, minutes=30))
-    commit_point(archive, 3, archive.restore_point(2).topics, [], [], at=at)
+    commit_point(archive, 3, at=at)
     return store.url
 
 

@@ -26,9 +26,9 @@ from kbackup.store import open_store
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive, restore_plan
 from tests.support.memory_store import MemoryStore
-from tests.support.metadata_entities import acl_of
+from tests.support.metadata_entities import acl
 
-READ = acl_of("topic", "orders", "literal", "User:a", "*", "read", "allow")
+READ = acl()
 
 
 @dataclass
@@ -235,7 +235,7 @@ def test_where_some_settings_cannot_be_known_the_rest_is_captured(reason: Any) -
 
 def test_a_cluster_without_delegation_tokens_has_none_and_says_so() -> None:
     quota = ClientQuota(entity={"user": None}, quotas={"producer_byte_rate": 1.0})
-    on_user = acl_of("user", "b o%b", "literal", "User:a", "*", "create_tokens", "allow")
+    on_user = acl("b o%b", resource="user", operation="create_tokens")
     answers = ClusterAnswers(
         acls_answer=([READ, on_user], []),
         quotas_answer=[quota],
@@ -252,7 +252,7 @@ def test_a_cluster_without_delegation_tokens_has_none_and_says_so() -> None:
 # Settings of a restore point are compared with a cluster and written to it.
 
 
-DENY = acl_of("topic", "orders", "literal", "User:b", "*", "read", "deny")
+DENY = acl(principal="User:b", permission="deny")
 
 
 def plan(*settings: str, point: int = 2) -> RestorePlan:

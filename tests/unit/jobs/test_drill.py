@@ -194,8 +194,8 @@ def test_drill_reports_losses_of_the_archive(
     make_archive(store)
     archive = open_archive(store)
     again = write(store, SegmentTarget("orders", 2, 0, 1000, "none"), range(4))
-    state = topic_state("orders", 3, "present", [(0, 4, again)])
-    commit_point(archive, 3, [msgspec.structs.replace(state, incarnation=2, id="another id")], again, [])
+    state = topic_state("orders", [(0, 4, again)], captured=3)
+    commit_point(archive, 3, topics=[msgspec.structs.replace(state, incarnation=2, id="another id")], segments=again)
     key = archive.added(0, 2)[-1].key
     author = Author("repair", "", "test")
     commit(store, archive.committed, lambda state: lose_segments(state, {key: "is missing"}), author)
@@ -216,9 +216,9 @@ def test_drill_reports_losses_of_the_archive(
 def _commit(store: Store, seq: int, offsets: range, *groups: str) -> None:
     """A restore point with these offsets of topic orders, and groups at its end."""
     segments = write(store, SegmentTarget("orders", 1, 0, 1000, "none"), offsets)
-    topic = topic_state("orders", seq, "present", [(0, offsets.stop, segments)])
+    topic = topic_state("orders", [(0, offsets.stop, segments)], captured=seq)
     at_end = [group_at(group, ("orders", 0, offsets.stop)) for group in groups]
-    commit_point(open_or_create(store), seq, [topic], segments, at_end)
+    commit_point(open_or_create(store), seq, topics=[topic], segments=segments, groups=at_end)
 
 
 @pytest.mark.parametrize(

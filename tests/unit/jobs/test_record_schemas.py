@@ -54,7 +54,7 @@ def archive_of(
     used = UsedSchemas(part="value", fields=9, framed=9, sure=9, ids={str(each): 9 for each in ids})
     (orders,) = (t for t in archive.restore_point("latest").topics if t.name == "orders")
     known = schemas(version("orders-value", 1, 7, guid=_GUID), *more) if with_schemas else None
-    commit_point(archive, 3, [replace(orders, schemas=(used,), counted=counted)], (), (), schemas=known)
+    commit_point(archive, 3, topics=[replace(orders, schemas=(used,), counted=counted)], schemas=known)
     return archive
 
 

@@ -221,10 +221,10 @@ def archive_with_empty_partitions() -> MemoryStore:
     store = MemoryStore()
     archive = open_or_create(store)
     written = [write(store, SegmentTarget("orders", 1, p, 1000, "none"), range(7, 12)) for p in range(3)]
-    orders = topic_state("orders", 1, "present", [*((7, 12, some) for some in written), (0, 0, [])])
-    empty = topic_state("empty", 1, "present", [(0, 0, []), (0, 0, [])])
+    orders = topic_state("orders", [*((7, 12, some) for some in written), (0, 0, [])])
+    empty = topic_state("empty", [(0, 0, []), (0, 0, [])])
     segments = [segment for some in written for segment in some]
-    commit_point(archive, 1, [empty, orders], segments, [])
+    commit_point(archive, 1, topics=[empty, orders], segments=segments)
     return store
 
 
@@ -235,7 +235,7 @@ def test_a_lost_manifest_comes_back_with_every_partition(lost: str) -> None:
     before = archive.restore_point("1")
     if lost.startswith("neighbour"):
         states = [msgspec.structs.replace(t, captured=2) for t in before.topics]
-        commit_point(archive, 2, states, [], [])
+        commit_point(archive, 2, topics=states)
         store.delete([key_of(store, 2, layout.MANIFEST), key_of(store, 1, layout.METADATA)])
     store.delete([key_of(store, 1, layout.MANIFEST)])
     if lost == "all documents":

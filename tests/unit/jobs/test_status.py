@@ -77,7 +77,7 @@ def hold(store: Store, command: str, expires_at: str, released: bool = False) ->
 
 
 def test_a_young_restore_point_without_recent_losses_is_ok(archive: Archive) -> None:
-    commit_point(archive, 3, archive.restore_point(2).topics, [], [], at="2026-01-12T00:00:00.000Z")
+    commit_point(archive, 3, at="2026-01-12T00:00:00.000Z")
     report = status(archive, after_hours=10 * 24 + 2)
     assert (report.level, report.findings, report.losses) == ("ok", (), 0)
     assert report.newest is not None
@@ -124,7 +124,7 @@ def test_losses_are_a_warning_for_a_week(archive: Archive, days: int, losses: in
 def test_damaged_segments_are_a_warning(archive: Archive) -> None:
     damaged = Loss(kind="damaged", topic="orders", partition=0, start=0, end=5, message="damaged")
     topics = archive.restore_point(2).topics
-    commit_point(archive, 3, topics, [], [], [damaged], at="2026-01-12T00:00:00.000Z")
+    commit_point(archive, 3, topics=topics, losses=[damaged], at="2026-01-12T00:00:00.000Z")
     found = status(archive, 10 * 24 + 1)
     assert (found.damaged_points, findings(found)) == (1, {"damage": "warning"})
     assert found.findings[0].message == "1 restore point lacks damaged segments: 3"
@@ -229,7 +229,7 @@ def test_a_status_becomes_json(archive: Archive) -> None:
 @pytest.mark.parametrize("name", [layout.MANIFEST, layout.SCHEMAS])
 def test_damaged_documents_of_a_restore_point_with_warnings_are_a_finding(name: str, archive: Archive) -> None:
     topics = archive.restore_point("latest").topics
-    commit_point(archive, 3, topics, (), (), warnings=["w"], schemas=schemas(version("orders-value", 1, 7)))
+    commit_point(archive, 3, topics=topics, warnings=["w"], schemas=schemas(version("orders-value", 1, 7)))
     assert "damage" not in findings(status(archive))
     key = key_of(archive.store, 3, name)
     archive.store.put(key, archive.store.get(key)[:-9])
@@ -245,7 +245,7 @@ def test_a_status_says_whether_there_are_schemas_and_what_is_not_mapped(archive:
         msgspec.structs.replace(topic, schemas=(used,)) if topic.name == "orders" else topic
         for topic in archive.restore_point("latest").topics
     ]
-    commit_point(archive, 3, topics, (), (), warnings=["w"], schemas=schemas(version("orders-value", 1, 7)))
+    commit_point(archive, 3, topics=topics, warnings=["w"], schemas=schemas(version("orders-value", 1, 7)))
     found = status(archive)
     assert "restore point 3 with schemas is " in summary(found)
     (named,) = (each for each in found.findings if each.subject == "schemas")
@@ -260,7 +260,7 @@ def test_deletions_that_no_backup_may_have_seen_are_a_warning(allow_loss: bool, 
     unseen = UnseenDeletions(offsets=7, since="2026-01-02T00:00:00.000Z")
     first = msgspec.structs.replace(orders.partitions[0], unseen=unseen)
     doubtful = msgspec.structs.replace(orders, partitions=(first, *orders.partitions[1:]))
-    commit_point(archive, 3, [doubtful], [], [], warnings=["deletions"])
+    commit_point(archive, 3, topics=[doubtful], warnings=["deletions"])
     found = [f for f in status(archive, allow_loss=allow_loss).findings if f.subject == "deletions"]
     assert [(f.level, f.command) for f in found] == (
         [] if allow_loss else [("warning", "kbackup backup --recheck-compacted")]
@@ -274,7 +274,7 @@ def test_a_transaction_that_is_open_for_an_hour_is_a_warning(hours: float, named
     open_ = HangingTransaction(topic="orders", partition=2, producer_id=4, start=17, timestamp=last)
     unknown = msgspec.structs.replace(open_, producer_id=-1, timestamp=-1)
     told = Transactions(whole=False, why="1 transaction did not end", open=(open_, unknown))
-    commit_point(archive, 3, list(archive.restore_point(2).topics), [], [], warnings=["w"], transactions=told)
+    commit_point(archive, 3, warnings=["w"], transactions=told)
     found = [f for f in status(archive).findings if f.subject == "transactions"]
     assert [f.command.partition(" abort ")[2] for f in found] == (
         ["--topic orders --partition 2 --start-offset 17"] if named else []

@@ -287,7 +287,7 @@ def test_only_what_lies_beyond_the_positions(archive: Archive) -> None:
 def test_records_whose_keys_were_deleted_at_the_source_are_not_applied(archive: Archive) -> None:
     archived = archive.restore_point(5).topics
     known = deletions_of(TOPIC, (1, 3), incarnation=2)
-    commit_point(archive, 6, archived, [], [], deletions=known)
+    commit_point(archive, 6, topics=archived, deletions=known)
     (pending,) = beyond(archive, 6, {}).ranges[REMOTE]
     applied = [step.block.offsets.tolist() for step in read_range(archive.store, pending) if step.block is not None]
     assert applied == [[0, 3]]

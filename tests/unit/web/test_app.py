@@ -337,7 +337,7 @@ def test_migration_by_archived_znodes(store: Store) -> None:
     assert archive.head is not None
     topics = archive.head.topics
     for number, znodes in ((3, (of_zookeeper,)), (4, (of_kraft, copied))):
-        commit_point(archive, number, topics, [], [], znodes=znodes)
+        commit_point(archive, number, topics=topics, znodes=znodes)
     client = visit(store)
     assert "/migration" in links(client.get("/").text)
     shown = text(client.get("/migration").text)

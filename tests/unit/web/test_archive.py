@@ -93,8 +93,8 @@ def test_a_reopening_waits_for_no_request_that_opens(slow: Slow) -> None:
 
 
 def _third(store: Store) -> None:
-    state = topic_state("later", 3, "present", [(0, 0, [])])
-    commit_point(open_archive(store), 3, [state], [], [group_at("new", ("later", 0, 0))])
+    state = topic_state("later", [(0, 0, [])], captured=3)
+    commit_point(open_archive(store), 3, topics=[state], groups=[group_at("new", ("later", 0, 0))])
 
 
 def test_a_point_that_is_committed_while_the_archive_opens_shows_up(store: Store) -> None:
@@ -359,10 +359,10 @@ COUNT = 10_000
 @pytest.fixture(scope="module")
 def many() -> MemoryStore:
     made = MemoryStore()
-    states = [topic_state(f"team-{n % 40:02}.topic-{n:05}", 1, "present", [(0, n, [])] * 3) for n in range(COUNT)]
+    states = [topic_state(f"team-{n % 40:02}.topic-{n:05}", [(0, n, [])] * 3) for n in range(COUNT)]
     groups = [group_at(f"group-{n:05}", (states[n].name, 0, 0)) for n in range(COUNT)]
     with mock.patch.object(WritingRun, "refresh_derived"):  # thousands of files that nobody looks at here
-        commit_point(open_or_create(made), 1, states, [], groups)
+        commit_point(open_or_create(made), 1, topics=states, groups=groups)
     return made
 
 

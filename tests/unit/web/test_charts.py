@@ -205,8 +205,8 @@ def test_a_chart_reads_a_sample_of_restore_points() -> None:
     count = 2 * SAMPLES
     for number in range(1, count + 1):
         at = f"2026-01-{number // 24 + 1:02}T{number % 24:02}:00:00.000Z"
-        topic = topic_state("orders", number, "present", [(0, 100 + number, [])])
-        commit_point(archive, number, [topic], [], [group_at("billing", ("orders", 0, 50))], at=at)
+        topic = topic_state("orders", [(0, 100 + number, [])], captured=number)
+        commit_point(archive, number, topics=[topic], groups=[group_at("billing", ("orders", 0, 50))], at=at)
     client = visit(store)
     client.get("/groups")
     store.calls.clear()

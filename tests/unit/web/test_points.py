@@ -141,7 +141,7 @@ def test_the_status_is_read_once_a_minute_and_with_a_new_restore_point(store: St
     assert len(counted.calls) <= 8
     archive = open_archive(store)
     assert archive.head is not None
-    commit_point(archive, 3, archive.head.topics, [], [])
+    commit_point(archive, 3)
     now[0] += FRESH + 1
     assert verdict(client.get("/").text)[1].startswith("restore point 3 is ")
 
@@ -151,7 +151,7 @@ def test_the_verdict_follows_the_rules_of_the_configuration(store: Store, allow_
     archive = open_archive(store)
     assert archive.head is not None
     loss = archive.losses(archive.head)[0]
-    commit_point(archive, 3, archive.head.topics, [], [], [loss], at=rfc3339(datetime.now(UTC)))
+    commit_point(archive, 3, losses=[loss], at=rfc3339(datetime.now(UTC)))
     cache = ArchiveCache(store, rules=Backup(allow_loss=allow_loss))
     assert verdict(visit(store, cache=cache).get("/").text)[0] == ("ok" if allow_loss else "warning")
 

@@ -83,9 +83,9 @@ HOSTILE = (
 def test_commands_survive_hostile_names() -> None:
     """Each group is selected by its link, and renamed by what a browser sends from the fields of the page."""
     store = MemoryStore()
-    state = topic_state("orders", 1, "present", [(0, 10, [])])
+    state = topic_state("orders", [(0, 10, [])])
     groups = [group_at(name, ("orders", 0, 3)) for name in HOSTILE]
-    commit_point(open_or_create(store), 1, [state], [], groups)
+    commit_point(open_or_create(store), 1, topics=[state], groups=groups)
     client = visit(store)
     for name in HOSTILE:
         query = urlencode({"group": exact_entry(name)})
@@ -181,7 +181,7 @@ def test_topics_to_tick_and_an_id_to_resume_by(rich: Store) -> None:
 def test_many_topics_are_filtered(rich: Store) -> None:
     store = MemoryStore()
     names = [f"topic-{n:03}" for n in range(OFFERED + 1)]
-    commit_point(open_or_create(store), 1, [topic_state(name, 1, "present", [(0, 1, [])]) for name in names], [], [])
+    commit_point(open_or_create(store), 1, topics=[topic_state(name, [(0, 1, [])]) for name in names])
     client = visit(store)
     html = client.get(f"/restore?topic=topic-007&topic={names[-1]}").text
     topics = [(a["value"], "checked" in a) for tag, a in tags(html) if a.get("name") == "topic" and a.get("value")]

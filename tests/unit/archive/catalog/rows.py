@@ -14,6 +14,7 @@ from kbackup.archive.models import Capture, DocumentRef, Manifest, TopicState
 from kbackup.archive.run import totals_of
 from kbackup.archive.segments.table import Segment, to_batch
 from kbackup.types import Incarnation
+from tests.support.made_segments import a_segment
 
 AT = "2026-01-01T00:00:00.000Z"
 ARCHIVE = "a" * 32
@@ -21,27 +22,6 @@ ARCHIVE = "a" * 32
 
 def open_run(run: str, level: IsolationLevel = "read_committed") -> OpenRun:
     return OpenRun(run=run, command="backup", host="host", started_at=AT, isolation_level=level)
-
-
-def segment(topic: str, first: int, last: int, incarnation: int = 1, partition: int = 0) -> Segment:
-    """A record an offset, each a second (1000 ms) after the one before."""
-    folder = layout.topic_dir(topic, incarnation)
-    return Segment(
-        topic=topic,
-        incarnation=incarnation,
-        partition=partition,
-        first=first,
-        last=last,
-        count=last - first + 1,
-        bytes=10 * (last - first + 1),
-        stored=10 * (last - first + 1),
-        min_timestamp=first * 1000,
-        max_timestamp=last * 1000,
-        largest=10,
-        crc="0" * 16,
-        index_crc="0" * 16,
-        key=layout.records_key(folder, partition, first, "none"),
-    )
 
 
 def table(segments: Sequence[Segment]) -> pa.Table:
@@ -89,7 +69,7 @@ def grown(points: int, run: str = "r") -> State:
     """Topic t with ten records a restore point."""
     state = begin_run(State(ARCHIVE), open_run(run))
     for number in range(1, points + 1):
-        manifest, added = new_point(number, [segment("t", 10 * number - 10, 10 * number - 1)], {("t", 1): "id"}, run)
+        manifest, added = new_point(number, [a_segment("t", 10 * number - 10, 10 * number - 1)], {("t", 1): "id"}, run)
         state = add_point(state, manifest, added)
     return state
 

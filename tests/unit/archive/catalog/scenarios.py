@@ -44,6 +44,7 @@ from kbackup.archive.segments.read import crc_of
 from kbackup.archive.segments.table import Segment, decode_table, in_table
 from kbackup.errors import AlreadyExistsError, KbackupError, NotFoundError, RefusedError
 from kbackup.store.base import Buffer, Failed, ObjectInfo, Store
+from tests.support.made_segments import a_segment
 from tests.support.memory_store import MemoryStore
 
 Actor = Callable[["SteppedStore"], object]
@@ -399,10 +400,8 @@ def read_whole(store: Store, key: str) -> Segment | None:
 
 
 def _segment(first: int, last: int, data: bytes, key: str) -> Segment:
-    return Segment(
-        "t", 1, 0, first, last, last - first + 1, len(data), len(data),
-        first * 1000, last * 1000, 1, crc_of(data), "", key,
-    )  # fmt: skip
+    size = len(data)
+    return a_segment("t", first, last, bytes=size, stored=size, largest=1, crc=crc_of(data), index_crc="", key=key)
 
 
 def backup(store: Store, end: int, cut: int = 2) -> None:

@@ -47,9 +47,9 @@ from kbackup.store.wrappers import GuardedStore
 from tests.support.exhaustive import sample
 from tests.support.faulty_store import Fault, FaultyStore, down, lost_answer
 from tests.support.key_files import Stores
-from tests.support.made_segments import TOPIC, committed, state, target, write
+from tests.support.made_segments import TOPIC, a_segment, committed, state, target, write
 from tests.support.memory_store import MemoryStore
-from tests.unit.archive.catalog.rows import ARCHIVE, grown, new_point, open_run, point, segment, table
+from tests.unit.archive.catalog.rows import ARCHIVE, grown, new_point, open_run, point, table
 
 AUTHOR = Author("label", "another run", "a test")
 
@@ -406,7 +406,7 @@ def test_an_archive_opens_with_eight_requests(points: int) -> None:
     for size in (points - points // 20 - 1, points // 20, 1):  # the chunks that single commits end in
         rows, numbered = rows.append(numbered.slice(0, size)), numbered.slice(size)
     state = State(ARCHIVE, next_point=points + 1, points=rows)
-    one = table([segment("t", 0, 9)])
+    one = table([a_segment("t", 0, 9)])
     added = one.append_column(SEGMENTS.field("point"), [[1]])
     life = {"topic": "t", "incarnation": 1, "topic_id": "id", "first": 1, "last": None, "retired": False}
     state = replace(
@@ -454,7 +454,7 @@ def grown_linear(topics: int, points: int) -> State:
     """An archive of restore points that each have two more records of every topic."""
     state = begin_run(State(ARCHIVE), open_run("r"))
     for number in range(1, points + 1):
-        new = [segment(f"t{n}", 2 * number - 2, 2 * number - 1) for n in range(topics)]
+        new = [a_segment(f"t{n}", 2 * number - 2, 2 * number - 1) for n in range(topics)]
         names = {(f"t{n}", 1): f"id {n}" for n in range(topics)}
         state = add_point(state, *new_point(number, new, names))
     return state

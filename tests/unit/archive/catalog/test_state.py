@@ -26,7 +26,8 @@ from kbackup.archive.models import Manifest
 from kbackup.errors import KbackupError, LeaseLostError, RefusedError, UsageError
 from kbackup.types import Incarnation
 from tests.support.exhaustive import sample
-from tests.unit.archive.catalog.rows import ARCHIVE, AT, grown, keys_of, new_point, open_run, segment
+from tests.support.made_segments import a_segment
+from tests.unit.archive.catalog.rows import ARCHIVE, AT, grown, keys_of, new_point, open_run
 
 ORIGIN = Origin(archive="file:///source", catalog=Link(number=1, checksum="sha256:" + "0" * 64))
 TOPICS = ("s", "t")
@@ -161,7 +162,7 @@ class Machine(RuleBasedStateMachine):
         for (topic, incarnation), size in zip(self.living.values(), sizes, strict=False):
             for _ in range(size):
                 end = self.ends.get((topic, incarnation), 0)
-                added.append(segment(topic, end, end + 1, incarnation))
+                added.append(a_segment(topic, end, end + 1, incarnation=incarnation))
                 self.ends[topic, incarnation] = end + 3  # a gap, as transactions leave them
         incarnations = {key: self.given[key] for key in self.living.values()}
         self.step(operations.add_point(self.state, *new_point(number, added, incarnations, self.run)))
@@ -327,7 +328,7 @@ def test_every_sequence_of_operations() -> None:
 
 Operation = Callable[[State], State]
 
-_NEXT = new_point(4, [segment("t", 30, 39)], {("t", 1): "id"})
+_NEXT = new_point(4, [a_segment("t", 30, 39)], {("t", 1): "id"})
 _STARTS = {("t", 1, 0): 10}
 
 
@@ -347,7 +348,7 @@ def _undone(change: Operation = lambda state: state) -> Operation:
 
 
 def _foreign(number: int, *documents: str) -> tuple[Manifest, pa.Table]:
-    return new_point(number, [segment("t", 30, 39)], {("t", 1): "id"}, documents=documents)
+    return new_point(number, [a_segment("t", 30, 39)], {("t", 1): "id"}, documents=documents)
 
 
 def _closed(state: State) -> State:

@@ -105,7 +105,7 @@ def test_from_a_time_on_it_is_the_restore_point_that_was_asked_for(store: Faulty
 
 
 def reborn(name: str, captured: int, incarnation: int, segments: Sequence[Segment]) -> TopicState:
-    state = topic_state(name, captured, "present", [(0, 50, segments)])
+    state = topic_state(name, [(0, 50, segments)], captured=captured)
     return msgspec.structs.replace(state, incarnation=incarnation)
 
 
@@ -116,21 +116,23 @@ def test_topics_new_in_the_next_point_are_selected_if_they_have_records(store: F
     new = write(store, SegmentTarget("new", 1, 0, 1000, "none"), range(5))
     late = write(store, SegmentTarget("late", 1, 0, 1000, "none"), range(5))
     again = write(store, SegmentTarget("orders", 2, 0, 1000, "none"), range(5))
-    one = topic_state("orders", 1, "present", [(0, 5, orders)])
+    one = topic_state("orders", [(0, 5, orders)])
     two = [
-        topic_state("empty", 2, "present", [(0, 0, [])]),
-        topic_state("new", 2, "present", [(0, 5, new)]),
-        topic_state("orders", 2, "present", [(0, 5, orders)]),
+        topic_state("empty", [(0, 0, [])], captured=2),
+        topic_state("new", [(0, 5, new)], captured=2),
+        topic_state("orders", [(0, 5, orders)], captured=2),
     ]
     three = [
-        topic_state("empty", 3, "present", [(0, 0, [])]),
-        topic_state("late", 3, "present", [(0, 5, late)]),
-        topic_state("new", 3, "present", [(0, 5, new)]),
+        topic_state("empty", [(0, 0, [])], captured=3),
+        topic_state("late", [(0, 5, late)], captured=3),
+        topic_state("new", [(0, 5, new)], captured=3),
         reborn("orders", 3, 2, again),
     ]
-    commit_point(archive, 1, [one], orders, [group_at("g", ("orders", 0, 2))])
-    commit_point(archive, 2, two, new, [group_at("g", ("orders", 0, 3), ("new", 0, 1))])
-    commit_point(archive, 3, three, [*late, *again], [group_at("g", ("orders", 0, 4), ("new", 0, 4))])
+    commit_point(archive, 1, topics=[one], segments=orders, groups=[group_at("g", ("orders", 0, 2))])
+    commit_point(archive, 2, topics=two, segments=new, groups=[group_at("g", ("orders", 0, 3), ("new", 0, 1))])
+    commit_point(
+        archive, 3, topics=three, segments=[*late, *again], groups=[group_at("g", ("orders", 0, 4), ("new", 0, 4))]
+    )
 
     content = chosen(store, to_time=BETWEEN)
     assert [(t.name, t.incarnation, t.as_of) for t in content.topics] == [("new", 1, 2), ("orders", 1, 1)]
@@ -157,12 +159,14 @@ def test_a_topic_deleted_by_then_and_made_anew_later(store: FaultyStore) -> None
     archive = open_or_create(store)
     old = write(store, SegmentTarget("orders", 1, 0, 1000, "none"), range(5))
     again = write(store, SegmentTarget("orders", 2, 0, 1000, "none"), range(7))
-    there = topic_state("orders", 1, "present", [(0, 5, old)])
+    there = topic_state("orders", [(0, 5, old)])
     gone = msgspec.structs.replace(there, state="deleted")
-    commit_point(archive, 1, [there], old, [group_at("g", ("orders", 0, 2))])
-    commit_point(archive, 2, [gone], [], [])
-    commit_point(archive, 3, [gone], [], [])
-    commit_point(archive, 4, [reborn("orders", 4, 2, again)], again, [group_at("g", ("orders", 0, 6))])
+    commit_point(archive, 1, topics=[there], segments=old, groups=[group_at("g", ("orders", 0, 2))])
+    commit_point(archive, 2, topics=[gone])
+    commit_point(archive, 3, topics=[gone])
+    commit_point(
+        archive, 4, topics=[reborn("orders", 4, 2, again)], segments=again, groups=[group_at("g", ("orders", 0, 6))]
+    )
     with pytest.raises(UsageError, match="there is no topic x in restore point 2"):
         chosen(store, to_time="2026-01-02T12:00:00Z", topics=["x"])
     content = chosen(store, to_time="2026-01-02T12:00:00Z", topics=["orders"])
@@ -260,17 +264,13 @@ def test_held_back_records_are_noted_unless_the_partition_reaches_past_the_momen
     archive = open_or_create(store)
     few = write(store, SegmentTarget("few", 1, 0, 1000, "none"), range(3))
     orders = [write(store, SegmentTarget("orders", 1, p, 1000, "none"), r) for p, r in ((0, range(5)), (1, range(9)))]
-    many = topic_state("many", 1, "present", [(0, 0, [])] * 12)
-    states = [
-        topic_state("few", 1, "present", [(0, 3, few)]),
-        many,
-        topic_state("orders", 1, "present", [(0, 5, orders[0]), (0, 9, orders[1])]),
-    ]
+    many = topic_state("many", [(0, 0, [])] * 12)
+    states = [topic_state("few", [(0, 3, few)]), many, topic_state("orders", [(0, 5, orders[0]), (0, 9, orders[1])])]
     waiting = [
         msgspec.structs.replace(s, partitions=tuple(msgspec.structs.replace(p, log_end=20) for p in s.partitions))
         for s in states[1:]
     ]
-    commit_point(archive, 1, [states[0], *waiting], [*few, *orders[0], *orders[1]], [])
+    commit_point(archive, 1, topics=[states[0], *waiting], segments=[*few, *orders[0], *orders[1]])
     words = [
         f"offsets {n} to 19 of orders-{p}, or some of them, are not in restore point 1" for p, n in ((0, 5), (1, 9))
     ]
@@ -293,10 +293,10 @@ def test_partitions_that_were_added_come_as_far_as_they_have_records(store: Faul
     archive = open_or_create(store)
     segments = {p: write(store, SegmentTarget("orders", 1, p, 1000, "none"), r) for p, r in ((0, range(5)), (2, [9]))}
     segments[4] = write(store, SegmentTarget("orders", 1, 4, 1000, "none"), [10**9 // 1000 * 900])
-    before = topic_state("orders", 1, "present", [(0, 5, segments[0])])
+    before = topic_state("orders", [(0, 5, segments[0])])
     ends = [(0, 5, segments[0]), (0, 0, []), (0, 10, segments[2]), (0, 0, []), (0, 10**9, segments[4])]
-    commit_point(archive, 1, [before], segments[0], [])
-    commit_point(archive, 2, [topic_state("orders", 2, "present", ends)], [*segments[2], *segments[4]], [])
+    commit_point(archive, 1, topics=[before], segments=segments[0])
+    commit_point(archive, 2, topics=[topic_state("orders", ends, captured=2)], segments=[*segments[2], *segments[4]])
     content = chosen(store, to_time="2023-12-31T00:00:00Z")
     assert [(t.name, t.as_of) for t in content.topics] == [("orders", 1)]
     assert sizes_of(content)["orders"] == [(5, 1), (0, 0), (1, 1)]

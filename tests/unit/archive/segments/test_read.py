@@ -47,7 +47,7 @@ from tests.golden.java_archive import ROOT as JAVA
 from tests.support import made_segments as making
 from tests.support.archives import T0, make_archive
 from tests.support.faulty_store import Counting, FaultyStore, down, encrypting
-from tests.support.made_segments import target, write
+from tests.support.made_segments import a_segment, target, write
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_records import Plain, block_of
 from tests.unit.formats.reference import Record, encode_record, from_batch
@@ -200,11 +200,23 @@ def honest(count: int, seed: int = 1) -> list[Segment]:
     """As alike as segments of one partition can be: of as many records, at the same distance in time."""
     crcs = np.random.default_rng(seed).integers(0, 1 << 62, (count, 2)).tolist()
     key = "topics/t/segment_partition_000_from_offset_{:010d}_records"
-    sizes = (1 << 20, 1 << 20)
+    size = 1 << 20
     return [
-        Segment("t", 1, 0, o, o + 999, 1000, *sizes, n, n, 1024, f"{a:016x}", f"{b:016x}", key.format(o))
-        for n, (a, b) in enumerate(crcs)
-        for o in (n * 1000,)
+        a_segment(
+            "t",
+            first,
+            first + 999,
+            bytes=size,
+            stored=size,
+            min_timestamp=n,
+            max_timestamp=n,
+            largest=1024,
+            crc=f"{crc:016x}",
+            index_crc=f"{index_crc:016x}",
+            key=key.format(first),
+        )
+        for n, (crc, index_crc) in enumerate(crcs)
+        for first in (n * 1000,)
     ]
 
 

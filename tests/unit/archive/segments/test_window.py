@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive.restores.offset_map import OffsetMap
-from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import EVERY_OFFSET, Window, common, joined, without
+from tests.support.made_segments import a_segment
 from tests.support.record_blocks import encoded, plain
 
 END = 2**63 - 1
@@ -54,7 +54,7 @@ def test_a_segment_may_hold_and_a_block_is_cut_to_what_the_ranges_have(
 ) -> None:
     spanned = range(first, first + more + 1)
     window, inside = Window(ranges=ranges), sorted(offsets_of(ranges) & set(spanned))
-    segment = Segment("orders", 1, 0, first, spanned[-1], len(spanned), 100, 100, None, None, 9, "", "", "key")
+    segment = a_segment("orders", first, spanned[-1], min_timestamp=None, max_timestamp=None)
     assert window.at_most(segment) == len(inside)
     cut, _ = window.cut(encoded(*map(plain, spanned)))
     assert cut.offsets.tolist() == inside
@@ -89,11 +89,11 @@ def test_a_group_on_a_skipped_record_goes_to_the_next_one() -> None:
     ],
 )
 def test_counts_of_a_segment_without_gaps(window: Window, count: int, exact: bool) -> None:
-    segment = Segment("orders", 1, 0, 0, 9, 10, 90, 90, 1, 2, 30, "0" * 16, "0" * 16, "key")
+    segment = a_segment()
     assert (window.at_most(segment), window.counts(segment)) == (count, exact)
 
 
 @pytest.mark.parametrize(("ranges", "exact"), [(((0, 5), (6, END)), False), (((0, END),), True), (((10, END),), True)])
 def test_gaps_make_a_count_a_bound(ranges: tuple[tuple[int, int], ...], exact: bool) -> None:
-    gappy = Segment("orders", 1, 0, 0, 9, 7, 90, 90, 1, 2, 30, "0" * 16, "0" * 16, "key")
+    gappy = a_segment(count=7)
     assert Window(ranges=ranges).counts(gappy) is exact

@@ -45,7 +45,7 @@ from kbackup.errors import CorruptError, StoreError, UnreachableError
 from kbackup.formats.record import decode, encode
 from kbackup.store.base import ObjectInfo
 from tests.support.faulty_store import Fault, FaultyStore, down
-from tests.support.made_segments import block, records, target, write
+from tests.support.made_segments import a_segment, block, records, target, write
 from tests.support.memory_store import MemoryStore
 from tests.unit.formats.reference import Record, encode_record, from_batch, to_batch
 from tests.unit.formats.reference import records as any_records
@@ -184,11 +184,6 @@ def _unfinished(store: FaultyStore) -> list[Path]:
 # Segment tables: whole, and the four columns that partition indexes are made from.
 
 
-def segment(topic: str, incarnation: int, partition: int, first: int) -> Segment:
-    place, key = (topic, incarnation, partition, first), f"topics/{topic}/{partition}-{first}"
-    return Segment(*place, first + 9, 10, 1001, 400, None, first, 100, "0" * 16, "", key)
-
-
 def segments_of(table: pa.Table) -> list[Segment]:
     return [Segment(**row) for row in table.to_pylist()]
 
@@ -197,9 +192,19 @@ def table_of(segments: list[Segment]) -> bytes:
     return encode_table(pa.Table.from_batches([to_batch_table(segments)]))
 
 
+def half_timed(topic: str, incarnation: int, partition: int, first: int) -> Segment:
+    """A segment whose first timestamp is unknown."""
+    last, times = first + 9, {"min_timestamp": None, "max_timestamp": first}
+    return a_segment(topic, first, last, incarnation=incarnation, partition=partition, largest=100, **times)
+
+
 SEGMENTS = st.lists(
     st.builds(
-        segment, st.sampled_from(["orders", "a", "ünï"]), st.integers(1, 3), st.integers(0, 3), st.integers(0, 1 << 62)
+        half_timed,
+        topic=st.sampled_from(["orders", "a", "ünï"]),
+        incarnation=st.integers(1, 3),
+        partition=st.integers(0, 3),
+        first=st.integers(0, 1 << 62),
     ),
     unique_by=lambda s: s.key + str(s.incarnation),
 )
@@ -274,7 +279,7 @@ def test_a_table_is_read_for_some_topics(segments: list[Segment], topics: set[st
 
 
 def test_a_row_with_another_key_is_refused_when_it_is_used() -> None:
-    rows = Segments(in_columns(decode_table(table_of([segment("orders", 1, 0, 0)]), "x"), np.arange(1)))
+    rows = Segments(in_columns(decode_table(table_of([a_segment(key="topics/orders/0-0")]), "x"), np.arange(1)))
     assert sum_of(rows, "count") == 10
     with pytest.raises(CorruptError, match="file topics/orders/0-0 is named by the catalog where"):
         list(rows)
@@ -283,10 +288,10 @@ def test_a_row_with_another_key_is_refused_when_it_is_used() -> None:
 def test_other_tables_are_refused() -> None:
     with pytest.raises(CorruptError, match="file x is not a Parquet table"):
         decode_table(b"PAR1 no", "x")
-    whole = table_of([segment("orders", 1, 0, 0)])
+    whole = table_of([a_segment()])
     with pytest.raises(CorruptError, match="file x is not a Parquet table"):
         decode_table(whole[: len(whole) // 2], "x")
-    batch = to_batch_table([segment("orders", 1, 0, 0)]).select(PLACE.names)
+    batch = to_batch_table([a_segment()]).select(PLACE.names)
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_batches([batch]), sink)
     with pytest.raises(CorruptError, match="other columns"):

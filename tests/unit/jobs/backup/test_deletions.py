@@ -97,7 +97,7 @@ def test_deletions_may_be_missing_after_a_gap_that_was_read_too_late(
 
 
 def marked(unseen: UnseenDeletions | None, late: UnseenDeletions | None, complete: bool = True) -> PartitionState:
-    topic = topic_of(TOPIC, 2, [before(20, seen_at="", unseen=unseen)])
+    topic = topic_of(TOPIC, [before(20, seen_at="", unseen=unseen)], captured=2)
     found = {TP: late} if late is not None else {}
     (result,) = with_looks([topic], {TP: Look(MONDAY, 7, complete)}, found, WEDNESDAY)
     return result.partitions[0]
@@ -118,12 +118,12 @@ def test_a_partition_is_seen_at_the_start_of_the_run_that_archives_all_of_it() -
 
 def test_the_warning_names_topic_partitions_offsets_and_time() -> None:
     unseen = UnseenDeletions(offsets=1, since=MONDAY)
-    topics = [topic_of(TOPIC, 2, [before(unseen=unseen)]), topic_of("plain", 2, [before()])]
+    topics = [topic_of(TOPIC, [before(unseen=unseen)], captured=2), topic_of("plain", [before()], captured=2)]
     (warning,) = unseen_warnings(topics)
     assert warning.startswith(
         f"topic {TOPIC}: deletions may have been compacted away unseen: 1 offset of {TOPIC}-0, since {MONDAY}"
     )
-    assert unseen_warnings([topic_of(TOPIC, 2, [before(unseen=unseen)], state="deleted")]) == []
+    assert unseen_warnings([topic_of(TOPIC, [before(unseen=unseen)], captured=2, state="deleted")]) == []
 
 
 def deletions(*offsets: tuple[int, int], topic: str = TOPIC, incarnation: int = 1) -> Deletions:
@@ -132,7 +132,7 @@ def deletions(*offsets: tuple[int, int], topic: str = TOPIC, incarnation: int = 
 
 
 def topics() -> list[TopicState]:
-    return [topic_of(TOPIC, 2, [partition_state(0, 0, 20)])]
+    return [topic_of(TOPIC, [partition_state(0, 0, 20)], captured=2)]
 
 
 def test_deletions_stay_as_long_as_their_records() -> None:

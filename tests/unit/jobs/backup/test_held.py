@@ -93,7 +93,7 @@ def back_up(store: Store, archive: Archive, plan: Plan, compacted: bool) -> None
     lasts = {each.tp: each.records for each in results if isinstance(each, LastRead)}
     number = archive.state.next_point
     topics = next_states(number, plan, segments, lasts, {TOPIC} if compacted else ())
-    commit_point(archive, number, topics, segments, [], plan.losses)
+    commit_point(archive, number, topics=topics, segments=segments, losses=plan.losses)
 
 
 def offsets_at(archive: Archive, manifest: Manifest) -> list[int]:

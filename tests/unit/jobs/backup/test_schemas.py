@@ -38,7 +38,7 @@ def register(registry: ConfluentRegistry, subject: str, text: str, *needs: str) 
 
 def topic(*ids: int | str, name: str = "orders", counted: int = 9, sure: int = 1, fields: int = 9) -> TopicState:
     used = UsedSchemas(part="value", fields=fields, framed=9, sure=sure, ids={str(each): 9 for each in ids})
-    return replace(topic_of(name, 1, [partition_state(0, 0, 9, 9)]), schemas=(used,), counted=counted)
+    return replace(topic_of(name, [partition_state(0, 0, 9, records=9)]), schemas=(used,), counted=counted)
 
 
 def reference(subject: str, number: int) -> dict[str, object]:

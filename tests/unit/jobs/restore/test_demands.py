@@ -24,7 +24,7 @@ from kbackup.jobs.restore.demands import (
 from kbackup.metrics.registry import Silent
 from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
-from tests.support.made_segments import target, write
+from tests.support.made_segments import a_segment, target, write
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_records import Plain, block_of
 
@@ -77,10 +77,8 @@ def test_a_record_is_packed_by_the_producer_and_by_brokers_of_another_codec(
     assert codecs_of(properties, topic) == codecs
 
 
-def a_segment(**more: int | None) -> Segment:
-    values = {"largest": 50, "min_timestamp": 5, "max_timestamp": 9, **more}
-    largest, low, high = values["largest"] or 0, values["min_timestamp"], values["max_timestamp"]
-    return Segment("orders", 1, 0, 0, 9, 10, 1000, 1000, low, high, largest, "0" * 16, "0" * 16, "key")
+def timed(*, min_timestamp: int | None = 5, max_timestamp: int | None = 9, largest: int = 50) -> Segment:
+    return a_segment(min_timestamp=min_timestamp, max_timestamp=max_timestamp, largest=largest)
 
 
 BOUNDED = replace(ANY, now=10, before=TimeLimit(5, "b"), after=TimeLimit(0, "a"))
@@ -89,14 +87,14 @@ BOUNDED = replace(ANY, now=10, before=TimeLimit(5, "b"), after=TimeLimit(0, "a")
 @pytest.mark.parametrize(
     ("segment", "demands", "read"),
     [
-        (a_segment(), ANY, False),
-        (a_segment(largest=1 << 20), ANY, True),
-        (a_segment(), replace(ANY, key=True), True),
-        (a_segment(), BOUNDED, False),
-        (a_segment(min_timestamp=4), BOUNDED, True),
-        (a_segment(max_timestamp=11), BOUNDED, True),
-        (a_segment(min_timestamp=None, max_timestamp=None), BOUNDED, True),
-        (a_segment(min_timestamp=None, max_timestamp=None), ANY, False),
+        (timed(), ANY, False),
+        (timed(largest=1 << 20), ANY, True),
+        (timed(), replace(ANY, key=True), True),
+        (timed(), BOUNDED, False),
+        (timed(min_timestamp=4), BOUNDED, True),
+        (timed(max_timestamp=11), BOUNDED, True),
+        (timed(min_timestamp=None, max_timestamp=None), BOUNDED, True),
+        (timed(min_timestamp=None, max_timestamp=None), ANY, False),
     ],
 )
 def test_only_segments_whose_records_are_in_doubt_are_read(segment: Segment, demands: Demands, read: bool) -> None:

@@ -68,6 +68,7 @@ from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition
 from tests.support.archives import group_at, make_archive, planned_topic, restore_plan
+from tests.support.made_segments import a_segment
 from tests.support.memory_store import MemoryStore
 
 
@@ -174,7 +175,7 @@ NAMES = {"orders": "o", "pay": "p"}
 
 
 def segment(topic: str, partition: int) -> Segment:
-    return Segment(topic, 1, partition, 0, 99, 100, 1000, 1000, 5, 50, 30, "0" * 16, "0" * 16, "key")
+    return a_segment(topic, 0, 99, partition=partition, min_timestamp=5, max_timestamp=50)
 
 
 def content() -> Content:

@@ -47,13 +47,13 @@ from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS, ROOT
 from tests.support.archives import commit_point, group_at, make_archive, restore_plan, topic_state, write
+from tests.support.made_segments import a_segment
 from tests.support.memory_store import MemoryStore
 from tests.support.restores import make_plan
 
 
 def segment(topic: str, partition: int, size: int) -> Segment:
-    key = f"topics/{topic}/segment_partition_{partition:03d}_from_offset_0000000000_records"
-    return Segment(topic, 1, partition, 0, 9, 10, size, size, 1, 2, 30, "0" * 16, "0" * 16, key)
+    return a_segment(topic, partition=partition, bytes=size, stored=size)
 
 
 def content(sizes: dict[str, list[int]], groups: dict[str, tuple[GroupOffset, ...]] | None = None) -> Content:
@@ -168,13 +168,12 @@ def store() -> Store:
     archive = open_or_create(store)
     orders = [write(store, SegmentTarget("orders", 1, p, 1000, "none"), range(5)) for p in range(2)]
     clicks = write(store, SegmentTarget("clicks", 1, 0, 1000, "none"), range(5))
-    states = [
-        topic_state("clicks", 1, "present", [(0, 5, clicks)]),
-        topic_state("orders", 1, "present", [(0, 5, held) for held in orders]),
-    ]
+    states = [topic_state("clicks", [(0, 5, clicks)]), topic_state("orders", [(0, 5, held) for held in orders])]
     groups = [group_at("billing", ("clicks", 0, 5)), group_at("shipping", ("orders", 1, 4))]
     silent = dict.fromkeys(("returns", "test-1"), "its coordinator did not answer")
-    commit_point(archive, 1, states, [*clicks, *orders[0], *orders[1]], groups, not_carried=silent)
+    commit_point(
+        archive, 1, topics=states, segments=[*clicks, *orders[0], *orders[1]], groups=groups, not_carried=silent
+    )
     return store
 
 

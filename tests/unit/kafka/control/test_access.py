@@ -32,12 +32,14 @@ from kbackup.kafka.control.access import (
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.metadata.entities import ClientQuota, DelegationToken, QuotaKey, ScramUser
 from tests.support.fake_broker import FakeCluster, fake_cluster
-from tests.support.metadata_entities import acl_of
+from tests.support.metadata_entities import acl
 from tests.unit.kafka.control.wire import through
 
 DUMP_OF_REQUEST = "Request(processor=0, connectionId=10.0.0.7:9092, principal=User:b) is not authorized."
-READ = acl_of("topic", "orders", "literal", "User:a", "*", "read", "allow")
-TOKENS_OF_A_USER = acl_of("user", "b o%b", "prefixed", "User:a", "h", "create_tokens", "deny")
+READ = acl()
+TOKENS_OF_A_USER = acl(
+    "b o%b", resource="user", pattern="prefixed", host="h", operation="create_tokens", permission="deny"
+)
 
 
 @pytest.fixture
@@ -72,10 +74,10 @@ def test_acls_of_every_kind_are_listed_and_kinds_to_come_are_described() -> None
     )
     rules, strange = access.acls_of(through(listed, 3))
     assert rules == [
-        acl_of("cluster", "kafka-cluster", "literal", "User:a", "*", "cluster_action", "allow"),
-        acl_of("delegation_token", "*", "literal", "User:a", "*", "describe", "allow"),
-        acl_of("user", "b o%b", "literal", "User:a", "*", "create_tokens", "allow"),
-        acl_of("user", "b o%b", "literal", "User:a", "*", "describe_tokens", "allow"),
+        acl("kafka-cluster", resource="cluster", operation="cluster_action"),
+        acl("*", resource="delegation_token", operation="describe"),
+        acl("b o%b", resource="user", operation="create_tokens"),
+        acl("b o%b", resource="user", operation="describe_tokens"),
     ]
     assert strange == ["for User:a on strange, by numbers (9, 3, 3, 3)"]
 
@@ -147,7 +149,7 @@ def test_acls_are_created_in_kafkas_numbers_and_refusals_name_the_right(cluster:
 
 def test_many_acls_are_created_in_several_requests(cluster: FakeCluster) -> None:
     cluster.on(CreateAclsRequest, lambda request: create_results(request, {}))
-    rules = [acl_of("topic", f"t{n}", "literal", "User:a", "*", "read", "allow") for n in range(2 * ACLS_AT_ONCE + 1)]
+    rules = [acl(f"t{n}") for n in range(2 * ACLS_AT_ONCE + 1)]
     assert security(cluster).create_acls(rules) == dict.fromkeys(rules, "")
     sent = [len(request.creations) for request in cluster.asked(CreateAclsRequest)]
     assert sent == [ACLS_AT_ONCE, ACLS_AT_ONCE, 1]

@@ -26,6 +26,7 @@ from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive
 from tests.support.faulty_store import encrypting
+from tests.support.made_segments import a_segment
 from tests.support.plain_records import Plain, block_of
 
 DOCS = Path(__file__).parents[4] / "infra" / "docs" / "spark-reading.md"
@@ -208,8 +209,7 @@ TOPICS = ["orders", "orders-2", "clicks", "Orders", "ördérs"]
 
 
 def segment(topic: str, partition: int) -> Segment:
-    key = f"topics/{topic}/segment_{partition}"
-    return Segment(topic, 1, partition, 0, 29, 30, 1000, 1000, None, None, 60, "", "", key)
+    return a_segment(topic, 0, 29, partition=partition, min_timestamp=None, max_timestamp=None)
 
 
 def moment(micros: int) -> datetime:
