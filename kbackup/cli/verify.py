@@ -12,6 +12,7 @@ from kbackup.archive.models import USE_NEWER
 from kbackup.cli.common.command_context import CommandContext, FlagValues
 from kbackup.cli.common.options import (
     archive_command,
+    compared_options,
     key_option,
     key_options,
     name_options,
@@ -49,9 +50,7 @@ selection_options = options(time_key_options, key_option("restore.range"), name_
         show_default=False,
     ),
     click.option("--quick", is_flag=True, help="Check sizes and stored checksums only; read no records."),
-    click.option(
-        "--against", type=click.Choice(["target", "source"]), help="Compare this cluster's records with the archive."
-    ),
+    compared_options,
     key_option("restore.restore_id", help="Compare the result of this restore."),
     selection_options,
     key_options("restore.map", "restore.map_regex", "restore.state"),
@@ -86,9 +85,8 @@ def command(
         if quick:
             raise UsageError("--quick reads no records", "leave it out with --against")
         return _against(context, restore_point, against, groups, exact, show)
-    settings = click.get_current_context().ensure_object(FlagValues).settings
-    has_restore_options = any(s.path.startswith("restore.") and s.origin.name != "--set" for s in settings)
-    if groups or exact or has_restore_options:
+    flags = click.get_current_context().ensure_object(FlagValues)
+    if groups or exact or _has_options_of_comparison(flags):
         raise UsageError("options of a comparison need --against", "give --against target or source")
 
     def unrecorded(error: KbackupError) -> None:
@@ -100,6 +98,17 @@ def command(
     count_verification(report)
     _show(report, reporter)
     return CorruptError.exit_code if report.findings else EXIT_OK
+
+
+def _has_options_of_comparison(flags: FlagValues) -> bool:
+    """Return whether the command line says what to compare, or how to reach the cluster."""
+    if flags.target_file or flags.source_file:
+        return True
+    for setting in flags.settings:
+        is_option = setting.origin.name != "--set"
+        if is_option and setting.path.startswith(("restore.", "target.", "source.")):
+            return True
+    return False
 
 
 def _show(report: VerifyReport, reporter: Reporter) -> None:
@@ -136,6 +145,7 @@ def _against(
     show: int,
 ) -> int:
     config, reporter = context.config, context.reporter
+    _check_client_file(against)
     options = config.restore
     # "all" is the default of a verification: a comparison then takes the restore point of the configuration.
     if restore_point != "all":
@@ -158,6 +168,17 @@ def _against(
     show_comparison(report, reporter)
     reporter.document(report)
     return EXIT_LOSS if report.findings else EXIT_OK
+
+
+def _check_client_file(against: Literal["target", "source"]) -> None:
+    """Raise `UsageError` for client properties of the cluster that is not compared."""
+    flags = click.get_current_context().ensure_object(FlagValues)
+    other, file = ("source", flags.source_file) if against == "target" else ("target", flags.target_file)
+    if file:
+        raise UsageError(
+            f"--{other}-config is for the {other} cluster, and --against names the {against}",
+            f"give --{against}-config, or --against {other}",
+        )
 
 
 def _result(topic: ComparedTopic) -> str:

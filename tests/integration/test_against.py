@@ -40,6 +40,9 @@ def test_a_restore_is_what_the_archive_holds_until_it_is_changed(
     stands = {(g["partition"], g["committed"], g["due"], g["found"], g["how"]) for g in report["groups"]}
     assert all(g["ok"] and g["group"] == topic for g in report["groups"])
     assert {(p, c, how) for p, c, _, _, how in stands} == {(0, 40, "exact"), (1, 30, "log end")}
+    elsewhere = ["--set", "target.bootstrap.servers=127.0.0.1:1", "--bootstrap-server", broker.bootstrap]
+    code, report = run(*ours, *elsewhere)
+    assert (code, report["same"]) == (0, 180)
     code, report = run("verify", "--against", "target", "--map", f"{made.topic}={topic}")  # by names alone
     assert (code, report["records"], report["same"], report["restore_id"]) == (0, 180, 180, None)
 

@@ -25,16 +25,22 @@ def test_a_restore_into_the_source_counts_what_is_newer_there(
     grow(broker, topic_name, 234)
     count = "1,234 records in the source are newer than restore point 1"
     told = f"topic {topic_name}: {count}; 1,000 of them are in later restore points"
-    counted = [{"topic": topic_name, "records": 1234, "in_later_points": 1000, "recreated": False}]
+    in_none = [{"partition": 0, "records": 234}]
+    counted = [
+        {"topic": topic_name, "records": 1234, "in_later_points": 1000, "recreated": False, "unarchived": in_none}
+    ]
+    advice = "234 records of the source are in no restore point: run 'kbackup backup' first"
     words = [*only, "--restore-point", "1"]
     beside = ["--map", f"{topic_name}={topic_name}-restored", "--map", f"{quiet}={quiet}-restored"]
 
     planned = kbackup.restore(archive, *words, *beside, "--dry-run")
     assert planned["newer"] == counted
     assert [w for w in planned["warnings"] if told in w]
+    assert [w for w in planned["warnings"] if advice in w]
     refused = kbackup("restore", archive.url, *words, "--dry-run")
     assert refused.code != 0
     assert told in refused.err, "its hints make somebody delete the topic"
+    assert advice in refused.err
     assert "is not empty" in refused.err
     done = kbackup.restore(archive, *words, *beside)
     assert done["newer"] == counted
@@ -56,7 +62,8 @@ def test_a_topic_that_was_created_again_is_told(
     broker.create_topic(topic_name)
     grow(broker, topic_name, 7)
     planned = kbackup.restore(archive, "-t", topic_name, "--map", f"{topic_name}=x-{topic_name}", "--dry-run")
-    assert planned["newer"] == [{"topic": topic_name, "records": 7, "in_later_points": 0, "recreated": True}]
+    (newer,) = planned["newer"]
+    assert (newer["records"], newer["recreated"], newer["unarchived"]) == (7, True, [{"partition": 0, "records": 7}])
     assert any("was created again in the source" in warning for warning in planned["warnings"])
 
 
@@ -71,8 +78,13 @@ def test_a_comparison_with_the_source_names_what_it_does_not_compare(
     grow(broker, topic_name, 5)
     topics.produce(broker, topic_name, 1, topics.numbered(2))
     report = kbackup.run(*against)
-    assert report["newer"] == [{"topic": topic_name, "records": 7, "in_later_points": 0, "recreated": False}]
-    assert report["notes"] == [f"topic {topic_name}: 7 records in the source are newer than restore point 1"]
+    (newer,) = report["newer"]
+    assert newer["records"] == 7
+    assert newer["unarchived"] == [{"partition": 0, "records": 5}, {"partition": 1, "records": 2}]
+    assert report["notes"] == [
+        f"topic {topic_name}: 7 records in the source are newer than restore point 1; in no restore point: 5 of "
+        "partition 0, 2 of partition 1"
+    ]
     assert (report["records"], report["same"], report["findings"]) == (10, 10, [])
 
 

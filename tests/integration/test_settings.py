@@ -306,7 +306,19 @@ def test_a_cluster_without_authorizer_is_no_reason_to_warn(
     found = opened.metadata(opened.restore_point(1))
     assert found.acls == ()
     assert [n.reason for n in found.not_carried if n.what == "ACLs"] == ["not there"]
-    # and its target takes none
-    into = ("--bootstrap-server", broker.bootstrap)
-    refused = clusters.run("restore", clusters.archive, "--with", "acls", "--map-regex=^=refused.", *into, code=1)
-    assert "has no authorizer, so it takes no ACLs" in refused["error"]["message"]
+
+
+def test_acls_for_a_cluster_without_authorizer_are_refused_behind_the_plan(clusters: Clusters, broker: Broker) -> None:
+    into = ("--restore-point", "1", "--map-regex=^=refused.", "--bootstrap-server", broker.bootstrap)
+    acls = len(clusters.metadata(1).acls or ())
+    for run in ("--dry-run", "--restore-id=refused"):
+        refused = clusters.kbackup("restore", clusters.archive, "--with", "acls,quotas", *into, run)
+        assert refused.code == 1
+        error = refused.document["error"]
+        assert (
+            f"has no authorizer, so it takes no ACLs: {acls} ACLs of restore point 1 can't be set" in error["message"]
+        )
+        assert error["hint"].startswith("to restore without them, give --with quotas")
+        assert "restore point 1 into cluster" in refused.err, "the plan comes first"
+    planned = clusters.run("restore", clusters.archive, "--with", "quotas", *into, "--dry-run")
+    assert planned["records"] == 6

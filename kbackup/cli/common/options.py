@@ -189,6 +189,32 @@ def bootstrap_option(section: str) -> Callable[[F], F]:
     )
 
 
+def _record_compared_address(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Record the address of the cluster that `--against` names, which is read first. A callback."""
+    section = context.params.get("against") or "target"
+    record_key(KEYS[section], "bootstrap.servers")(context, parameter, value)
+
+
+compared_options = options(
+    click.option(
+        "--against",
+        type=click.Choice(["target", "source"]),
+        is_eager=True,
+        help="Compare this cluster's records with the archive.",
+    ),
+    client_file_option("target"),
+    client_file_option("source"),
+    hidden_value(
+        "--bootstrap-server",
+        "compared_bootstrap",
+        callback=_record_compared_address,
+        metavar="HOST:PORT",
+        help="Address of the cluster that --against names.",
+    ),
+)
+"""`--against`, and how to reach that cluster. The command gets the first one alone."""
+
+
 # The options that select a restore point and times: one name for each, in every command.
 
 

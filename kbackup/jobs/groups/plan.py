@@ -25,8 +25,8 @@ from kbackup.util.times import time_text
 def map_groups(
     content: Content, names: Mapping[str, str], selection: Selection | None, renamed: Mapping[str, str]
 ) -> tuple[PlannedGroup, ...]:
-    """Plan the selected groups under their new names; `selection` None: no groups. `RefusedError` if two would become
-    one."""
+    """Plan the selected groups under their new names; `selection` None: no groups. `UsageError` for an empty new
+    name, and `RefusedError` if two would become one."""
     if selection is None:
         return ()
     planned: dict[str, PlannedGroup] = {}
@@ -34,6 +34,9 @@ def map_groups(
         if not selection.matches(name):
             continue
         target = renamed.get(name, name)
+        # Old groups may have an empty name of their own, which brokers give to no new group.
+        if name and not target:
+            raise UsageError(f"group {name} can't get an empty name", "give --map-group a name after the '='")
         if target in planned:
             other = planned[target].source
             raise RefusedError(f"groups {other} and {name} would both become {target}", "map one of them elsewhere")

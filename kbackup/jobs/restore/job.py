@@ -22,7 +22,7 @@ from kbackup.archive.segments.table import sum_of
 from kbackup.errors import ClusterError, KbackupError, RefusedError, UnreachableError
 from kbackup.jobs.groups.job import committed_offsets, restore_groups
 from kbackup.jobs.groups.report import GroupResult
-from kbackup.jobs.newer import NewerRecords, newer_in_source, newer_sentences, refused_with
+from kbackup.jobs.newer import NewerRecords, backup_first, newer_in_source, newer_sentences, refused_with
 from kbackup.jobs.restore.contents import warn_of_existing
 from kbackup.jobs.restore.demands import find_unfit
 from kbackup.jobs.restore.plan import (
@@ -164,6 +164,8 @@ class PlannedRestore:
 class CheckedRestore:
     """A restore that has passed the preflight.
 
+    `refusal` is the error that ends the restore as soon as its plan was shown: the target can't take some of the
+    selected settings at all, and the user decides whether to go on without them.
     `excluded` are topics that a resumed restore is to leave out: their names in the source, by those on the target.
     `held_back` are the topics that the target would refuse. `settings` and `schemas` are to be written; `registered`
     are the schemas that an earlier run has written, and `unmapped` says what is done about records that get no new id.
@@ -174,6 +176,7 @@ class CheckedRestore:
     excluded: Mapping[str, str]
     held_back: Sequence[NotRestoredTopic]
     settings: SettingsReport | None
+    refusal: RefusedError | None
     schemas: RecordSchemas | None
     registered: SchemaMap | None
     unmapped: Unmapped | None
@@ -256,6 +259,8 @@ def restore(
         if dry_run:
             checked.findings.warnings += warnings_of_dry_run(session, checked)
         show(screen or NoScreen(), checked)
+        if checked.refusal is not None:
+            raise checked.refusal
         if not dry_run:  # brokers keep the id of a transaction, also of one without records
             try_transactions(work.plan, resources.target)
     if dry_run:
@@ -334,7 +339,7 @@ def preflight(request: RestoreRequest, session: RestoreSession, work: PlannedRes
         given=request.topic_config,
         resumed=work.resumed,
     )
-    newer = newer_sentences(work.newer, plan.restore_point)
+    newer = newer_sentences(work.newer, plan.restore_point) + backup_first(work.newer)
     try:
         findings = check_topics(session, check, excluded)
     except RefusedError as refusal:
@@ -346,7 +351,7 @@ def preflight(request: RestoreRequest, session: RestoreSession, work: PlannedRes
         if plan.into_existing:
             findings.warnings += warn_of_existing(check.reading, session.source.records, plan)
     held_back = list(held_back_topics(plan, findings))
-    settings = compare_settings(session.resources.store, plan, target.cluster)
+    compared = compare_settings(session.resources.store, plan, target.cluster)
     schemas: RecordSchemas | None = None
     registered: SchemaMap | None = None
     if request.record_schemas is None:
@@ -363,7 +368,8 @@ def preflight(request: RestoreRequest, session: RestoreSession, work: PlannedRes
         findings=findings,
         excluded=excluded,
         held_back=held_back,
-        settings=settings,
+        settings=compared.report if compared is not None else None,
+        refusal=compared.refusal if compared is not None else None,
         schemas=schemas,
         registered=registered,
         unmapped=request.given.unmapped,

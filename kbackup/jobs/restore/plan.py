@@ -55,13 +55,13 @@ _LEGAL = re.compile(r"^[a-zA-Z0-9._-]{1,249}$")  # names of topics, as brokers c
 
 
 def check_names(names: Mapping[str, str]) -> None:
-    """Raise `RefusedError` unless every target name is legal and no two topics go to the same one."""
+    """Raise `UsageError` unless every target name is legal, and `RefusedError` if two topics go to the same one."""
     sources: dict[str, str] = {}
     for source, target in names.items():
         if not _LEGAL.match(target) or target in (".", ".."):
-            raise RefusedError(
+            raise UsageError(
                 f"topic {source} can't be restored as {target!r}",
-                "map it to a name of letters, digits, '.', '_' and '-', at most 249",
+                "map it to a name of 1 to 249 letters, digits, '.', '_' and '-'",
             )
         if target in sources:
             raise RefusedError(
@@ -385,7 +385,10 @@ def check_ranges(content: Content, ranges: Sequence[Range], option: str = "--ran
             raise _unknown_range(content, selected, option)
         start = partition.start if selected.start is None else selected.start
         end = partition.end if selected.end is None else selected.end
-        if start < partition.start or end > partition.end or start > end:
+        is_beyond = start < partition.start or end > partition.end or start > end
+        # A range from the archived end on has no record. Of an empty partition, a range can have none anyway.
+        has_none = start == end and partition.end > partition.start
+        if is_beyond or has_none:
             raise UsageError(
                 f"{option} {selected}: {tp} is archived from {partition.start} to {partition.end} (exclusive)",
                 "keep to that, or leave out the side that goes beyond it",

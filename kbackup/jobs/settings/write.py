@@ -30,6 +30,7 @@ from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.metadata.entities import LABELS, Acl, MetadataPartName, QuotaKey, Reading, reason_for
 from kbackup.store.base import Store
+from kbackup.util.text import plural
 
 # Make changes.
 
@@ -133,7 +134,16 @@ _PARTS: dict[str, MetadataPartName] = {
 }
 
 
-def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> SettingsReport | None:
+@dataclass(frozen=True)
+class ComparedSettings:
+    """The settings to set on a target. `refusal` is the error of selected settings that the target can't take at all:
+    the plan is shown first, and nothing is written."""
+
+    report: SettingsReport
+    refusal: RefusedError | None = None
+
+
+def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> ComparedSettings | None:
     """Return the settings of `plan.settings` to set; None if none was selected. `RefusedError` if the restore
     point or the target lacks the settings."""
     if not plan.settings:
@@ -155,12 +165,26 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
     for part in plan.settings:
         check_known(_PARTS[part], metadata, f"restore point {plan.restore_point}", older, hint)
         check_known(_PARTS[part], current, address, older, hint)
-    if "acls" in plan.settings and metadata.acls and _has_no_authorizer(current):
-        raise RefusedError(f"{address} has no authorizer, so it takes no ACLs", "leave acls out of --with")
     if isinstance(brokers, Unavailable):
         raise RefusedError(f"{brokers.why}", "leave configs out of --with")
+    selected = plan.settings
+    refusal: RefusedError | None = None
+    if "acls" in selected and metadata.acls and _has_no_authorizer(current):
+        selected = tuple(part for part in selected if part != "acls")
+        refusal = _no_authorizer(address, len(metadata.acls), plan.restore_point, selected)
     servers = cluster.connection.properties["bootstrap.servers"]
-    return plan_settings(plan.settings, metadata, names, current, brokers, servers)
+    report = plan_settings(selected, metadata, names, current, brokers, servers)
+    return ComparedSettings(report, refusal)
+
+
+def _no_authorizer(address: str, acls: int, point: int, others: Sequence[str]) -> RefusedError:
+    """Return the error of ACLs for a target that takes none; `others` are the other selected settings."""
+    without = f"give --with {','.join(others)}" if others else "leave --with out"
+    return RefusedError(
+        f"{address} has no authorizer, so it takes no ACLs: {plural(acls, 'ACL')} of restore point {point} can't be "
+        "set",
+        f"to restore without them, {without}; or set authorizer.class.name on its brokers first",
+    )
 
 
 def _has_no_authorizer(current: Reading) -> bool:

@@ -19,6 +19,7 @@ FILES = {
     "twice.toml": 'backup.wait = true\n"backup.wait" = true\n',
     "jks.properties": "ssl.truststore.location=/x.jks\n",
     "mm2.properties": "clusters = A\n",
+    "plain.properties": "bootstrap.servers=b:1\n",
 }
 SIZE = "set backup.segment_bytes: A segment ends with the record that makes its file larger than this."
 NEWEST = "select another one: the newest is 2; see 'kbackup list'"
@@ -44,6 +45,18 @@ WRONG: list[tuple[str, int, str, str]] = [
         2,
         "a restore point or a label is missing",
         "give both, for instance: kbackup label 41 NAME",
+    ),
+    (
+        "verify archive --bootstrap-server b:1",
+        2,
+        "options of a comparison need --against",
+        "give --against target or source",
+    ),
+    (
+        "verify archive --against source --target-config plain.properties",
+        2,
+        "--target-config is for the target cluster, and --against names the source",
+        "give --source-config, or --against target",
     ),
     ("verify archive --exact", 2, "options of a comparison need --against", "give --against target or source"),
     ("backup -a archive --interval 5s", 2, "--interval needs --follow", "add --follow, or leave it out"),

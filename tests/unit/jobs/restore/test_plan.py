@@ -91,7 +91,7 @@ def test_names_that_collide_or_are_illegal_are_refused_by_name() -> None:
     with pytest.raises(RefusedError, match="topics a and b would both become c"):
         check_names({"a": "c", "b": "c"})
     for bad in ("", "..", "a b", "x" * 250, "ü"):
-        with pytest.raises(RefusedError, match="topic a can't be restored as"):
+        with pytest.raises(UsageError, match="topic a can't be restored as"):
             check_names({"a": bad})
     check_names({"a": "b", "b": "a"})
 
@@ -337,6 +337,10 @@ def test_skipped_records_are_left_out_and_counted(two_points: Store) -> None:
         (Restore(skip=("ordesr:0:3",)), "--skip ordesr:0:3: topic ordesr is not restored", "orders"),
         (Restore(skip=("orders:7:3",)), "--skip orders:7:3: topic orders has no partition 7", "3 archived"),
         (Restore(skip=("orders:1:12",)), "--skip orders:1:12: orders-1 is archived from 0 to 12", "keep to that"),
+        (Restore(skip=("orders:1:12-",)), "--skip orders:1:12-: orders-1 is archived from 0 to 12", "keep to that"),
+        (Restore(range=("orders:1:12-",)), "--range orders:1:12-: orders-1 is archived from 0 to 12", "keep to that"),
+        (Restore(map={"orders": ""}), "topic orders can't be restored as ''", "1 to 249 letters"),
+        (Restore(map_group={"billing": ""}), "group billing can't get an empty name", "--map-group"),
         (Restore(where=".value > now"), "--where .value > now can't be used: now is not the same", "fields"),
         (Restore(where=".value ="), "--where .value = can't be used", "expression"),
         (
