@@ -16,7 +16,8 @@ from kbackup.cli.common.command_context import CommandContext, pass_command_cont
 from kbackup.cli.common.completion import archived
 from kbackup.cli.common.options import bucket_options, state_options
 from kbackup.cli.common.tables import MAIN, Cell, Column
-from kbackup.config.windows import TopicAddress, moment_of
+from kbackup.config.times import moment_of
+from kbackup.config.windows import TopicAddress
 from kbackup.errors import UsageError
 from kbackup.store import Store
 from kbackup.types import TopicPartition

@@ -15,6 +15,7 @@ from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.options import archive_command, key_options, name_options, point_key_option, target_options
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
+from kbackup.cli.common.window import show_bounds
 from kbackup.cli.verify import difference_text, selection_options, show_comparison, show_option
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.jobs.drill.report import DrillReport, count_drill, store_report
@@ -82,7 +83,9 @@ def command(
         from kbackup.jobs.drill.job import DrillRequest, drill
         from kbackup.jobs.restore.request import RestoreRequest
 
-        request = DrillRequest(RestoreRequest.of(config.restore), prefix, keep, on_source, show)
+        selected = RestoreRequest.of(config.restore)
+        show_bounds(selected.window, reporter)
+        request = DrillRequest(selected, prefix, keep, on_source, show)
         report = drill(request, config.target, store, state, session, shown, publish)
     count_drill(report)
     _show(report, state, reporter)

@@ -24,7 +24,7 @@ from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store, state_store
 from kbackup.cli.common.tables import Cell, Column, or_none
 from kbackup.cli.common.undo import named_restore, show_unconfirmed, undo_options
-from kbackup.config.windows import TIMES, moment_of
+from kbackup.config.times import TIMES, moment_of, shown_time
 from kbackup.errors import EXIT_LOSS, EXIT_OK, NoArchiveError, UsageError, suggest_name
 from kbackup.util.text import plural
 
@@ -89,7 +89,7 @@ def show(context: CommandContext, group: str | None, restore_point: str | None, 
     from kbackup.archive.reader import open_archive
 
     store = archive_store(context)
-    moment = chosen_moment(restore_point, to_time)
+    moment = chosen_moment(context.reporter, restore_point, to_time)
     try:
         archive = open_archive(store)
     except NoArchiveError:
@@ -185,7 +185,7 @@ def plan(context: CommandContext, same_offsets: bool, restore_point: str | None,
     """
     from kbackup.jobs.groups.job import plan_report
 
-    cluster, prepared = _prepare(context, same_offsets, chosen_moment(restore_point, to_time))
+    cluster, prepared = _prepare(context, same_offsets, chosen_moment(context.reporter, restore_point, to_time))
     report = plan_report(cluster, prepared, named=not same_offsets)
     show_plan(report, context.reporter)
     context.reporter.document(report)
@@ -238,7 +238,7 @@ def apply(context: CommandContext, same_offsets: bool, restore_point: str | None
     """
     from kbackup.jobs.groups import job as groups_apply
 
-    cluster, prepared = _prepare(context, same_offsets, chosen_moment(restore_point, to_time))
+    cluster, prepared = _prepare(context, same_offsets, chosen_moment(context.reporter, restore_point, to_time))
     report = groups_apply.apply(cluster, state_store(context), prepared)
     show_applied(report, context.reporter)
     context.reporter.document(report)
@@ -355,13 +355,16 @@ def _cluster(context: CommandContext) -> Cluster:
     return Cluster(context.config.target, "target")
 
 
-def chosen_moment(restore_point: str | None, to_time: str | None) -> Moment:
-    """Return what `--restore-point` or `--to-time` selects."""
+def chosen_moment(reporter: Reporter, restore_point: str | None, to_time: str | None) -> Moment:
+    """Return what `--restore-point` or `--to-time` selects, and print a time as it was understood, with its zone."""
     from kbackup.jobs.groups.plan import Moment
 
     if restore_point is not None and to_time is not None:
         raise UsageError("--restore-point and --to-time exclude each other", "give one of them")
-    return Moment(restore_point, moment_of("--to-time", to_time))
+    at = moment_of("--to-time", to_time)
+    if at is not None:
+        reporter.note(f"as of {shown_time(at, reporter.time_zone)}")
+    return Moment(restore_point, at)
 
 
 def _prepare(context: CommandContext, same_offsets: bool, moment: Moment) -> tuple[Cluster, Prepared]:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import click
 
 from kbackup.cli.common.command_context import CommandContext, FlagValues
-from kbackup.config.windows import in_zone, moment_of, parse_address
+from kbackup.config.times import moment_of
+from kbackup.config.windows import parse_address
 from kbackup.errors import UsageError
 from kbackup.util.text import kbackup_command
 from kbackup.util.times import time_text
@@ -64,13 +65,9 @@ def _record(answer: str) -> str:
 
 def _time(answer: str) -> str:
     zone = click.get_current_context().ensure_object(FlagValues).time_zone
-    try:
-        text = in_zone(answer, zone) if zone is not None else answer
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    moment = moment_of("the answer", text)
+    moment = moment_of("the answer", answer, zone=zone)
     # "2h ago" would be another time in the next command.
-    return time_text(moment) if moment is not None else text
+    return time_text(moment) if moment is not None else answer
 
 
 def _point(answer: str) -> str:

@@ -30,7 +30,7 @@ from kbackup.cli.common.session import cached_archive_store
 from kbackup.cli.common.tables import Cell, Column, human_age, in_commas, or_none, topic_name
 from kbackup.cli.common.window import show_window
 from kbackup.cli.unlock import lease_fields
-from kbackup.config.windows import moment_of
+from kbackup.config.times import moment_of
 from kbackup.errors import NoArchiveError, UsageError, suggest_name
 from kbackup.store import Store
 from kbackup.util.text import human_size, plural

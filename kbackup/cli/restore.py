@@ -83,7 +83,8 @@ def command(
 ) -> int:
     """Restore topics, records and group offsets exactly once, from a restore point or a time.
 
-    Times are RFC 3339 (2026-01-31T12:00:00Z), milliseconds since 1970, or '2h ago'; both bounds are included.
+    A time is 14:05 (of today), 'yesterday 14:05', '2 hours ago', '2026-01-31 14:05' or RFC 3339. Without a zone it is
+    by this machine's clock, or in --tz. Both bounds are included.
 
     ARCHIVE may be a folder of the Java tool kafka-backup. To resume an interrupted restore, repeat its --restore-id.
 
@@ -201,7 +202,10 @@ def _show_dry_run(plan: RestorePlan, reporter: Reporter, counted: bool) -> None:
     at_most = "" if plan.exact else "at most "
     written = f"{at_most}{plural(plan.records, 'record')}"
     reporter.line(f"nothing was written to the target; the restore would write {written}")
-    command_without = own_command(drop=("--dry-run", "--count"))
+    times: dict[str, int | None] = {}
+    if plan.choice is not None:
+        times = {"--from-time": plan.choice.from_time, "--to-time": plan.choice.to_time}
+    command_without = own_command(drop=("--dry-run", "--count"), times=times)
     reporter.note(f"to restore: {command_without}")
 
 

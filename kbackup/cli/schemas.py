@@ -29,7 +29,7 @@ from kbackup.cli.common.session import archive_store, state_store
 from kbackup.cli.common.tables import Cell, Column
 from kbackup.cli.common.undo import named_restore, show_unconfirmed, undo_options
 from kbackup.cli.groups import InOrder, chosen_moment
-from kbackup.config.windows import TIMES
+from kbackup.config.times import TIMES
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError, suggest_name
 from kbackup.util.folders import Folder
 from kbackup.util.text import join_names, plural
@@ -72,7 +72,7 @@ def _point(context: CommandContext, restore_point: str | None, to_time: str | No
     from kbackup.archive.reader import open_archive
 
     archive = open_archive(archive_store(context))
-    manifest = chosen_moment(restore_point, to_time).of(archive)
+    manifest = chosen_moment(context.reporter, restore_point, to_time).of(archive)
     schemas = archive.schemas(manifest)
     if schemas is None:
         raise UsageError(

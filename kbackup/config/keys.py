@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 import msgspec
 
 from kbackup.config.models import Config, store_models
-from kbackup.config.windows import RANGES, TIMES
+from kbackup.config.times import TIMES
+from kbackup.config.windows import RANGES
 from kbackup.errors import UsageError
 
 ValueKind = Literal["size", "rate", "duration", "time", "flag", "number", "choice", "text", "list", "table"]

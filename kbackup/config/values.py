@@ -13,7 +13,8 @@ import msgspec
 
 from kbackup.config.keys import Key
 from kbackup.config.secrets import is_secret, shown
-from kbackup.config.windows import parse_duration, parse_range, parse_rule, parse_size, parse_time
+from kbackup.config.times import FutureTimeError, absolute_text, not_a_time, now_ms
+from kbackup.config.windows import parse_duration, parse_range, parse_rule, parse_size
 from kbackup.errors import UsageError
 from kbackup.util.linear_regex import LinearRegex
 
@@ -26,10 +27,13 @@ _PATTERNS = ("topics", "exclude_topics", "groups", "exclude_groups", "schemas_to
 def convert(key: Key, value: object, where: str) -> object:
     """Return the value in the type of its key.
 
-    `UsageError` names the key, the value unless it is secret, and what the key takes."""
+    `UsageError` names the key, the value unless it is secret, and what the key takes. A time gets its date and its
+    zone."""
     if key.kind == "time" and isinstance(value, int | datetime):
         # TOML has numbers and times of its own.
         value = str(value)
+    if key.kind == "time" and isinstance(value, str):
+        return _absolute(key, value, where)
     try:
         converted = _in_type(key, value)
         items = converted if isinstance(converted, tuple) else (converted,)
@@ -40,14 +44,23 @@ def convert(key: Key, value: object, where: str) -> object:
         raise UsageError(
             f"{where}: {key.path}: {error.pattern!r} is no regular expression", f"mend it: {error}"
         ) from None
-    except (ValueError, msgspec.ValidationError) as error:
-        if key.kind == "time" and str(error) != value:
-            raise UsageError(f"{where}: {key.path} {value!r} is not a time: {error}", f"give {key.expected}") from None
+    except (ValueError, msgspec.ValidationError):
         value_text = "" if is_secret(key.path) else f" {shown(key.path, value)!r}"
         raise UsageError(
             f"{where}: {key.path}{value_text} is not {key.expected}", f"set {key.path}: {key.doc}"
         ) from None
     return converted
+
+
+def _absolute(key: Key, text: str, where: str) -> str:
+    """Return a time with its date and its zone. `UsageError` for a text that is no time."""
+    try:
+        return absolute_text(text, now_ms())
+    except FutureTimeError:
+        # In a file it may be one later in the day. The command that uses it refuses it, and no other command.
+        return text
+    except ValueError as error:
+        raise not_a_time(f"{where}: {key.path} {text!r}", error) from None
 
 
 def _in_type(key: Key, value: object) -> object:
@@ -67,9 +80,6 @@ def _check(key: Key, text: str) -> None:
         parse_rule(text)
     elif key.path in ("restore.range", "restore.skip"):
         parse_range(text)
-    elif key.kind == "time":
-        # Whether it is a time does not depend on the present one.
-        parse_time(text, now=0)
 
 
 def entries(key: Key, value: object, where: str) -> dict[str, object]:

@@ -24,8 +24,8 @@ from kbackup.archive.catalog.commit import SeenCatalog
 from kbackup.archive.identity import check_archive_id
 from kbackup.archive.restores.proof import with_proof
 from kbackup.config import Config, ConfigFiles, Setting, SettingOrigin, load
+from kbackup.config.times import moment_of
 from kbackup.config.values import flatten
-from kbackup.config.windows import moment_of
 from kbackup.errors import KbackupError, UnreachableError, UsageError
 from kbackup.metrics.registry import ProgressListener, Silent, counted
 from kbackup.store import Store, open_store

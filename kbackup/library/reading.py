@@ -21,7 +21,7 @@ from kbackup.archive.segments.rows import SCHEMA
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
 from kbackup.archive.topic_decoders import TopicDecoders, Unavailable, topic_decoders
-from kbackup.config.windows import moment_of
+from kbackup.config.times import moment_of
 from kbackup.errors import UsageError, suggest_name
 from kbackup.library import Configuration, archive_store, configured
 from kbackup.store import Store
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from kbackup.jobs.restore.plan import CountedRecords
 
 Time = str | int | datetime
-"""A time: RFC 3339 with its zone or '2h ago', milliseconds since 1970, or a datetime with a zone."""
+"""A time: text such as '2h ago' or RFC 3339, milliseconds since 1970, or a datetime with a zone. Text without a zone is
+in the zone of this machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +15,8 @@ from starlette.responses import HTMLResponse
 from kbackup.archive.models import Schemas
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
 from kbackup.archive.query.selection import exact_entry
-from kbackup.config.windows import TIMES, parse_range, parse_time
+from kbackup.config.times import not_a_time, now_ms, parse_time
+from kbackup.config.windows import parse_range
 from kbackup.errors import UsageError
 from kbackup.web.archive_cache import ArchiveCache, ArchiveSnapshot
 from kbackup.web.decoding import FieldDecoder, PageDecoding
@@ -128,9 +128,10 @@ def list_page(everything: Sequence[T], number: int, size: int) -> ListPage[T]:
 def moment(text: str, *, up: bool = False) -> int:
     """Return a time of a form in ms since the epoch. Raises `BadInputError` if it is invalid."""
     try:
-        return parse_time(text, int(time.time() * 1000), up=up)
-    except ValueError:
-        raise BadInputError(f"{text} is not a time", f"give {TIMES}") from None
+        return parse_time(text, now_ms(), up=up)
+    except ValueError as error:
+        told = not_a_time(text, error)
+        raise BadInputError(told.message, told.hint) from None
 
 
 def matches_search(text: str, query: str) -> bool:

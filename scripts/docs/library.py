@@ -16,8 +16,8 @@ _HEAD = """\
 What each name takes and returns. [python.md](python.md) has examples.
 
 `config` is a path of `kbackup.toml`, a mapping of the same tables, or None: `./kbackup.toml` where there is one. A time
-is RFC 3339 with its zone or `2h ago`, milliseconds since 1970, or a datetime with a zone. What jobs return has the
-fields of [the schemas](json/README.md) of their commands.
+is text as [Times](configuration.md#times) has it, milliseconds since 1970, or a datetime with a zone. What jobs return
+has the fields of [the schemas](json/README.md) of their commands.
 """
 _WIDTH = 100
 

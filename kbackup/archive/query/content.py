@@ -16,6 +16,7 @@ from kbackup.archive.models import Group, GroupOffset, Loss, Manifest, Partition
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import Segment, bounds, chosen, sum_of
 from kbackup.archive.segments.window import EVERY_OFFSET, EVERYTHING, Choice, Window, without
+from kbackup.errors import UsageError
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.types import Incarnation, IncarnationPartition
 from kbackup.util.text import plural
@@ -357,6 +358,8 @@ def view_of(archive: Archive, point_name: str | int, window: Window) -> View:
     else:
         points = [row for row in archive.restore_points if row.number <= upto.number]
         point, at, note = captured_by(archive, points, window.to_time)
+        if point is None:
+            _check_not_before(archive, points, window.to_time)
         if str(point_name) == "latest":
             return _at(archive, upto, points, point, at, note, window)
         notes = [f"topics are those of restore point {upto.number}, which was asked for", note]
@@ -396,6 +399,24 @@ def choice_of(view: View, window: Window, ranges: Iterable[str], excluded: Itera
         groups_captured_at=view.captured_at,
         notes=view.notes,
         left_out=tuple(excluded),
+    )
+
+
+def _check_not_before(archive: Archive, points: Sequence[PointRow], moment: int) -> None:
+    """Raise `UsageError` for a moment, earlier than all `points`, at which no archived record was there either."""
+    stamps: list[int] = []
+    for (stamp,) in archive.state.segments.rows("min_timestamp"):
+        if stamp is not None:
+            stamps.append(stamp)
+    earliest = min(stamps, default=None)
+    if earliest is not None and earliest <= moment:
+        return
+    begins = f"its oldest restore point is of {points[0].started_at}"
+    if earliest is not None:
+        begins += f", its earliest record of {time_text(earliest)}"
+    raise UsageError(
+        f"{time_text(moment)} is before the archive begins: {begins}",
+        "give a later time; 'kbackup info' shows the times of the records",
     )
 
 

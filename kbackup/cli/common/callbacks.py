@@ -9,7 +9,7 @@ import click
 
 from kbackup.cli.common.command_context import FlagValues
 from kbackup.config import Key, Setting, SettingOrigin
-from kbackup.config.windows import in_zone
+from kbackup.config.times import absolute_text, named_zone, not_a_time, now_ms
 
 Callback = Callable[[click.Context, click.Parameter, Any], None]
 
@@ -85,12 +85,23 @@ def _check_one_sign(path: str, text: str) -> None:
 
 
 def zoned(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Return a time in the zone of `--tz`, which is read first. A callback of options that take a time."""
+    """Return a time with its date and its zone: that of `--tz`, which is read first, or of this machine. A callback of
+    options that take a time."""
+    if value is None:
+        return None
     zone = context.ensure_object(FlagValues).time_zone
-    if value is None or zone is None:
-        return value
     try:
-        return in_zone(value, zone)
+        return absolute_text(value, now_ms(), zone)
+    except ValueError as error:
+        raise not_a_time(f"{parameter.opts[0]} {value}", error) from None
+
+
+def time_zone(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Remember the zone of `--tz`. A callback."""
+    if value is None:
+        return
+    try:
+        context.ensure_object(FlagValues).time_zone = named_zone(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 

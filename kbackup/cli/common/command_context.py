@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
@@ -212,7 +213,7 @@ class FlagValues:
     error: KbackupError | None = None
     metrics: MetricsFile | None = None
     accept_rollback: bool = False
-    time_zone: str | None = None
+    time_zone: tzinfo | None = None
     notifier: Notifier | None = None
 
 
@@ -245,6 +246,7 @@ def start_reporter(state: FlagValues) -> Reporter:
     """Configure logging and make the reporter of a command."""
     configure_logging(2 if state.debug else state.verbose)
     state.reporter = Reporter(json=state.json, one_line=state.json_line, quiet=state.quiet, wide=state.wide)
+    state.reporter.time_zone = state.time_zone
     return state.reporter
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import click
 
@@ -11,6 +12,7 @@ from kbackup.config import KEYS, Key, exposes_secret
 from kbackup.config.values import escape_references
 from kbackup.errors import UsageError
 from kbackup.util.text import kbackup_command, shell_line
+from kbackup.util.times import time_text
 
 
 def command_line(command: click.Command, settings: Mapping[str, object], *flags: str) -> str:
@@ -73,8 +75,11 @@ def _toml(text: str) -> str:
     return f'"{"".join(signs)}"'
 
 
-def own_command(*, add: str = "", drop: Collection[str] = ()) -> str:
-    """Return this run's command line with the option `add`, or without the options `drop`, for messages.
+def own_command(
+    *, add: str = "", drop: Collection[str] = (), times: Mapping[str, int | None] = MappingProxyType({})
+) -> str:
+    """Return this run's command line with the option `add`, or without the options `drop`, for messages. `times` are in
+    ms since the epoch, by option: they replace what the command line says, which may be "2h ago".
 
     Where it holds a secret, all arguments but the command are dots."""
     context = click.get_current_context()
@@ -84,4 +89,25 @@ def own_command(*, add: str = "", drop: Collection[str] = ()) -> str:
     if has_secret:
         return " ".join([context.command_path, "…", *added])
     kept = [word for word in state.arguments if word not in drop]
-    return kbackup_command(*kept, *added)
+    fixed = _with_times(kept, times)
+    return kbackup_command(*fixed, *added)
+
+
+_NAMES_OF_TIMES = {"--from-time": "--from-time", "--to-time": "--to-time", "--at": "--to-time"}
+
+
+def _with_times(words: Sequence[str], times: Mapping[str, int | None]) -> list[str]:
+    """Return the words of a command line with `times` as the values of their options."""
+    fixed: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        option, sign, _ = word.partition("=")
+        name = _NAMES_OF_TIMES.get(option, "")
+        time = times.get(name)
+        if time is None:
+            fixed.append(word)
+            continue
+        if not sign:
+            next(rest, None)
+        fixed += [name, time_text(time)]
+    return fixed

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from kbackup.cli.common.callbacks import record_key, record_settings, store, zoned
+from kbackup.cli.common.callbacks import record_key, record_settings, store, time_zone, zoned
 from kbackup.cli.common.command_context import METRICS_FILE, FlagValues, pass_command_context
 from kbackup.cli.common.completion import archived
 from kbackup.config import KEYS, Key, Setting, SettingOrigin
@@ -247,10 +247,10 @@ def point_option(
 
 tz_option = hidden_value(
     "--tz",
-    callback=store("time_zone"),
+    callback=time_zone,
     is_eager=True,
     metavar="ZONE",
-    help="Time zone of times that are given without one, such as Europe/Berlin.",
+    help="Time zone of times without one, such as Europe/Berlin. Unset: that of this machine.",
 )
 
 

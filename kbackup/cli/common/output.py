@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import tzinfo
 from typing import TextIO
 
 import msgspec
@@ -26,12 +27,14 @@ class Reporter:
     and lines print nothing. Without `--json` the document prints nothing. A command calls both.
 
     `quiet` silences notes and progress, never data, warnings and errors. `one_line` prints the JSON document on one
-    line. `wide` prints all columns of tables, on a narrow terminal too. `documents` counts the JSON documents of a
+    line. `time_zone` is the zone of `--tz`, in which times are shown beside UTC; None is that of this machine. `wide`
+    prints all columns of tables, on a narrow terminal too. `documents` counts the JSON documents of a
     command: its report, or the records that it has printed. `report`, `summary` and `warnings` keep the document, the
     last line and the first warnings.
     """
 
     def __init__(self, *, json: bool = False, one_line: bool = False, quiet: bool = False, wide: bool = False) -> None:
+        self.time_zone: tzinfo | None = None
         self.json = json
         self.one_line = one_line
         self.quiet = quiet

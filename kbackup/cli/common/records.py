@@ -23,7 +23,8 @@ from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.record_formats import FORMAT_HELP, SHOWS, Show, as_format, as_json
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.cli.common.window import show_window
-from kbackup.config.windows import ADDRESSES, TopicAddress, moment_of
+from kbackup.config.times import moment_of
+from kbackup.config.windows import ADDRESSES, TopicAddress
 from kbackup.config.windows import parse_address as parse_config_address
 from kbackup.errors import KbackupError, UsageError
 from kbackup.formats.block import slice_block

@@ -214,7 +214,11 @@ class Moment:
             return archive.restore_point(self.restore_point or default)
         point, _, why = captured_by(archive, archive.restore_points, self.at)
         if point is None:
-            raise UsageError(why, "see 'kbackup list'")
+            oldest = archive.restore_points[0]
+            raise UsageError(
+                f"{why}; the oldest, restore point {oldest.number}, was begun at {oldest.started_at}",
+                "give a later time; 'kbackup list' shows the restore points",
+            )
         return point
 
 

@@ -20,6 +20,7 @@ from kbackup.archive.query.content import (
     choice_of,
     content_at,
     narrowed,
+    span,
     view_of,
 )
 from kbackup.archive.query.java import java_content, java_topics, open_archive_or_folder
@@ -41,7 +42,7 @@ from kbackup.spark.tasks import ProgressSender, Spark, pack, run_counted
 from kbackup.store.base import Store
 from kbackup.types import Offsets, TopicPartition
 from kbackup.util.text import join_names
-from kbackup.util.times import now
+from kbackup.util.times import now, time_text
 
 UNIT_BYTES = 32 << 20
 """Partitions of at least so many bytes are units of their own."""
@@ -327,7 +328,19 @@ def _select_of_archive(request: RestoreRequest, archive: Archive, selection: Sel
     # A topic keeps the partitions that it had then, even those without a record in the window: their number decides to
     # which one a key goes.
     least_partitions = {topic.name: len(topic.partitions) for topic in topics}
-    return _cut(request, content, choice, least_partitions)
+    cut = _cut(request, content, choice, least_partitions)
+    return _with_empty_window(cut, content) if window.timed else cut
+
+
+def _with_empty_window(cut: Content, content: Content) -> Content:
+    """Return the `cut` content with a note if no record of `content` is in its window."""
+    low, high = span(topic.timestamps for topic in content.topics)
+    has_segments = any(topic.segments for topic in cut.topics)
+    if has_segments or cut.choice is None or low is None or high is None:
+        return cut
+    note = f"no record is in this window: the records of these topics are from {time_text(low)} to {time_text(high)}"
+    choice = msgspec.structs.replace(cut.choice, left_out=(*cut.choice.left_out, note))
+    return replace(cut, choice=choice)
 
 
 def _named(selection: Selection, offered: Iterable[str], others: Container[str], where: str) -> list[str]:

@@ -6,7 +6,6 @@ offsets, names and expressions are parsed here, by the forms of `kbackup.config.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,8 @@ import msgspec
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.segments.window import Window
 from kbackup.config.models import Restore
-from kbackup.config.windows import Range, parse_range, parse_rule, parse_time
+from kbackup.config.times import not_a_time, now_ms, parse_time
+from kbackup.config.windows import Range, parse_range, parse_rule
 from kbackup.errors import UsageError
 from kbackup.jobs.decoding import where_of
 from kbackup.jobs.schemas.records import RecordOptions
@@ -103,11 +103,9 @@ class RestoreRequest:
     def of(cls, given: Restore) -> RestoreRequest:
         """Return the request of some keys. `UsageError` for an expression that can't be used. The configuration has
         checked the forms of the other keys as it was loaded, and names file and key where one is wrong."""
-        moment = int(time.time() * 1000)  # one for both: a window of '2h ago' to 'now' is two hours
-        start = parse_time(given.from_time, moment, up=True) if given.from_time else None
-        end = parse_time(given.to_time, moment) if given.to_time else None
         if given.where:
             where_of(given.where)
+        start, end = _bounds(given)
         window = Window(from_time=start, to_time=end, where=given.where or None)
         ranges = tuple(parse_range(text) for text in given.range)
         skips = tuple(parse_range(text) for text in given.skip)
@@ -152,6 +150,25 @@ class RestoreRequest:
                 f"--from-time {self.given.from_time} is later than --to-time {self.given.to_time}",
                 "give the earlier time to --from-time; both times are included",
             )
+
+
+def _bounds(given: Restore) -> tuple[int | None, int | None]:
+    """Return `from_time` and `to_time` in ms since the epoch, None without them. `UsageError` for a time of today that
+    is still to come."""
+    present = now_ms()  # one for both: a window of '2h ago' to 'now' is two hours
+    start: int | None = None
+    end: int | None = None
+    if given.from_time:
+        try:
+            start = parse_time(given.from_time, present, up=True)
+        except ValueError as error:
+            raise not_a_time(f"--from-time {given.from_time}", error) from None
+    if given.to_time:
+        try:
+            end = parse_time(given.to_time, present)
+        except ValueError as error:
+            raise not_a_time(f"--to-time {given.to_time}", error) from None
+    return start, end
 
 
 def _new_id() -> str:

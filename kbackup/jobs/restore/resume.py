@@ -86,11 +86,12 @@ def check_same_options(plan: RestorePlan, request: RestoreRequest) -> None:
         # under the name that a key has now
         renamed = RENAMED.get(f"restore.{name}", name)
         before[renamed.removeprefix("restore.")] = value
+    same_times = _same_times(plan, request)
     different: list[str] = []
     for name, value in given.items():
         leaves_out_more = name in _LEAVING_OUT and set(value) >= set(before.get(name) or ())
         is_settled = name in _SETTLED and value == unset[name]
-        may_differ = name in _MENDING or leaves_out_more or is_settled
+        may_differ = name in _MENDING or leaves_out_more or is_settled or name in same_times
         if not may_differ and before.get(name) != value:
             different.append(name)
     if different:
@@ -99,6 +100,18 @@ def check_same_options(plan: RestorePlan, request: RestoreRequest) -> None:
             f"restore {plan.restore_id} was begun with other options: {'; '.join(changes)}",
             "give the same options as then, or another --restore-id",
         )
+
+
+def _same_times(plan: RestorePlan, request: RestoreRequest) -> set[str]:
+    """Return the keys of times that mean the same moment as in the plan: a time may be written in several ways."""
+    same: set[str] = set()
+    if plan.choice is None:
+        return same
+    if plan.choice.from_time == request.window.from_time:
+        same.add("from_time")
+    if plan.choice.to_time == request.window.to_time:
+        same.add("to_time")
+    return same
 
 
 def _text(value: object) -> str:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import difflib
 import operator
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kbackup.archive import layout
@@ -21,8 +19,9 @@ from kbackup.archive.segments.window import EVERYTHING, Window, joined
 from kbackup.config import ConfigFiles, Setting, SettingOrigin, load
 from kbackup.config.keys import STORES
 from kbackup.config.load import TRUST_OPTIONS
+from kbackup.config.times import not_a_time, now_ms, parse_time
 from kbackup.config.values import has_reference
-from kbackup.config.windows import RANGES, TIMES, parse_range, parse_size, parse_time
+from kbackup.config.windows import RANGES, parse_range, parse_size
 from kbackup.errors import UsageError
 from kbackup.schemas.base import RegistryOptions
 from kbackup.store import Store, open_store
@@ -431,13 +430,16 @@ def _topics(given: _Options) -> Selection:
 
 
 def _times(given: _Options) -> Window:
-    now = int(time.time() * 1000)
+    now = now_ms()
 
     def moment(name: str, *, up: bool) -> int | None:
         text = given(name)
         if not text:
             return None
-        return given.convert(name, text, partial(parse_time, now=now, up=up), TIMES)
+        try:
+            return parse_time(text, now, up=up)
+        except ValueError as error:
+            raise not_a_time(f"option {name}: {text}", error) from None
 
     start, end = moment("fromTime", up=True), moment("toTime", up=False)
     if start is not None and end is not None and start > end:

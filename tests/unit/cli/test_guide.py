@@ -15,6 +15,7 @@ import pytest
 from kbackup.cli import cli
 from kbackup.cli.common.command_context import FlagValues
 from kbackup.cli.guide import CASES, Case
+from kbackup.config.times import named_zone
 from kbackup.errors import UsageError
 from tests.support.printed import Kbackup
 
@@ -64,7 +65,7 @@ def test_answers_that_are_none(number: int, question: str, answer: str) -> None:
 
 
 def test_a_time_is_the_same_in_each_command() -> None:
-    with click.Context(cli, obj=FlagValues(time_zone="Europe/Berlin")):
+    with click.Context(cli, obj=FlagValues(time_zone=named_zone("Europe/Berlin"))):
         assert CASES[1].second.check("2026-01-31T14:05") == "2026-01-31T13:05:00.000Z"
         assert CASES[1].second.check("2h ago").endswith("Z")
 

@@ -221,4 +221,4 @@ def test_info_shows_the_content_of_a_moment(root: str, kbackup: Kbackup) -> None
     topic = kbackup("info", "clicks", "-a", root, "--to-time", "2026-01-02T12:00:00Z", "--json").json
     assert (topic["topic"]["state"], topic["choice"]["as_of"]) == ("deleted", 2)
     refused = kbackup("info", "-a", root, "--to-time", "noon", "--json", code=2).json
-    assert refused["error"]["message"].startswith("--to-time noon is not a time: the only word is 'now'")
+    assert refused["error"]["message"].startswith("--to-time noon is not a time: the words are 'now', ")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from kbackup.archive.query.selection import Selection, exact_entry
 from kbackup.cli import COMMANDS, cli
 from kbackup.cli.common import options
-from kbackup.cli.common.command_context import CommandContext, pass_command_context
-from kbackup.cli.common.command_lines import command_line
+from kbackup.cli.common.command_context import CommandContext, FlagValues, pass_command_context
+from kbackup.cli.common.command_lines import command_line, own_command
 from kbackup.cli.restore import command as restore
 from kbackup.config import KEYS, Config, Loaded, SettingOrigin
 from kbackup.config.models import Restore
@@ -216,3 +216,12 @@ def test_a_command_line_sets_every_kind_of_value() -> None:
 def test_a_value_that_can_not_be_shown_is_refused() -> None:
     with pytest.raises(UsageError, match="--topic has a character that can't be shown"):
         command_line(restore, {"restore.topics": ["gro\u202eup"]})
+
+
+@pytest.mark.parametrize("given_time", [["--to-time", "2h ago"], ["--to-time=2h ago"], ["--at", "2h ago"]])
+def test_the_command_to_run_next_has_the_moment_of_the_plan(given_time: list[str]) -> None:
+    """Two hours ago is another moment when somebody has read the plan."""
+    arguments = ["restore", "a", *given_time, "--dry-run", "--topic", "orders"]
+    with click.Context(cli, info_name="kbackup", obj=FlagValues(arguments=arguments)):
+        line = own_command(drop=("--dry-run",), times={"--from-time": None, "--to-time": 1_700_000_000_000})
+    assert line.endswith("restore a --to-time 2023-11-14T22:13:20.000Z --topic orders")

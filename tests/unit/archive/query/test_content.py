@@ -89,7 +89,34 @@ def test_before_the_first_capture_there_are_records_but_no_groups(store: FaultyS
     assert (content.choice.as_of, content.choice.groups_as_of) == (None, None)
     assert "no restore point was captured at or before 2023-11-14T22:13:25.000Z" in content.choice.notes[0]
     with pytest.raises(UsageError, match="there is no topic x in the archive at that time"):
-        chosen(store, to_time=str(T0 - 1), topics=["/or.*/", "x"])
+        chosen(store, to_time=str(T0 + 5_000), topics=["/or.*/", "x"])
+
+
+def test_a_moment_before_the_archive_begins_is_refused_with_its_beginning(store: FaultyStore) -> None:
+    make_archive(store)
+    with pytest.raises(UsageError) as raised:
+        chosen(store, to_time=str(T0 - 1), restore_point=1)
+    assert raised.value.message == (
+        "2023-11-14T22:13:19.999Z is before the archive begins: its oldest restore point is of "
+        "2026-01-01T00:00:00.000Z, its earliest record of 2023-11-14T22:13:20.000Z"
+    )
+    assert chosen(store, to_time=str(T0)).topics
+
+
+def test_a_window_from_before_the_archive_begins_is_from_its_beginning(store: FaultyStore) -> None:
+    make_archive(store)
+    everything = chosen(store, restore_point=2)
+    assert sizes_of(chosen(store, from_time="0", restore_point=2)) == sizes_of(everything)
+
+
+def test_a_window_without_a_record_of_the_topics_says_of_when_they_are(store: FaultyStore) -> None:
+    make_archive(store)
+    content = chosen(store, from_time="2100-01-01 00:00Z")
+    assert content.choice is not None
+    assert content.choice.left_out[-1] == (
+        "no record is in this window: the records of these topics are from 2023-11-14T22:13:20.000Z to "
+        "2023-11-14T22:13:59.000Z"
+    )
 
 
 def test_from_a_time_on_it_is_the_restore_point_that_was_asked_for(store: FaultyStore) -> None:
@@ -236,7 +263,7 @@ def test_where_the_window_ends_after_the_archive_that_is_said(store: FaultyStore
     """From the very beginning of the newest restore point on; before, it has what was there at the moment."""
     make_archive(store)
     assert left_out(store, to_time=SECOND) == []
-    assert left_out(store, from_time=FIRST) == []
+    assert left_out(store, from_time=str(T0)) == []
     later = "2026-01-02T00:00:00.001Z"
     words = ["restore point 2 was begun at 2026-01-02T00:00:00.000Z, before the window ends: it has no later records"]
     assert left_out(store, to_time=later) == words

@@ -325,6 +325,17 @@ def test_other_options_are_refused_by_their_names(other: dict[str, Any], message
         check_same_options(plan(), RestoreRequest.of(msgspec.structs.replace(ASKED, **other)))
 
 
+def test_a_time_may_be_written_in_another_way_when_a_restore_goes_on() -> None:
+    begun = msgspec.structs.replace(ASKED, to_time="2026-01-31T14:05:00+01:00")
+    choice = Choice(to_time=1_769_864_700_000)
+    planned = msgspec.structs.replace(plan(begun), choice=choice)
+    same = msgspec.structs.replace(ASKED, to_time="2026-01-31 13:05Z")
+    check_same_options(planned, RestoreRequest.of(same))
+    later = msgspec.structs.replace(ASKED, to_time="2026-01-31 13:06Z")
+    with pytest.raises(MismatchError, match=r'to_time was "2026-01-31T14:05:00\+01:00", now "2026-01-31 13:06Z"'):
+        check_same_options(planned, RestoreRequest.of(later))
+
+
 def test_a_plan_of_an_older_version_may_have_no_options_or_the_former_name_of_one() -> None:
     check_same_options(plan(None), RestoreRequest.of(Restore()))
     given = given_options(ASKED)

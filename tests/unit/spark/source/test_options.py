@@ -86,7 +86,7 @@ def test_former_names_of_options_work(names: tuple[str, str]) -> None:
         ({"topicPattern": "("}, "not a regular expression"),
         ({"ranges": "a:0"}, "option ranges: a:0 can't be used"),
         ({"ranges": "a:0:5-5"}, "option ranges: a:0:5-5 can't be used"),
-        ({"fromTime": "yesterday"}, "option fromTime: yesterday can't be used"),
+        ({"fromTime": "yesterday"}, "option fromTime: yesterday is not a time: it has no time of day"),
         ({"fromTime": "1769860800001", "toTime": "1769860800000"}, "is later than toTime"),
         ({"columns": "offset,valeu"}, "there is no column valeu"),
         ({"includeHeaders": "maybe"}, "give true or false"),
