@@ -238,6 +238,6 @@ def check_same_target(plan: RestorePlan, cluster_id: str) -> None:
     if plan.target_cluster_id != cluster_id:
         raise RefusedError(
             f"restore {plan.restore_id} was begun into cluster {plan.target_cluster_id}, this is {cluster_id}",
-            "name that cluster with --bootstrap-server, --target-config or [target] of kbackup.toml; to restore into this "
-            "one, give another --restore-id",
+            "name that cluster with --bootstrap-server, --target-config or [target] of kbackup.toml; to restore into "
+            "this one, give another --restore-id",
         )
