@@ -135,7 +135,7 @@ def load(
     # In rising precedence: of two settings of a key, the later one wins.
     settings = _from_file(files.config or named.config)
     settings += clients_of_variables
-    settings += _from_environment(environ)
+    settings += settings_of_environment(environ)
     settings += clients_of_flags
     settings += flags
     merged = _merge(settings, environ)
@@ -186,7 +186,8 @@ def _check_owner(opened: BinaryIO) -> None:
         raise UsageError(f"./{DEFAULT_FILE} can be written by other users", f"{_EXPLICIT}, or chmod go-w it")
 
 
-def _from_environment(environ: Mapping[str, str]) -> list[Setting]:
+def settings_of_environment(environ: Mapping[str, str]) -> list[Setting]:
+    """Return the settings of variables, each with its variable as its origin. Unknown keys are not refused here."""
     paths = {}
     for key in KEYS.values():
         words = key.path.upper().replace(".", "_")

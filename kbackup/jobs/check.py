@@ -415,6 +415,13 @@ def try_selection(steps: Steps, configured: Configured) -> None:
         check_source(steps, config, None)
 
 
+def try_registry(steps: Steps, configured: Configured) -> None:
+    """Read the source's schema registry, if there is one."""
+    config = _load(steps, configured)
+    if config is not None:
+        check_registry(steps, config.schema_registry, "schema_registry")
+
+
 def _load(steps: Steps, configured: Configured) -> Config | None:
     """Return the configuration; after an invalid value None, and a failed step."""
     try:

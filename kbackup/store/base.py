@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -288,12 +288,13 @@ class Store(Protocol):
 
 class StoreQuestion(NamedTuple):
     """A question of `kbackup init` for a key of the kind's section. `secret` proposes where the value is kept; it is
-    asked only where the key `of` has a value."""
+    asked only where the key `of` has a value. The first of `variables` that is set has the first answer."""
 
     key: str
     text: str
     secret: str = ""
     of: str = ""
+    variables: tuple[str, ...] = ()
 
 
 class HadoopTables(NamedTuple):
@@ -312,7 +313,8 @@ class StoreKind(NamedTuple):
     `open` returns the store at an address without a request to it; `options` is the dataclass of its settings, the
     `section` of the configuration. `flags` are settings that are flags of each command, `questions` what `init`
     asks. `elsewhere` returns options with some replaced, for a second store; `worked_with` those for files that are
-    changed every day: without locks, and in no cold class. `tables` is None where Spark can't write tables."""
+    changed every day: without locks, and in no cold class. `tables` is None where Spark can't write tables.
+    `variables` returns the variables of the environment that stores read whose options of these names are set."""
 
     scheme: str
     form: str
@@ -324,6 +326,7 @@ class StoreKind(NamedTuple):
     elsewhere: Callable[..., Any] = replace
     worked_with: Callable[[Any], Any] = lambda options: options
     tables: HadoopTables | None = None
+    variables: Callable[[Collection[str]], Sequence[str]] = lambda given: ()
 
 
 def check_parts(section: str, size: int, least: int, most: int, in_flight: int, attempts: int) -> None:

@@ -1,28 +1,44 @@
-"""`kbackup init` on a terminal, with a real broker and a real S3 server: each answer is tried at once."""
+"""`kbackup init` with a real broker and a real S3 server: each answer is tried at once, and the unit that it writes
+takes a restore point with its own environment alone."""
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
+import stat
 import subprocess
 import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import pytest
 
-from kbackup import cli
+from kbackup.archive.reader import open_archive
 from kbackup.store import open_store
 from scripts.dev.kafka import Broker
+from scripts.dev.registry import Apicurio
 from tests.conftest import Bucket
 from tests.integration import topics
-from tests.support.secrets import watch
+from tests.support.local_http import Quiet, serving
+from tests.support.schema_samples import register
+from tests.support.secrets import make, watch
+from tests.support.units import run_unit
 
 ROOT = Path(__file__).parents[2]
 _PATIENCE = 90  # s, for what a question waits for
+
+
+def shell_environment() -> dict[str, str]:
+    """Return the variables of a shell that knows nothing of kbackup and AWS."""
+    clean = {name: v for name, v in os.environ.items() if not name.startswith(("KBACKUP_", "AWS_"))}
+    return {**clean, "PYTHONPATH": str(ROOT)}
 
 
 class Dialog:
@@ -30,13 +46,12 @@ class Dialog:
 
     def __init__(self, folder: Path) -> None:
         self._screen, self._keyboard = pty.openpty()
-        clean = {name: v for name, v in os.environ.items() if not name.startswith(("KBACKUP_", "AWS_"))}
         command = [sys.executable, "-m", "kbackup", "init"]
         self.process = subprocess.Popen(
             # the leader of a session gets the first terminal that it opens
             ["/bin/sh", "-c", 'exec <"$0" >"$0" 2>&1; exec "$@"', os.ttyname(self._keyboard), *command],
             cwd=folder,
-            env={**clean, "PYTHONPATH": str(ROOT), "TERM": "dumb"},
+            env={**shell_environment(), "TERM": "dumb"},
             start_new_session=True,
         )
         self.text = ""
@@ -100,13 +115,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[], Dialog]]:
 
 
 def test_answers_are_tried_corrected_and_written(
-    broker: Broker,
-    bucket: Bucket,
-    topic_name: str,
-    start: Callable[[], Dialog],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    broker: Broker, bucket: Bucket, topic_name: str, start: Callable[[], Dialog], tmp_path: Path
 ) -> None:
     topics.make_plain(broker, topic_name)
     dialog = start()
@@ -129,20 +138,28 @@ def test_answers_are_tried_corrected_and_written(
     for question in ("Topics to exclude", "Consumer groups (", "Consumer groups to exclude"):
         dialog.answer(question, "")
     dialog.expect("ok       source: topics: 1 of ")
+    dialog.answer("URL of the schema registry", "")
+    dialog.answer("A webhook of Slack", "")
     dialog.answer("Run it by", "systemd")
     dialog.answer("Time of the day", "")
+    dialog.answer("Write the value of MINIO_SECRET into", "")
+    dialog.expect("ok       spark: run a task")
     assert dialog.end() == 0, dialog.text
 
     written = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    environment = written.pop("kbackup.env")
     assert sorted(written) == ["kbackup.service", "kbackup.timer", "kbackup.toml"]
     assert bucket.server.secret_key not in "".join(written.values()) + dialog.text
+    assert f"MINIO_SECRET={bucket.server.secret_key}\n" in environment
     assert tomllib.loads(written["kbackup.toml"])["s3"]["secret_access_key"] == "${env:MINIO_SECRET}"
-    assert "write MINIO_SECRET=… into" in dialog.text
-    assert list(open_store(f"{bucket.url}/kafka", {"s3": bucket.options}).list()) == []
+    archive = open_store(f"{bucket.url}/kafka", {"s3": bucket.options})
+    assert list(archive.list()) == []
 
-    monkeypatch.setenv("MINIO_SECRET", bucket.server.secret_key)
-    code = cli.main(["check", "--config", str(tmp_path / "kbackup.toml")])
-    assert (code, "FAILED" in capsys.readouterr().out) == (0, False)
+    night = run_unit(tmp_path / "kbackup.service")
+    assert night.returncode == 0, night.stderr
+    head = open_archive(archive).head
+    assert head is not None
+    assert head.number == 1
 
 
 def test_ctrl_c_leaves_nothing_behind(broker: Broker, start: Callable[[], Dialog], tmp_path: Path) -> None:
@@ -154,3 +171,126 @@ def test_ctrl_c_leaves_nothing_behind(broker: Broker, start: Callable[[], Dialog
     assert dialog.end() == 130, dialog.text
     assert "kbackup: interrupted" in dialog.text
     assert list(tmp_path.iterdir()) == []
+
+
+class Hook(Quiet, BaseHTTPRequestHandler):
+    """A webhook that takes everything."""
+
+    taken: ClassVar[list[dict[str, Any]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.taken.append({"path": self.path, **json.loads(body)})
+        self.send_response(200)
+        self.end_headers()
+
+
+@pytest.fixture
+def webhook() -> Iterator[str]:
+    """The URL of a webhook, which is a secret by its path."""
+    Hook.taken.clear()
+    with serving(Hook) as url:
+        yield f"{url}/{make('path of a webhook')}"
+
+
+def init(folder: Path, environ: dict[str, str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Run `kbackup init --yes` with exactly these variables. Return its exit code and its report."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kbackup", "init", "--yes", "--json", *arguments],
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    watch.look_at("kbackup init", done.stdout + done.stderr)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def first_night(folder: Path, bucket: Bucket) -> int:
+    """Run the unit's command. Return the number of the newest restore point afterwards."""
+    done = run_unit(folder / "kbackup.service")
+    assert done.returncode == 0, done.stderr
+    head = open_archive(open_store(f"{bucket.url}/kafka", {"s3": bucket.options})).head
+    assert head is not None
+    return head.number
+
+
+def test_a_perfect_init_gives_a_restore_point_the_first_night(
+    broker: Broker, bucket: Bucket, apicurio: Apicurio, webhook: str, topic_name: str, tmp_path: Path
+) -> None:
+    """All answers come from the shell: the store's endpoint, region and credentials, the webhook and a setting."""
+    topics.make_plain(broker, topic_name)
+    register(apicurio.url, f"{topic_name}-")
+    shell = {
+        **shell_environment(),
+        **bucket.env,
+        "WEBHOOK_URL": webhook,
+        "KBACKUP_SCHEMA_REGISTRY_URL": apicurio.url,
+        "KBACKUP_NOTIFY_ON": "failure,loss,success",
+    }
+    flags = ("--bootstrap-server", broker.bootstrap, "--archive", f"{bucket.url}/kafka", "--topic", topic_name)
+    code, report = init(tmp_path, shell, *flags, "--notify", "json", "--schedule", "systemd", "--write-secrets")
+    steps = {step["name"]: step["status"] for step in report["clean_steps"]}
+    assert code == 0, report
+    assert {steps["spark: run a task"], steps["schema registry"], steps["archive: lease"]} == {"ok"}
+
+    config = tomllib.loads((tmp_path / "kbackup.toml").read_text())
+    assert config["s3"] == {"endpoint_url": bucket.server.endpoint_url, "region": bucket.server.region}
+    assert config["schema_registry"] == {"url": apicurio.url}
+    assert config["notify"] == {"url": "${env:WEBHOOK_URL}", "on": ["failure", "loss", "success"]}
+    assert stat.S_IMODE((tmp_path / "kbackup.env").stat().st_mode) == 0o600
+    used = {variable["name"]: variable["state"] for variable in report["variables"]}
+    secrets = {"AWS_ACCESS_KEY_ID": "written", "AWS_SECRET_ACCESS_KEY": "written", "WEBHOOK_URL": "written"}
+    assert secrets.items() <= used.items()
+
+    assert first_night(tmp_path, bucket) == 1
+    assert [(taken["command"], taken["event"]) for taken in Hook.taken] == [
+        ("init", "success"),
+        ("check", "success"),
+        ("backup", "success"),
+    ]
+    assert {taken["path"] for taken in Hook.taken} == {urlsplit(webhook).path}
+
+
+def test_secrets_that_are_not_written_are_named_and_filled_in(
+    broker: Broker, bucket: Bucket, topic_name: str, tmp_path: Path
+) -> None:
+    topics.make_plain(broker, topic_name)
+    shell = shell_environment() | bucket.env
+    flags = ("--bootstrap-server", broker.bootstrap, "--archive", f"{bucket.url}/kafka", "--topic", topic_name)
+    code, report = init(tmp_path, shell, *flags, "--schedule", "systemd")
+    file = tmp_path / "kbackup.env"
+    [step] = report["clean_steps"]
+    assert code == 2
+    assert (step["status"], step["detail"]) == ("failed", f"{file} has no value of AWS_SECRET_ACCESS_KEY")
+    assert report["next"][0] == f"write the value of AWS_SECRET_ACCESS_KEY into {file}"
+    assert bucket.server.secret_key not in file.read_text()
+
+    filled = file.read_text().replace("AWS_SECRET_ACCESS_KEY=\n", f"AWS_SECRET_ACCESS_KEY={bucket.server.secret_key}\n")
+    file.write_text(filled)
+    assert first_night(tmp_path, bucket) == 1
+
+
+def test_what_only_the_shell_knows_fails_the_check_of_the_unit(
+    broker: Broker, bucket: Bucket, topic_name: str, tmp_path: Path
+) -> None:
+    """The shell's home has AWS's files, which the home of the unit's user lacks."""
+    topics.make_plain(broker, topic_name)
+    home = tmp_path / "home"
+    (home / ".aws").mkdir(parents=True)
+    credentials = f"aws_access_key_id={bucket.server.access_key}\naws_secret_access_key={bucket.server.secret_key}\n"
+    (home / ".aws" / "credentials").write_text(f"[default]\n{credentials}")
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_REGION")
+    shell = shell_environment() | {name: bucket.env[name] for name in names} | {"HOME": str(home)}
+    flags = ("--bootstrap-server", broker.bootstrap, "--archive", f"{bucket.url}/kafka", "--topic", topic_name)
+    try:
+        code, report = init(tmp_path, shell, *flags, "--schedule", "systemd")
+    finally:
+        (home / ".aws" / "credentials").unlink()
+    steps = {step["name"]: step["status"] for step in report["clean_steps"]}
+    assert code == 14
+    assert steps["archive: open"] == "failed"
+    assert steps["source: topics"] == "ok"

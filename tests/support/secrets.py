@@ -19,8 +19,8 @@ Secret = TypeVar("Secret", str, bytes)
 
 _SHORTEST = 12
 
-INPUTS = ("kbackup.toml", "*.properties", "*.pem", "*.secret")
-"""Names of files that tests write to give kbackup its secrets. Nothing else may hold one."""
+INPUTS = ("kbackup.toml", "kbackup.env", "*.properties", "*.pem", "*.secret")
+"""Names of files that give kbackup its secrets. Nothing else may hold one."""
 
 
 class Watch:

@@ -11,26 +11,40 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kbackup.config import KEYS, Config, ConfigFiles, Setting, SettingOrigin, exposes_secret, load
+from kbackup.config.keys import locate
+from kbackup.config.load import settings_of_environment
+from kbackup.config.secrets import is_secret
 from kbackup.config.values import convert
 from kbackup.errors import UsageError
+from kbackup.store import registry
 
 _ORIGIN = SettingOrigin("option", "kbackup init")
-_VARIABLE = re.compile(r"\$\{env:([^}]*)\}")
+_VARIABLE = re.compile(r"(?<!\$)\$\{env:([^}]*)\}")
+_KEY_VARIABLE = re.compile(r"env:(.+)")
+"""How `encryption.key` names a variable."""
+_CLIENT_FILE = "KBACKUP_SOURCE_CONFIG"
+_KERNEL = "KBACKUP_KERNEL"
+_OTHER_JOBS = ("target.", "target_schema_registry.", "restore.", "follow.", "ui.")
+"""Keys that a nightly backup does not read."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 @dataclass
 class ConfigDraft:
     """`settings` are values as they are written, by key path; an empty value is not written. `environ` also has the
-    secrets that were typed for a trial."""
+    secrets that were typed for a trial. `kept` are the settings of the environment that stay there: tables."""
 
     settings: dict[str, object] = field(default_factory=dict)
     environ: dict[str, str] = field(default_factory=os.environ.copy)
+    kept: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, settings: Iterable[Setting]) -> ConfigDraft:
-        """Return the draft of flags. Raises `UsageError` for a secret: the file holds references to secrets alone."""
-        draft = cls()
+    def of(cls, settings: Iterable[Setting], environ: Mapping[str, str] = os.environ) -> ConfigDraft:
+        """Return the draft of flags, and of settings in the environment, which a service won't have.
+
+        Raises `UsageError` for a secret of a flag: the file holds references to secrets alone."""
+        draft = cls(environ=dict(environ))
+        draft._take_environment()
         for path, value, _ in settings:
             if exposes_secret(path, value):
                 raise UsageError(
@@ -39,6 +53,37 @@ class ConfigDraft:
                 )
             draft.settings[path] = value
         return draft
+
+    def _take_environment(self) -> None:
+        """Take over the settings of KBACKUP_ variables: values as they are, secrets as references to the variables."""
+        client_file = self.environ.get(_CLIENT_FILE)
+        if client_file:
+            # A service runs in another folder.
+            self.environ[_CLIENT_FILE] = str(Path(client_file).absolute())
+        for path, value, origin in settings_of_environment(self.environ):
+            text = str(value)
+            if path.startswith(_OTHER_JOBS):
+                continue
+            key, entry = locate(path, str(origin))
+            if key.kind == "table" and entry is None:
+                self.kept.add(origin.name)
+            elif exposes_secret(path, text):
+                self.settings[path] = f"${{env:{origin.name}}}"
+            else:
+                self.put(path, text)
+
+    def take_store_variables(self) -> None:
+        """Answer the open questions of the archive's store from the environment, as the store's own tools do."""
+        try:
+            kind = registry.kind_of(self.text("archive"))
+        except UsageError:
+            # The trial of the archive says so.
+            return
+        for question in kind.questions:
+            path = f"{kind.section}.{question.key}"
+            for name in question.variables:
+                if self.environ.get(name) and not self.text(path):
+                    self.put(path, self.environ[name])
 
     def text(self, path: str) -> str:
         """Return the value of a key as text; "" if it has none."""
@@ -62,14 +107,31 @@ class ConfigDraft:
     def config(self) -> Config:
         """Return the configuration of the draft. Raises `UsageError` for an invalid value."""
         settings = [Setting(path, value, _ORIGIN) for path, value in self.settings.items()]
-        return load(settings, ConfigFiles(config=os.devnull), self.environ).config
+        references = self.references()
+        environ: dict[str, str] = {}
+        for name, value in self.environ.items():
+            # Other settings of the environment are answers by now, or were removed.
+            if name in references or not name.startswith("KBACKUP_"):
+                environ[name] = value
+        return load(settings, ConfigFiles(config=os.devnull), environ).config
 
-    def variables(self) -> list[str]:
-        """Return the variables that values refer to."""
-        names = set[str]()
+    def references(self) -> dict[str, bool]:
+        """Return the variables that values refer to, or that are settings themselves, and whether each is a secret."""
+        names: dict[str, bool] = {}
         for path in self.settings:
-            names.update(_VARIABLE.findall(self.text(path)))
-        return sorted(names)
+            text = self.text(path)
+            found = _VARIABLE.findall(text)
+            if path == "encryption.key":
+                found += _KEY_VARIABLE.findall(text)
+            for name in found:
+                names[name] = names.get(name, False) or is_secret(path)
+        for name in self.kept:
+            # A table may have a secret under any name.
+            names[name] = True
+        for name in (_CLIENT_FILE, _KERNEL):
+            if self.environ.get(name):
+                names[name] = False
+        return dict(sorted(names.items()))
 
 
 def toml_text(settings: Mapping[str, object]) -> str:

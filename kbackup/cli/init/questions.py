@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args
 
 import click
 
 from kbackup.cli.init.draft import ConfigDraft
+from kbackup.cli.init.environment_file import NAME
 from kbackup.cli.init.schedule import KINDS, Schedule, ScheduleKind, parse_at
 from kbackup.errors import UsageError
 from kbackup.store import registry
@@ -22,6 +23,12 @@ _PROTOCOLS = {True: ("SSL", "SASL_SSL"), False: ("PLAINTEXT", "SASL_PLAINTEXT")}
 """By whether the brokers speak TLS."""
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _OAUTH = "source.sasl.oauthbearer"
+_REGISTRY = "schema_registry"
+Receiver = Literal["none", "chat", "json"]
+RECEIVERS: tuple[Receiver, ...] = get_args(Receiver)
+"""What takes notifications: the webhook of a chat, or one that takes the whole notification as JSON."""
+_WEBHOOK = "env:WEBHOOK_URL"
+_CHAT_BODY = '{"text": "kbackup $command on $host: $summary"}'
 _REFERENCE = re.compile(r"\$?\{?(env|file):([^}]+)\}?")
 
 
@@ -67,18 +74,19 @@ def ask_archive(draft: ConfigDraft) -> None:
     # An invalid address is an error of the check that follows.
     with suppress(UsageError):
         asked = registry.kind_of(draft.text("archive"))
+    draft.take_store_variables()
     for kind in registry.KINDS.values():
         if kind is not asked:
             draft.remove_all(f"{kind.section}.")
             continue
-        for key, text, variable, of in kind.questions:
-            path = f"{kind.section}.{key}"
-            if of and not draft.text(f"{kind.section}.{of}"):
+        for question in kind.questions:
+            path = f"{kind.section}.{question.key}"
+            if question.of and not draft.text(f"{kind.section}.{question.of}"):
                 draft.put(path, "")
-            elif variable:
-                _ask_secret(draft, path, variable)
+            elif question.secret:
+                _ask_secret(draft, path, question.secret)
             else:
-                _ask_key(draft, path, text)
+                _ask_key(draft, path, question.text)
 
 
 def ask_selection(draft: ConfigDraft) -> None:
@@ -89,6 +97,48 @@ def ask_selection(draft: ConfigDraft) -> None:
     _ask_key(draft, "backup.exclude_topics", "Topics to exclude")
     _ask_key(draft, "backup.groups", "Consumer groups (empty: all)")
     _ask_key(draft, "backup.exclude_groups", "Consumer groups to exclude")
+
+
+def ask_registry(draft: ConfigDraft) -> None:
+    click.echo("\nThe schema registry of the cluster, if it has one", err=True)
+    _ask_key(draft, f"{_REGISTRY}.url", "URL of the schema registry (empty: none)")
+    url = draft.text(f"{_REGISTRY}.url")
+    if not url:
+        draft.remove_all(f"{_REGISTRY}.")
+        return
+    if "https:" in url:
+        _ask_key(draft, f"{_REGISTRY}.ca_bundle", "PEM file of the CA (empty: the usual certificates)", file=True)
+    if draft.text(f"{_REGISTRY}.token"):
+        return
+    _ask_key(draft, f"{_REGISTRY}.user", "User of the schema registry (empty: none)")
+    if draft.text(f"{_REGISTRY}.user"):
+        _ask_secret(draft, f"{_REGISTRY}.password", "env:SCHEMA_REGISTRY_PASSWORD")
+    else:
+        draft.put(f"{_REGISTRY}.password", "")
+
+
+def ask_notifications(draft: ConfigDraft) -> None:
+    click.echo("\nA message after each bad run", err=True)
+    present: Receiver = "none"
+    if draft.text("notify.url"):
+        present = "chat" if draft.text("notify.body") else "json"
+    receiver = choose("A webhook of Slack, Mattermost or Teams (chat), or one that takes JSON", present, RECEIVERS)
+    put_receiver(draft, receiver)
+    if receiver != "none":
+        _ask_secret(draft, "notify.url", _WEBHOOK)
+
+
+def put_receiver(draft: ConfigDraft, receiver: Receiver) -> None:
+    """Set what notifications are sent as. The URL is that of the draft, or in the usual variable."""
+    if receiver == "none":
+        draft.remove_all("notify.")
+        return
+    if not draft.text("notify.url"):
+        draft.put("notify.url", f"${{{_WEBHOOK}}}")
+    if receiver == "json":
+        draft.put("notify.body", "")
+    elif not draft.text("notify.body"):
+        draft.put("notify.body", _CHAT_BODY)
 
 
 def ask_schedule(kind: ScheduleKind, at: str, image: str) -> Schedule:
@@ -126,7 +176,7 @@ def _ask_choice(draft: ConfigDraft, path: str, question: str, choices: Sequence[
 
 
 def _ask_secret(draft: ConfigDraft, path: str, default: str) -> None:
-    """Ask where a secret is. The value of a variable that is not set is asked for, and used for trials alone."""
+    """Ask where a secret is. The value of a variable that is not set is asked for."""
     present = _REFERENCE.fullmatch(draft.text(path))
     question = f"Where is {path.partition('.')[2]} (env:NAME or file:/path)"
     if present:
@@ -134,7 +184,7 @@ def _ask_secret(draft: ConfigDraft, path: str, default: str) -> None:
     kind, name = _prompt(question, default, _parse_reference)
     draft.put(path, f"${{{kind}:{name}}}")
     if kind == "env" and not draft.environ.get(name):
-        value = _prompt(f"{name} is not set here; its value, which is not written", None, str, hide_input=True)
+        value = _prompt(f"{name} is not set here; its value, which is not shown", None, str, hide_input=True)
         draft.environ[name] = value
 
 
@@ -144,6 +194,8 @@ def _parse_reference(text: str) -> tuple[str, str]:
         raise UsageError(
             "the file holds no secrets", "write env:NAME for a variable, or file:/path for a file with the secret"
         )
+    if match[1] == "env" and NAME.fullmatch(match[2]) is None:
+        raise UsageError(f"{match[2]} can't be the name of a variable", "name it with letters, digits and underscores")
     return match[1], match[2]
 
 

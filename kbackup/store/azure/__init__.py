@@ -3,6 +3,7 @@ opened."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -73,6 +74,21 @@ def _worked_with(options: AzureOptions) -> AzureOptions:
     return replace(options, immutability_mode="", immutability_days=0, access_tier="")
 
 
+_ACCOUNT = ("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_CONNECTION_STRING")
+_IDENTITY = (
+    *("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_AUTHORITY_HOST", "AZURE_CONFIG_DIR"),
+    *("AZURE_CLIENT_CERTIFICATE_PATH", "AZURE_CLIENT_CERTIFICATE_PASSWORD", "AZURE_FEDERATED_TOKEN_FILE"),
+    *("AZURE_USERNAME", "AZURE_PASSWORD", "AZURE_TOKEN_CREDENTIALS"),
+)
+
+
+def _variables(given: Collection[str]) -> tuple[str, ...]:
+    """Return the variables by which the SDK finds a login, unless one is among the `given` options."""
+    if {"account_key", "sas_token", "connection_string"}.isdisjoint(given):
+        return _ACCOUNT + _IDENTITY
+    return ()
+
+
 KIND = StoreKind(
     "az",
     FORM,
@@ -82,4 +98,5 @@ KIND = StoreKind(
     ("endpoint_url",),
     (StoreQuestion("endpoint_url", "URL of the blob service (empty: Azure's public cloud)"),),
     worked_with=_worked_with,
+    variables=_variables,
 )

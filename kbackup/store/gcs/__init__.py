@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Literal
@@ -61,6 +62,16 @@ def _open(url: str, options: GcsOptions, key_class: KeyClasses) -> Store:
     return GcsStore(bucket, prefix.rstrip("/"), options, url, key_class)
 
 
+def _variables(given: Collection[str]) -> list[str]:
+    """Return the variables by which the SDK finds what is left open beside the `given` options."""
+    names = ["GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT", "GOOGLE_CLOUD_QUOTA_PROJECT"]
+    if "endpoint_url" not in given:
+        names.append("STORAGE_EMULATOR_HOST")
+    if "credentials_file" not in given:
+        names += ["GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG", "GCE_METADATA_HOST"]
+    return names
+
+
 KIND = StoreKind(
     "gs",
     "gs://bucket/prefix",
@@ -70,4 +81,5 @@ KIND = StoreKind(
     ("endpoint_url", "credentials_file", "project"),
     (StoreQuestion("credentials_file", "JSON file of a service account (empty: the default login)"),),
     worked_with=partial(replace, retention_mode="", retention_days=0, storage_class=""),
+    variables=_variables,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -113,6 +113,15 @@ S3A = (
 """The s3a of the Hadoop that Spark brings, with the few modules of the AWS SDK that it needs."""
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_LOGINS = (
+    *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"),
+    *("AWS_ROLE_ARN", "AWS_ROLE_SESSION_NAME", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+    *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
+    *("AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+    *("AWS_EC2_METADATA_DISABLED", "AWS_EC2_METADATA_SERVICE_ENDPOINT"),
+)
+_CONNECTIONS = ("AWS_CA_BUNDLE", "AWS_USE_FIPS_ENDPOINT", "AWS_USE_DUALSTACK_ENDPOINT", "AWS_STS_REGIONAL_ENDPOINTS")
 _TEMPORARY = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
 
 
@@ -158,6 +167,21 @@ def _first_set(env: Mapping[str, str], names: tuple[str, ...]) -> str:
     return ""
 
 
+def _variables(given: Collection[str]) -> list[str]:
+    """Return the variables by which the SDK finds what is left open beside the `given` options."""
+    names = list(_CONNECTIONS)
+    if "endpoint_url" not in given:
+        names += _ENDPOINTS
+    if "region" not in given:
+        names += _REGIONS
+    if "access_key_id" not in given:
+        names += _LOGINS
+        # A profile that is named goes before credentials of the environment.
+        if "profile" not in given:
+            names += _CREDENTIALS
+    return names
+
+
 def _table_path(url: str) -> str:
     return "s3a://" + url.partition("://")[2]
 
@@ -170,12 +194,13 @@ KIND = StoreKind(
     S3Options,
     ("endpoint_url", "region", "profile", "path_style"),
     (
-        StoreQuestion("endpoint_url", "URL of the S3 server (empty: AWS)"),
-        StoreQuestion("region", "Region (empty: as AWS's tools find it)"),
+        StoreQuestion("endpoint_url", "URL of the S3 server (empty: AWS)", variables=_ENDPOINTS),
+        StoreQuestion("region", "Region (empty: as AWS's tools find it)", variables=_REGIONS),
         StoreQuestion("access_key_id", "Access key (empty: as AWS's tools find credentials)"),
         StoreQuestion("secret_access_key", "", "env:S3_SECRET_ACCESS_KEY", "access_key_id"),
     ),
     _elsewhere,
     _worked_with,
     HadoopTables("s3a", _table_path, S3A, hadoop_options),
+    _variables,
 )

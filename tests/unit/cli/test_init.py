@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pwd
 import shutil
 import stat
 import subprocess
@@ -30,12 +31,16 @@ from kbackup.jobs import check
 from kbackup.jobs.check import Configured, Steps
 from tests.support.printed import Kbackup, Terminal
 
+NEITHER = ("", "")
+"""The answers to the questions about a registry and a webhook: there is none."""
 FLAGS = ("init", "--yes", "--bootstrap-server", "h:9092", "--archive", "s3://b/p", "--schedule", "none")
 
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    # The tests' own settings would be answers.
+    monkeypatch.delenv("KBACKUP_METADATA_CACHE", raising=False)
 
 
 def written() -> dict[str, Any]:
@@ -129,7 +134,7 @@ def test_an_answer_that_fails_is_corrected(tried: list[str], typed: Callable[...
     cluster = ("h:9092", "SSL", "nowhere.pem", "ca.pem")
     archive = ("s3://wrong", "http://minio:9000", "", "", "correct", "s3://right", "", "eu-1", "")
     selection = ("/(/", "orders, /x/", "", "", "")
-    assert typed(*cluster, *archive, *selection, "none") == 0
+    assert typed(*cluster, *archive, *selection, *NEITHER, "none") == 0
     assert tried == ["None", "s3://wrong", "s3://right", "s3://right orders,/x/"]
     assert written() == {
         "archive": "s3://right",
@@ -150,14 +155,14 @@ def test_protocols_are_those_that_the_brokers_speak(
     servers: str, wrong: str, protocol: str, tried: list[str], typed: Callable[..., int]
 ) -> None:
     ca = ("",) if protocol == "SSL" else ()
-    assert typed(servers, wrong, "", *ca, "/archive", "", "", "", "", "none") == 0
+    assert typed(servers, wrong, "", *ca, "/archive", "", "", "", "", *NEITHER, "none") == 0
     assert written()["source"]["security"]["protocol"] == protocol
 
 
 def test_oauthbearer_is_asked_for(tried: list[str], typed: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_CLIENT_SECRET", "not-written")
     oauth = ("oauthbearer", "https://idp/token", "backup", "", "")
-    assert typed("tls:9093", "SASL_SSL", "", *oauth, "/archive", "", "", "", "", "none") == 0
+    assert typed("tls:9093", "SASL_SSL", "", *oauth, "/archive", "", "", "", "", *NEITHER, "none") == 0
     assert written()["source"]["sasl"] == {
         "mechanism": "OAUTHBEARER",
         "oauthbearer": {
@@ -169,15 +174,16 @@ def test_oauthbearer_is_asked_for(tried: list[str], typed: Callable[..., int], m
 
 
 def test_answers_that_fail_may_be_kept(tried: list[str], typed: Callable[..., int]) -> None:
-    answers = ("h:1", "", "s3://wrong", "", "", "", "keep", "", "", "", "", "keep", "none")
+    answers = ("h:1", "", "s3://wrong", "", "", "", "keep", "", "", "", "", "keep", *NEITHER, "none")
     assert typed(*answers) == 14
     assert written()["archive"] == "s3://wrong"
 
 
 def test_options_are_the_first_answers(tried: list[str], typed: Callable[..., int]) -> None:
-    arguments = (*FLAGS[2:6], "-t", "orders", "--schedule", "kubernetes", "--image", "reg/kb")
-    assert typed("", "", "", "", "", "", "-", "", "", "", "", "04:00", "", arguments=arguments) == 0
-    assert sorted(path.name for path in Path().iterdir()) == ["kbackup-values.yaml", "kbackup.toml"]
+    arguments = (*FLAGS[2:6], "-t", "orders", "--schedule", "kubernetes", "--image", "reg/kb", "--no-check")
+    assert typed("", "", "", "", "", "", "-", "", "", "", *NEITHER, "", "04:00", "", arguments=arguments) == 0
+    files = sorted(path.name for path in Path().iterdir())
+    assert files == ["kbackup-secret.env", "kbackup-values.yaml", "kbackup.toml"]
     assert 'schedule: "0 4 * * *"' in Path("kbackup-values.yaml").read_text()
     assert "orders" not in Path("kbackup.toml").read_text(), "'-' removes an answer"
 
@@ -196,13 +202,11 @@ def test_paths_in_printed_commands_are_quoted_and_hold_no_controls(
     folder.mkdir()
     config = ("--config", str(folder / "kbackup.toml"))
     assert f"--config '{folder}/kbackup.toml'" in kbackup(*FLAGS, *config).out
-    variable = ("--set", "source.sasl.password=${env:KAFKA PASSWORD}", "--schedule", "systemd", "--overwrite")
-    monkeypatch.setenv("KAFKA PASSWORD", "x")
-    expected = f"write 'KAFKA PASSWORD'=… into '{folder}/kbackup.env',"
-    assert expected in kbackup(*FLAGS, *variable, *config).out
-    monkeypatch.setenv("JAVA_HOME", "/opt\nUser=root")
-    err = kbackup(*FLAGS, *variable, *config, code=2).err
-    assert "the path of JAVA_HOME, /opt\\nUser=root, can't be used" in err
+    variable = ("--set", "source.sasl.password=${env:KAFKA_PASSWORD}", "--schedule", "systemd", "--overwrite")
+    monkeypatch.setenv("KAFKA_PASSWORD", "x")
+    out = kbackup(*FLAGS, *variable, *config, "--no-check").out
+    assert f"write the value of KAFKA_PASSWORD into '{folder}/kbackup.env'" in out
+    assert f"sudo systemctl link '{folder}/kbackup.service'" in out
     for sign in ("\n", "\x1b"):
         err = kbackup(*FLAGS, "--config", f"{tmp_path}/a{sign}User=root.toml", code=2).err
         assert "choose a path without control characters" in err
@@ -244,7 +248,7 @@ def test_the_file_loads_as_the_draft(tmp_path: Path) -> None:
     loaded = load([], ConfigFiles(config=str(file)), {"KAFKA_PASSWORD": "s"}).config
     assert loaded == draft.config()
     assert loaded.backup.topics == ("orders", "/a{1,2}/")
-    assert (loaded.source["sasl.password"], draft.variables()) == ("s", ["KAFKA_PASSWORD"])
+    assert (loaded.source["sasl.password"], draft.references()) == ("s", {"KAFKA_PASSWORD": True})
 
 
 def test_a_draft_takes_no_secret_and_no_invalid_value() -> None:
@@ -267,20 +271,19 @@ def test_systemd_accepts_the_units(folder: str, tmp_path: Path) -> None:
 
 
 def test_a_service_runs_one_backup_of_the_file() -> None:
-    unit = service(Path("/etc/my kbackup/100%.toml"), ["/opt/kb/kbackup"], {"JAVA_HOME": "/opt/jdk"})
+    unit = service(Path("/etc/my kbackup/100%.toml"), ["/opt/kb/kbackup"])
     assert 'ExecStart=/opt/kb/kbackup backup --wait --quiet --json=line --config "/etc/my kbackup/100%%.toml"\n' in unit
     assert "WorkingDirectory=/etc/my kbackup/\n" in unit
     assert "EnvironmentFile=-/etc/my kbackup/kbackup.env\n" in unit
-    assert "Environment=JAVA_HOME=/opt/jdk\n" in unit
+    assert f"User={pwd.getpwuid(os.geteuid()).pw_name}\n" in unit, "systemd sets HOME of units with a user"
 
 
 def test_a_unit_means_the_paths_that_it_names() -> None:
     """Specifiers, globs, variables, and ends of lines that systemd takes for something else."""
-    unit = service(Path('/100%h [x]* "$a"\\/k.toml'), ["/o $b/kb"], {"JAVA_HOME": '/j $c %d "e\\'})
+    unit = service(Path('/100%h [x]* "$a"\\/k.toml'), ["/o $b/kb"])
     for line in (
         'WorkingDirectory=/100%%h [x]* "$a"\\/',
         'EnvironmentFile=-/100%%h \\[x]\\* "$a"\\\\/kbackup.env',
-        r'Environment="JAVA_HOME=/j $c %%d \"e\\"',
         r'ExecStart="/o $b/kb" backup --wait --quiet --json=line --config "/100%%h [x]* \"$$a\"\\/k.toml"',
     ):
         assert line in unit.splitlines(), line
@@ -289,9 +292,9 @@ def test_a_unit_means_the_paths_that_it_names() -> None:
 @pytest.mark.parametrize("sign", ["\n", "\x1b", "\u202e", "\udcff"])
 def test_paths_that_would_add_lines_to_a_unit_are_refused(sign: str) -> None:
     path = f"/a{sign}User=root"
-    for config, program, java in ((path, "/kb", ""), ("/a", path, ""), ("/a", "/kb", path)):
+    for config, program in ((path, "/kb"), ("/a", path)):
         with pytest.raises(UsageError, match="can't be used; choose a path without control") as raised:
-            service(Path(config) / "k.toml", [program], {"JAVA_HOME": java})
+            service(Path(config) / "k.toml", [program])
         assert str(raised.value).isprintable()
 
 

@@ -1,0 +1,121 @@
+"""The variables of the shell that the answers used, and that a service's environment lacks unless a file has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbackup.cli.init.draft import ConfigDraft
+from kbackup.cli.init.environment_file import NAME
+from kbackup.config.secrets import is_secret
+from kbackup.errors import UsageError, without_credentials
+from kbackup.store.registry import kind_of
+from kbackup.util.text import printable
+
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+_OF_MACHINE = (
+    *_PROXIES,
+    *[name.upper() for name in _PROXIES],
+    # Certificates that OpenSSL, requests and boto3 trust.
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    # Spark's own, and Java's.
+    *(
+        "SPARK_HOME",
+        "SPARK_CONF_DIR",
+        "SPARK_LOCAL_DIRS",
+        "SPARK_LOCAL_IP",
+        "SPARK_SUBMIT_OPTS",
+        "SPARK_DIST_CLASSPATH",
+    ),
+    *("HADOOP_CONF_DIR", "YARN_CONF_DIR", "HADOOP_USER_NAME", "PYSPARK_PYTHON", "PYSPARK_SUBMIT_ARGS"),
+    *("JAVA_HOME", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"),
+    # Where Python and the loader find libraries, and where files go that don't stay.
+    *("PYTHONPATH", "LD_LIBRARY_PATH", "TMPDIR", "XDG_CACHE_HOME"),
+)
+"""Variables that make a machine's programs work, whatever the answers are."""
+
+_TEMPORARY = ("AWS_SESSION_TOKEN",)
+"""Variables of credentials that expire within hours."""
+
+_SECRET_NAME = re.compile(r"(^|_)KEY$")
+"""Names of secrets, besides those that are secret as keys of the configuration."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable that the backup uses. `value` is None if it is not known here."""
+
+    name: str
+    value: str | None
+    is_secret: bool
+
+    @property
+    def is_temporary(self) -> bool:
+        return self.name in _TEMPORARY
+
+
+def used_variables(draft: ConfigDraft, *, on_this_machine: bool = True) -> list[Variable]:
+    """Return the variables that a backup with the answers of `draft` uses: those that the answers refer to, also if
+    they are not set here; and those of the store and, for a backup `on_this_machine`, of the machine that are set.
+
+    Raises `UsageError` for a name that no environment file takes."""
+    referenced = draft.references()
+    names = list(referenced)
+    names += _of_store(draft)
+    if on_this_machine:
+        names += _OF_MACHINE
+    variables: dict[str, Variable] = {}
+    for name in names:
+        value = draft.environ.get(name) or None
+        if name in variables or (value is None and name not in referenced):
+            continue
+        if NAME.fullmatch(name) is None:
+            raise UsageError(
+                f"a service can't have the variable {printable(name)}", "name it with letters, digits and underscores"
+            )
+        if value is not None and not value.isascii():
+            _check_text(name, value)
+        is_hidden = referenced.get(name, False) or _hides(name, value or "")
+        variables[name] = Variable(name, value, is_hidden)
+    return list(variables.values())
+
+
+def _check_text(name: str, value: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"the value of the variable {name} is not UTF-8 text", "write it in UTF-8") from None
+
+
+def _of_store(draft: ConfigDraft) -> Iterable[str]:
+    address = draft.text("archive")
+    try:
+        kind = kind_of(address)
+    except UsageError:
+        # The trial of the archive names what is wrong with it.
+        return ()
+    section = f"{kind.section}."
+    given = [path.removeprefix(section) for path in draft.settings if path.startswith(section)]
+    return kind.variables(given)
+
+
+def _hides(name: str, value: str) -> bool:
+    """Return whether the value of a variable is a secret, by its name or by the credentials that it holds."""
+    if is_secret(name) or _SECRET_NAME.search(name):
+        return True
+    return without_credentials(value) != value
+
+
+def files_of_this_machine(draft: ConfigDraft) -> list[str]:
+    """Return the files that the answers name: a container has them only if they are mounted."""
+    files: list[str] = []
+    for path, value in draft.settings.items():
+        if path in ("archive", "backup.topics", "backup.groups"):
+            continue
+        files += re.findall(r"\$\{file:([^}]*)\}", str(value))
+        text = str(value).removeprefix("file:")
+        if text.startswith("/") and Path(text).is_file():
+            files.append(text)
+    return sorted(set(files))
