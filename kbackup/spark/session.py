@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import UnreachableError, UsageError
+from kbackup.spark.collect import collect_arrow
 from kbackup.spark.jvm import LIGHT, REDACTION, Jvm, class_archive, forget_jvm, home_option, jvm_has_ended
 
 if TYPE_CHECKING:
@@ -287,4 +288,4 @@ def first_job(session: SparkSession) -> None:
     def same(batches: Iterable[RecordBatch]) -> Iterable[RecordBatch]:
         yield from batches
 
-    session.range(1, numPartitions=1).mapInArrow(same, "id long").toArrow()
+    collect_arrow(session.range(1, numPartitions=1).mapInArrow(same, "id long"))

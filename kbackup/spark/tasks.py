@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from kbackup.errors import DeniedError, FencedError, KbackupError, RefusedError, UnreachableError, from_text
 from kbackup.metrics.registry import ProgressListener, counted
+from kbackup.spark.collect import collect_arrow
 from kbackup.spark.jvm import jvm_has_ended
 from kbackup.spark.workers import Answer, Expected, check_answer, check_worker, is_local, prepared_cluster
 from kbackup.store.base import Store
@@ -176,7 +177,7 @@ def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: S
                 yield from _run_task(number, attempt, task, do, address)
 
         frame = _frame(spark, tasks)
-        rows: Any = frame.mapInArrow(run_batches, _DDL).toArrow()
+        rows: Any = collect_arrow(frame.mapInArrow(run_batches, _DDL))
         _count_retries(rows)
         return _results_of(rows)
 

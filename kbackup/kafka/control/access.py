@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError
-from kafka.protocol import admin
-from kafka.protocol.api_message import ApiMessage
 from msgspec.structs import astuple
 
 from kbackup.kafka.control.connection import BrokerConnection
 from kbackup.kafka.control.errors import RefusedRequestError, RequestError, broker_error
+from kbackup.kafka.control.messages import DescribeDelegationTokenRequest, admin
 from kbackup.kafka.control.router import Answers, AnyBroker, Question, Router
 from kbackup.kafka.control.unavailable import Unavailable, refusal
 from kbackup.metadata.entities import (
@@ -44,14 +43,6 @@ _PERMISSION_NUMBERS = {word: number for number, word in ACL_PERMISSIONS.items()}
 
 _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 _UNKNOWN_MECHANISM = "UNKNOWN"
-
-
-class DescribeDelegationTokenRequest(ApiMessage, load_json=__package__):  # type: ignore[misc,call-arg]  # kafka-python has no types
-    """By a definition of our own beside this module: kafka-python has none."""
-
-
-class DescribeDelegationTokenResponse(ApiMessage, load_json=__package__):  # type: ignore[misc,call-arg]  # the same
-    """The same."""
 
 
 class SecurityAdmin:

@@ -8,7 +8,6 @@ from itertools import cycle
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError
-from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
 from kbackup.errors import KbackupError
 from kbackup.kafka.control.connection import BrokerConnection
@@ -21,6 +20,7 @@ from kbackup.kafka.control.errors import (
     broker_error,
     remedy_for,
 )
+from kbackup.kafka.control.messages import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 from kbackup.kafka.control.router import Answers, AnyBroker, Question, Router, explained, explaining
 
 TOPIC, BROKER = 2, 4

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaError
-from kafka.protocol.metadata import ApiVersionsRequest
-from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from kbackup.kafka.control.deadline import Deadline
 from kbackup.kafka.control.errors import (
@@ -31,6 +29,7 @@ from kbackup.kafka.control.errors import (
     TlsError,
 )
 from kbackup.kafka.control.login import Login, conversation
+from kbackup.kafka.control.messages import ApiVersionsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
 from kbackup.kafka.control.settings import Address, ConnectionSettings
 from kbackup.kafka.control.sockets import open_stream
 

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol import admin
-
 from kbackup.kafka.control.access import results_in_order
 from kbackup.kafka.control.configs import BROKER, alteration, describe_request
 from kbackup.kafka.control.connection import BrokerConnection
 from kbackup.kafka.control.errors import RequestError, broker_error
 from kbackup.kafka.control.members import Members
+from kbackup.kafka.control.messages import admin
 from kbackup.kafka.control.router import Answers, AnyBroker, Brokers, K, Place, Question, Router
 from kbackup.kafka.control.unavailable import Unavailable, UnavailableError, refusal
 from kbackup.metadata.entities import BrokerConfig, ClientMetrics, GroupConfig

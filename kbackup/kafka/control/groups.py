@@ -14,11 +14,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError
-from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
-from kafka.protocol.api_message import ApiMessage
-from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 
-from kbackup.kafka import control
 from kbackup.kafka.control.connection import BrokerConnection
 from kbackup.kafka.control.errors import (
     NOT_A_BROKER,
@@ -27,6 +23,15 @@ from kbackup.kafka.control.errors import (
     RefusedRequestError,
     RequestError,
     broker_error,
+)
+from kbackup.kafka.control.messages import (
+    ConsumerGroupDescribeRequest,
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
 )
 from kbackup.kafka.control.router import Answers, Brokers, Coordinators, Question, Router, explained, numbers_by_topic
 from kbackup.kafka.control.share import alter_share_offsets, share_offsets
@@ -60,14 +65,6 @@ _BROKER_GONE = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, NOT_A_BROKE
 
 _FINAL = (KafkaError.UNKNOWN_TOPIC_OR_PART,)
 """What no waiting mends: offsets are set for topics that have been there for long, or are gone for good."""
-
-
-class ConsumerGroupDescribeRequest(ApiMessage, load_json=control):  # type: ignore[misc,call-arg]  # kafka-python has no types
-    """By a definition of our own: kafka-python has none."""
-
-
-class ConsumerGroupDescribeResponse(ApiMessage, load_json=control):  # type: ignore[misc,call-arg]  # the same
-    """The same."""
 
 
 def probe_groups(partitions: int) -> list[str]:

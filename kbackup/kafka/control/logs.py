@@ -14,12 +14,10 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import KafkaError
-from kafka.protocol.admin import DescribeProducersRequest
-from kafka.protocol.consumer import FetchRequest
-from kafka.record.default_records import DefaultRecordBatch
 
 from kbackup.kafka.control.connection import BrokerConnection
 from kbackup.kafka.control.errors import NOT_LET_IN, RefusedRequestError, RequestError
+from kbackup.kafka.control.messages import DefaultRecordBatch, DescribeProducersRequest, FetchRequest
 from kbackup.kafka.control.router import Answers, Leaders, Question, Router, metadata_request, numbers_by_topic
 from kbackup.kafka.control.settings import Address
 from kbackup.kafka.control.unavailable import Unavailable, UnavailableError

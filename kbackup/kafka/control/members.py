@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol import admin
-
 from kbackup.kafka.control.errors import REQUEST_SECONDS, RefusedRequestError, RequestError
+from kbackup.kafka.control.messages import admin
 from kbackup.kafka.control.router import Router
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.metadata.entities import Feature, Listener, Registration

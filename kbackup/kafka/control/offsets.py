@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError
-from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
 from kbackup.kafka.control.connection import BrokerConnection
 from kbackup.kafka.control.deadline import Deadline
 from kbackup.kafka.control.errors import PAUSE_SECONDS, REQUEST_SECONDS, remedy_for
+from kbackup.kafka.control.messages import ListOffsetsRequest, OffsetForLeaderEpochRequest
 from kbackup.kafka.control.router import Answers, Leaders, Question, Router
 from kbackup.types import TopicPartition
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from confluent_kafka import KafkaError
-from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from kbackup.errors import KbackupError, UsageError
 from kbackup.kafka.client import Connection
@@ -44,6 +43,7 @@ from kbackup.kafka.control.errors import (
     broker_error,
     remedy_for,
 )
+from kbackup.kafka.control.messages import FindCoordinatorRequest, MetadataRequest
 from kbackup.kafka.control.settings import Address, settings_of
 from kbackup.kafka.control.tokens import user_tokens
 from kbackup.types import TopicPartition

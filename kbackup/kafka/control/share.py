@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError
-from kafka.protocol.api_message import ApiMessage
 
-from kbackup.kafka import control
 from kbackup.kafka.control.connection import BrokerConnection
 from kbackup.kafka.control.errors import RefusedRequestError
+from kbackup.kafka.control.messages import AlterShareGroupOffsetsRequest, DescribeShareGroupOffsetsRequest
 from kbackup.kafka.control.router import Answers, Question
 from kbackup.types import CommittedOffset, TopicPartition
 
@@ -19,22 +18,6 @@ _NONE = -1
 """The start offset of a partition that has none yet: the group's config share.auto.offset.reset decides."""
 
 _GROUPS_AT_ONCE = 200
-
-
-class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=control):  # type: ignore[misc,call-arg]  # kafka-python has no types
-    """By a definition of our own: kafka-python has none."""
-
-
-class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=control):  # type: ignore[misc,call-arg]  # the same
-    """The same."""
-
-
-class AlterShareGroupOffsetsRequest(ApiMessage, load_json=control):  # type: ignore[misc,call-arg]  # the same
-    """The same."""
-
-
-class AlterShareGroupOffsetsResponse(ApiMessage, load_json=control):  # type: ignore[misc,call-arg]  # the same
-    """The same."""
 
 
 def share_offsets() -> Question[str, list[CommittedOffset]]:

@@ -9,18 +9,18 @@ from typing import Any
 from uuid import UUID
 
 from confluent_kafka import KafkaError
-from kafka.protocol.admin import (
+
+from kbackup.errors import ClusterError, KbackupError
+from kbackup.kafka.control.configs import TOPIC, alteration
+from kbackup.kafka.control.connection import BrokerConnection
+from kbackup.kafka.control.errors import REQUEST_SECONDS, broker_error
+from kbackup.kafka.control.messages import (
     ACLOperation,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     IncrementalAlterConfigsRequest,
 )
-
-from kbackup.errors import ClusterError, KbackupError
-from kbackup.kafka.control.configs import TOPIC, alteration
-from kbackup.kafka.control.connection import BrokerConnection
-from kbackup.kafka.control.errors import REQUEST_SECONDS, broker_error
 from kbackup.kafka.control.router import Answers, AnyBroker, Controller, Question, Router, explaining, metadata_request
 from kbackup.util.system import attempts
 

@@ -23,12 +23,8 @@ from kafka.protocol.admin import (
 )
 
 from kbackup.kafka.control import access
-from kbackup.kafka.control.access import (
-    ACLS_AT_ONCE,
-    DescribeDelegationTokenRequest,
-    DescribeDelegationTokenResponse,
-    SecurityAdmin,
-)
+from kbackup.kafka.control.access import ACLS_AT_ONCE, SecurityAdmin
+from kbackup.kafka.control.messages import DescribeDelegationTokenRequest, DescribeDelegationTokenResponse
 from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.metadata.entities import ClientQuota, DelegationToken, QuotaKey, ScramUser
 from tests.support.fake_broker import FakeCluster, fake_cluster

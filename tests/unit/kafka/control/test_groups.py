@@ -33,17 +33,17 @@ from kbackup.kafka.control import groups as group_module
 from kbackup.kafka.control import router as routing
 from kbackup.kafka.control.groups import (
     OFFSETS_TOPIC,
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
     GroupAdmin,
     GroupInfo,
     partition_of,
     probe_groups,
     stable_offsets,
 )
-from kbackup.kafka.control.share import (
+from kbackup.kafka.control.messages import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponse,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsResponse,
 )
