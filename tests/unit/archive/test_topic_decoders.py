@@ -29,7 +29,7 @@ BARE = schema_version("shop.Order", 1, 7, ORDER)
 def a_topic(name: str, values: Iterable[bytes], *, counted: bool = True) -> TopicState:
     """Return a topic of one partition, whose values a backup has counted or not."""
     records = [Plain(None, value) for value in values]
-    made = topic_of(name, 1, [partition_state(0, 0, len(records), len(records), 1)])
+    made = topic_of(name, [partition_state(0, 0, len(records), records=len(records), size=1)])
     if not counted:
         return made
     return replace(made, schemas=tuple(used_by(records)), counted=len(records))
