@@ -433,10 +433,10 @@ class HangingTransaction(Member, frozen=True, kw_only=True):
     timestamp: int
 
 
-def abort_command(of: HangingTransaction) -> str:
-    """Return the command of Kafka's own tools that ends a transaction."""
+def abort_command(of: HangingTransaction, servers: str = "HOST:PORT") -> str:
+    """Return the command of Kafka's own tools that ends a transaction. `servers` are addresses of brokers."""
     place = f"--topic {shlex.quote(of.topic)} --partition {of.partition} --start-offset {of.start}"
-    return f"kafka-transactions.sh --bootstrap-server HOST:PORT abort {place}"
+    return f"kafka-transactions.sh --bootstrap-server {shlex.quote(servers)} abort {place}"
 
 
 class Transactions(Member, frozen=True, kw_only=True):

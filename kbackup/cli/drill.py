@@ -18,9 +18,9 @@ from kbackup.cli.common.session import archive_store, show_connecting, spark_ses
 from kbackup.cli.common.window import show_bounds
 from kbackup.cli.verify import difference_text, selection_options, show_comparison, show_option
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
-from kbackup.jobs.drill.report import DrillReport, count_drill, store_report
+from kbackup.jobs.drill.report import DrillReport, count_drill, deletion_commands, store_report
 from kbackup.store import Store
-from kbackup.util.text import human_count, human_duration, human_size, kafka_command, plural
+from kbackup.util.text import human_count, human_duration, human_size, plural
 from kbackup.util.times import human_time
 
 if TYPE_CHECKING:
@@ -112,28 +112,6 @@ def _publish(report: DrillReport, folder: Path | None, state: Store, reporter: R
         reporter.warning(f"the report could not be stored: {error}")
 
 
-def _deletions(report: DrillReport) -> list[str]:
-    """Return the commands of Kafka's tools that delete what the drill left on the target."""
-    names = [*report.kept, *report.left]
-    groups = []
-    for name in names:
-        if name.startswith("group "):
-            # What could not be deleted has the reason after its name.
-            group, _, _ = name.removeprefix("group ").partition(": ")
-            groups.append(group)
-    commands = []
-    if any(name.startswith("topic") for name in names):
-        # kafka-topics takes a regular expression.
-        pattern = report.prefix.replace(".", r"\.") + ".*"
-        commands.append(kafka_command("kafka-topics", report.target, "--delete", "--topic", pattern))
-    if groups:
-        options = []
-        for group in groups:
-            options += ["--group", group]
-        commands.append(kafka_command("kafka-consumer-groups", report.target, "--delete", *options))
-    return commands
-
-
 def _show(report: DrillReport, state: Store, reporter: Reporter) -> None:
     shown = frozenset[str]()
     if report.comparison is not None:
@@ -144,14 +122,28 @@ def _show(report: DrillReport, state: Store, reporter: Reporter) -> None:
             reporter.warning(finding)
     for name in report.kept:
         reporter.note(f"kept: {name}")
-    for command in _deletions(report):
+    for command in deletion_commands(report):
         reporter.note(f"to delete what the drill left: {command}")
     if report.error is not None:
         reporter.warning(f"the drill ended with an error: {report.error.message}")
         if report.error.hint:
             reporter.note(f"hint: {report.error.hint}")
     address = f"{state.url.rstrip('/')}/{layout.drill_key(report.drill_id, layout.PAGE)}"
-    reporter.line(f"drill {report.drill_id} {report.result}; its report: {address}")
+    reporter.line(f"drill {report.drill_id} {_result(report)}; its report: {address}")
+
+
+def _result(report: DrillReport) -> str:
+    """Return how a drill ended. The line is also the summary of a notification: it says what that means."""
+    outcome: str = report.outcome
+    if outcome == "could not run":
+        return f"could not run, so it says nothing about the archive: {report.obstacle}"
+    if report.is_damage:
+        return f"failed: the archive is damaged: {report.obstacle}"
+    if outcome == "failed" and report.differences:
+        return f"failed: restore point {report.restore_point} did not come back as it is in the archive"
+    if outcome == "failed":
+        return f"failed: restore point {report.restore_point} lacks records that were found damaged"
+    return outcome
 
 
 # The page of a report.
@@ -240,12 +232,14 @@ def _moment(rfc3339: str) -> str:
 
 
 def _sentence(report: DrillReport) -> str:
-    if report.result == "interrupted":
-        return "The drill was interrupted before it came to its end. It says nothing about the backup."
-    if report.error is not None:
-        return f"The drill could not be carried through: {report.error.message}."
+    if report.is_damage and report.error is not None:
+        return f"The archive is damaged: {report.error.message}."
+    if report.outcome == "interrupted":
+        return "The drill was interrupted before it came to its end. It says nothing about the archive."
+    if report.outcome == "could not run":
+        return f"The drill could not run, so it says nothing about the archive: {report.obstacle}."
     compared = report.comparison
-    if report.result == "passed" and compared is not None:
+    if report.outcome == "passed" and compared is not None:
         return (
             f"The backup was restored and is what the archive holds: {plural(compared.records, 'record')} in "
             f"{plural(len(compared.topics), 'topic')}, compared one by one."
@@ -253,8 +247,8 @@ def _sentence(report: DrillReport) -> str:
     if report.losses:
         places = plural(len(report.losses), "place")
         return f"The archive has lost records of what was restored, in {places}: see below."
-    if compared is not None and not compared.findings:
-        return "All records came back, but something else went wrong: see below."
+    if report.outcome == "passed in part":
+        return "All that was compared is as in the archive, but the drill left something out or behind: see below."
     return "Not everything came back as it is in the archive: see below."
 
 

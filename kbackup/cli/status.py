@@ -7,9 +7,11 @@ import click
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common import options
 from kbackup.cli.common.command_context import CommandContext, FlagValues, pass_command_context
+from kbackup.cli.common.command_lines import store_options
 from kbackup.cli.common.session import cached_archive_store, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError
-from kbackup.jobs.status import LEVELS, ArchiveStatus, archive_status, count_status, summary
+from kbackup.jobs.status.job import archive_status
+from kbackup.jobs.status.report import LEVELS, ArchiveStatus, count_status, summary
 from kbackup.util.text import printable
 
 UNKNOWN = 3
@@ -26,12 +28,13 @@ UNKNOWN = 3
 def command(nagios: bool) -> int:
     """Show in one line whether an archive is well, then each finding with a command that shows or mends it.
 
-    Critical: the newest restore point is older than backup.max_age, something is damaged, or the newest drill failed.
-    Warning: losses of the last 7 days, restore points that lack damaged segments, a newest drill older than
-    backup.max_drill_age, a dead lease, an old restore point while --follow runs, schemas or deletions that may be
-    missing, a transaction that stays open. An archive that was never verified or drilled is judged by the rest.
+    Critical: the newest restore point is older than backup.max_age, a file that restore points need is damaged, or the
+    last drill that compared records found a difference. Warning: losses of the last 7 days, restore points that lack
+    damaged segments, damaged reports, a drill that could not run, no drill within backup.max_drill_age, a killed
+    writer, an old restore point while --follow runs, schemas or deletions that may be missing, a transaction that stays
+    open. An archive that was never verified or drilled is judged by the rest.
 
-    Ends with exit code 0 without findings, 13 if a verification has findings, else 3. Reads a few small objects and no
+    Ends with exit code 0 without findings, 13 for critical damage, else 3. Reads a few small objects and no
     cluster.
     """
     if not nagios:
@@ -82,6 +85,12 @@ def _one_line(text: str) -> str:
 
 def _read(context: CommandContext) -> ArchiveStatus:
     store = cached_archive_store(context)
-    status = archive_status(open_archive(store), context.config.backup, reports=state_store(context, store))
+    status = archive_status(
+        open_archive(store),
+        context.config.backup,
+        reports=state_store(context, store),
+        options=store_options(),
+        servers=context.config.source.get("bootstrap.servers", ""),
+    )
     count_status(status)
     return status

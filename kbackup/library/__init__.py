@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kbackup.jobs.export.job import ExportReport
     from kbackup.jobs.restore.job import RestoreScreen
     from kbackup.jobs.restore.report import RestoreReport
-    from kbackup.jobs.status import ArchiveStatus
+    from kbackup.jobs.status.report import ArchiveStatus
     from kbackup.jobs.verify import VerifyReport
     from kbackup.spark.session import SparkSession, Starting
 
@@ -371,7 +371,7 @@ def status(config: Configuration = None, **settings: Any) -> ArchiveStatus:
 
     `settings` are keys of the section `backup`, such as `max_age="26h"`."""
     from kbackup.archive.reader import open_archive
-    from kbackup.jobs.status import archive_status
+    from kbackup.jobs.status.job import archive_status
 
     chosen = configured(config, "backup", settings)
     store, _ = archive_store(chosen, cached=True)

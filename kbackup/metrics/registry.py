@@ -75,6 +75,7 @@ METRICS: dict[str, Metric] = {
     "kbackup_groups": Metric("gauge", "Consumer groups in the newest restore point of the run."),
     "kbackup_losses_total": Metric("counter", "Losses: records that can never be archived.", ("kind",)),
     "kbackup_lost_offsets_total": Metric("counter", "Offsets in these losses, as far as known."),
+    "kbackup_drill_differences": Metric("gauge", "Differences from the archive that the last drill found."),
     "kbackup_findings": Metric("gauge", "Findings of a verification, a comparison or a drill."),
     "kbackup_status_level": Metric("gauge", "Level of `kbackup status`: 0 ok, 1 warning, 2 critical."),
     "kbackup_notifications_total": Metric("counter", "Notifications by result.", ("result",)),

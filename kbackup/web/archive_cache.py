@@ -43,7 +43,7 @@ from kbackup.util.system import in_threads
 from kbackup.util.text import plural
 
 if TYPE_CHECKING:
-    from kbackup.jobs.status import ArchiveStatus
+    from kbackup.jobs.status.report import ArchiveStatus
 
 
 # The lag of consumer groups at restore points, for charts.
@@ -452,7 +452,8 @@ class ArchiveCache:
 
     def _judge(self, archive: Archive) -> Verdict:
         """Return the verdict now; an error is one, too, as the other pages must stay readable."""
-        from kbackup.jobs.status import archive_status, summary
+        from kbackup.jobs.status.job import archive_status
+        from kbackup.jobs.status.report import summary
 
         try:
             status = archive_status(archive, self._rules, reports=self.state)

@@ -79,7 +79,13 @@ def make_shot_archive(store: Store) -> None:
     verified = verify(store, "all", True, no_spark, Silent())
     record_verification(store, verified, verified_at, partial=False)
     newest = open_archive(store).restore_points[-1].number
-    store_drill(store, "drill-2026-10-09-00000001", result="failed", findings=(EVIL, "1 group differs"))
+    store_drill(
+        store,
+        "drill-2026-10-09-00000001",
+        result="failed",
+        comparison=comparison(ok=False),
+        findings=(EVIL, "1 group differs"),
+    )
     store_drill(store, "drill-2026-10-16-00000002", result="interrupted", comparison=None)
     store_drill(store, "drill-2026-10-23-00000003", restore_point=newest, comparison=comparison())
 

@@ -42,7 +42,7 @@ from kbackup.jobs.schemas.plan import SchemaPlan, SubjectOverview
 from kbackup.jobs.schemas.undo import SchemasUndone
 from kbackup.jobs.settings.documents import SettingsBefore
 from kbackup.jobs.settings.undo import SettingsUndone
-from kbackup.jobs.status import ArchiveStatus
+from kbackup.jobs.status.report import ArchiveStatus
 from kbackup.jobs.verify import VerifyReport
 from kbackup.migrate.archive import ArchiveReport
 from kbackup.migrate.bootstrap import BootstrapReport

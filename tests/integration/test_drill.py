@@ -13,11 +13,14 @@ from pyspark.sql import SparkSession
 
 from kbackup.archive import layout
 from kbackup.archive.models import load
+from kbackup.archive.reader import open_archive
+from kbackup.config.models import Backup
 from kbackup.errors import ClusterError
 from kbackup.jobs.compare.job import verify_against
 from kbackup.jobs.drill import job as drill
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.restore.job import restore
+from kbackup.jobs.status.job import archive_status
 from scripts.dev.kafka import Broker
 from tests.integration.backed_up import BackedUp, Run, runner
 from tests.integration.conftest import run_command
@@ -96,9 +99,28 @@ def test_kept_topics_and_groups_are_reported(run: Run, made: BackedUp, broker: B
         admin.delete_consumer_groups([f"kept.{made.group}"])[f"kept.{made.group}"].result(30)
 
 
-def test_the_cluster_that_was_backed_up_is_asked_for(made: BackedUp, spark: SparkSession) -> None:
-    outcome = run_command(spark, made.config, ["drill"])
-    assert (outcome.code, "which was backed up" in outcome.err) == (1, True)
+@pytest.mark.parametrize(
+    ("options", "code", "reason"),
+    [
+        ([], 1, "which was backed up"),
+        (["--bootstrap-server", "localhost:1"], 14, "target cluster at localhost:1 did not answer"),
+        (["--on-source", "--topic", "none-of-these"], 2, "none-of-these"),
+    ],
+)
+def test_a_drill_that_could_not_run_says_nothing_about_the_archive(
+    made: BackedUp, spark: SparkSession, options: list[str], code: int, reason: str
+) -> None:
+    outcome = run_command(spark, made.config, ["drill", *options])
+    assert (outcome.code, reason in outcome.err) == (code, True), outcome.err
+    status = archive_status(open_archive(made.store), Backup(max_age=1e9))
+    about_drills = [finding for finding in status.findings if finding.subject == "drill"]
+    assert "may not be restorable" not in str(status.findings)
+    if code == 2:
+        return  # a command line that can't be used is told on stderr alone
+    (finding,) = about_drills
+    assert finding.level == "warning"
+    assert "could not run, so it says nothing about the archive" in finding.message
+    assert reason in finding.message
 
 
 @pytest.mark.parametrize("prefix", ["", "a", "<b>drill", "drill/", "drill\n", "x" * 101])

@@ -11,6 +11,7 @@ from kbackup.cli.common.command_context import FlagValues
 from kbackup.config import KEYS, Key, exposes_secret
 from kbackup.config.values import escape_references
 from kbackup.errors import UsageError
+from kbackup.store.registry import KINDS
 from kbackup.util.text import kbackup_command, shell_line
 from kbackup.util.times import time_text
 
@@ -73,6 +74,23 @@ def _toml(text: str) -> str:
         is_plain = sign.isprintable() and sign not in '"\\$'
         signs.append(sign if is_plain else f"\\U{ord(sign):08x}")
     return f'"{"".join(signs)}"'
+
+
+def store_options() -> list[str]:
+    """Return the options of this run by which another command finds the same store: the file of the configuration, and
+    flags of stores and of encryption. Secrets are left out."""
+    state = click.get_current_context().ensure_object(FlagValues)
+    words = ["--config", state.config_file] if state.config_file is not None else []
+    sections = {"encryption", *(kind.section for kind in KINDS.values())}
+    for setting in state.settings:
+        section = setting.path.partition(".")[0]
+        if section not in sections or exposes_secret(setting.path, setting.value):
+            continue
+        if setting.origin.name == "--set":
+            words += ["--set", f"{setting.path}={setting.value}"]
+        else:
+            words += _words(KEYS[setting.path], setting.origin.name, setting.value)
+    return words
 
 
 def own_command(

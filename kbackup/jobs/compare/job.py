@@ -37,6 +37,7 @@ from kbackup.jobs.compare.report import (
     is_wrong,
     topics_of,
     totals,
+    unread_group,
 )
 from kbackup.jobs.newer import NewerRecords, newer_in_source, newer_sentences
 from kbackup.jobs.replay import ahead, read_range
@@ -162,7 +163,7 @@ def check_groups(
                 ok=is_right,
             )
             checks.append(check)
-    unread = [f"group {group} can't be read: {why}" for group, why in sorted(failed.items())]
+    unread = [unread_group(group, why) for group, why in sorted(failed.items())]
     return tuple(checks), unread
 
 

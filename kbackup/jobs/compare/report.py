@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -162,6 +163,19 @@ def sum_counts(results: Iterable[Comparison]) -> dict[DifferenceKind, int]:
     for result in results:
         total.update(result.counts)
     return {kind: total[kind] for kind in WORDS if total[kind]}
+
+
+_UNREAD = re.compile(r"group .* can't be read: ", re.DOTALL)
+
+
+def unread_group(group: str, why: str) -> str:
+    """Return the finding of a group whose offsets the cluster did not tell."""
+    return f"group {group} can't be read: {why}"
+
+
+def is_unread(finding: str) -> bool:
+    """Return whether a finding is of a group that could not be read: then nothing is known to differ."""
+    return _UNREAD.match(finding) is not None
 
 
 def findings_of(results: Iterable[Comparison], exact: bool) -> list[str]:

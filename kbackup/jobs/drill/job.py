@@ -25,7 +25,7 @@ from kbackup.config.models import Restore
 from kbackup.errors import ClusterError, InterruptedByUserError, KbackupError, NoArchiveError, RefusedError, UsageError
 from kbackup.jobs.compare.job import CompareRequest, verify_against
 from kbackup.jobs.compare.report import AgainstReport
-from kbackup.jobs.drill.report import DrillError, DrillReport, Result
+from kbackup.jobs.drill.report import NOTHING_COMPARED, DrillError, DrillReport, Result
 from kbackup.jobs.restore.job import NoScreen, RestoreResources, restore
 from kbackup.jobs.restore.plan import select_content
 from kbackup.jobs.restore.report import NotRestoredTopic, RestoreReport
@@ -386,7 +386,7 @@ class DrillRun:
         if self.comparison is not None:
             findings += self.comparison.findings
             if not self.comparison.records:
-                findings.append("nothing was compared: there is no record in what was chosen")
+                findings.append(NOTHING_COMPARED)
         findings += [f"left on the target: {name}" for name in self.undeleted]
         return findings
 

@@ -8,14 +8,26 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from kbackup.archive import layout
-from kbackup.archive.models import Document, FileSum, Member, dump, file_sum, load
+from kbackup.archive.models import USE_NEWER, Document, FileSum, Member, dump, file_sum, load
 from kbackup.archive.segments.window import Choice
 from kbackup.errors import CorruptError, KbackupError, NotFoundError, UsageError
-from kbackup.jobs.compare.report import AgainstReport
+from kbackup.jobs.compare.report import AgainstReport, is_unread
 from kbackup.metrics.registry import counted
 from kbackup.store.base import Store
+from kbackup.util.text import kafka_command
 
 Result = Literal["passed", "failed", "interrupted"]
+Outcome = Literal["passed", "passed in part", "failed", "could not run", "interrupted"]
+"""What a drill says of the archive.
+
+`failed`: something did not come back as it is in the archive. `passed in part`: what was compared is as archived, but
+the target refused topics or groups, or something of the drill is left there. `could not run`: nothing was compared, or
+not to the end, so the drill says nothing of the archive.
+"""
+CONCLUSIVE: tuple[Outcome, ...] = ("passed", "passed in part", "failed")
+"""The outcomes of drills that compared what they restored."""
+NOTHING_COMPARED = "nothing was compared: there is no record in what was chosen"
+_LOSS = "loss: "
 
 
 class DrillError(Member, frozen=True, kw_only=True):
@@ -71,6 +83,75 @@ class DrillReport(Document, frozen=True, kw_only=True):
     page: FileSum | None = None
     """Size and checksum of report.html."""
 
+    # What the findings say is derived here, so that a report of an earlier version is judged likewise.
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """The findings of the comparison: what is not as in the archive."""
+        if self.comparison is None:
+            return ()
+        return tuple(finding for finding in self.comparison.findings if not is_unread(finding))
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """The findings of records that the archive itself lacks, because they were found missing or damaged."""
+        return tuple(finding for finding in self.findings if finding.startswith(_LOSS))
+
+    @property
+    def shortfalls(self) -> tuple[str, ...]:
+        """The findings that are about the target: what it refused, and what is left there."""
+        others = {*self.differences, *self.lost}
+        return tuple(finding for finding in self.findings if finding not in others)
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether damage of the archive ended the drill. A file of a newer version is no damage."""
+        error = self.error
+        return error is not None and error.exit_code == CorruptError.exit_code and error.hint != USE_NEWER
+
+    @property
+    def obstacle(self) -> str:
+        """Why the drill compared nothing, or not all, with a hint; '' if it came to its end."""
+        if self.error is not None:
+            return f"{self.error.message}; {self.error.hint}" if self.error.hint else self.error.message
+        if NOTHING_COMPARED in self.findings:
+            return NOTHING_COMPARED
+        return ""
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.result == "passed":
+            return "passed"
+        if self.differences or self.is_damage:
+            return "failed"
+        if self.result == "interrupted":
+            return "interrupted"
+        if self.obstacle:
+            return "could not run"
+        return "failed" if self.lost else "passed in part"
+
+
+def deletion_commands(report: DrillReport) -> list[str]:
+    """Return the commands of Kafka's tools that delete what the drill left on the target."""
+    names = [*report.kept, *report.left]
+    groups = []
+    for name in names:
+        if name.startswith("group "):
+            # What could not be deleted has the reason after its name.
+            group, _, _ = name.removeprefix("group ").partition(": ")
+            groups.append(group)
+    commands = []
+    if any(name.startswith("topic") for name in names):
+        # kafka-topics takes a regular expression.
+        pattern = report.prefix.replace(".", r"\.") + ".*"
+        commands.append(kafka_command("kafka-topics", report.target, "--delete", "--topic", pattern))
+    if groups:
+        options = []
+        for group in groups:
+            options += ["--group", group]
+        commands.append(kafka_command("kafka-consumer-groups", report.target, "--delete", *options))
+    return commands
+
 
 def store_report(state: Store, report: DrillReport, page: str) -> None:
     """Store the page, then the report: a stored report always has its page."""
@@ -85,6 +166,7 @@ def count_drill(report: DrillReport) -> None:
     counted.add("kbackup_records_total", report.restored_records)
     counted.add("kbackup_bytes_total", report.restored_bytes)
     counted.put("kbackup_findings", len(report.findings))
+    counted.put("kbackup_drill_differences", len(report.differences))
 
 
 # Read the stored reports of drills and their pages.

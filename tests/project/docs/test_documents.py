@@ -23,7 +23,7 @@ from kbackup.cli.common.notify import notifier_for
 from kbackup.config import KEYS, VARIABLES, ConfigFiles, load
 from kbackup.config.keys import show_value
 from kbackup.config.models import Follow
-from kbackup.jobs.status import Subject
+from kbackup.jobs.status.report import Subject
 from kbackup.mirror.properties.keys import FLOW_KEYS, OWN_KEYS
 from kbackup.mirror.reader import INTERVAL_SECONDS, rhythm_of
 from kbackup.store.file import FileStore
@@ -39,11 +39,11 @@ GITHUB_ANCHOR = re.compile(r"[^\w\- ]")
 def test_the_table_of_findings_has_every_finding_of_the_status() -> None:
     """By subject and level, as `kbackup status --json` has them."""
     in_code: set[tuple[str, str]] = set()
-    for node in ast.walk(ast.parse((ROOT / "kbackup/jobs/status.py").read_text())):
+    for node in ast.walk(ast.parse((ROOT / "kbackup/jobs/status/findings.py").read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "StatusFinding":
             level, subject = (ast.literal_eval(argument) for argument in node.args[:2])
             in_code.add((subject, level))
-    text = (ROOT / "infra/docs/nightly-backup.md").read_text()
+    text = (ROOT / "infra/docs/status.md").read_text()
     in_table = set(re.findall(r"^\| `(\w+)` \| (warning|critical) \|", text, re.MULTILINE))
     assert in_table == in_code
     assert {subject for subject, _ in in_code} == set(get_args(Subject))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.cli.drill import _deletions, drill_page
-from kbackup.jobs.drill.report import DrillError
+from kbackup.cli.drill import drill_page
+from kbackup.jobs.drill.report import DrillError, deletion_commands
 from kbackup.store import open_store
 from tests.support.archives import make_archive
 from tests.support.drill_reports import EVIL, comparison, report
@@ -80,7 +80,8 @@ def test_hostile_names_stay_text(result: str) -> None:
         versions={EVIL: EVIL},
         error=DrillError(type="ClusterError", message=EVIL, hint=EVIL, exit_code=1),
     )
-    plain = Page(drill_page(report(result=result, warnings=("w",), kept=("k",), findings=("f",))))
+    differs = comparison(ok=False)
+    plain = Page(drill_page(report(result=result, comparison=differs, warnings=("w",), kept=("k",), findings=("f",))))
     text = drill_page(evil)
     page = Page(text)
     assert "script" not in page.tags
@@ -101,7 +102,9 @@ def test_a_drill_that_ended_early() -> None:
         seconds={"connect": 15.0},
     )
     text = Page(drill_page(early)).text
-    assert "could not be carried through: nobody answers" in text
+    assert "could not run" in text
+    assert "says nothing about the archive: nobody answers; is it on?." in text
+    assert "failed" not in text
     assert "Records compared none" in text
 
 
@@ -109,12 +112,12 @@ def test_a_drill_names_the_commands_that_delete_its_names() -> None:
     kept = report(
         prefix="drill-1.", kept=("topic drill-1.a", "group drill-1.my group"), left=("group drill-1.g: it's busy",)
     )
-    assert _deletions(kept) == [
+    assert deletion_commands(kept) == [
         r"kafka-topics.sh --bootstrap-server broker-1:9093 --delete --topic 'drill-1\..*'",
         "kafka-consumer-groups.sh --bootstrap-server broker-1:9093 --delete --group 'drill-1.my group' "
         "--group drill-1.g",
     ]
-    assert _deletions(report()) == []
+    assert deletion_commands(report()) == []
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -34,11 +35,11 @@ def test_each_finding_has_a_line_with_its_command(root: str, kbackup: Kbackup) -
     first, second = kbackup("status", root, code=3).lines
     assert first.startswith(f"critical: {root}: restore point 2 is ")
     assert second.startswith("critical: the newest restore point, 2, is ")
-    assert second.endswith("; backup.max_age is 26h; run: kbackup backup")
+    assert second.endswith(f"; backup.max_age is 26h; run: kbackup backup --archive {root}")
     assert kbackup("status", root, "--max-age", "40000d").out.startswith("ok: ")
     document = kbackup("status", root, "--json", code=3).json
     assert (document["level"], document["newest"]["number"]) == ("critical", 2)
-    assert document["findings"][0]["command"] == "kbackup backup"
+    assert document["findings"][0]["command"] == f"kbackup backup --archive {root}"
     assert document["max_age_seconds"] == 93600
 
 
@@ -49,7 +50,16 @@ def test_findings_of_a_verification_end_with_the_code_of_damage(young: str, kbac
     kbackup("verify", young, "--quick", "-q", code=13)
     lines = kbackup("status", young, code=13).lines
     assert lines[0].startswith("critical: ")
-    assert lines[1].endswith("repair the archive, then verify it again; run: kbackup repair")
+    assert lines[1].endswith(f"; then verify it again; run: kbackup repair --archive {young}")
+
+
+def test_commands_find_the_archive_as_this_run_did(root: str, tmp_path: Path, kbackup: Kbackup) -> None:
+    config = tmp_path / "my kbackup.toml"
+    config.write_text('[source]\nbootstrap.servers = "broker-1:9092"\n')
+    flags = ["--config", str(config), "--s3-region", "eu-central-1"]
+    document = kbackup("status", root, *flags, "--json", code=3).json
+    command = shlex.split(document["findings"][0]["command"])
+    assert command == ["kbackup", "backup", "--archive", root, "--config", str(config), "--s3-region", "eu-central-1"]
 
 
 def test_a_plugin_prints_figures(young: str, kbackup: Kbackup) -> None:

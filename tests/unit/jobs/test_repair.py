@@ -34,7 +34,7 @@ from kbackup.config.models import Backup
 from kbackup.errors import CorruptError, KbackupError, LockedError, NoArchiveError, WrongKeyError
 from kbackup.formats.index import decode_index
 from kbackup.jobs.copy import copy_archive
-from kbackup.jobs.status import archive_status
+from kbackup.jobs.status.job import archive_status
 from kbackup.jobs.verify import VerifyReport, record_verification
 from kbackup.library.reading import ArchiveReader
 from kbackup.metrics.registry import Silent
@@ -737,7 +737,8 @@ def test_a_flipped_bit_in_an_index_is_repaired_by_the_command_that_status_names(
     report = verified(store)
     assert not run(store, read_data=False).changes
     record_verification(store, report, now(), partial=False)
-    assert [text.rpartition("run: ")[2] for text in said(store)] == ["kbackup repair --read-data"]
+    (text,) = said(store)
+    assert text.endswith(f"run: kbackup repair --read-data --archive {store.url}")
     assert [mended.file for mended in run(store).mended] == [f"{ORDERS}15_index"]
     assert verified(store).findings == ()
 

@@ -87,7 +87,7 @@ def test_an_old_restore_point_turns_it_red(store: Store) -> None:
 
 
 def test_findings_of_hostile_names_are_text(store: Store) -> None:
-    store_drill(store, "drill-1", result="failed")
+    store_drill(store, "drill-1", result="failed", comparison=comparison(ok=False))
     lease = Lease(
         owner="x",
         host=ATTACK,
@@ -160,7 +160,7 @@ def test_the_verdict_follows_the_rules_of_the_configuration(store: Store, allow_
 
 
 def test_the_newest_drill_comes_first_and_damage_hides_no_other(store: Store) -> None:
-    store_drill(store, "drill-1", result="failed", findings=(EVIL, *["differs"] * 6))
+    store_drill(store, "drill-1", result="failed", comparison=comparison(ok=False), findings=(EVIL, *["differs"] * 6))
     store_drill(store, "drill-2")
     store.put(layout.drill_key("drill-2", layout.REPORT), b"{}")
     store_drill(store, "drill-3", restore_point=2, comparison=comparison("clicks"))
