@@ -14,6 +14,7 @@ from kbackup.archive.segments.window import Window
 from kbackup.cli.common import records as shown
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.completion import archived
+from kbackup.cli.common.help import SectionedCommand
 from kbackup.cli.common.options import bucket_options, state_options
 from kbackup.cli.common.tables import MAIN, Cell, Column
 from kbackup.config.times import moment_of
@@ -25,7 +26,7 @@ from kbackup.util.text import human_size
 from kbackup.util.times import human_time
 
 
-@click.command("cat", epilog="Example: kbackup cat orders:3 --tail 10")
+@click.command("cat", cls=SectionedCommand, epilog="Example: kbackup cat orders:3 --tail 10")
 @click.argument("address_text", metavar="PLACE", shell_complete=archived("topics"))
 @click.option(
     "--tail", "last", type=click.IntRange(min=1), metavar="N", help="Print the last N records of each partition."
@@ -130,7 +131,7 @@ _COLUMNS: dict[str, Sequence[Column[_Row]]] = {
 """The columns of each level of `kbackup ls`."""
 
 
-@click.command("ls", epilog="Example: kbackup ls orders:3")
+@click.command("ls", cls=SectionedCommand, epilog="Example: kbackup ls orders:3")
 @click.argument("address_text", metavar="[PLACE]", required=False, shell_complete=archived("topics"))
 @state_options
 @bucket_options

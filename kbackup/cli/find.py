@@ -14,6 +14,7 @@ from kbackup.archive.query.content import ArchivedPartition
 from kbackup.cli.common import records
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.completion import archived
+from kbackup.cli.common.help import SectionedCommand
 from kbackup.cli.common.output import Reporter
 from kbackup.config.windows import TopicAddress
 from kbackup.errors import UsageError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from kbackup.archive.query.find import Pattern
 
 
-@click.command("find", epilog="Example: kbackup find customer-17 orders --in key")
+@click.command("find", cls=SectionedCommand, epilog="Example: kbackup find customer-17 orders --in key")
 @click.argument("pattern", metavar="[TEXT]", required=False)
 @click.argument("address_text", metavar="[PLACE]", required=False, shell_complete=archived("topics"))
 @click.option("-E", "--regex", is_flag=True, help="Read TEXT as a regular expression (RE2, over bytes).")

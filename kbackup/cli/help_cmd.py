@@ -9,6 +9,7 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ZshComplete
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
+from kbackup.cli.common.help import SectionedCommand, show_all_options
 from kbackup.cli.common.options import common_options, key_option, spark_options, store_options
 from kbackup.cli.common.tables import Column
 from kbackup.config import KEYS, VARIABLES, Key, SettingOrigin, settings_in_effect, show_value, shown
@@ -25,10 +26,13 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 
 @click.command("help", epilog="Example: kbackup help groups plan")
 @click.argument("words", metavar="[COMMAND]...", nargs=-1, shell_complete=_complete)
+@click.option("--all", "all_", is_flag=True, help="Show all options, as COMMAND --help-all does.")
 @click.pass_context
-def help_command(context: click.Context, words: tuple[str, ...]) -> None:
+def help_command(context: click.Context, words: tuple[str, ...], all_: bool) -> None:
     """Show the help of a command, as COMMAND --help does; without COMMAND, the help of kbackup."""
     asked = _context_of(context.find_root(), words)
+    if all_:
+        show_all_options(asked)
     click.echo(asked.get_help())
 
 
@@ -102,7 +106,7 @@ _SETTING_COLUMNS: Sequence[Column[_ShownSetting]] = (
 """The columns of `kbackup config`."""
 
 
-@click.command("config", epilog="Example: kbackup config --keys")
+@click.command("config", cls=SectionedCommand, epilog="Example: kbackup config --keys")
 @click.option("--show", "output", flag_value="show", default="show", help="Show all values and where each came from.")
 @click.option("--keys", "output", flag_value="keys", help="Show all keys with type, default and meaning.")
 @key_option("archive", "-a", "--archive")

@@ -24,6 +24,7 @@ from kbackup.archive.query.overview import (
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
 from kbackup.cli.common.completion import archived
+from kbackup.cli.common.help import SectionedCommand
 from kbackup.cli.common.options import archive_command, bucket_options, cache_option, count_option, state_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import cached_archive_store
@@ -126,7 +127,7 @@ def _archive_with_points(store: Store) -> Archive:
         raise
 
 
-@click.command("info", epilog="Example: kbackup info orders")
+@click.command("info", cls=SectionedCommand, epilog="Example: kbackup info orders")
 @click.argument("topic", required=False, shell_complete=archived("topics"))
 @state_options
 @count_option

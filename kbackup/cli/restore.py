@@ -83,6 +83,8 @@ def command(
 ) -> int:
     """Restore topics, records and group offsets exactly once, from a restore point or a time.
 
+    --dry-run shows the plan and writes nothing; --guide asks what happened and prints the commands.
+
     A time is 14:05 (of today), 'yesterday 14:05', '2 hours ago', '2026-01-31 14:05' or RFC 3339. Without a zone it is
     by this machine's clock, or in --tz. Both bounds are included.
 
@@ -90,7 +92,7 @@ def command(
 
     Ends with exit code 3 when the target refuses a topic (the others are restored), when a group or a setting could
     not be set, when records could not get the ids of the target's schema registry, or when records of the restore point
-    are lost. A dry run tells by the same code.
+    are lost. A dry run ends with the same code.
     """
     if guide:
         from kbackup.cli.guide import run_guide

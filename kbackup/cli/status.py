@@ -8,6 +8,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.cli.common import options
 from kbackup.cli.common.command_context import CommandContext, FlagValues, pass_command_context
 from kbackup.cli.common.command_lines import store_options
+from kbackup.cli.common.help import SectionedCommand
 from kbackup.cli.common.session import cached_archive_store, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError
 from kbackup.jobs.status.job import archive_status
@@ -18,7 +19,7 @@ UNKNOWN = 3
 """A monitoring plugin's exit code if the archive can't be judged; ok, warning and critical are 0, 1 and 2."""
 
 
-@click.command("status", epilog="Example: kbackup status --max-age 2h")
+@click.command("status", cls=SectionedCommand, epilog="Example: kbackup status --max-age 2h")
 @options.archive_argument
 @options.key_option("backup.max_age", "--max-age")
 @click.option("--nagios", is_flag=True, help="Print and exit as a monitoring plugin: 0, 1, 2 or 3.")

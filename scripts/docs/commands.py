@@ -31,6 +31,9 @@ nothing is cut.
 `error`; `--json=line` prints it on one line. `cat` and `find` print one a line for each record.
 [exit-codes.md](exit-codes.md) lists the exit codes.
 
+`COMMAND --help` shows the options below headings, without those that few people need; `--help-all` shows all of them,
+and so does `kbackup help --all COMMAND`. So do this page and the manual pages.
+
 This page is written from the code of the commands.
 """
 

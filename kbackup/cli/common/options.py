@@ -11,6 +11,7 @@ import click
 from kbackup.cli.common.callbacks import record_key, record_settings, store, time_zone, zoned
 from kbackup.cli.common.command_context import METRICS_FILE, FlagValues, pass_command_context
 from kbackup.cli.common.completion import archived
+from kbackup.cli.common.help import SectionedCommand
 from kbackup.config import KEYS, Key, Setting, SettingOrigin
 from kbackup.config.windows import parse_duration
 from kbackup.store.base import StoreKind
@@ -68,7 +69,17 @@ _METAVARS = {
     "text": "TEXT",
     "list": "NAME",
     "table": "NAME=VALUE",
-    "restore.restore_point": "[N|LABEL|latest]",
+    "restore.restore_point": "N|LABEL|latest",
+    "restore.range": "RANGE",
+    "restore.skip": "RANGE",
+    "restore.where": "JQ",
+    "restore.map_regex": "RULE",
+    "restore.restore_id": "ID",
+    "archive": "URL",
+    "encryption.key": "KEY",
+    "schema_registry.url": "URL",
+    "target_schema_registry.url": "URL",
+    "restore.state": "URL",
 }
 """What stands for the value in the help, by the kind of the key or by its path."""
 _ARCHIVED = {"topics": "topics", "groups": "groups", "restore-point": "points"}
@@ -226,7 +237,7 @@ def point_option(
     help: str = KEYS["restore.restore_point"].doc,
     *,
     default: str | None = None,
-    metavar: str = "[N|LABEL|latest]",
+    metavar: str = "N|LABEL|latest",
     show_default: bool = True,
 ) -> Callable[[F], F]:
     """Return the option `--restore-point`, whose value a command gets as text."""
@@ -403,12 +414,13 @@ def archive_command(
     if spark:
         decorators.append(spark_options)
     decorators.append(bucket_options)
-    make_command = group.command if group is not None else click.command
     epilog = f"Example: {example}" if example else None
 
     def decorate(body: Callable[..., int | None]) -> click.Command:
         with_context = pass_command_context(body)
         with_options = options(*decorators)(with_context)
-        return make_command(name, epilog=epilog)(with_options)
+        if group is not None:
+            return group.command(name, cls=SectionedCommand, epilog=epilog)(with_options)
+        return click.command(name, cls=SectionedCommand, epilog=epilog)(with_options)
 
     return decorate

@@ -13,6 +13,7 @@ import click
 
 from kbackup.cli.check import show_step
 from kbackup.cli.common.command_context import FlagValues, start_reporter
+from kbackup.cli.common.help import SectionedCommand
 from kbackup.cli.common.options import bootstrap_option, common_options, key_option, name_options, store_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.init.draft import ConfigDraft, toml_text, write_files
@@ -61,7 +62,7 @@ class InitReport:
     clean_steps: tuple[CheckStep, ...] = ()
 
 
-@click.command("init", epilog="Example: kbackup init --schedule systemd")
+@click.command("init", cls=SectionedCommand, epilog="Example: kbackup init --schedule systemd")
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: take the answers from options.")
 @click.option("--overwrite", is_flag=True, help="Overwrite files that exist.")
 @click.option("--no-check", is_flag=True, help="Write the files without trying the answers.")

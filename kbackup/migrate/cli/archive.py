@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
+from kbackup.cli.common.help import SectionedCommand
 from kbackup.cli.common.options import bucket_options, key_options, source_options
 from kbackup.cli.common.output import ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting
@@ -24,7 +25,7 @@ _PARTS: Sequence[Column[PartReport]] = (
 )
 
 
-@click.command("archive", epilog="Example: kbackup migrate archive --label before-dual-write")
+@click.command("archive", cls=SectionedCommand, epilog="Example: kbackup migrate archive --label before-dual-write")
 @source_options
 @key_options("backup.adopt_cluster")
 @click.option("--label", metavar="NAME", help="Label of the new restore point.")

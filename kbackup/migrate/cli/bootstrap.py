@@ -7,12 +7,15 @@ from pathlib import Path
 import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
+from kbackup.cli.common.help import SectionedCommand
 from kbackup.cli.common.options import bucket_options, point_option
 from kbackup.cli.common.session import archive_store
 from kbackup.util.text import plural
 
 
-@click.command("bootstrap", epilog="Example: kbackup migrate bootstrap --base new.checkpoint --out /root/new")
+@click.command(
+    "bootstrap", cls=SectionedCommand, epilog="Example: kbackup migrate bootstrap --base new.checkpoint --out /root/new"
+)
 @point_option(default="latest")
 @click.option(
     "--base",

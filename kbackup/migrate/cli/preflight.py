@@ -8,12 +8,17 @@ from pathlib import Path
 import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
+from kbackup.cli.common.help import SectionedCommand
 from kbackup.cli.common.options import bucket_options, source_options
 from kbackup.cli.common.session import archive_store, show_connecting
 from kbackup.migrate.cli import controller_config_option
 
 
-@click.command("preflight", epilog="Example: kbackup migrate preflight --controller-config controller.properties")
+@click.command(
+    "preflight",
+    cls=SectionedCommand,
+    epilog="Example: kbackup migrate preflight --controller-config controller.properties",
+)
 @source_options
 @controller_config_option
 @bucket_options

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
+from kbackup.cli.common.help import SectionedCommand
 from kbackup.cli.common.options import bucket_options, source_options
 from kbackup.cli.common.session import archive_store, show_connecting
 from kbackup.errors import MismatchError, UsageError
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
     from kbackup.migrate.znodes import ZnodeContent
 
 
-@click.command("rollback", epilog="Example: kbackup migrate rollback --controller-config controller.properties")
+@click.command(
+    "rollback",
+    cls=SectionedCommand,
+    epilog="Example: kbackup migrate rollback --controller-config controller.properties",
+)
 @source_options
 @metrics_option
 @controller_config_option

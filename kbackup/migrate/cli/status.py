@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
+from kbackup.cli.common.help import SectionedCommand
 from kbackup.cli.common.options import common_options, source_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import stop_at_signals
@@ -148,7 +149,7 @@ def _table(report: StateReport) -> Table:
 _PAUSE = 2.0  # s between two looks at a ZooKeeper that is behind
 
 
-@click.command("status", epilog="Example: kbackup migrate status --follow")
+@click.command("status", cls=SectionedCommand, epilog="Example: kbackup migrate status --follow")
 @source_options
 @metrics_option
 @click.option("--follow", is_flag=True, help="Show each change until SIGTERM or Ctrl-C.")

@@ -7,6 +7,7 @@ from datetime import timedelta
 import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
+from kbackup.cli.common.help import SectionedCommand
 from kbackup.cli.common.options import Duration, bucket_options, point_option, source_options
 from kbackup.cli.common.session import archive_store
 from kbackup.cli.common.tables import Column
@@ -14,7 +15,7 @@ from kbackup.errors import EXIT_OK, CorruptError
 from kbackup.util.text import plural
 
 
-@click.command("verify", epilog="Example: kbackup migrate verify")
+@click.command("verify", cls=SectionedCommand, epilog="Example: kbackup migrate verify")
 @point_option(default="latest")
 @click.option(
     "--lag",

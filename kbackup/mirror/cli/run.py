@@ -13,6 +13,7 @@ import click
 
 from kbackup.cli.backup import RoundReporter, check_stale_after
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
+from kbackup.cli.common.help import SectionedCommand
 from kbackup.cli.common.options import bucket_options, key_option, options, rate_option, spark_options
 from kbackup.cli.common.session import archive_store, spark_session, state_store, stop_at_signals
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
@@ -167,7 +168,7 @@ def show_reports(context: CommandContext, reports: Mapping[str, HalfReport]) -> 
     return is_loss
 
 
-@click.command("run", epilog="Example: kbackup mirror run mm2.properties --dry-run")
+@click.command("run", cls=SectionedCommand, epilog="Example: kbackup mirror run mm2.properties --dry-run")
 @click.argument("file", type=click.Path(path_type=Path))
 @options(
     click.option("--flow", "names", multiple=True, metavar="A->B", help="Use only this flow. [repeatable]"),

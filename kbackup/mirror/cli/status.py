@@ -10,6 +10,7 @@ import click
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
+from kbackup.cli.common.help import SectionedCommand
 from kbackup.cli.common.options import archive_argument, bucket_options, key_option
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _INCIDENTS = 5  # number of the newest to show
 
 
-@click.command("status", epilog="Example: kbackup mirror status s3://my-backups/us-west")
+@click.command("status", cls=SectionedCommand, epilog="Example: kbackup mirror status s3://my-backups/us-west")
 @archive_argument
 @click.option("--flow", "names", multiple=True, metavar="A->B", help="Use only this flow. [repeatable]")
 @click.option("--partitions", is_flag=True, help="Show the applied position of each partition.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
+from kbackup.cli.common.help import SectionedCommand
 from kbackup.cli.common.options import bucket_options, key_option
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import cached_archive_store, state_store
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from kbackup.mirror.positions import Translated, Translation
 
 
-@click.command("translate", epilog="Example: kbackup mirror translate mm2.properties billing")
+@click.command("translate", cls=SectionedCommand, epilog="Example: kbackup mirror translate mm2.properties billing")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("group")
 @click.option("--flow", "names", multiple=True, metavar="A->B", help="Use only this flow. [repeatable]")
