@@ -25,7 +25,7 @@ from kbackup.jobs.decoding import Decoding
 from kbackup.web.archive_cache import ArchiveCache
 from kbackup.web.decoding import FieldDecoder
 from kbackup.web.guard import STATIC, Access, Guard
-from kbackup.web.pages import points, records, restore, schemas, search, status, topics
+from kbackup.web.pages import points, records, restore, schemas, search, status, together, topics
 from kbackup.web.render import page
 from kbackup.web.view import BadInputError, RestoreCommand, page_request
 
@@ -58,7 +58,8 @@ _TITLES = {
 
 def routers() -> list[APIRouter]:
     """Return the routers of all pages: the core's, and those of systems."""
-    core = (points, topics, records, schemas, search, status, restore)
+    # The records of a topic come before its partitions: `records` would be taken for the number of one.
+    core = (points, together, topics, records, schemas, search, status, restore)
     found = [each.router for each in core]
     for page_of_system in systems.pages():
         found.append(page_of_system.router)

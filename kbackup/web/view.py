@@ -73,6 +73,10 @@ class PageRequest:
         are."""
         return self.decoder.page(self.snapshot.schemas) if decodes else PageDecoding(self.decoder, None)
 
+    def decoding_of(self, view: str | None) -> PageDecoding:
+        """Return the decoding of a page of records; without a view nobody has asked for it."""
+        return self.archived_decoding if view is None else self.decoding(view == "decoded")
+
     def restore_link(self, topic: str, partition: int, start: object = "", end: object = "") -> str:
         """Return the address of the page that plans a restore of offsets [`start`, `end`) of a partition.
 

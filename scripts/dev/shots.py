@@ -95,6 +95,7 @@ status /status  points /  point /points/9  point-first /points/3
 topics /topics  topics-as-of /topics?point=5&sort=losses  topics-search /topics?q=orders
 topic /topics/orders  topic-long /topics/{LONG_TOPIC}  topic-odd /topics/odd
 partition /topics/orders/1  partition-gaps /topics/compacted/0
+together /topics/orders/records  together-odd /topics/odd/records
 records /topics/orders/1/records  records-decoded /topics/orders/1/records?view=decoded
 records-whole /topics/odd/0/records?view=auto  records-hex /topics/odd/0/records?view=hex
 records-lines-odd /topics/odd/0/records  seek-end /topics/orders/1/records?time=2100-01-01T00:00:00Z

@@ -170,6 +170,13 @@ SOUGHT = 256 << 20  # bytes of records that one search for a time looks at
 _THREADS = 8
 
 
+class Limit(NamedTuple):
+    """What a page reads at most: bytes of records, and segments."""
+
+    room: int
+    segments: int
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """Checked records in order of their offsets. `earlier` and `later`: there are others before, or after them."""
@@ -199,20 +206,23 @@ class Sought(NamedTuple):
     matched: bool
 
 
-def page_from(store: Store, partition: ArchivedPartition, offset: int, most: int) -> Page:
+def page_from(store: Store, partition: ArchivedPartition, offset: int, most: int, limit: Limit | None = None) -> Page:
     """Return the first records at or above `offset`, at most `most`."""
     nearest = [segment for segment in partition.segments if segment.last >= offset]
-    return _page(store, partition, nearest, offset, min(most, MOST), back=False)
+    return _page(store, partition, nearest, offset, min(most, MOST), limit, back=False)
 
 
-def page_before(store: Store, partition: ArchivedPartition, offset: int, most: int) -> Page:
+def page_before(store: Store, partition: ArchivedPartition, offset: int, most: int, limit: Limit | None = None) -> Page:
     """Return the last records below `offset`, at most `most`."""
     nearest = [segment for segment in reversed(partition.segments) if segment.first < offset]
-    return _page(store, partition, nearest, offset, min(most, MOST), back=True)
+    return _page(store, partition, nearest, offset, min(most, MOST), limit, back=True)
 
 
-def offset_at(store: Store, partition: ArchivedPartition, time: int, start: int = 0) -> Sought:
-    """Find the first record at or above offset `start` whose timestamp (ms) is `time` or later.
+def offset_at(
+    store: Store, partition: ArchivedPartition, time: int, start: int = 0, most_bytes: int | None = None
+) -> Sought:
+    """Find the first record at or above offset `start` whose timestamp (ms) is `time` or later, among `most_bytes` of
+    records (by default `SOUGHT`).
 
     Timestamps are in no order. So the segment with the first such record is read from its start, in blocks; if the
     archive has no timestamps of its segments (files of the Java tool), so is everything before that segment.
@@ -225,16 +235,26 @@ def offset_at(store: Store, partition: ArchivedPartition, time: int, start: int 
             if len(selected):
                 return Sought(int(selected.offsets[0]), True)
             looked += block.nbytes
-            if looked >= SOUGHT:
+            if looked >= (most_bytes or SOUGHT):
                 return Sought(int(block.offsets[-1]) + 1, False)
     return Sought(None, False)
 
 
 def _page(
-    store: Store, partition: ArchivedPartition, nearest: Sequence[Segment], offset: int, most: int, *, back: bool
+    store: Store,
+    partition: ArchivedPartition,
+    nearest: Sequence[Segment],
+    offset: int,
+    most: int,
+    limit: Limit | None,
+    *,
+    back: bool,
 ) -> Page:
     """Return a page of at most `most` records from `offset` on, or before it if `back`. `nearest` are the segments in
     the order in which the page takes them."""
+    room = limit.room if limit is not None else ROOM
+    if limit is not None:
+        nearest = nearest[: limit.segments]
     # The records of each segment, by number. Only the last segment that is planned can have more than a page's bytes,
     # and is cut short for it.
     planned: list[tuple[SegmentRanges, int, int]] = []
@@ -249,12 +269,12 @@ def _page(
         planned.append((ranges, low, high))
         most -= high - low
         size += min(segment.bytes, (high - low) * segment.largest)
-        if not most or size >= ROOM:
+        if not most or size >= room:
             break
 
     def read(part: tuple[SegmentRanges, int, int]) -> list[RecordBlock]:
         ranges, low, high = part
-        return list(ranges.fitting(low, high, ROOM, last=back))
+        return list(ranges.fitting(low, high, room, last=back))
 
     if back:
         planned.reverse()  # blocks go in order of offsets, whichever way the page was leafed to

@@ -14,7 +14,6 @@ from kbackup.formats.record import Row
 from kbackup.types import TopicPartition
 from kbackup.util.times import time_text
 from kbackup.web import render
-from kbackup.web.decoding import PageDecoding
 from kbackup.web.render import indented, is_json
 from kbackup.web.view import GET, BadInputError, PageRequest, Requested, find_partition, moment
 
@@ -99,7 +98,7 @@ def records(
     """Show records from an offset or a time on, or before an offset; by default from the start of the partition. They
     are decoded by themselves if the restore point has schemas for that: no registry is asked unasked."""
     topic, partition = find_partition(request, name, number)
-    decoding = _decoding(request, view)
+    decoding = request.decoding_of(view)
     shape = view or ("decoded" if decoding.has(name) else "lines")
     note = ""
     if time.strip():
@@ -145,11 +144,6 @@ def records(
     )
 
 
-def _decoding(request: PageRequest, view: str | None) -> PageDecoding:
-    """Return the decoding of a page; without a view nobody has asked for it."""
-    return request.archived_decoding if view is None else request.decoding(view == "decoded")
-
-
 def _part(data: bytes | None, view: render.View) -> render.Shown:
     """Return a field as a page of many records shows it: its beginning."""
     return render.shown(data, view, render.PART)
@@ -165,7 +159,7 @@ def record(
     go: Literal["", "next", "previous"] = "",
 ) -> Response:
     topic, partition = find_partition(request, name, number)
-    decoding = _decoding(request, view)
+    decoding = request.decoding_of(view)
     shape: render.View = view or ("decoded" if decoding.has(name) else "auto")
     if go:
         store = request.snapshot.store
