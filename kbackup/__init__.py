@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 from kbackup import errors
 
 if TYPE_CHECKING:
-    from kbackup.library import backup, restore, status, to_dict, verify
-    from kbackup.library.reading import ArchiveReader, RestorePoint, open_archive
+    from kbackup.library import BackupSettings, RestoreSettings, backup, restore, status, to_dict, verify
+    from kbackup.library.reading import ArchiveReader, Record, RestorePoint, open_archive
 
 __version__ = "0.2.0"
 __all__ = [
     "ArchiveReader",
+    "BackupSettings",
+    "Record",
     "RestorePoint",
+    "RestoreSettings",
     "backup",
     "errors",
     "open_archive",

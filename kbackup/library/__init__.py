@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
@@ -27,6 +27,8 @@ from kbackup.config import Config, ConfigFiles, Setting, SettingOrigin, load
 from kbackup.config.times import moment_of
 from kbackup.config.values import flatten
 from kbackup.errors import KbackupError, UnreachableError, UsageError
+from kbackup.library.settings import BackupSettings as BackupSettings
+from kbackup.library.settings import RestoreSettings as RestoreSettings
 from kbackup.metrics.registry import ProgressListener, Silent, counted
 from kbackup.store import Store, open_store
 from kbackup.util.system import cache_folder
@@ -46,7 +48,7 @@ Configuration = str | os.PathLike[str] | Mapping[str, Any] | Config | None
 log = logging.getLogger(__name__)
 
 
-def configured(config: Configuration, section: str = "", settings: Mapping[str, Any] | None = None) -> Config:
+def configured(config: Configuration, section: str = "", settings: Mapping[str, object] | None = None) -> Config:
     """Return the configuration, with `settings` in the place of its values of the same keys in `section`.
 
     Raises `UsageError` for a key or a value that can't be used."""
@@ -214,7 +216,7 @@ def backup(
     label: str = "",
     spark: SparkSession | None = None,
     listener: ProgressListener | None = None,
-    **settings: Any,
+    **settings: Unpack[BackupSettings],
 ) -> BackupReport:
     """Back up a cluster into one new restore point, as `kbackup backup` does, and write the Delta tables of
     `export.delta` if it is set.
@@ -291,7 +293,7 @@ def restore(
     count: bool = False,
     spark: SparkSession | None = None,
     listener: ProgressListener | None = None,
-    **settings: Any,
+    **settings: Unpack[RestoreSettings],
 ) -> RestoreReport:
     """Restore records, group offsets and settings into the target cluster, as `kbackup restore` does.
 
@@ -366,7 +368,7 @@ def run_verify(
     return report
 
 
-def status(config: Configuration = None, **settings: Any) -> ArchiveStatus:
+def status(config: Configuration = None, **settings: Unpack[BackupSettings]) -> ArchiveStatus:
     """Return whether an archive is well, as `kbackup status` does: a `level` and `findings`.
 
     `settings` are keys of the section `backup`, such as `max_age="26h"`."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 import pyarrow as pa
 
@@ -16,25 +17,29 @@ from kbackup.archive.query import browse, overview
 from kbackup.archive.query.content import Content, captured_groups
 from kbackup.archive.query.java import JAVA, java_content, java_topics, open_archive_or_folder, readable
 from kbackup.archive.reader import Archive
-from kbackup.archive.segments.parallel import plan_reads, read_unit
-from kbackup.archive.segments.rows import SCHEMA
+from kbackup.archive.segments.parallel import ReadUnit, plan_reads, read_batches, read_unit
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
 from kbackup.archive.topic_decoders import TopicDecoders, Unavailable, topic_decoders
 from kbackup.config.times import moment_of
-from kbackup.errors import UsageError, suggest_name
+from kbackup.errors import KbackupError, UsageError, suggest_name
+from kbackup.formats.record import rows
 from kbackup.library import Configuration, archive_store, configured
+from kbackup.library.decoded import FrameKind, RecordColumns, decoded_record, frame_of
+from kbackup.library.decoded import Record as Record
+from kbackup.library.settings import Time
 from kbackup.store import Store
 from kbackup.types import TopicPartition
 from kbackup.util.system import in_threads
 
 if TYPE_CHECKING:
+    import pandas
+    import polars
+
     from kbackup.archive.restores.plan import UnitRange
     from kbackup.jobs.restore.plan import CountedRecords
 
-Time = str | int | datetime
-"""A time: text such as '2h ago' or RFC 3339, milliseconds since 1970, or a datetime with a zone. Text without a zone is
-in the zone of this machine."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +164,7 @@ class ArchiveReader:
             offsets[TopicPartition(committed.topic, committed.partition)] = committed.offset
         return offsets
 
+    @overload
     def records(
         self,
         topic: str,
@@ -168,29 +174,188 @@ class ArchiveReader:
         to_time: Time | None = None,
         from_offset: int | None = None,
         to_offset: int | None = None,
-        columns: Sequence[str] = ("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a topic, or of one of its partitions, in batches of a few MiB, partition by partition
-        in order of offsets.
+        columns: Sequence[str] | None = None,
+        decode: Literal[False] | None = None,
+    ) -> Iterator[pa.RecordBatch]: ...
+
+    @overload
+    def records(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        from_time: Time | None = None,
+        to_time: Time | None = None,
+        from_offset: int | None = None,
+        to_offset: int | None = None,
+        decode: Literal[True],
+    ) -> Iterator[Record]: ...
+
+    def records(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        from_time: Time | None = None,
+        to_time: Time | None = None,
+        from_offset: int | None = None,
+        to_offset: int | None = None,
+        columns: Sequence[str] | None = None,
+        decode: bool | None = None,
+    ) -> Iterator[pa.RecordBatch] | Iterator[Record]:
+        """Yield the records of a topic, or of one of its partitions, partition by partition in order of offsets: in
+        batches of a few MiB, or with `decode=True` one by one as a `Record`, whose key and value are decoded.
 
         Times are included on both sides, `to_offset` is excluded. Columns are those of Spark's Kafka source; there are
-        also `timestampType` and `segment`, the key of the object that a record is from. Every record is checked:
-        `CorruptError` for damage, which may come after the last batch of a segment. `UsageError` for an unknown topic,
-        partition or column."""
-        for name in columns:
-            if name not in SCHEMA.names:
-                raise UsageError(f"records have no column {name}", f"use {', '.join(SCHEMA.names)}")
+        also `timestampType` and `segment`, the key of the object that a record is from. Where the archive has the
+        schemas of a topic, `key_decoded`, `value_decoded` and `decode_error` stand beside the bytes, unless `columns`
+        leaves them out or with `decode=False`; what is left out costs nothing. A record that can't be decoded has the
+        reason in `decode_error`, and the others go on.
+
+        Every record is checked: `CorruptError` for damage, which may come after the last batch of a segment.
+        `UsageError` for an unknown topic, partition or column, and with `decode=True` if the archive has no schemas,
+        or a library is missing that they need."""
+        window = self._window(from_time, to_time, from_offset, to_offset)
+        units = self._units(topic, partition, window)
+        store = readable(self._store, self.id)
+        if decode:
+            if columns is not None:
+                raise UsageError("decode=True yields whole records", "leave columns out, or decode=True")
+            return self._each_record(store, units, topic)
+        made = RecordColumns(topic, columns, None if decode is False else self._decoders)
+        return made.batches(self._batches(store, units, made.archived))
+
+    @overload
+    def frame(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        kind: Literal["pandas"] = "pandas",
+        from_time: Time | None = None,
+        to_time: Time | None = None,
+        from_offset: int | None = None,
+        to_offset: int | None = None,
+        columns: Sequence[str] | None = None,
+        decode: bool | None = None,
+    ) -> pandas.DataFrame: ...
+
+    @overload
+    def frame(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        kind: Literal["polars"],
+        from_time: Time | None = None,
+        to_time: Time | None = None,
+        from_offset: int | None = None,
+        to_offset: int | None = None,
+        columns: Sequence[str] | None = None,
+        decode: bool | None = None,
+    ) -> polars.DataFrame: ...
+
+    @overload
+    def frame(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        kind: Literal["arrow"],
+        from_time: Time | None = None,
+        to_time: Time | None = None,
+        from_offset: int | None = None,
+        to_offset: int | None = None,
+        columns: Sequence[str] | None = None,
+        decode: bool | None = None,
+    ) -> pa.Table: ...
+
+    def frame(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        kind: FrameKind = "pandas",
+        from_time: Time | None = None,
+        to_time: Time | None = None,
+        from_offset: int | None = None,
+        to_offset: int | None = None,
+        columns: Sequence[str] | None = None,
+        decode: bool | None = None,
+    ) -> pandas.DataFrame | polars.DataFrame | pa.Table:
+        """Return the records of a topic as a frame of pandas or Polars, or as a table of Arrow: all of them, in memory.
+
+        The columns and the selection are those of `records`. With `decode=True`, `UsageError` if the archive has no
+        schemas of the topic. `UsageError` if the library of the frame is not installed."""
+        window = self._window(from_time, to_time, from_offset, to_offset)
+        units = self._units(topic, partition, window)
+        store = readable(self._store, self.id)
+        decoders: TopicDecoders | None = None
+        if decode is not False:
+            decoders = self._sure_decoders() if decode else self._decoders
+        made = RecordColumns(topic, columns, decoders)
+        if decode and not made.decodes:
+            raise UsageError(
+                f"the archive does not show by which schemas records of topic {topic} were written",
+                "leave decode=True out to get their bytes",
+            )
+        batches = made.batches(self._batches(store, units, made.archived))
+        # Batches have the columns in this order, also those of a topic without records.
+        table = pa.Table.from_batches(list(batches), schema=made.schema)
+        frame: pandas.DataFrame | polars.DataFrame | pa.Table = frame_of(table, kind)
+        return frame
+
+    def _window(
+        self, from_time: Time | None, to_time: Time | None, from_offset: int | None, to_offset: int | None
+    ) -> Window:
         # The reader's own moment is a bound as well: later records are not in the archive as of it.
         ends = [end for end in (moment_of("to_time", to_time), self._at) if end is not None]
         times = Window(from_time=moment_of("from_time", from_time, up=True), to_time=min(ends, default=None))
-        window = times.at_offsets(from_offset, to_offset)
+        return times.at_offsets(from_offset, to_offset)
 
+    def _units(self, topic: str, partition: int | None, window: Window) -> list[ReadUnit]:
         def window_of(segment: Segment) -> Window:
             return window
 
-        store = readable(self._store, self.id)
-        for unit in plan_reads(self._segments(topic, partition), window_of):
+        return plan_reads(self._segments(topic, partition), window_of)
+
+    def _batches(self, store: Store, units: Sequence[ReadUnit], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for unit in units:
             yield from read_unit(store, unit, columns)
+
+    def _each_record(self, store: Store, units: Sequence[ReadUnit], topic: str) -> Iterator[Record]:
+        decoders = self._sure_decoders().decoders(topic)
+        for unit in units:
+            for each in unit.ranges:
+                tp = TopicPartition(topic, each.segment.partition)
+                for block in read_batches(store, each):
+                    for row in rows(block, str(tp)):
+                        yield decoded_record(tp, row, decoders)
+
+    @cached_property
+    def _decoders(self) -> TopicDecoders | None:
+        """What decodes records unasked. If it turns out not to be usable, records stay as they are."""
+
+        def unavailable(error: KbackupError) -> None:
+            log.warning("keys and values are not decoded: %s", error.message)
+
+        return topic_decoders_of(self, unavailable)
+
+    def _sure_decoders(self) -> TopicDecoders:
+        """Return what decodes records that somebody has asked to decode: it raises what makes it unusable.
+
+        Raises `UsageError` if the restore point has no schemas."""
+
+        def unavailable(error: KbackupError) -> None:
+            raise error
+
+        decoders = topic_decoders_of(self, unavailable)
+        if decoders is None:
+            raise UsageError(
+                "the restore point has no schemas to decode by",
+                "set schema_registry.url, of which backups then keep the schemas",
+            )
+        return decoders
 
     def _segments(self, topic: str, partition: int | None) -> Iterator[Segment]:
         """Yield the segments of a topic, or of one of its partitions."""

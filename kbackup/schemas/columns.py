@@ -252,6 +252,11 @@ def _json_at(root: Any, name: str, above: tuple[str, ...]) -> Any:
     return part
 
 
+DECODED = {"key": "key_decoded", "value": "value_decoded"}
+"""The names of the columns of decoded keys and values, by part."""
+DECODE_ERROR = "decode_error"
+"""The column with the reason why a key or a value could not be decoded."""
+
 # Decoded values, as pyarrow takes them for a type. A value that does not fit raises an error.
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from functools import cached_property
 from types import ModuleType
-from typing import Any
+from typing import Any, is_typeddict
 
 import kbackup
 
@@ -46,8 +46,8 @@ def _members(thing: object) -> str:
 def _code(name: str, thing: object) -> str:
     """Return the signature as a block of code, of a class its fields; of a long one, one argument a line."""
     if inspect.isclass(thing):
-        fields = getattr(thing, "__dataclass_fields__", {})
-        text = f"class {name}" + "".join(f"\n    {each}: {fields[each].type}" for each in fields if each[0] != "_")
+        lines = [f"class {name}", *(f"    {field}: {kind}" for field, kind in _fields(thing))]
+        text = "\n".join(lines)
     else:
         text = name + re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(_function(thing))))
         text = text.replace("(self, ", "(").replace("(self)", "()")
@@ -59,6 +59,14 @@ def _code(name: str, thing: object) -> str:
         parts = re.split(r", (?![^\[(]*[\])])", inside)
         text = f"{head}(\n" + "".join(f"    {part},\n" for part in parts) + f"){end}"
     return f"```python\n{text}\n```\n"
+
+
+def _fields(thing: type) -> list[tuple[str, str]]:
+    """Return the public fields of a dataclass or a TypedDict, with their types as they are written."""
+    if is_typeddict(thing):
+        return [(name, kind.__forward_arg__) for name, kind in thing.__annotations__.items()]
+    fields = getattr(thing, "__dataclass_fields__", {})
+    return [(name, str(field.type)) for name, field in fields.items() if not name.startswith("_")]
 
 
 def _prose(thing: object) -> str:

@@ -44,7 +44,7 @@ from kbackup.jobs.export.destination import (
 )
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.schemas.base import RegistryOptions
-from kbackup.schemas.columns import JSON, decoded_columns, merged_types
+from kbackup.schemas.columns import DECODE_ERROR, DECODED, JSON, decoded_columns, merged_types
 from kbackup.schemas.decoder import Decoder
 from kbackup.spark.delta import delta_session, hadoop_options, table_path
 from kbackup.spark.jvm import jvm_has_ended
@@ -201,7 +201,6 @@ class Additions:
 
 # Read blocks of segments in a task of an export, as rows of exported tables.
 
-DECODED = {"key": "key_decoded", "value": "value_decoded"}
 Types = Mapping[str, pa.DataType]
 """The types of the columns of decoded keys and values, by part ("key", "value")."""
 
@@ -243,7 +242,7 @@ def table_schema(types: Types) -> pa.Schema:
     for part, kind in types.items():
         fields.append(pa.field(DECODED[part], kind))
     if types:
-        fields.append(pa.field("decode_error", pa.string()))
+        fields.append(pa.field(DECODE_ERROR, pa.string()))
     return pa.schema(fields)
 
 
