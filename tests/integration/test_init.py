@@ -139,7 +139,7 @@ def test_answers_are_tried_corrected_and_written(
         dialog.answer(question, "")
     dialog.expect("ok       source: topics: 1 of ")
     dialog.answer("URL of the schema registry", "")
-    dialog.answer("A webhook of Slack", "")
+    dialog.answer("Send it to a webhook of Slack", "")
     dialog.answer("Run it by", "systemd")
     dialog.answer("Time of the day", "")
     dialog.answer("Write the value of MINIO_SECRET into", "")

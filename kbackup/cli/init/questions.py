@@ -122,10 +122,10 @@ def ask_notifications(draft: ConfigDraft) -> None:
     present: Receiver = "none"
     if draft.text("notify.url"):
         present = "chat" if draft.text("notify.body") else "json"
-    receiver = choose("A webhook of Slack, Mattermost or Teams (chat), or one that takes JSON", present, RECEIVERS)
+    receiver = choose("Send it to a webhook of Slack, Mattermost or Teams (chat), or as JSON", present, RECEIVERS)
     put_receiver(draft, receiver)
     if receiver != "none":
-        _ask_secret(draft, "notify.url", _WEBHOOK)
+        _ask_secret(draft, "notify.url", _WEBHOOK, "the URL of the webhook")
 
 
 def put_receiver(draft: ConfigDraft, receiver: Receiver) -> None:
@@ -175,10 +175,11 @@ def _ask_choice(draft: ConfigDraft, path: str, question: str, choices: Sequence[
     return draft.text(path)
 
 
-def _ask_secret(draft: ConfigDraft, path: str, default: str) -> None:
-    """Ask where a secret is. The value of a variable that is not set is asked for."""
+def _ask_secret(draft: ConfigDraft, path: str, default: str, name_of_secret: str = "") -> None:
+    """Ask where a secret is, by its key or another name. The value of a variable that is not set is asked for."""
     present = _REFERENCE.fullmatch(draft.text(path))
-    question = f"Where is {path.partition('.')[2]} (env:NAME or file:/path)"
+    label = name_of_secret or path.partition(".")[2]
+    question = f"Where is {label} (env:NAME or file:/path)"
     if present:
         default = f"{present[1]}:{present[2]}"
     kind, name = _prompt(question, default, _parse_reference)
