@@ -294,3 +294,27 @@ def test_what_only_the_shell_knows_fails_the_check_of_the_unit(
     assert code == 14
     assert steps["archive: open"] == "failed"
     assert steps["source: topics"] == "ok"
+
+
+def test_the_secret_of_a_pod_is_enough_for_its_check(
+    broker: Broker, bucket: Bucket, topic_name: str, tmp_path: Path
+) -> None:
+    topics.make_plain(broker, topic_name)
+    bundle = tmp_path / "bundle.pem"
+    bundle.touch()
+    # The shell's proxy and its files are of no use in a pod.
+    shell = shell_environment() | bucket.env | {"NO_PROXY": "localhost"}
+    flags = ("--bootstrap-server", broker.bootstrap, "--archive", f"{bucket.url}/kafka", "--topic", topic_name)
+    more = ("--set", f"s3.ca_bundle={bundle}", "--write-secrets", "--image", "registry/kbackup")
+    code, report = init(tmp_path, shell, *flags, *more, "--schedule", "kubernetes")
+    assert code == 0, report
+    steps = {step["name"]: step for step in report["clean_steps"]}
+    assert (steps["archive: lease"]["status"], steps["source: topics"]["status"]) == ("ok", "ok")
+    assert steps["files"]["detail"] == f"the configuration names files of this machine: {bundle}"
+
+    # kubectl takes the rest of each line as it is.
+    lines = (tmp_path / "kbackup-secret.env").read_text().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == [
+        f"AWS_ACCESS_KEY_ID={bucket.server.access_key}",
+        f"AWS_SECRET_ACCESS_KEY={bucket.server.secret_key}",
+    ]

@@ -19,7 +19,7 @@ Secret = TypeVar("Secret", str, bytes)
 
 _SHORTEST = 12
 
-INPUTS = ("kbackup.toml", "kbackup.env", "*.properties", "*.pem", "*.secret")
+INPUTS = ("kbackup.toml", "kbackup*.env", "*.properties", "*.pem", "*.secret")
 """Names of files that give kbackup its secrets. Nothing else may hold one."""
 
 

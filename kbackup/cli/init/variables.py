@@ -69,7 +69,11 @@ def used_variables(draft: ConfigDraft, *, on_this_machine: bool = True) -> list[
     variables: dict[str, Variable] = {}
     for name in names:
         value = draft.environ.get(name) or None
-        if name in variables or (value is None and name not in referenced):
+        is_referenced = name in referenced
+        if name in variables or (value is None and not is_referenced):
+            continue
+        if not (on_this_machine or is_referenced) and _is_file(value or ""):
+            # A pod has a login and certificates of its own.
             continue
         if NAME.fullmatch(name) is None:
             raise UsageError(
@@ -80,6 +84,10 @@ def used_variables(draft: ConfigDraft, *, on_this_machine: bool = True) -> list[
         is_hidden = referenced.get(name, False) or _hides(name, value or "")
         variables[name] = Variable(name, value, is_hidden)
     return list(variables.values())
+
+
+def _is_file(value: str) -> bool:
+    return value.startswith("/") and Path(value).exists()
 
 
 def _check_text(name: str, value: str) -> None:

@@ -121,7 +121,7 @@ _LOGINS = (
     *("AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
     *("AWS_EC2_METADATA_DISABLED", "AWS_EC2_METADATA_SERVICE_ENDPOINT"),
 )
-_CONNECTIONS = ("AWS_CA_BUNDLE", "AWS_USE_FIPS_ENDPOINT", "AWS_USE_DUALSTACK_ENDPOINT", "AWS_STS_REGIONAL_ENDPOINTS")
+_CONNECTIONS = ("AWS_USE_FIPS_ENDPOINT", "AWS_USE_DUALSTACK_ENDPOINT", "AWS_STS_REGIONAL_ENDPOINTS")
 _TEMPORARY = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
 
 
@@ -170,6 +170,8 @@ def _first_set(env: Mapping[str, str], names: tuple[str, ...]) -> str:
 def _variables(given: Collection[str]) -> list[str]:
     """Return the variables by which the SDK finds what is left open beside the `given` options."""
     names = list(_CONNECTIONS)
+    if "ca_bundle" not in given:
+        names.append("AWS_CA_BUNDLE")
     if "endpoint_url" not in given:
         names += _ENDPOINTS
     if "region" not in given:

@@ -162,6 +162,13 @@ def test_a_store_uses_the_variables_that_its_settings_leave_open(settings: dict[
     assert [variable.name for variable in used_variables(draft_of(shell, **settings))] == names
 
 
+def test_a_pod_gets_no_variable_that_names_a_file_of_this_machine(tmp_path: Path) -> None:
+    shell = {"AWS_CA_BUNDLE": str(tmp_path), "AWS_ROLE_ARN": "arn:x", "CA": str(tmp_path)}
+    draft = draft_of(shell, archive="s3://b", source__ssl__ca__location="${env:CA}")
+    names = [variable.name for variable in used_variables(draft, on_this_machine=False)]
+    assert names == ["CA", "AWS_ROLE_ARN"], "answers keep what they name"
+
+
 def test_endpoint_and_region_of_the_shell_are_written() -> None:
     shell = {"AWS_ENDPOINT_URL": "http://minio:9000", "AWS_DEFAULT_REGION": "eu-1", "AWS_REGION": "eu-2"}
     draft = draft_of(shell, archive="s3://b/p")
