@@ -31,19 +31,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from kbackup.config.secrets import NAMES_OF_SECRETS, shown
-from kbackup.errors import RefusedError
+from kbackup.errors import RefusedError, UnreachableError
+from kbackup.spark.jvm_output import JarResolution, pass_on
 from kbackup.util.scratch import ScratchFolder
 from kbackup.util.system import close_process
-from kbackup.util.text import printable_lines
 
 LOCK = "spark.kbackup.jars.lock"
 """The setting that names the list of the SHA-256 that jars of a session may have, as `sha256sum` writes it."""
@@ -57,6 +56,7 @@ LIGHT = (
 """The options of a JVM that starts quickly."""
 
 _POLL_INTERVAL = 0.005  # s, between looks for the JVM's answer
+_READER_PATIENCE = 5.0  # s, until the last lines of a JVM that has ended are read
 
 REDACTION = f"(?i)access[._]?key|{NAMES_OF_SECRETS}"
 """Names of settings that Spark hides in its logs, event logs and pages (`spark.redaction.regex`): those of its own
@@ -82,8 +82,9 @@ class Jvm:
     """A JVM of Spark that has been started, and will listen for pyspark soon.
 
     The JVM ends with the driver, because its stdin is a pipe that closes then. What the JVM and its Python workers
-    write goes to our stderr, since stdout belongs to the command's own output; the lines that greet every user are
-    left out. Every user of the machine can read the JVM's command line, so secret settings go to the context alone.
+    write goes to our stderr, since stdout belongs to the command's own output; the lines that greet every user are left
+    out, and so is what is said of jars that are fetched. Every user of the machine can read the JVM's command line, so
+    secret settings go to the context alone.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -96,7 +97,11 @@ class Jvm:
         self._unheard = threading.Event()
         home = spark_home()
         reading, writing = os.pipe()
-        threading.Thread(target=pass_on, args=(reading, self._unheard), name="kbackup-stderr", daemon=True).start()
+        self._jars = JarResolution()
+        self._reader = threading.Thread(
+            target=pass_on, args=(reading, self._unheard, self._jars), name="kbackup-stderr", daemon=True
+        )
+        self._reader.start()
         try:
             self._process = subprocess.Popen(  # noqa: S603 (Spark's own scripts, or the JVM that they start)
                 command_line(home, settings, self._public_settings),
@@ -166,7 +171,7 @@ class Jvm:
 
     def connect(self) -> Any:
         """Wait until the JVM listens and connect, as pyspark does. Raises `OSError` if the JVM could not be started,
-        and `PySparkRuntimeError` if it ends before it listens."""
+        `UnreachableError` if it can't get its jars, and `PySparkRuntimeError` if it ends before it listens."""
         from py4j.clientserver import ClientServer, JavaParameters, PythonParameters  # type: ignore[import-untyped]
         from py4j.java_gateway import java_import  # type: ignore[import-untyped]
 
@@ -186,6 +191,7 @@ class Jvm:
             # The JVM renames the file to this name when it is whole.
             while not self._answer.exists():
                 if self._process is None or self._process.poll() is not None:
+                    self._refuse_missing_jars()
                     raise self._error or PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
                 time.sleep(_POLL_INTERVAL)
             answer = self._answer.read_bytes()
@@ -193,6 +199,18 @@ class Jvm:
             self._answer.unlink(missing_ok=True)
         port, size = struct.unpack_from(">ii", answer)
         return port, answer[8 : 8 + size].decode()
+
+    def _refuse_missing_jars(self) -> None:
+        """Raise `UnreachableError` if the JVM has ended because it could not get the jars of the session."""
+        # The last lines of a JVM may still be on their way.
+        self._reader.join(_READER_PATIENCE)
+        why = self._jars.failure()
+        if why is not None:
+            raise UnreachableError(
+                f"Spark can't get its jars: {why}",
+                "check the connection to Maven's repository, or bring the jars along (see delta.md); "
+                "run again with -v to see all that was tried",
+            )
 
     def terminate(self) -> None:
         """End the JVM, which may be starting, and wait for its end. What the JVM logs of an end within its start is
@@ -339,65 +357,6 @@ def check_jars(jars: Iterable[str], lock: Path) -> None:
                 f"{path} is not the jar that kbackup was tested with: its SHA-256 is {digest}",
                 "remove it, and find out where it came from; to use jars of your own name them in spark.jars",
             )
-
-
-# What the JVM and its Python workers write.
-
-_GREETINGS = (b"Using incubator modules", b"Setting default log level", b"To adjust logging level")
-
-_RESOLVING = re.compile(
-    rb":: (loading settings|resolving|resolution report|retrieving)|Ivy Default Cache|The jars for the packages|"
-    rb"\S+#\S+ added as a dependency|"
-    rb"\s+(confs: |found \S+#|:: modules in use|\||---|\S+#\S+ from |\d+ artifacts copied)"
-)
-"""Log lines about jars that are already downloaded (`spark.jars.packages`); downloads and problems are passed on."""
-
-_HANG_UP = re.compile(rb"(EOFError|BrokenPipeError|Connection\w+Error)\b")
-
-_DAEMON_FRAME = b"pyspark/daemon.py"
-"""In every traceback of a Python worker: each is forked from pyspark's daemon."""
-
-
-def pass_on(reading: int, unheard: threading.Event) -> None:
-    """Write to stderr the lines that come from the pipe `reading`, until `unheard` is set.
-
-    Greetings and notes about jars are left out, and so are tracebacks of workers whose connection to the JVM ended: the
-    JVM has cancelled their task, and knows.
-    """
-    traceback: list[bytes] = []
-    with open(reading, "rb") as lines, os.fdopen(os.dup(2), "wb", buffering=0) as out:
-        for line in chain(lines, [b""]):  # the last one, empty, is for what is kept back at the end
-            if _belongs_to_traceback(line, traceback):
-                traceback.append(line)
-                continue
-            if not _is_hang_up(traceback, line) and not unheard.is_set():
-                for each in (*traceback, line):
-                    if not _is_noise(each):
-                        text = printable_lines(each.decode(errors="backslashreplace"))
-                        out.write(text.encode())
-            traceback.clear()
-
-
-def _belongs_to_traceback(line: bytes, traceback: Sequence[bytes]) -> bool:
-    """Return whether `line` begins a traceback, or goes on with the one that is kept back."""
-    if line.startswith(b"Traceback "):
-        return True
-    # Two workers that print at once mix their lines: the end of the second traceback may come without its beginning.
-    return line.startswith(b" ") and (bool(traceback) or _DAEMON_FRAME in line)
-
-
-def _is_hang_up(traceback: Sequence[bytes], line: bytes) -> bool:
-    """Return whether `traceback`, which `line` ends, only tells that a worker's connection to the JVM ended."""
-    # A first line alone: its frames came between those of another worker, or the worker was ended right there.
-    is_of_worker = len(traceback) == 1 or any(_DAEMON_FRAME in frame for frame in traceback)
-    if not is_of_worker:
-        return False
-    # Where the daemon ends its worker in the middle of the traceback, the stream ends without the error's name.
-    return not line or _HANG_UP.match(line) is not None
-
-
-def _is_noise(line: bytes) -> bool:
-    return any(greeting in line for greeting in _GREETINGS) or _RESOLVING.match(line) is not None
 
 
 # The end.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -157,6 +158,54 @@ def test_a_jvm_maps_the_archive_of_classes_that_was_written_for_it(tmp_path: Pat
     archive.unlink()
     archive.write_bytes(b"x" * 4096)
     assert _quiet(maps) == "False\n"
+
+
+_JARS = """
+import sys
+from kbackup.errors import UnreachableError
+from kbackup.spark.session import build_session
+settings = {"spark.jars.packages": sys.argv[1], "spark.jars.ivy": sys.argv[2], "spark.jars.ivySettings": sys.argv[3]}
+try:
+    build_session("local[1]", settings, 1).stop()
+except UnreachableError as error:
+    print(error.message)
+"""
+_REPOSITORY = """\
+<ivysettings>
+  <settings defaultResolver="m"/>
+  <resolvers><ibiblio name="m" m2compatible="true" root="{}"/></resolvers>
+</ivysettings>
+"""
+
+
+def _with_jars(repository: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Start a session with the jar example:tool:1.0 of a repository."""
+    settings = folder / "ivysettings.xml"
+    settings.write_text(_REPOSITORY.format(repository))
+    return run_code(_JARS, "example:tool:1.0", folder / "ivy", settings)
+
+
+def test_what_ivy_says_of_jars_that_it_fetches_stays_out_of_stderr(tmp_path: Path) -> None:
+    folder = tmp_path / "repository" / "example" / "tool" / "1.0"
+    folder.mkdir(parents=True)
+    with zipfile.ZipFile(folder / "tool-1.0.jar", "w") as jar:
+        jar.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+    (folder / "tool-1.0.pom").write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>example</groupId><artifactId>tool</artifactId>"
+        "<version>1.0</version></project>"
+    )
+    repository = (tmp_path / "repository").as_uri()
+    for _ in ("downloaded", "there"):
+        done = _with_jars(repository, tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list((tmp_path / "ivy" / "jars").iterdir()) != []
+
+
+def test_a_jar_that_can_not_be_fetched_is_named_with_the_reason(tmp_path: Path) -> None:
+    done = _with_jars("http://127.0.0.1:1/maven2", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Spark can't get its jars: unresolved dependency: example#tool;1.0: not found; ")
+    assert "Connection refused" in done.stdout
 
 
 def _quiet(code: str) -> str:

@@ -18,7 +18,8 @@ from pyspark import SparkContext, accumulators
 
 from kbackup.errors import CorruptError, KbackupError, RefusedError, UnreachableError, UsageError
 from kbackup.spark.delta import DELTA_LOCK, session_conf
-from kbackup.spark.jvm import LIGHT, LOCK, REDACTION, check_jars, command_line, pass_on, spark_home, without_secrets
+from kbackup.spark.jvm import LIGHT, LOCK, REDACTION, check_jars, command_line, spark_home, without_secrets
+from kbackup.spark.jvm_output import JarResolution, pass_on
 from kbackup.spark.session import build_session, session_settings, silence_ends
 from kbackup.spark.tasks import from_spark
 
@@ -134,7 +135,7 @@ def passed_on(text: str, capfd: pytest.CaptureFixture[str], *, unheard: bool = F
     left = threading.Event()
     if unheard:
         left.set()
-    pass_on(reading, left)
+    pass_on(reading, left, JarResolution())
     return [line.split() for line in capfd.readouterr().err.splitlines()]
 
 
@@ -142,22 +143,6 @@ def test_the_log_of_a_jvm_that_was_ended_within_its_start_is_not_shown(capfd: py
     text = "spark ERROR SparkContext: Error initializing SparkContext.\njava.lang.IllegalStateException: Shutdown\n"
     assert len(passed_on(text, capfd)) == 2
     assert passed_on(text, capfd, unheard=True) == []
-
-
-def test_messages_of_present_jars_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
-    dropped = """:: loading settings :: url = jar:file:/x/ivy-2.5.3.jar!/org/apache/ivy/core/settings/ivysettings.xml
-io.delta#delta-spark_4.1_2.13 added as a dependency
-:: resolving dependencies :: org.apache.spark#spark-submit-parent-7dea4e78;1.0
-\tfound io.delta#delta-storage;4.3.1 in central
-\t|                  |            modules            ||   artifacts   |
-\t5 artifacts copied, 0 already retrieved (11936kB/44ms)
-"""
-    kept = """downloading https://repo.example/io/delta/delta-storage-4.3.1.jar ...
-:: problems summary ::
-\t\tmodule not found: io.delta#delta-storage;4.3.1
-\tat org.apache.spark.deploy.SparkSubmit.main(SparkSubmit.scala:1133)
-"""
-    assert passed_on(dropped + kept, capfd) == [line.split() for line in kept.splitlines()]
 
 
 def test_a_traceback_that_ends_the_stream_is_shown_as_printable_text(capfd: pytest.CaptureFixture[str]) -> None:
