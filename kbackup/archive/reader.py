@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -37,8 +37,8 @@ from kbackup.store.base import Store
 from kbackup.types import Incarnation, IncarnationPartition, TopicPartition
 from kbackup.util.system import in_threads
 
-_KEPT = 4
-"""Documents of captures that stay in memory: restore points share them."""
+_KEPT_BYTES = 64 << 20
+"""Documents of captures that stay in memory: restore points share them. A large cluster has some megabytes each."""
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
 
 
@@ -51,7 +51,9 @@ class Archive:
     committed: Committed
     _manifests: dict[int, Manifest] = field(default_factory=dict)
     _captures: dict[int, Capture] = field(default_factory=dict)
-    _documents: dict[DocumentRef, bytes] = field(default_factory=dict)
+    _documents: OrderedDict[DocumentRef, bytes] = field(default_factory=OrderedDict)
+    _kept_bytes: int = 0
+    _keeping: Lock = field(default_factory=Lock)
     _reading: defaultdict[DocumentRef, Lock] = field(default_factory=lambda: defaultdict(Lock))
     _reading_manifests: defaultdict[int, Lock] = field(default_factory=lambda: defaultdict(Lock))
 
@@ -163,14 +165,22 @@ class Archive:
         """Return the bytes that `ref` promises; `CorruptError` if they are missing or others."""
         # Restore points that are read side by side share documents: the second thread waits for the first.
         with self._reading[ref]:
-            if ref in self._documents:
-                return self._documents[ref]
-            stored = self._document(ref.key)
-            data = checked_document(ref, stored)
-            if len(self._documents) >= _KEPT:
-                self._documents.clear()
-            self._documents[ref] = data
+            data = self._documents.get(ref)
+            if data is None:
+                stored = self._document(ref.key)
+                data = checked_document(ref, stored)
+                self._keep_document(ref, data)
             return data
+
+    def _keep_document(self, ref: DocumentRef, data: bytes) -> None:
+        """Keep a document in memory, in place of those that were read first."""
+        # The lock of a document does not keep out threads that read other ones.
+        with self._keeping:
+            self._documents[ref] = data
+            self._kept_bytes += len(data)
+            while self._kept_bytes > _KEPT_BYTES and len(self._documents) > 1:
+                _, oldest = self._documents.popitem(last=False)
+                self._kept_bytes -= len(oldest)
 
     def capture(self, number: int) -> Capture:
         """Return the capture of a restore point: of one that is listed, or that a manifest read before names."""

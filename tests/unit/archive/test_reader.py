@@ -38,10 +38,12 @@ from kbackup.kafka.control.groups import probe_groups
 from kbackup.store import open_store
 from kbackup.store.base import is_key
 from kbackup.store.file import FileStore
+from kbackup.util.system import in_threads
 from kbackup.util.times import now
 from tests.support.archives import commit_point, group_at, make_archive
 from tests.support.faulty_store import FaultyStore
 from tests.support.made_segments import TOPIC, committed, state, target, write
+from tests.support.memory_store import MemoryStore
 
 
 def test_an_archive_without_a_restore_point_says_so(store: FaultyStore) -> None:
@@ -365,6 +367,20 @@ def test_first_reads_at_once(tmp_path: Path) -> None:
             [sys.executable, "-c", _FIRST_READS, str(manifest)], capture_output=True, text=True, check=False
         )
         assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_documents_of_restore_points_that_are_read_side_by_side_are_read_once() -> None:
+    store = MemoryStore("memory://archive")
+    archive = make_archive(store)
+    numbers = list(range(archive.restore_points[-1].number + 1, 9))
+    for number in numbers:
+        commit_point(open_archive(store), number, groups=[group_at(f"group-{number}", ("orders", 0, number))])
+    archive = open_archive(store)
+    first = in_threads(archive.groups, numbers)
+    before = store.requests["GET"]
+    again = in_threads(archive.groups, numbers)
+    assert again == first
+    assert store.requests["GET"] == before, "a document was read again"
 
 
 EVIL = (
