@@ -25,7 +25,7 @@ from kbackup.jobs.decoding import Decoding
 from kbackup.web.archive_cache import ArchiveCache
 from kbackup.web.decoding import FieldDecoder
 from kbackup.web.guard import STATIC, Access, Guard
-from kbackup.web.pages import points, records, restore, schemas, search, status, together, topics
+from kbackup.web.pages import documents, points, records, restore, schemas, search, status, together, topics
 from kbackup.web.render import page
 from kbackup.web.view import BadInputError, RestoreCommand, page_request
 
@@ -59,7 +59,7 @@ _TITLES = {
 def routers() -> list[APIRouter]:
     """Return the routers of all pages: the core's, and those of systems."""
     # The records of a topic come before its partitions: `records` would be taken for the number of one.
-    core = (points, together, topics, records, schemas, search, status, restore)
+    core = (points, together, topics, records, schemas, search, status, restore, documents)
     found = [each.router for each in core]
     for page_of_system in systems.pages():
         found.append(page_of_system.router)
@@ -115,8 +115,12 @@ def _refused(scope: Scope, status: int, message: str, hint: str) -> HTMLResponse
     return page("refused.html", context, status)
 
 
-def _failed(request: Request, status: int, message: str, hint: str = "", wrong: Collection[str] = ()) -> HTMLResponse:
-    """Return the page of an error, with the input in a form. `wrong` names invalid parameters of the address."""
+def _failed(
+    request: Request, status: int, message: str, hint: str = "", wrong: Collection[str] = (), *, is_error: bool = True
+) -> HTMLResponse:
+    """Return the page of an error, with the input in a form. `wrong` names invalid parameters of the address.
+
+    Without `is_error` the page has nothing to show, and does not look like an error."""
     if request.url.path.startswith(STATIC):  # needs no token
         return _refused(request.scope, status, message, hint)
     query = request.query_params
@@ -131,7 +135,8 @@ def _failed(request: Request, status: int, message: str, hint: str = "", wrong: 
     # A form helps only where another input would, and where a field of it can be seen.
     is_mendable = status in (400, 404) and any(label for _, _, label in given)
     fields = given if is_mendable else []
-    context = {"title": _TITLES.get(status, "Error"), "status": status, "message": message, "hint": hint}
+    title = _TITLES.get(status, "Error") if is_error else "Nothing to show yet"
+    context = {"title": title, "status": status if is_error else "", "message": message, "hint": hint}
     # The page of an error must not fail for the same reason: an unknown restore point gives way to the newest.
     shown = page_request(request, point if known else "latest")
     response = shown.page("error.html", "", fields=fields, **context)
@@ -152,7 +157,9 @@ async def _known(request: Request, error: Exception) -> Response:
     if not isinstance(error, UsageError):
         request.app.state.cache.reopen()
         log.warning("%s: %s", request.url.path, error)
-    return _failed(request, status, error.message, error.hint)
+    # Whoever opens the page before the first backup has done nothing wrong.
+    is_error = not isinstance(error, NoArchiveError)
+    return _failed(request, status, error.message, error.hint, is_error=is_error)
 
 
 async def _http(request: Request, error: Exception) -> Response:

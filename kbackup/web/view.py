@@ -20,6 +20,7 @@ from kbackup.config.windows import parse_range
 from kbackup.errors import UsageError
 from kbackup.web.archive_cache import ArchiveCache, ArchiveSnapshot
 from kbackup.web.decoding import FieldDecoder, PageDecoding
+from kbackup.web.documents import document_links
 from kbackup.web.render import page, path
 
 T = TypeVar("T")
@@ -88,7 +89,8 @@ class PageRequest:
         return self.link("restore", **selected)
 
     def page(self, template: str, tab: str, **context: Any) -> HTMLResponse:
-        return page(template, {"request": self, "link": self.link, "path": path, "tab": tab, **context})
+        shared = {"request": self, "link": self.link, "path": path, "tab": tab, "document_links": document_links}
+        return page(template, {**shared, **context})
 
 
 def page_request(request: Request, point: str = "latest") -> PageRequest:

@@ -113,6 +113,7 @@ restore-moment /restore?to_time=2026-10-05T03:00:00Z&map_from=orders&map_to=orde
 restore-error /restore?topic=nowhere&map_from=orders&map_to=orders-again
 growth /growth  diff /diff?a=9&b=12  newest-diff /diff  history /history  mirrors /mirrors  migration /migration
 drills /drills  drill /drills/drill-2026-10-09-00000001/page
+documents /docs  document /docs/restore  document-wide /docs/comparison
 error-not-found /topics/nowhere  error-input /topics/orders/0/records?offset=abc
 """.split()
 ADDRESSES = dict(zip(_PAGES[::2], _PAGES[1::2], strict=True))

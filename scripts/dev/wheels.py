@@ -77,6 +77,8 @@ _IMPORTS = (
     "import kbackup.store.azure.store, kbackup.store.gcs.store, kbackup.schemas.avro, kbackup.schemas.protobuf, jq"
 )
 
+_DOCUMENTS = "from kbackup.web.documents import read_document; print(read_document('restore').title)"
+
 
 def try_commands(folder: Path) -> int:
     """Run the commands of an environment, and return their number; an error that one of them prints is an error."""
@@ -91,11 +93,13 @@ def try_commands(folder: Path) -> int:
     _check("cat", len(records.splitlines()) == 145, records)
     _check("verify", report["findings"] == [] and report["read_records"] == 385, verified)
     _check("the imports of the extras", imported == "", imported)
+    documents = _output(folder, "python", "-c", _DOCUMENTS)
+    _check("the documents of the web page", documents == "Restore, on the worst day\n", documents)
     page = folder / "share" / "man" / "man1" / "kbackup.1"
     _check("man", page.is_file(), f"{page} is missing")
     licences = {path.name for path in folder.glob("lib/*/site-packages/kafka_kbackup-*/licenses/*")}
     _check("the licence", licences == {"LICENSE", "NOTICE"}, str(licences))
-    return 5
+    return 6
 
 
 def _output(folder: Path, name: str, *arguments: str) -> str:

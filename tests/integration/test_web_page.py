@@ -164,7 +164,7 @@ EVERY_PAGE = [
     *("/", "/points/1", "/points/7", "/topics", "/topics?point=2", "/topics/orders", "/topics/odd", "/topics/orders/1"),
     *(f"/topics/odd/0/records?view={view}" for view in ("lines", "auto", "text", "json", "hex")),
     *(f"/topics/odd/0/records/{n}?view={view}" for n in (0, 4, 5, 6) for view in ("auto", "hex")),
-    *("/topics/orders/records", "/topics/compacted/0/records?last=1"),
+    *("/topics/orders/records", "/topics/compacted/0/records?last=1", "/docs", "/docs/web-page"),
     *("/groups", "/groups?point=1", "/groups/lag", "/group?name=billing"),
     *("/status", "/restore", "/restore?point=3&topic=orders&range=", "/search", "/search?text=customer", "/history"),
     *("/search?text=onerror", "/search?text=customer&jq=.value.total%3E190", "/search?text=nobody-has-this"),

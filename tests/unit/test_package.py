@@ -12,6 +12,7 @@ from setuptools.command.build_py import build_py
 
 from kbackup import __version__
 from kbackup.cli import COMMANDS
+from kbackup.web.documents import INSTALLED
 from tests.project.docs.documents import DOCUMENTS
 
 ROOT = Path(__file__).parents[2]
@@ -49,9 +50,13 @@ def test_spark_finds_the_data_source(packed: set[str]) -> None:
 
 
 def test_manual_pages_are_in_it(distribution: Distribution) -> None:
-    ((folder, pages),) = distribution.data_files
-    assert folder == "share/man/man1"
+    pages = dict(distribution.data_files)["share/man/man1"]
     assert {Path(page).name for page in pages} == {"kbackup.1", *(f"kbackup-{name}.1" for name in COMMANDS)}
+
+
+def test_documents_that_the_web_page_serves_are_in_it(distribution: Distribution) -> None:
+    pages = dict(distribution.data_files)[INSTALLED.rstrip("/")]
+    assert {ROOT / page for page in pages} == set((ROOT / "infra" / "docs").glob("*.md"))
 
 
 def test_licences_are_in_it(distribution: Distribution) -> None:

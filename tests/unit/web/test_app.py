@@ -277,7 +277,7 @@ def test_there_are_only_reads(rich: Store) -> None:
     assert len(make_pages(ArchiveCache(rich), lambda settings, *flags: "").routes) == len(routers()) + 1, (
         "and the static files"
     )
-    assert len(routes) == sum(len(router.routes) for router in routers()) == 27
+    assert len(routes) == sum(len(router.routes) for router in routers()) == 29
     assert all(route.methods == {"GET", "HEAD"} for route in routes)
     client = visit(rich)
     for route in routes:

@@ -339,7 +339,10 @@ def test_an_archive_without_a_restore_point() -> None:
     open_or_create(store)
     client = visit(store)
     assert "no restore point yet" in text(client.get("/").text)
-    assert client.get("/topics").status_code == 404
+    topics = client.get("/topics")
+    assert topics.status_code == 404
+    assert "Nothing to show yet" in text(topics.text)
+    assert "run 'kbackup backup' first" in text(topics.text)
     assert client.get("/growth").status_code == 404
 
 
