@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
@@ -64,9 +64,13 @@ if TYPE_CHECKING:
     click.option("--dry-run", is_flag=True, help="Check everything and show the plan; write nothing to the target."),
     count_option,
     click.option(
-        "--guide",
-        is_flag=True,
-        help="Ask what happened, print the commands that mend it, and run the dry run. For a terminal.",
+        "--guide", is_flag=True, help="Ask what happened, print the commands that mend it, and run the dry run."
+    ),
+    click.option(
+        "--answers",
+        type=click.File("rb"),
+        metavar="FILE",
+        help="TOML file with the answers to the questions of --guide, to test a runbook without a terminal.",
     ),
     click.option(
         "--undo",
@@ -79,7 +83,14 @@ if TYPE_CHECKING:
     example="kbackup restore --restore-point 41 --topic orders --dry-run",
 )
 def command(
-    context: CommandContext, dry_run: bool, count: bool, guide: bool, undo: bool, confirm: bool, accept_unproven: bool
+    context: CommandContext,
+    dry_run: bool,
+    count: bool,
+    guide: bool,
+    answers: BinaryIO | None,
+    undo: bool,
+    confirm: bool,
+    accept_unproven: bool,
 ) -> int:
     """Restore topics, records and group offsets exactly once, from a restore point or a time.
 
@@ -97,7 +108,9 @@ def command(
     if guide:
         from kbackup.cli.guide import run_guide
 
-        return run_guide(context)
+        return run_guide(context, answers)
+    if answers is not None:
+        raise UsageError("--answers are for --guide alone", "add --guide, or leave it out")
     if undo:
         return _undo_settings(context, confirm and not dry_run, accept_unproven)
     if confirm or accept_unproven:

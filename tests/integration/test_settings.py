@@ -34,6 +34,7 @@ from scripts.dev.kafka import Broker
 from scripts.dev.secured import SecuredBroker
 from tests.integration.backed_up import commit
 from tests.integration.conftest import CountedSpark, Kbackup
+from tests.integration.guide import run_guide
 from tests.integration.secured import GUARDED, section
 from tests.integration.topics import produce
 
@@ -322,3 +323,15 @@ def test_acls_for_a_cluster_without_authorizer_are_refused_behind_the_plan(clust
         assert "restore point 1 into cluster" in refused.err, "the plan comes first"
     planned = clusters.run("restore", clusters.archive, "--with", "quotas", *into, "--dry-run")
     assert planned["records"] == 6
+
+
+def test_the_guide_asks_whether_to_go_on_without_acls(clusters: Clusters, broker: Broker, tmp_path: Path) -> None:
+    answers = f'case = "cluster-gone"\nservers = "{broker.bootstrap}"\nbackup = false\n'
+    unanswered = run_guide(clusters.kbackup.config, clusters.archive, tmp_path, answers)
+    assert unanswered.code == 2
+    assert "has no answer to: The new cluster has no authorizer and takes none of the" in unanswered.err
+    refused = run_guide(clusters.kbackup.config, clusters.archive, tmp_path, f"{answers}without_acls = false")
+    assert refused.code == 1
+    assert "set authorizer.class.name on its brokers" in refused.err
+    gone_on = run_guide(clusters.kbackup.config, clusters.archive, tmp_path, f"{answers}without_acls = true")
+    assert f"kbackup restore --bootstrap-server {broker.bootstrap} --with configs,quotas" in gone_on.out

@@ -21,11 +21,11 @@ HEADINGS = {
     ),
     "Where from": "source_bootstrap --source-config --schema-registry --schema-registry-ca",
     "Where to": (
-        "target_bootstrap --target-config --map --map-regex --map-group --into-existing --topic-config "
-        "--replication-factor --target-schema-registry --target-schema-registry-ca --subject-prefix "
+        "target_bootstrap compared_bootstrap --target-config --map --map-regex --map-group --into-existing "
+        "--topic-config --replication-factor --target-schema-registry --target-schema-registry-ca --subject-prefix "
         "--delta --parquet --one-table"
     ),
-    _OTHERS: "--guide --dry-run --count --restore-id",
+    _OTHERS: "--guide --dry-run --count --restore-id --answers",
     "The archive": "--archive --encryption-key --accept-rollback --cache --state",
     "Output and configuration": (
         "--json --wide --quiet --verbose --debug --metrics-file --config --set --help --help-all"

@@ -1,41 +1,70 @@
-"""`kbackup restore --guide`: its cases, and the commands that it prints."""
+"""`kbackup restore --guide`: its questions and their answers, its cases, and the commands that it prints."""
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import click
 import pytest
 
+from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli import cli
-from kbackup.cli.common.command_context import FlagValues
-from kbackup.cli.guide import CASES, Case
-from kbackup.config.times import named_zone
+from kbackup.cli.common.command_context import CommandContext, FlagValues
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.guide.answers import FileAnswers, open_answers
+from kbackup.cli.guide.archived import GuidedArchive
+from kbackup.cli.guide.cases import CASES, Dialog, GuideRemedy, Step
+from kbackup.config import ConfigFiles, load
 from kbackup.errors import UsageError
+from kbackup.store import open_store
+from tests.support.archives import commit_point, group_at, partition_state, topic_of
 from tests.support.printed import Kbackup
 
-ANSWERS = (
-    ("orders", "", "restore --topic orders"),
-    ("orders", "2026-01-31T14:05:00Z", "restore --topic orders --to-time 2026-01-31T14:05:00Z --map orders="),
-    ("shipping", "latest", "groups plan --same-offsets --group shipping"),
-    ("broker:9092", "yes", "restore --bootstrap-server broker:9092 --with acls,configs,quotas"),
-    ("orders:2:1376", "", "restore --topic orders --skip orders:2:1376 --map orders=orders-restored"),
-)
+ANSWERS = {
+    "topic-deleted": {"topic": "orders"},
+    "bad-records": {"topic": "orders", "time": "2026-01-31T14:05:00Z"},
+    "processed-wrongly": {"group": "billing", "time": "now"},
+    "offsets-lost": {"group": "billing"},
+    "cluster-gone": {"servers": "broker:9092"},
+    "poison-record": {"record": "orders:0:3"},
+}
 
 
-@pytest.mark.parametrize(("case", "answers"), list(zip(CASES, ANSWERS, strict=True)), ids=[c.title for c in CASES])
-def test_commands_are_valid_and_only_the_first_is_a_dry_run(case: Case, answers: tuple[str, str, str]) -> None:
-    first, second, begins = answers
-    steps = case.steps(first, second, "an-id")
-    assert " ".join(steps[0].words).startswith(begins)
-    dry = [step.words[1] == "plan" or "--dry-run" in step.words for step in steps]
-    assert dry == [True] + [False] * (len(steps) - 1)
-    for step in steps:
+@pytest.fixture(autouse=True)
+def flags() -> Iterator[None]:
+    """The flags of a command line, in which times of the answers have their zone."""
+    with click.Context(cli, obj=FlagValues()):
+        yield
+
+
+def dialog(url: str, answers: dict[str, str], *, given_id: str | None = "an-id", **more: str) -> Dialog:
+    """A guide on the archive at `url`, without a terminal."""
+    context = CommandContext(load([], ConfigFiles(os.devnull)), Reporter())
+    store = open_store(url)
+    archive = GuidedArchive(store, open_archive(store))
+    return Dialog(context, archive, FileAnswers("answers", answers), given_id=given_id, **more)
+
+
+def remedy(url: str, case_name: str, **answers: str) -> GuideRemedy:
+    """What mends a case, with usual answers but for those that are given."""
+    case = next(case for case in CASES if case.name == case_name)
+    return case.remedy(dialog(url, {**ANSWERS[case_name], **answers}))
+
+
+def steps_of(remedy: GuideRemedy) -> list[Step]:
+    return [remedy.dry_run, remedy.run, remedy.verify, *remedy.otherwise]
+
+
+@pytest.mark.parametrize("name", list(ANSWERS))
+def test_every_command_of_a_case_is_one_that_kbackup_takes(root: str, name: str) -> None:
+    for step in steps_of(remedy(root, name)):
         command: click.Command = cli
         context, words = click.Context(cli, obj=FlagValues(), **cli.context_settings), list(step.words)
         while isinstance(command, click.Group):
@@ -49,50 +78,247 @@ def test_commands_are_valid_and_only_the_first_is_a_dry_run(case: Case, answers:
             )
 
 
+@pytest.mark.parametrize("name", list(ANSWERS))
+def test_only_the_first_command_of_a_case_writes_nothing_and_the_last_verifies(root: str, name: str) -> None:
+    mends = remedy(root, name)
+    assert "--dry-run" in mends.dry_run.words or mends.dry_run.words[:2] == ("groups", "plan")
+    assert "--dry-run" not in mends.run.words
+    assert mends.verify.words[0] == "verify" or mends.verify == mends.dry_run or mends.verify.words[1] == "plan"
+
+
+@pytest.mark.parametrize("name", ["topic-deleted", "bad-records", "cluster-gone", "poison-record"])
+def test_dry_run_restore_and_comparison_have_one_id(root: str, name: str) -> None:
+    mends = remedy(root, name)
+    for step in (mends.dry_run, mends.run, mends.verify):
+        at = step.words.index("--restore-id")
+        assert step.words[at + 1] == "an-id", step
+    assert [word for word in mends.dry_run.words if word != "--dry-run"] == list(mends.run.words)
+
+
+def test_a_new_id_tells_what_the_restore_is_about(root: str) -> None:
+    made = dialog(root, {}, given_id=None)
+    id_ = made.restore_id("payments.eu")
+    assert id_.startswith("payments-eu-20")
+    assert made.restore_id("something else") == id_
+
+
+def test_consumers_that_processed_wrongly_are_set_back_without_moving_a_record(root: str) -> None:
+    mends = remedy(root, "processed-wrongly")
+    assert mends.dry_run.words[:5] == ("groups", "plan", "--same-offsets", "--group", "billing")
+    assert mends.run.words[:5] == ("groups", "apply", "--same-offsets", "--group", "billing")
+    first, *_, by_map, _ = mends.otherwise
+    assert first.words[:5] == ("restore", "--topic", "orders", "--map", "orders=orders-restored")
+    assert by_map.words[:4] == ("groups", "apply", "--restore-id", "an-id-restored")
+    assert "expired" in mends.unless
+
+
+def test_a_comparison_with_a_new_cluster_names_it_as_the_restore_does(root: str) -> None:
+    mends = remedy(root, "cluster-gone")
+    for step in (mends.dry_run, mends.run, mends.verify):
+        at = step.words.index("--bootstrap-server")
+        assert step.words[at + 1] == "broker:9092", step
+    assert "--with" in mends.run.words
+    assert "--with" not in remedy(root, "cluster-gone", settings="no").run.words
+
+
+def test_a_poison_record_can_be_passed_without_a_restore(root: str) -> None:
+    (cheaper,) = remedy(root, "poison-record").cheaper
+    assert "--reset-offsets --to-offset 4 --topic orders:0" in cheaper
+
+
 @pytest.mark.parametrize(
-    ("number", "question", "answer"),
+    ("name", "answers", "message", "hint"),
     [
-        (4, "first", "orders:2"),
-        (4, "first", "orders:2:1-3"),
-        (3, "second", "maybe"),
-        (0, "first", "-x"),
-        (0, "first", " "),
+        ("topic-deleted", {"topic": "odrers"}, "there is no topic odrers in restore point 2", "did you mean orders?"),
+        ("topic-deleted", {"topic": "x"}, "there is no topic x in restore point 2", "there are clicks, orders"),
+        ("topic-deleted", {"name": "a b"}, "topic orders can't be restored as 'a b'", "1 to 249"),
+        ("offsets-lost", {"group": "biling"}, "there is no group biling in restore point 2", "did you mean billing?"),
+        ("offsets-lost", {"time": "2000-01-01T00:00:00Z"}, "no restore point was captured at or before", "later time"),
+        ("processed-wrongly", {"time": "2000-01-01T00:00:00Z"}, "no restore point was captured", "later time"),
+        ("bad-records", {"time": "soon"}, "the answer soon is not a time", "14:05"),
+        ("poison-record", {"record": "orders:0"}, "orders:0 is not the address of a record", "topic:partition:offset"),
+        ("poison-record", {"record": "orders:0:1-3"}, "is not the address of a record", "topic:partition:offset"),
+        ("poison-record", {"record": "orders:0:41"}, "orders-0 is archived from 0 to 41 (exclusive)", "backup first"),
+        ("poison-record", {"record": "orders:7:1"}, "topic orders has no partition 7", "3 partitions"),
+        ("poison-record", {"record": "odrers:0:1"}, "there is no topic odrers", "did you mean orders?"),
+        ("cluster-gone", {"servers": "-x"}, "-x is not an address", "host:port"),
+        ("cluster-gone", {"settings": "maybe"}, "maybe is neither yes nor no", "answer yes or no"),
     ],
 )
-def test_answers_that_are_none(number: int, question: str, answer: str) -> None:
-    with pytest.raises(UsageError):
-        getattr(CASES[number], question).check(answer)
+def test_a_wrong_answer_is_told_with_what_the_archive_has(
+    root: str, name: str, answers: dict[str, str], message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        remedy(root, name, **answers)
+    assert message in raised.value.message
+    assert hint in raised.value.hint
 
 
-def test_a_time_is_the_same_in_each_command() -> None:
-    with click.Context(cli, obj=FlagValues(time_zone=named_zone("Europe/Berlin"))):
-        assert CASES[1].second.check("2026-01-31T14:05") == "2026-01-31T13:05:00.000Z"
-        assert CASES[1].second.check("2h ago").endswith("Z")
+def test_a_time_is_the_same_in_each_command(root: str) -> None:
+    mends = remedy(root, "bad-records", time="2h ago")
+    at = mends.dry_run.words.index("--to-time")
+    assert mends.dry_run.words[at + 1].endswith("Z")
+    assert mends.dry_run.words[at + 1] == mends.run.words[at + 1]
 
 
-def test_without_a_terminal_the_guide_fails(kbackup: Kbackup, root: str) -> None:
-    printed = kbackup("restore", root, "--guide", code=2)
-    assert "--guide asks questions, and stdin is no terminal" in printed.err
+# What the newest restore point no longer has as it was.
 
 
-def test_the_guide_asks_prints_and_runs_the_dry_run(root: str, tmp_path: Path) -> None:
-    """Wrong answers are asked for again. The dry run ends with its own exit code: no target is named."""
-    screen, end = pty.openpty()
+def point_after(archive: Archive, *, topics: bool = False, groups: bool = False) -> None:
+    """Commit restore point 3 in which clicks was created again (`topics`), or without the group billing."""
+    recreated = topic_of("clicks", [partition_state(0, 0, 7)], captured=3, incarnation=2)
+    newest = archive.head
+    assert newest is not None
+    kept = [topic for topic in newest.topics if topic.name != "clicks"]
+    now = [recreated, *kept] if topics else list(newest.topics)
+    held = [group_at("billing", ("orders", 0, 17))] if groups else [group_at("late", ("orders", 0, 41))]
+    commit_point(archive, 3, topics=now, segments=[], groups=held)
+
+
+def test_a_topic_that_was_created_again_is_restored_from_the_restore_point_before(mine: str) -> None:
+    point_after(open_archive(open_store(mine)), topics=True)
+    mends = remedy(mine, "topic-deleted", topic="clicks")
+    assert mends.run.words == (
+        *("restore", "--topic", "clicks", "--map", "clicks=clicks-restored"),
+        *("--restore-point", "2", "--restore-id", "an-id"),
+    )
+
+
+def test_a_topic_that_the_source_has_again_is_restored_beside_it(root: str) -> None:
+    made = dialog(root, {"topic": "orders"})
+    made.recreated = {"orders"}
+    mends = CASES[0].remedy(made)
+    assert "orders=orders-restored" in mends.run.words
+
+
+def test_a_group_that_the_newest_restore_point_lacks_is_set_as_of_its_last_capture(mine: str) -> None:
+    archive = open_archive(open_store(mine))
+    seen_at = archive.groups(2).captured_at
+    point_after(archive)
+    assert seen_at in remedy(mine, "offsets-lost").run.words
+
+
+def test_lost_offsets_are_those_before_the_backup_that_the_guide_has_taken(root: str) -> None:
+    captured_at = open_archive(open_store(root)).groups(1).captured_at
+    made = dialog(root, {"group": "billing"}, before_backup=captured_at)
+    (case,) = [case for case in CASES if case.name == "offsets-lost"]
+    assert captured_at in case.remedy(made).run.words
+    assert "--to-time" not in remedy(root, "offsets-lost").run.words
+
+
+# Files of answers.
+
+
+def answers_of(text: str) -> FileAnswers:
+    file = io.BytesIO(text.encode())
+    file.name = "book.toml"
+    answers = open_answers(file)
+    assert isinstance(answers, FileAnswers)
+    return answers
+
+
+def test_values_of_toml_are_answers_as_they_would_be_typed() -> None:
+    text = 'a = true\nb = false\nc = 3\nd = "x"\ne = 2026-01-31T14:05:00Z\n'
+    expected = {"a": "yes", "b": "no", "c": "3", "d": "x", "e": "2026-01-31T14:05:00+00:00"}
+    assert answers_of(text).answers == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("topic", "book.toml is not TOML"),
+        ("topic = ['a']", "book.toml: topic is neither text, a number"),
+        ("", "book.toml has no answer to: Which topic?"),
+        ('topic = "x"', "book.toml: topic: there is no topic x"),
+        ('topic = "orders"\nnmae = "x"', "book.toml: no question of this case is called nmae"),
+    ],
+)
+def test_a_file_that_does_not_answer_is_an_error_that_names_it(root: str, text: str, message: str) -> None:
+    def run_through() -> None:
+        made = dialog(root, {})
+        made.answers = answers_of(text)
+        CASES[0].remedy(made)
+        made.answers.finish(["run"])
+
+    with pytest.raises(UsageError) as raised:
+        run_through()
+    assert raised.value.message.startswith(message)
+
+
+def test_answers_to_questions_that_are_not_always_asked_may_stand_in_each_file(root: str) -> None:
+    made = dialog(root, {"topic": "orders", "run": "no", "backup": "yes"})
+    CASES[0].remedy(made)
+    made.answers.finish(["run", "backup"])
+
+
+# The command.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--guide",), "--guide asks questions, and stdin is no terminal"),
+        (("--answers", os.devnull), "--answers are for --guide alone"),
+        (("--guide", "--topic", "orders"), "-t is what the guide asks for"),
+        (("--guide", "--set", "target.sasl.password=known"), "target.sasl.password is on the command line"),
+    ],
+)
+def test_options_that_a_guide_can_not_use_are_refused(
+    kbackup: Kbackup, root: str, options: tuple[str, ...], message: str
+) -> None:
+    printed = kbackup("restore", root, *options, code=2)
+    assert message in printed.err
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "TERM": "dumb"}
+
+
+def test_a_runbook_runs_through_without_a_terminal(root: str, tmp_path: Path) -> None:
+    """No target is named, which is the exit code of the dry run."""
     (tmp_path / "kbackup.toml").write_text(f'archive = "{root}"\n')
-    os.write(screen, b"7\n5\norders\norders:2:1376\n\n")
+    (tmp_path / "book.toml").write_text('case = "poison-record"\nrecord = "orders:0:3"\n')
     done = subprocess.run(
-        [sys.executable, "-m", "kbackup", "restore", "--guide"],
+        [sys.executable, "-m", "kbackup", "restore", "--guide", "--answers", "book.toml", "--restore-id", "book"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        stdin=end,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    for each in (screen, end):
-        with suppress(OSError):
-            os.close(each)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "orders is not the address of a record" in done.stdout
-    assert "kbackup restore --topic orders --skip orders:2:1376 --map orders=orders-restored --dry-run" in (done.stdout)
+    assert "newest restore point: 2, taken " in done.stdout
+    assert "What the source has since is not known: no cluster is configured" in done.stdout
+    line = "kbackup restore --topic orders --map orders=orders-restored --skip orders:0:3 --restore-id book"
+    assert f"  {line} --dry-run\n" in done.stdout
+    assert f"  {line}\n" in done.stdout
+    assert "no target cluster is named" in done.stderr
+
+
+def test_at_a_terminal_wrong_answers_are_asked_for_again_and_names_are_completed(root: str, tmp_path: Path) -> None:
+    """The dry run ends with its own exit code: no target is named."""
+    screen, end = pty.openpty()
+    (tmp_path / "kbackup.toml").write_text(f'archive = "{root}"\n')
+    os.write(screen, b"7\n6\norders\nord\t0:3\n\n")
+    running = subprocess.Popen(
+        [sys.executable, "-m", "kbackup", "restore", "--guide"],
+        cwd=tmp_path,
+        env=environment(),
+        stdin=end,
+        stdout=end,
+        stderr=end,
+    )
+    os.close(end)
+    printed = b""
+    with suppress(OSError):  # the other end is closed
+        while more := os.read(screen, 65536):
+            printed += more
+    os.close(screen)
+    assert running.wait(60) == 2, printed.decode()
+    shown = printed.decode()
+    assert "7 is no case" in shown
+    assert "orders is not the address of a record" in shown
+    assert "kbackup restore --topic orders --map orders=orders-restored --skip orders:0:3 --restore-id orders-" in shown
+    assert "no target cluster is named" in shown

@@ -1,0 +1,239 @@
+"""What the archive and the source tell the guide: names and offsets to check answers against, how old the newest
+restore point is, and what the source has since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import click
+
+from kbackup.archive.models import Manifest
+from kbackup.archive.query.java import java_content, java_topics, open_archive_or_folder
+from kbackup.archive.reader import Archive
+from kbackup.cli.common.command_context import CommandContext, FlagValues
+from kbackup.cli.common.session import archive_store
+from kbackup.config.times import moment_of
+from kbackup.config.windows import parse_address
+from kbackup.errors import KbackupError, UsageError, suggest_name
+from kbackup.jobs.groups.plan import Moment
+from kbackup.jobs.newer import NewerRecords, newer_in_source
+from kbackup.kafka.client import Properties
+from kbackup.kafka.control.cluster import Cluster
+from kbackup.kafka.control.unavailable import Unavailable
+from kbackup.store.base import Store
+from kbackup.util.text import join_names, plural
+from kbackup.util.times import ms_of, time_text
+
+Bounds = Mapping[int, tuple[int, int]]
+"""The archived offsets of a topic by partition: the first one, and the end (exclusive)."""
+
+_SEARCHED = 100
+"""Restore points, from the newest on, that are searched for a group which the newest one lacks."""
+
+
+@dataclass
+class GuidedArchive:
+    """The archive of a guide. `archive` is None for a folder of the Java tool, which has no restore points."""
+
+    store: Store
+    archive: Archive | None
+
+    @cached_property
+    def newest(self) -> Manifest | None:
+        """The newest restore point; None for a folder."""
+        return self.archive.restore_point("latest") if self.archive is not None else None
+
+    @property
+    def where(self) -> str:
+        """Where names are looked up, in words."""
+        return f"restore point {self.newest.number}" if self.newest is not None else f"the folder {self.store.url}"
+
+    @cached_property
+    def topics(self) -> dict[str, Bounds]:
+        """The topics that can be restored by name, with those that were deleted by the newest restore point."""
+        topics: dict[str, Bounds] = {}
+        if self.newest is not None:
+            for state in self.newest.topics:
+                topics[state.name] = {each.partition: (each.start, each.end) for each in state.partitions}
+            return topics
+        for topic in java_content(self.store, java_topics(self.store)).topics:
+            topics[topic.name] = {each.partition: (each.start, each.end) for each in topic.partitions}
+        return topics
+
+    @cached_property
+    def groups(self) -> dict[str, int]:
+        """The groups of the newest restore point, each with its number of partitions."""
+        if self.archive is None or self.newest is None:
+            return {}
+        return {group.group: len(group.offsets) for group in self.archive.groups(self.newest).groups}
+
+    def topic(self, answer: str) -> str:
+        """Check that a topic is archived. `UsageError` if not."""
+        name = answer.strip()
+        if name not in self.topics:
+            hint = suggest_name(name, self.topics, f"there are {join_names(sorted(self.topics), 10)}")
+            raise UsageError(f"there is no topic {name} in {self.where}", hint)
+        return name
+
+    def point_before_recreation(self, name: str) -> int | None:
+        """Return the last restore point with the topic that was deleted, if the newest restore point of all already has
+        another topic of that name; else None."""
+        if self.archive is None or self.newest is None:
+            return None
+        now = next((topic for topic in self.newest.topics if topic.name == name), None)
+        if now is None or now.state == "deleted" or now.incarnation == 1:
+            return None
+        for point in reversed(self.archive.restore_points):
+            for topic in self.archive.manifest(point).topics:
+                if topic.name == name and topic.incarnation < now.incarnation:
+                    return point.number
+        return None
+
+    def group(self, answer: str) -> str:
+        """Check that a group is archived, in the newest restore point or in an earlier one. `UsageError` if not."""
+        name = answer.strip()
+        if name not in self.groups and self.group_seen_at(name) is None:
+            hint = suggest_name(name, self.groups, f"there are {join_names(sorted(self.groups), 10)}")
+            raise UsageError(f"there is no group {name} in {self.where}", hint)
+        return name
+
+    @property
+    def groups_captured_at(self) -> str | None:
+        """When the groups of the newest restore point were captured."""
+        if self.archive is None or self.newest is None:
+            return None
+        return self.archive.groups(self.newest).captured_at
+
+    def group_seen_at(self, name: str) -> str | None:
+        """Return when a group that the newest restore point lacks was captured for the last time; None if no restore
+        point has it that is searched."""
+        if self.archive is None:
+            return None
+        for point in reversed(self.archive.restore_points[-_SEARCHED:]):
+            groups = self.archive.groups(point.number)
+            if any(group.group == name for group in groups.groups):
+                return groups.captured_at
+        return None
+
+    def topics_of(self, group: str, moment: int | None) -> list[str]:
+        """Return the topics in which a group has offsets, as of a time or of the newest restore point."""
+        if self.archive is None:
+            return []
+        groups = self.archive.groups(Moment(at=moment).of(self.archive)).groups
+        topics: set[str] = set()
+        for each in groups:
+            if each.group == group:
+                topics.update(offset.topic for offset in each.offsets)
+        return sorted(topics)
+
+    def record(self, answer: str) -> str:
+        """Return the address of one archived record. `UsageError` for other text, and outside of what is archived."""
+        try:
+            address = parse_address(answer.strip())
+        except ValueError:
+            address = None
+        if address is None or not address.one or address.partition is None or address.start is None:
+            raise UsageError(f"{answer} is not the address of a record", "give topic:partition:offset")
+        bounds = self.topics[self.topic(address.topic)]
+        if address.partition not in bounds:
+            raise UsageError(
+                f"topic {address.topic} has no partition {address.partition}",
+                f"it has {plural(len(bounds), 'partition')}, numbered from 0",
+            )
+        start, end = bounds[address.partition]
+        if not start <= address.start < end:
+            raise UsageError(
+                f"{address.topic}-{address.partition} is archived from {start} to {end} (exclusive)",
+                "give an offset in it; a newer record takes a backup first",
+            )
+        return f"{address.topic}:{address.partition}:{address.start}"
+
+    def time_with_groups(self, answer: str) -> str:
+        """Return a time at or before which groups were captured, in UTC. `UsageError` for other text and times."""
+        text = absolute_time(answer)
+        if self.archive is not None:
+            Moment(at=ms_of(text)).of(self.archive)
+        return text
+
+    def acls(self) -> int:
+        """Return how many ACLs the newest restore point has."""
+        if self.archive is None or self.newest is None:
+            return 0
+        return len(self.archive.metadata(self.newest).acls or ())
+
+
+def absolute_time(answer: str) -> str:
+    """Return a time in UTC: "2h ago" would be another time in the next command."""
+    zone = click.get_current_context().ensure_object(FlagValues).time_zone
+    moment = moment_of("the answer", answer.strip(), zone=zone)
+    assert moment is not None  # noqa: S101 (there is an answer)
+    return time_text(moment)
+
+
+def open_guided(context: CommandContext) -> GuidedArchive:
+    """Open the archive of a guide. `NoArchiveError` for an archive without a restore point, and errors as of every
+    command on an archive."""
+    store = archive_store(context)
+    guided = GuidedArchive(store, open_archive_or_folder(store))
+    if guided.archive is not None:
+        guided.archive.restore_point("latest")
+    return guided
+
+
+# What the source has since the newest restore point.
+
+
+@dataclass(frozen=True)
+class SourceSince:
+    """The cluster that was backed up, as it is now. `role` is the section of the configuration that names it, '' if
+    none does. `newer` are its records that the newest restore point lacks, `problem` says why they are not known."""
+
+    role: str = ""
+    newer: Sequence[NewerRecords] = field(default_factory=tuple)
+    problem: str = ""
+
+    @property
+    def recreated(self) -> set[str]:
+        """The topics that were created again since."""
+        return {topic.topic for topic in self.newer if topic.recreated}
+
+
+def ask_source(context: CommandContext, guided: GuidedArchive) -> SourceSince:
+    """Ask the cluster that was backed up what it has since the newest restore point. The target is asked if no source
+    is configured: it may be the same cluster."""
+    point = guided.newest
+    if point is None or guided.archive is None:
+        return SourceSince(problem="a folder of the Java tool does not tell its cluster")
+    role, properties = _source_of(context)
+    if not role:
+        return SourceSince(problem="no cluster is configured as [source] or [target]")
+    click.echo(f"asking the {role} cluster at {properties['bootstrap.servers']} what it has since")
+    names = {topic.name for topic in point.topics if topic.state != "unselected"}
+    try:
+        cluster = Cluster(properties, role)
+        cluster_id, _ = cluster.connect()
+        if cluster_id != point.cluster_id:
+            return SourceSince(role, problem=f"cluster {cluster_id} is not the one that was backed up")
+        newer = newer_in_source(cluster, cluster_id, guided.archive, point.number, names)
+    except KbackupError as error:
+        return SourceSince(role, problem=error.message)
+    return SourceSince(role, newer)
+
+
+def _source_of(context: CommandContext) -> tuple[str, Properties]:
+    """Return the section that names the source, and its client properties; '' if neither section names a cluster."""
+    for role, properties in (("source", context.config.source), ("target", context.config.target)):
+        if properties.get("bootstrap.servers"):
+            return role, properties
+    return "", {}
+
+
+def has_authorizer(context: CommandContext, servers: str) -> bool:
+    """Return whether the target at `servers` has an authorizer, without which it takes no ACLs."""
+    properties = {**context.config.target, "bootstrap.servers": servers}
+    cluster = Cluster(properties, "target")
+    cluster.connect()
+    acls = cluster.security.acls()
+    return not (isinstance(acls, Unavailable) and acls.reason == "not there")

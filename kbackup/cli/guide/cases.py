@@ -1,0 +1,309 @@
+"""The bad cases that the guide knows: what each asks, and the commands that mend it. What costs least comes first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import click
+
+from kbackup.cli.common.command_context import CommandContext
+from kbackup.cli.guide.answers import GuideAnswers, GuideQuestion, yes_or_no
+from kbackup.cli.guide.archived import GuidedArchive, absolute_time, has_authorizer
+from kbackup.config.times import shown_time
+from kbackup.errors import RefusedError, UsageError
+from kbackup.jobs.restore.plan import check_names
+from kbackup.util.text import kafka_command, plural
+from kbackup.util.times import ms_of
+
+Words = tuple[str, ...]
+
+
+class Step(NamedTuple):
+    """A command and what it is for."""
+
+    words: Words
+    why: str
+
+
+@dataclass(frozen=True)
+class GuideRemedy:
+    """What mends a case. `dry_run` writes nothing, `run` mends, `verify` comes at the end. `question` asks whether to
+    run `run` now.
+
+    `cheaper` are sentences about what costs less, with commands that are not kbackup's. `stop` says whom to stop first,
+    and `then` what to do after all. `otherwise` are commands for the case that `unless` describes."""
+
+    dry_run: Step
+    run: Step
+    verify: Step
+    question: str
+    stop: str
+    then: str
+    cheaper: tuple[str, ...] = ()
+    unless: str = ""
+    otherwise: tuple[Step, ...] = ()
+
+
+@dataclass
+class Dialog:
+    """A run of the guide: it asks, checks answers against the archive, and says how it has understood them. `recreated`
+    are topics of the source that have the name of an archived one, and are not the same. `before_backup` is when groups
+    were captured for the last time before this guide has taken a backup; None if it took none."""
+
+    context: CommandContext
+    archive: GuidedArchive
+    answers: GuideAnswers
+    recreated: Container[str] = ()
+    before_backup: str | None = None
+    given_id: str | None = None
+    made_id: str = field(default="", init=False)
+
+    def ask(self, question: GuideQuestion) -> str:
+        return self.answers.answer(question)
+
+    def ask_topic(self) -> str:
+        topic = self.ask(GuideQuestion("topic", "Which topic?", self.archive.topic, words=sorted(self.archive.topics)))
+        bounds = self.archive.topics[topic].values()
+        offsets = sum(end - start for start, end in bounds)
+        self._say(f"{self.archive.where} has {plural(len(bounds), 'partition')} of it, {plural(offsets, 'offset')}")
+        return topic
+
+    def ask_group(self) -> str:
+        group = self.ask(GuideQuestion("group", "Which group?", self.archive.group, words=sorted(self.archive.groups)))
+        partitions = self.archive.groups.get(group)
+        if partitions is not None:
+            self._say(f"{self.archive.where} has its offsets of {plural(partitions, 'partition')}")
+        return group
+
+    def ask_time(self, text: str, check: Callable[[str], str]) -> str:
+        """Ask for a time, and show it as it was understood."""
+        moment = self.ask(GuideQuestion("time", f"{text} (such as 14:05, 'yesterday 14:05' or '2 hours ago')", check))
+        self._say(f"that is {shown_time(ms_of(moment), self.context.reporter.time_zone)}")
+        return moment
+
+    def ask_name(self, topic: str, default: str) -> str:
+        """Ask under which name to restore a topic."""
+
+        def legal(answer: str) -> str:
+            name = answer.strip()
+            check_names({topic: name})
+            return name
+
+        return self.ask(GuideQuestion("name", "Restore it under which name?", legal, default))
+
+    def restore_id(self, about: str) -> str:
+        """Return the id of the restore, one for all its commands: the given one, or a new one that tells what it is
+        about."""
+        if self.given_id is not None:
+            return self.given_id
+        if not self.made_id:
+            word = re.sub("[^A-Za-z0-9]+", "-", about).strip("-") or "restore"
+            self.made_id = f"{word[:60]}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        return self.made_id
+
+    def _say(self, text: str) -> None:
+        click.echo(f"  {text}")
+
+
+class Case(NamedTuple):
+    """`name` is its name in a file of answers; `remedy` asks for what it needs."""
+
+    name: str
+    title: str
+    remedy: Callable[[Dialog], GuideRemedy]
+
+
+_CLIENTS = "producers and consumers"
+_START = "start consumers, then producers"
+
+
+def _restore(dialog: Dialog, about: str, words: Sequence[str], then: str, cheaper: tuple[str, ...] = ()) -> GuideRemedy:
+    """Return the steps of a restore with these options. Dry run, run and comparison have one id."""
+    id_ = ("--restore-id", dialog.restore_id(about))
+    return GuideRemedy(
+        dry_run=Step(
+            ("restore", *words, *id_, "--dry-run"), "shows the plan and all that would stop it; writes nothing"
+        ),
+        run=Step(("restore", *words, *id_), "restores; if it is interrupted, run the same line again"),
+        verify=Step(
+            ("verify", "--against", "target", *id_, "--groups"), "compares every record and group with the archive"
+        ),
+        question="Restore now?",
+        stop=_CLIENTS,
+        then=then,
+        cheaper=cheaper,
+    )
+
+
+def _mapped(topic: str, name: str) -> Words:
+    """Return the options that restore a topic under a name."""
+    renamed = ("--map", f"{topic}={name}") if name != topic else ()
+    return ("--topic", topic, *renamed)
+
+
+def _deleted(dialog: Dialog) -> GuideRemedy:
+    topic = dialog.ask_topic()
+    words: Words = ()
+    before = dialog.archive.point_before_recreation(topic)
+    if before is not None:
+        # The newest restore point has what was created since, and would restore that.
+        text = (
+            f"{topic} was created again: {dialog.archive.where} has the new one, and {before} is the last with the one "
+            "before. Of which restore point?"
+        )
+        words = ("--restore-point", dialog.ask(GuideQuestion("restore_point", text, _number, str(before))))
+    is_taken = before is not None or topic in dialog.recreated
+    name = dialog.ask_name(topic, f"{topic}-restored" if is_taken else topic)
+    return _restore(dialog, topic, (*_mapped(topic, name), *words), _START)
+
+
+def _number(answer: str) -> str:
+    if not answer.strip().isdecimal():
+        raise UsageError(f"{answer} is not the number of a restore point", "see 'kbackup list'")
+    return answer.strip()
+
+
+_USE_RESTORED = "let producers and consumers use the restored topic; the other one stays as it is"
+
+
+def _bad_records(dialog: Dialog) -> GuideRemedy:
+    topic = dialog.ask_topic()
+    moment = dialog.ask_time("The last good moment?", absolute_time)
+    name = dialog.ask_name(topic, f"{topic}-restored")
+    return _restore(dialog, topic, (*_mapped(topic, name), "--to-time", moment), _USE_RESTORED)
+
+
+def _groups(dialog: Dialog, group: str, moment: str | None) -> GuideRemedy:
+    """Return the steps that set a group to its archived offsets, without moving a record."""
+    words = ["--same-offsets", "--group", group]
+    if moment is not None:
+        words += ["--to-time", moment]
+    id_ = ("--restore-id", dialog.restore_id(group))
+    plan = ("groups", "plan", *words)
+    return GuideRemedy(
+        dry_run=Step(plan, "shows the offsets that it would get, beside those of now; writes nothing"),
+        run=Step(("groups", "apply", *words, *id_), f"sets them; to undo it: kbackup groups undo {' '.join(id_)}"),
+        verify=Step(plan, "shows the offsets again: NOW and TARGET OFFSET are the same once they are set"),
+        question="Set these offsets now?",
+        stop=f"the consumers of {group}",
+        then=f"start the consumers of {group}",
+    )
+
+
+def _processed_wrongly(dialog: Dialog) -> GuideRemedy:
+    """Set the group back first: no record has to be moved for its consumers to read the same ones again."""
+    group = dialog.ask_group()
+    moment = dialog.ask_time("The last good moment? The group goes back to it", dialog.archive.time_with_groups)
+    remedy = _groups(dialog, group, moment)
+    topics = dialog.archive.topics_of(group, ms_of(moment))
+    words: list[str] = []
+    for topic in topics:
+        words += _mapped(topic, f"{topic}-restored")
+    # An id of its own: an undo of the restore's groups must not meet the offsets that were set without it.
+    beside = replace(dialog, given_id=f"{dialog.restore_id(group)}-restored")
+    restored = _restore(beside, group, (*words, "--no-groups"), _START)
+    by_map = ("groups", "apply", "--restore-id", beside.restore_id(group), "--group", group, "--to-time", moment)
+    return replace(
+        remedy,
+        then=f"{remedy.then}: they read again from there, so whatever they write must bear that",
+        unless="Where HOW says 'expired', the topic has deleted records that the group should read again. Only then "
+        "restore them beside it, and let the consumers read the restored topics",
+        otherwise=(
+            restored.dry_run,
+            restored.run,
+            Step(by_map, "sets the group in the restored topics"),
+            Step(restored.verify.words[:-1], "compares every record with the archive"),
+        ),
+    )
+
+
+def _offsets_lost(dialog: Dialog) -> GuideRemedy:
+    group = dialog.ask_group()
+    default = "latest"
+    if group not in dialog.archive.groups:
+        default = dialog.archive.group_seen_at(group) or default
+        click.echo(f"  the newest restore point lacks it; it was captured for the last time at {default}")
+    elif dialog.before_backup is not None:
+        # The backup of just now has captured the offsets that are wrong.
+        default = dialog.before_backup
+        click.echo(f"  before the backup of just now, it was captured at {default}")
+
+    def point(answer: str) -> str:
+        return answer if answer == "latest" else dialog.archive.time_with_groups(answer)
+
+    moment = dialog.ask(GuideQuestion("time", "As of which time? (latest, 14:05, '2 hours ago')", point, default))
+    return _groups(dialog, group, None if moment == "latest" else moment)
+
+
+def _cluster_gone(dialog: Dialog) -> GuideRemedy:
+    servers = dialog.ask(GuideQuestion("servers", "Address of the new cluster? (host:port)", _servers))
+    settings = dialog.ask(
+        GuideQuestion("settings", "Restore its ACLs, configs and quotas, too? (yes, no)", yes_or_no, "yes")
+    )
+    words = ["--bootstrap-server", servers]
+    parts = ["acls", "configs", "quotas"] if settings == "yes" else []
+    acls = dialog.archive.acls() if parts else 0
+    if acls and not has_authorizer(dialog.context, servers):
+        text = (
+            f"The new cluster has no authorizer and takes none of the {plural(acls, 'ACL')}. Go on without? (yes, no)"
+        )
+        if dialog.ask(GuideQuestion("without_acls", text, yes_or_no)) == "no":
+            raise RefusedError(
+                f"the cluster at {servers} has no authorizer",
+                "set authorizer.class.name on its brokers, and begin again",
+            )
+        parts.remove("acls")
+    if parts:
+        words += ["--with", ",".join(parts)]
+    remedy = _restore(dialog, "cluster", words, _START)
+    # A restore without an edit of kbackup.toml is verified without one.
+    verify = Step((*remedy.verify.words, "--bootstrap-server", servers), remedy.verify.why)
+    return replace(remedy, verify=verify)
+
+
+def _servers(answer: str) -> str:
+    servers = answer.strip()
+    if not re.fullmatch(r"[^\s,-][^\s,]*:\d+(,[^\s,-][^\s,]*:\d+)*", servers):
+        raise UsageError(f"{answer} is not an address", "give host:port, or several with commas between")
+    return servers
+
+
+def _poison(dialog: Dialog) -> GuideRemedy:
+    words = [f"{topic}:" for topic in sorted(dialog.archive.topics)]
+    question = GuideQuestion("record", "Which record? (topic:partition:offset)", dialog.archive.record, words=words)
+    address = dialog.ask(question)
+    topic, partition, offset = address.split(":")
+    name = dialog.ask_name(topic, f"{topic}-restored")
+    servers = dialog.context.config.target.get("bootstrap.servers", "HOST:PORT")
+    move = ("--reset-offsets", "--to-offset", str(int(offset) + 1), "--topic", f"{topic}:{partition}", "--execute")
+    past = kafka_command("kafka-consumer-groups", servers, "--group", "GROUP", *move)
+    cheaper = (
+        f"To move one group past the record, no restore is needed. Stop its consumers, and run Kafka's tool: {past}",
+    )
+    then = "let consumers use the restored topic"
+    return _restore(dialog, topic, (*_mapped(topic, name), "--skip", address), then, cheaper)
+
+
+CASES = (
+    Case("topic-deleted", "a topic was deleted", _deleted),
+    Case("bad-records", "a topic has bad records since some time", _bad_records),
+    Case("processed-wrongly", "consumers processed records wrongly", _processed_wrongly),
+    Case("offsets-lost", "the offsets of a group are lost", _offsets_lost),
+    Case("cluster-gone", "the cluster is gone", _cluster_gone),
+    Case("poison-record", "one poison record stops consumers", _poison),
+)
+
+
+def case_of(answer: str) -> str:
+    """Return the name of a case, of its name or its number in the list."""
+    text = answer.strip()
+    names = [case.name for case in CASES]
+    if text.isdecimal() and 1 <= int(text) <= len(names):
+        return names[int(text) - 1]
+    if text not in names:
+        raise UsageError(f"{answer} is no case", f"give a number from 1 to {len(names)}, or {', '.join(names)}")
+    return text
