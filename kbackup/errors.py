@@ -195,7 +195,7 @@ class OutcomeUnknownError(StoreError):
 
 class InterruptedByUserError(KbackupError):
     exit_code = 130
-    # Whoever pressed Ctrl-C needs no hint.
+    # Each long command gives its own: what is left, and the command that goes on.
     default_hint = ""
 
 

@@ -22,7 +22,7 @@ from kbackup.cli.common import command_context
 from kbackup.cli.common.command_context import EXIT_CODES, FlagValues
 from kbackup.cli.common.options import common_options
 from kbackup.cli.common.output import Reporter
-from kbackup.errors import KbackupError, UsageError, without_credentials
+from kbackup.errors import InterruptedByUserError, KbackupError, UsageError, without_credentials
 from kbackup.metrics.registry import counted, failed
 from kbackup.systems import systems
 from kbackup.util.text import printable_lines
@@ -173,6 +173,8 @@ def _guarded(work: Callable[[], int], state: FlagValues) -> int:
             text = without_credentials("".join(lines))
             print(printable_lines(text), file=sys.stderr)
         error = command_context.as_error(raised)
+        if isinstance(error, InterruptedByUserError) and state.interruption is not None:
+            error = state.interruption()
         state.error = error
         failed(error)
         command_context.print_error(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ import msgspec
 from kbackup import library
 from kbackup.cli.common import session
 from kbackup.cli.common.command_context import CommandContext
+from kbackup.cli.common.command_lines import own_command, store_options
+from kbackup.cli.common.interrupts import SameState, interrupted, when_interrupted
 from kbackup.cli.common.options import (
     archive_command,
     key_option,
@@ -24,11 +27,11 @@ from kbackup.cli.common.options import (
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import spark_session
 from kbackup.cli.common.tables import Column, topic_name
-from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
+from kbackup.errors import EXIT_LOSS, EXIT_OK, InterruptedByUserError, KbackupError, UsageError
 from kbackup.jobs.common import Stop
 from kbackup.metrics import registry as metrics
 from kbackup.metrics.registry import counted
-from kbackup.util.text import human_count, human_duration, human_size, human_total, join_names, plural
+from kbackup.util.text import human_count, human_duration, human_size, human_total, join_names, kbackup_command, plural
 
 if TYPE_CHECKING:
     from kbackup.archive.models import TopicState
@@ -140,6 +143,14 @@ def _serve_health(follow: Follow, stack: ExitStack, reporter: Reporter) -> Healt
     return health
 
 
+def stopping_note(reporter: Reporter, verb: str) -> str:
+    """Return what a process that runs until stopped says at Ctrl-C, '' with --quiet. `verb` is what its last round
+    does."""
+    if reporter.quiet:
+        return ""
+    return f"stopping: a last round {verb} what is new; Ctrl-C again stops at once"
+
+
 def _follow_until_stopped(context: CommandContext) -> int:
     config, reporter = context.config, context.reporter
     store = session.archive_store(context)
@@ -150,7 +161,7 @@ def _follow_until_stopped(context: CommandContext) -> int:
         shown = stack.enter_context(ShownProgress(reporter))
         stop = Stop()
         stack.enter_context(closing(stop))
-        stack.enter_context(session.stop_at_signals(stop))
+        stack.enter_context(session.stop_at_signals(stop, note=stopping_note(reporter, "archives")))
         # Imports take about as long as the JVM takes to start meanwhile.
         from kbackup.jobs.backup.follow import Follower
         from kbackup.jobs.backup.schemas import BackupSchemas
@@ -159,6 +170,14 @@ def _follow_until_stopped(context: CommandContext) -> int:
         rounds = RoundReporter(context, health)
         schemas = BackupSchemas(config.schema_registry, config.backup.schemas)
         follower = Follower(config.backup, config.follow, config.source, store, spark, shown, stop, schemas=schemas)
+        again = own_command()
+
+        def describe() -> InterruptedByUserError:
+            newest = follower.report.restore_point
+            state = f"the newest restore point is {newest}" if newest else "no restore point was made"
+            return interrupted(f"{state}; later records are not archived", f"to go on with them: {again}")
+
+        when_interrupted(describe)
         report = follower.follow_until_stopped(rounds)
     reporter.line(
         f"stopped after {human_duration(report.seconds)}: "
@@ -243,12 +262,20 @@ def _back_up_once(context: CommandContext, label: str) -> int:
         exported.append(report)
         _show_export(report, reporter)
 
+    shown = ShownProgress(reporter)
+    interruption = BackupInterruption(shown, own_command(), _export_command(context, address))
+    when_interrupted(interruption)
+
+    def show_report(report: BackupReport) -> None:
+        interruption.restore_point = report.restore_point
+        _show(report, reporter)
+
     # As a rule one of the two sessions starts: with the jars of Delta tables, or without, if they can't be fetched.
     tables = library.delta_config(config, config.export.delta)
     with (
         spark_session(tables, at_once=True, reporter=reporter) as for_tables,
         spark_session(config, reporter=reporter) as without_tables,
-        ShownProgress(reporter) as shown,
+        shown,
     ):
         store = session.archive_store(context, address)
         session.show_connecting(context, "source")
@@ -260,7 +287,7 @@ def _back_up_once(context: CommandContext, label: str) -> int:
             shown,
             label,
             show_plan=partial(_show_plan, reporter=reporter),
-            show_report=partial(_show, reporter=reporter),
+            show_report=show_report,
             show_export=show_export,
         )
     from kbackup.jobs.backup.transactions import are_in_part
@@ -270,6 +297,60 @@ def _back_up_once(context: CommandContext, label: str) -> int:
     if is_incomplete or (has_loss and not config.backup.allow_loss):
         return EXIT_LOSS
     return EXIT_OK
+
+
+def _export_command(context: CommandContext, address: str) -> str:
+    """Return the command that writes the tables of a backup; '' if it writes none."""
+    url = context.config.export.delta
+    if not url:
+        return ""
+    return kbackup_command("export", "--delta", url, "--archive", address, *store_options())
+
+
+_BEFORE_RECORDS = (
+    "",
+    "connect",
+    "discover",
+    "capture groups",
+    "resolve ranges",
+    "end transactions",
+    "compare logs",
+    "plan",
+)
+"""The phases of a backup that write no segment."""
+
+
+@dataclass
+class BackupInterruption:
+    """Describes an interrupted backup. `again` is its own command, `export` the one that writes its tables.
+
+    `restore_point` is set once the restore point is committed and all its files are written."""
+
+    shown: ShownProgress
+    again: str
+    export: str
+    restore_point: int | None = None
+
+    def __call__(self) -> InterruptedByUserError:
+        phase = self.shown.phase_name
+        if self.restore_point is not None and self.export:
+            state = f"restore point {self.restore_point} is committed, but its tables may not all be written"
+            return interrupted(state, f"to write them: {self.export}")
+        if self.restore_point is not None:
+            return interrupted(f"restore point {self.restore_point} is committed", "nothing is left to do")
+        if phase == "refresh derived files":
+            state = "the restore point is committed, but not all derived files are written"
+            return interrupted(state, "nothing is left to do: the next backup writes them")
+        if phase == "commit":
+            state = "whether the restore point is committed shows 'kbackup list'"
+            return interrupted(state, f"if it is not: {self.again}")
+        if phase in _BEFORE_RECORDS:
+            return interrupted("no restore point was made, and no record was read", f"to begin anew: {self.again}")
+        read = f"{self.shown.records:,} of up to {self.shown.expected:,} records were read"
+        if phase != "run":
+            read = "all records were read"
+        state = f"no restore point was made; {read}, and whole segments of them stay in the archive"
+        return interrupted(state, f"to go on, without reading these again: {self.again}")
 
 
 def _show_plan(plan: Plan, reporter: Reporter) -> None:
@@ -344,6 +425,8 @@ def export_command(context: CommandContext) -> int:
     if not export.delta and not export.parquet:
         raise UsageError("no destination is named", "give --delta URL or --parquet URL")
     store = session.archive_store(context)
+    state = "each table, or folder of files, has whole restore points: what was written stays"
+    when_interrupted(SameState(state, f"to write what is left: {own_command()}"))
     done: list[ExportReport] = []
     with (
         spark_session(library.delta_config(config, export.delta), reporter=reporter) as spark,

@@ -8,6 +8,8 @@ import click
 
 from kbackup.archive import layout
 from kbackup.cli.common.command_context import CommandContext
+from kbackup.cli.common.command_lines import own_command
+from kbackup.cli.common.interrupts import StateByPhase, when_interrupted
 from kbackup.cli.common.options import archive_command, point_option, rate_option, second_store_options
 from kbackup.cli.common.output import ShownProgress
 from kbackup.cli.common.session import archive_store
@@ -43,7 +45,24 @@ def command(
     source = archive_store(context)
     target = _target(context, destination, to)
     lease = context.config.backup.lease_seconds
+    again = own_command()
     with ShownProgress(context.reporter) as shown:
+        when_interrupted(
+            StateByPhase(
+                shown,
+                {
+                    "copy": (
+                        f"{destination} is a whole archive as before; the objects that were sent stay there",
+                        f"to go on, without sending them again: {again}",
+                    ),
+                    "restores and drills": (
+                        f"all restore points are at {destination}, but not all files of restores and drills",
+                        f"to copy the others: {again}",
+                    ),
+                },
+                ("nothing was copied", f"to copy: {again}"),
+            )
+        )
         report = copy_archive(source, target, lease, shown, point=restore_point, keep=keep)
     points = report.restore_points
     summary = "nothing new"

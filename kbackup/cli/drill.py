@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +13,14 @@ import click
 
 from kbackup.archive import layout
 from kbackup.cli.common.command_context import CommandContext
+from kbackup.cli.common.command_lines import own_command
+from kbackup.cli.common.interrupts import interrupted, when_interrupted
 from kbackup.cli.common.options import archive_command, key_options, name_options, point_key_option, target_options
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
 from kbackup.cli.common.window import show_bounds
 from kbackup.cli.verify import difference_text, selection_options, show_comparison, show_option
-from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
+from kbackup.errors import EXIT_LOSS, EXIT_OK, InterruptedByUserError, KbackupError, UsageError
 from kbackup.jobs.drill.report import DrillReport, count_drill, deletion_commands, store_report
 from kbackup.store import Store
 from kbackup.util.text import human_count, human_duration, human_size, plural
@@ -74,7 +77,11 @@ def command(
         except OSError as error:
             raise UsageError(f"folder {folder} can't be made: {error.strerror}", "give another --report") from error
 
+    interruption = DrillInterruption(own_command())
+    when_interrupted(interruption)
+
     def publish(report: DrillReport) -> None:
+        interruption.report = report
         _publish(report, folder, state, reporter)
 
     show_connecting(context, "target")
@@ -93,6 +100,29 @@ def command(
     if report.error is not None:
         return report.error.exit_code
     return EXIT_LOSS if report.findings else EXIT_OK
+
+
+@dataclass
+class DrillInterruption:
+    """Describes an interrupted drill. `report` is set once the drill has cleaned up; without it nothing was created, or
+    the clean-up itself was interrupted before it began."""
+
+    again: str
+    report: DrillReport | None = None
+
+    def __call__(self) -> InterruptedByUserError:
+        hint = f"to drill again: {self.again}"
+        if self.report is None:
+            return interrupted("the drill created nothing on the target", hint)
+        commands = deletion_commands(self.report)
+        if commands:
+            kept = "as asked, the scratch topics and groups are left on the target"
+            left = "scratch topics or groups are left on the target"
+            return interrupted(left if self.report.left else kept, f"to delete them: {'; '.join(commands)}")
+        if self.report.outcome == "interrupted":
+            state = "the drill says nothing about the archive; nothing of it is left on the target"
+            return interrupted(state, hint)
+        return interrupted(f"drill {self.report.drill_id} {self.report.outcome} before", "nothing is left to do")
 
 
 def _publish(report: DrillReport, folder: Path | None, state: Store, reporter: Reporter) -> None:

@@ -10,6 +10,7 @@ import click
 
 from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.command_lines import own_command
+from kbackup.cli.common.interrupts import SameState, StateByPhase, when_interrupted
 from kbackup.cli.common.options import Duration, archive_command
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store
@@ -82,13 +83,17 @@ def command(
         kept[name] = keep[f"keep_{name}"] or 0
     policy = Policy(**kept, within=keep_within)
     store, lease = archive_store(context), context.config.backup.lease_seconds
+    again = own_command()
     if undo:
+        state = "whether the expiration is undone shows 'kbackup log'"
+        when_interrupted(SameState(state, f"if it is not: {again}"))
         undone = undo_expire(store, lease)
         count = plural(len(undone.restore_points), "restore point")
         context.reporter.line(f"the newest expiration is undone: {count} and all its records are back")
         context.reporter.document(undone)
         return
     with ShownProgress(context.reporter) as shown:
+        when_interrupted(_interruption(shown, confirm, again))
         expiry = Expiry(policy, older_than, grace, ignore_mirrors)
         report = expire(store, expiry, lease, shown, confirm=confirm)
     _show(report, context.reporter)
@@ -99,6 +104,19 @@ def command(
             f"{plural(len(report.failed), 'object')} could not be deleted; the rest of the expiration is done",
             "check the bucket's object lock and this user's right to delete; then run 'kbackup expire --confirm' again",
         )
+
+
+def _interruption(shown: ShownProgress, confirm: bool, again: str) -> StateByPhase:
+    """Describe an interrupted expiration: it changes the archive by one commit, then deletes orphans."""
+    nothing = ("nothing was changed", f"to begin anew: {again}")
+    if not confirm:
+        return StateByPhase(shown, {}, nothing)
+    expired = (
+        "what was to expire has expired, but not all orphans are deleted",
+        f"the next expiration deletes them; to do it now: {again}",
+    )
+    unknown = ("whether anything has expired shows 'kbackup log'", f"if nothing has: {again}")
+    return StateByPhase(shown, {"": nothing, "choose": nothing, "expire": unknown}, expired)
 
 
 def _result(point: PointFate) -> str:

@@ -10,6 +10,7 @@ import click
 
 from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.command_lines import own_command
+from kbackup.cli.common.interrupts import interrupted, when_interrupted
 from kbackup.cli.common.options import (
     archive_command,
     count_option,
@@ -28,7 +29,7 @@ from kbackup.cli.common.tables import Column, or_none
 from kbackup.cli.common.undo import named_restore, show_unconfirmed, undo_options
 from kbackup.cli.common.window import show_window
 from kbackup.cli.groups import show_results
-from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
+from kbackup.errors import EXIT_LOSS, EXIT_OK, InterruptedByUserError, UsageError
 from kbackup.jobs.settings.plan import Changes, ConfigChange, QuotaChange, SettingsReport, entity_words
 from kbackup.library import run_restore
 from kbackup.metadata.entities import Acl
@@ -122,14 +123,19 @@ def command(
     address = context.archive
     # An expression can only be judged record by record: what it selects is counted in any case.
     counted = count or bool(config.restore.where)
-    screen = ReporterScreen(reporter, dry_run, counted)
-    with spark_session(config, at_once=not dry_run, reporter=reporter) as session, ShownProgress(reporter) as shown:
+    shown = ShownProgress(reporter)
+    interruption = RestoreInterruption(shown, own_command())
+    when_interrupted(interruption)
+    names_restore = config.restore.restore_id is not None
+    screen = ReporterScreen(reporter, dry_run, counted, names_restore, interruption)
+    with spark_session(config, at_once=not dry_run, reporter=reporter) as session, shown:
         store = archive_store(context, address)
         show_connecting(context, "target")
         # Imports take about as long as the JVM takes to start meanwhile.
         from kbackup.jobs.restore.report import count_restore
 
         report = run_restore(config, store, session, shown, screen, dry_run=dry_run, count=count)
+        interruption.is_done = True
     if not dry_run:
         count_restore(report)
         new = [warning for warning in report.warnings if warning not in screen.warnings]
@@ -138,20 +144,62 @@ def command(
     return EXIT_LOSS if report.missing else EXIT_OK
 
 
+_WRITES_NOTHING = ("", "connect", "plan", "preflight")
+"""The phases of a restore that write nothing to the target."""
+
+
+@dataclass
+class RestoreInterruption:
+    """Describes an interrupted restore. `again` is its own command; once the plan is known, `plan` is set, and `resume`
+    is the command that goes on with it."""
+
+    shown: ShownProgress
+    again: str
+    plan: RestorePlan | None = None
+    resume: str = ""
+    is_done: bool = False
+
+    def __call__(self) -> InterruptedByUserError:
+        phase = self.shown.phase_name
+        if self.is_done:
+            return interrupted("everything was done before", "nothing is left to do")
+        if self.plan is None or phase in _WRITES_NOTHING:
+            return interrupted("nothing was written to the target", f"to begin anew: {self.again}")
+        name = f"restore {self.plan.restore_id}"
+        hint = f"to go on where it stopped, each record once: {self.resume}"
+        if not self.plan.transactions:
+            state = f"{name} is not finished, and without transactions nobody knows how far it came"
+            return interrupted(state, f"delete its target topics, then begin anew: {self.again}")
+        if phase in ("offset map", "groups", "report"):
+            return interrupted(f"{name} has written all records, but not set all groups", hint)
+        done = ""
+        if phase == "run" and self.shown.expected:
+            bound = "" if self.plan.exact else "up to "
+            done = f": about {self.shown.records:,} of {bound}{self.shown.expected:,} records are written"
+        return interrupted(f"{name} is not finished{done}", hint)
+
+
 @dataclass
 class ReporterScreen:
     """Shows a restore on the terminal before it writes anything (a `RestoreScreen`).
 
-    `counted` is True if the records of windows were counted. `warnings` are the warnings that were shown, because the
+    `counted` is True if the records of windows were counted, `names_restore` if the user gave the restore's id; the
+    plan goes to `interruption` as well. `warnings` are the warnings that were shown, because the
     report of the restore has them again.
     """
 
     reporter: Reporter
     dry_run: bool
     counted: bool
+    names_restore: bool
+    interruption: RestoreInterruption
     warnings: set[str] = field(default_factory=set)
 
     def show_plan(self, plan: RestorePlan, warnings: list[str]) -> None:
+        self.interruption.plan = plan
+        # The id has no blank: it is one word with its option.
+        add = "" if self.names_restore else f"--restore-id={plan.restore_id}"
+        self.interruption.resume = own_command(add=add, times=_times_of(plan))
         self.warnings.update(_show_plan(plan, warnings, self.dry_run, self.reporter, self.counted))
 
     def show_settings(self, settings: SettingsReport) -> None:
@@ -217,11 +265,15 @@ def _show_dry_run(plan: RestorePlan, reporter: Reporter, counted: bool) -> None:
     at_most = "" if plan.exact else "at most "
     written = f"{at_most}{plural(plan.records, 'record')}"
     reporter.line(f"nothing was written to the target; the restore would write {written}")
-    times: dict[str, int | None] = {}
-    if plan.choice is not None:
-        times = {"--from-time": plan.choice.from_time, "--to-time": plan.choice.to_time}
-    command_without = own_command(drop=("--dry-run", "--count"), times=times)
+    command_without = own_command(drop=("--dry-run", "--count"), times=_times_of(plan))
     reporter.note(f"to restore: {command_without}")
+
+
+def _times_of(plan: RestorePlan) -> dict[str, int | None]:
+    """Return the times of a plan by their options: what was given may be "2h ago", which is another time later."""
+    if plan.choice is None:
+        return {}
+    return {"--from-time": plan.choice.from_time, "--to-time": plan.choice.to_time}
 
 
 _RESTORED_TOPICS: Sequence[Column[RestoredTopic]] = (

@@ -10,6 +10,8 @@ import msgspec
 
 from kbackup.archive.models import USE_NEWER
 from kbackup.cli.common.command_context import CommandContext, FlagValues
+from kbackup.cli.common.command_lines import own_command
+from kbackup.cli.common.interrupts import SameState, when_interrupted
 from kbackup.cli.common.options import (
     archive_command,
     compared_options,
@@ -92,6 +94,7 @@ def command(
     def unrecorded(error: KbackupError) -> None:
         reporter.note(f"note: the result was not recorded in the archive: {error.message}")
 
+    when_interrupted(SameState("nothing was changed, and no result is recorded", f"verify again: {own_command()}"))
     store = archive_store(context)
     with spark_session(context.config, reporter=reporter) as session, ShownProgress(reporter) as shown:
         report = run_verify(store, restore_point, quick, session, shown, unrecorded)
@@ -146,6 +149,7 @@ def _against(
 ) -> int:
     config, reporter = context.config, context.reporter
     _check_client_file(against)
+    when_interrupted(SameState("nothing was changed", f"to compare again: {own_command()}"))
     options = config.restore
     # "all" is the default of a verification: a comparison then takes the restore point of the configuration.
     if restore_point != "all":

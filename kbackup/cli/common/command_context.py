@@ -215,6 +215,7 @@ class FlagValues:
     accept_rollback: bool = False
     time_zone: tzinfo | None = None
     notifier: Notifier | None = None
+    interruption: Callable[[], InterruptedByUserError] | None = None
 
 
 @dataclass(frozen=True)

@@ -144,21 +144,27 @@ class Reporter:
 class ShownProgress(ExitStack):
     """A job's listener (`kbackup.metrics.registry.ProgressListener`): one progress for each phase with a count.
 
-    Use it as a context manager: the end removes the bar."""
+    Use it as a context manager: the end removes the bar. `phase_name` is the phase that was reached last, '' before the
+    first; `records` of `expected` records are done in it.
+    """
 
     def __init__(self, reporter: Reporter) -> None:
         super().__init__()
         self._reporter = reporter
-        self._name = ""
+        self.phase_name = ""
+        self.records = 0
+        self.expected = 0
         self._progress: Progress | None = None
 
     def phase(self, name: str) -> None:
         self.close()
-        self._name, self._progress = name, None
+        self.phase_name, self._progress = name, None
+        self.records = self.expected = 0
 
     def progress(self, records: int, size: int, expected: int) -> None:
         if self._progress is None:
-            self._progress = self.enter_context(self._reporter.progress(self._name))
+            self._progress = self.enter_context(self._reporter.progress(self.phase_name))
+        self.records, self.expected = records, expected
         self._progress.reach(records, size, expected)
 
 

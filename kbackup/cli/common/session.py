@@ -142,8 +142,9 @@ GRACE = 25.0
 
 
 @contextmanager
-def stop_at_signals(stop: Stop, grace: float = GRACE) -> Iterator[None]:
-    """Ask `stop` at SIGTERM and SIGINT. A second signal, or the end of `grace` seconds, interrupts the work."""
+def stop_at_signals(stop: Stop, grace: float = GRACE, *, note: str = "") -> Iterator[None]:
+    """Ask `stop` at SIGTERM and SIGINT, and print `note` on stderr. A second signal, or the end of `grace` seconds,
+    interrupts the work."""
     before = signal.getsignal(signal.SIGINT)
     # A timer's thread can't interrupt the main thread but by a signal.
     grace_timer = threading.Timer(grace, os.kill, (os.getpid(), signal.SIGINT))
@@ -154,6 +155,9 @@ def stop_at_signals(stop: Stop, grace: float = GRACE) -> Iterator[None]:
             interrupt_by(before, stack)
         stop.ask()
         grace_timer.start()
+        if note:
+            # Not by print: the signal may have come in the middle of one, which refuses another.
+            os.write(2, f"{note}\n".encode())
 
     try:
         with signal_handler(on_signal, signal.SIGINT, signal.SIGTERM):

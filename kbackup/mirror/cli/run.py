@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.cli.backup import RoundReporter, check_stale_after
+from kbackup.cli.backup import RoundReporter, check_stale_after, stopping_note
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
+from kbackup.cli.common.command_lines import own_command
 from kbackup.cli.common.help import SectionedCommand
+from kbackup.cli.common.interrupts import SameState, when_interrupted
 from kbackup.cli.common.options import bucket_options, key_option, options, rate_option, spark_options
 from kbackup.cli.common.session import archive_store, spark_session, state_store, stop_at_signals
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
@@ -205,9 +207,13 @@ def command(
     flows = properties.selected(names)
     context.reporter.note(*properties.notes)
     context.reporter.warning(*properties.warnings)
+    again = own_command()
     if dry_run:
+        when_interrupted(SameState("nothing was written", f"to begin anew: {again}"))
         with spark_session(context.config, reporter=context.reporter) as spark:
             return show_dry_runs(context, properties, flows, spark, take=not apply, apply=not take)
+    state = "restore points that were made and records that were applied stay"
+    when_interrupted(SameState(state, f"to go on exactly there, each record once: {again}"))
     with ExitStack() as stack:
         stop = stack.enter_context(closing(Stop()))
         spark = stack.enter_context(spark_session(context.config, reporter=context.reporter))
@@ -225,7 +231,8 @@ def command(
             writers_stop.ask()
             reports = run_once(halves)
         else:
-            stack.enter_context(stop_at_signals(stop))
+            note = stopping_note(context.reporter, "archives and applies")
+            stack.enter_context(stop_at_signals(stop, note=note))
             readers = {name: half for name, half in halves.items() if isinstance(half, MirrorReader)}
             writers = {name: half for name, half in halves.items() if isinstance(half, MirrorWriter)}
             reports = run_until_stopped(readers, stop, writers, writers_stop)
