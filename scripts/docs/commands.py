@@ -18,6 +18,8 @@ from kbackup.config import KEYS, Key
 _HEAD = """\
 # Commands
 
+Look up here each command with its arguments and options.
+
 All commands but `help` and `completion` take the [options of every command](#options-of-every-command). All of these
 but `config`, `key generate` and `migrate status` take the
 [options of archives](#options-of-every-command-that-opens-an-archive). [One table](#options-of-several-commands) has
