@@ -30,6 +30,9 @@ Result = TypeVar("Result")
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int = 16) -> list[Result]:
     """Return the results of `function` for all items, in order, which threads work on side by side."""
+    items = list(items)
+    if len(items) < 2:  # most tables have one chunk, and starting a thread takes longer than reading one
+        return [function(item) for item in items]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(function, items))
 

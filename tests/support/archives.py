@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -40,6 +41,7 @@ from kbackup.jobs.retention import Expiry, Policy, expire
 from kbackup.metadata.entities import TopicMetadata, Znode
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
+from kbackup.store.file import FileStore
 from kbackup.types import RECORDS, RecordBlock
 from tests.support.memory_store import MemoryStore
 
@@ -76,20 +78,26 @@ def write_block(store: Store, target: SegmentTarget, block: RecordBlock) -> list
         return [*writer.append(block), *writer.finish()]
 
 
-_made: list[MemoryStore] = []
+@cache
+def _made() -> MemoryStore:
+    store = MemoryStore()
+    make_archive(store, copied=False)
+    return store
 
 
 def make_archive(store: Store, copied: bool = True) -> Archive:
     """Topics orders (three partitions, the last empty; a gap and a loss at 10 in partition 0) and clicks
     (zstd; deleted at the source before restore point 2); group billing in both, and group late without lag.
 
-    An empty store in memory gets a copy of one that was made before: archives of one process have the same id, unless
-    `copied` is False."""
+    An empty store in memory or in a directory gets a copy of one that was made before, which takes a seventh of the
+    time: archives of one process have the same id, unless `copied` is False."""
     if copied and isinstance(store, MemoryStore) and not store.requests:
-        if not _made:
-            _made.append(MemoryStore())
-            make_archive(_made[0], copied=False)
-        store.take(_made[0])
+        store.take(_made())
+        return open_archive(store)
+    if copied and isinstance(store, FileStore) and next(iter(store.list()), None) is None:
+        made = _made()
+        for entry in made.list():
+            store.put(entry.key, made.get(entry.key))
         return open_archive(store)
     archive = open_or_create(store)
     orders = [SegmentTarget("orders", 1, p, 1000, "none") for p in range(3)]

@@ -80,7 +80,7 @@ def test_name_and_version_of_the_distribution() -> None:
     assert __version__ == project["version"] == released[0]
 
 
-_INSTALLED = re.compile(r"([\w.-]*kbackup)\[|(?<![\w-])install '?([\w.-]*kbackup)\b(?!:)")
+_INSTALLED = re.compile(r"([\w.-]*kbackup)\[|(?:pip|pipx|tool|or) install '?([\w.-]*kbackup)\b(?!:)")
 """A name with an extra, or behind `pip install` and its like."""
 
 
@@ -88,7 +88,7 @@ def test_documents_and_hints_install_the_distribution() -> None:
     files = [
         *DOCUMENTS,
         *(ROOT / "kbackup").rglob("*.py"),
-        *(path for path in (ROOT / "infra").rglob("*") if path.is_file()),
+        *(path for path in (ROOT / "infra").rglob("*") if path.is_file() and path.suffix != ".png"),
     ]
     named = [
         (str(path.relative_to(ROOT)), *found)

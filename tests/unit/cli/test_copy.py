@@ -65,7 +65,7 @@ def test_a_promoted_copy_is_not_copied_to_any_more(mine: str, tmp_path: Path, kb
 def test_unusable_sources_and_destinations_are_refused(mine: str, tmp_path: Path, kbackup: Kbackup) -> None:
     kbackup("copy", mine, "-a", mine, code=2)
     kbackup("copy", str(tmp_path / "b"), "-a", str(tmp_path / "nothing"), code=10)
-    make_archive(open_store(str(tmp_path / "another")))
+    make_archive(open_store(str(tmp_path / "another")), copied=False)
     assert "is another archive" in kbackup("copy", str(tmp_path / "another"), "-a", mine, code=1).err
     kbackup("copy", "-a", mine, code=2)
     (tmp_path / "file").touch()

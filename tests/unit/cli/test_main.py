@@ -467,6 +467,7 @@ def test_config_lists_every_key_with_its_meaning(kbackup: Kbackup) -> None:
     assert document["variables"] == VARIABLES
 
 
+@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("charset", ["latin-1", "ascii", "utf-8"])
 def test_names_that_the_charset_of_the_locale_lacks_are_printed(tmp_path: Path, charset: str) -> None:
     """A document means the same in every charset; people get JSON's escapes."""

@@ -157,7 +157,7 @@ def test_a_manifest_in_place_of_another_is_found(root: Path) -> None:
 
 def test_a_manifest_of_another_archive(root: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    make_archive(open_store(str(other)))
+    make_archive(open_store(str(other)), copied=False)
     key = f"{point_folder(root, 2)}manifest.json"
     shutil.copy(other / point_folder(other, 2) / "manifest.json", root / key)
     (text,) = findings_of(run(root, quick=True))[key]
@@ -206,7 +206,7 @@ def test_a_catalog_in_place_of_another_is_found(root: Path) -> None:
 
 
 def test_a_catalog_of_another_archive(root: Path, tmp_path: Path) -> None:
-    make_archive(open_store(str(tmp_path / "other")))
+    make_archive(open_store(str(tmp_path / "other")), copied=False)
     for key in catalogs(root)[1:3]:
         shutil.copy(tmp_path / "other" / key, root / key)
     messages = findings_of(run(root, quick=True))
@@ -275,7 +275,7 @@ def test_a_repair_goes_on_from_an_earlier_catalog(root: Path) -> None:
 
 
 def test_archive_json_of_another_archive(root: Path, made: Path, tmp_path: Path) -> None:
-    other = make_archive(open_store(str(tmp_path / "other"))).info.id
+    other = make_archive(open_store(str(tmp_path / "other")), copied=False).info.id
     here = open_archive(open_store(str(root))).info.id
     shutil.copy(tmp_path / "other" / "archive.json", root / "archive.json")
     assert findings_of(run(root)) == {"archive.json": [f"is of archive {other}, every catalog of {here}"]}

@@ -576,6 +576,7 @@ def plant(inner: FileStore, source: str) -> dict[str, bytes]:
     return {path: inner.get(path) for path in (f"keys/{name}.json" for name in planted)}
 
 
+@pytest.mark.exhaustive(keep=1)
 @KEKS
 def test_planted_key_files_are_skipped(
     kek: Any, inner: FileStore, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -74,6 +74,7 @@ def kbackup(folder: Path, *argv: str) -> str:
     return run(folder, _COMMAND, *argv)
 
 
+@pytest.mark.exhaustive
 def test_every_command_knows_it(tmp_path: Path) -> None:
     from tests.support.archives import make_archive
 

@@ -392,6 +392,7 @@ def test_another_environment_is_another_client(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # other tests may have left threads
+@pytest.mark.exhaustive
 def test_a_forked_process_makes_its_own_client() -> None:
     bucket = Bucket("a", "", options("one"))
     before = bucket.client

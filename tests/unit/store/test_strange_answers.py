@@ -35,9 +35,13 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.forget()
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def forget(self) -> None:
+        """Give empty answers from now on, and forget the requests."""
         self.answer: Callable[[str, str], Answer] = lambda method, path: Answer()
         self.requests: list[str] = []
-        self.url = f"http://127.0.0.1:{self.server_port}"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -64,14 +68,21 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def running_server() -> Iterator[Server]:
+    """One address for all tests, so that boto3 makes one client for them, which takes longer than most of them."""
     with Server() as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield running
         running.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def server(running_server: Server) -> Server:
+    running_server.forget()
+    return running_server
 
 
 def s3_store(url: str) -> Store:

@@ -373,6 +373,7 @@ def test_hostile_names_are_text(rich: Store) -> None:
     assert f"there is no topic {ATTACK}" in text(wild.text)
 
 
+@pytest.mark.exhaustive
 def test_each_cell_of_a_card_names_its_column(rich: Store) -> None:
     """On a phone a row of a table is a card, whose cells stand below each other without headings."""
     tables = 0

@@ -142,7 +142,7 @@ def test_another_archive_under_the_same_address(store: FileStore, tmp_path: Path
     stream = reader(store)
     start = stream.latestOffset()
     (tmp_path / "archive").rename(tmp_path / "before")
-    make_archive(store)
+    make_archive(store, copied=False)
     with pytest.raises(RefusedError, match="the checkpoint is of archive"):
         stream.partitions(start, stream.latestOffset())
 

@@ -141,7 +141,7 @@ def test_a_producer_that_changes_its_version(program: Producer) -> None:
     check([program], 2, Built(others=True))
 
 
-@pytest.mark.exhaustive(keep=1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("program", WITHOUT_RECORDS, ids=str)
 def test_every_state_of_a_transaction_without_records(program: Producer) -> None:
     check([program], 2, Built())

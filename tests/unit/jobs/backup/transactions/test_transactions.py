@@ -56,7 +56,7 @@ def test_every_state_of_two_partitions(ends: tuple[str, str], versions: tuple[in
         check([program], 2, Whole(groups=(0,), others=True))
 
 
-@pytest.mark.exhaustive(keep=1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("version", [1, 2])
 def test_every_state_of_three_transactions(version: int) -> None:
     """Without a pause, so that one of them may go on while markers are counted."""
@@ -86,7 +86,7 @@ def test_every_state_of_a_transaction_without_records(program: Producer) -> None
     check([program], 2, Whole())
 
 
-@pytest.mark.exhaustive(keep=1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("version", [1, 2])
 def test_every_state_in_which_the_wait_gives_up(version: int) -> None:
     """A transaction may end after the last look at last stable offsets, and before open ones are looked for."""
@@ -159,6 +159,7 @@ def test_a_hanging_transaction_tears_nothing() -> None:
     assert "backup" in explore(programs, 2, Whole()).stuck, "who waits for a hanging transaction waits for ever"
 
 
+@pytest.mark.exhaustive
 def test_a_producer_that_is_upgraded() -> None:
     check([Producer((BOTH, BOTH), upgraded=True)], 2, Whole(others=True))
 
@@ -211,6 +212,7 @@ def test_a_wrong_variant_is_found(wrong: Backup, why: str) -> None:
     assert why in torn
 
 
+@pytest.mark.exhaustive
 def test_markers_that_come_twice_are_not_counted() -> None:
     programs = [Producer((Transaction((0, 1), RESENT), BOTH))]
     torn = explore(programs, 2, Whole(twice=True)).torn
@@ -247,6 +249,7 @@ def test_ends_by_position_tear(writes: list[tuple[int, ...]], wrong: ByPosition)
     assert "is torn" in torn
 
 
+@pytest.mark.exhaustive
 def test_ends_by_position_hold_if_transactions_were_known() -> None:
     check([Producer((BOTH,)), Producer((BOTH,))], 2, ByPosition())
 
