@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from kbackup import library
 from kbackup.cli.common import session
 from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.command_lines import own_command, store_options
@@ -28,9 +27,9 @@ from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import spark_session
 from kbackup.cli.common.tables import Column, topic_name
 from kbackup.errors import EXIT_LOSS, EXIT_OK, InterruptedByUserError, KbackupError, UsageError
-from kbackup.jobs.common import Stop
 from kbackup.metrics import registry as metrics
 from kbackup.metrics.registry import counted
+from kbackup.spark.delta import delta_config
 from kbackup.util.text import human_count, human_duration, human_size, human_total, join_names, kbackup_command, plural
 
 if TYPE_CHECKING:
@@ -159,10 +158,12 @@ def _follow_until_stopped(context: CommandContext) -> int:
         session.show_connecting(context, "source")
         spark = stack.enter_context(spark_session(config, at_once=True, reporter=reporter))
         shown = stack.enter_context(ShownProgress(reporter))
+        # Imports take about as long as the JVM takes to start meanwhile.
+        from kbackup.jobs.common import Stop
+
         stop = Stop()
         stack.enter_context(closing(stop))
         stack.enter_context(session.stop_at_signals(stop, note=stopping_note(reporter, "archives")))
-        # Imports take about as long as the JVM takes to start meanwhile.
         from kbackup.jobs.backup.follow import Follower
         from kbackup.jobs.backup.schemas import BackupSchemas
         from kbackup.jobs.backup.transactions import are_in_part
@@ -271,7 +272,7 @@ def _back_up_once(context: CommandContext, label: str) -> int:
         _show(report, reporter)
 
     # As a rule one of the two sessions starts: with the jars of Delta tables, or without, if they can't be fetched.
-    tables = library.delta_config(config, config.export.delta)
+    tables = delta_config(config, config.export.delta)
     with (
         spark_session(tables, at_once=True, reporter=reporter) as for_tables,
         spark_session(config, reporter=reporter) as without_tables,
@@ -279,6 +280,9 @@ def _back_up_once(context: CommandContext, label: str) -> int:
     ):
         store = session.archive_store(context, address)
         session.show_connecting(context, "source")
+        # Imports take about as long as the JVM takes to start meanwhile.
+        from kbackup import library
+
         report = library.run_backup(
             config,
             store,
@@ -429,7 +433,7 @@ def export_command(context: CommandContext) -> int:
     when_interrupted(SameState(state, f"to write what is left: {own_command()}"))
     done: list[ExportReport] = []
     with (
-        spark_session(library.delta_config(config, export.delta), reporter=reporter) as spark,
+        spark_session(delta_config(config, export.delta), reporter=reporter) as spark,
         ShownProgress(reporter) as shown,
     ):
         from kbackup.jobs.export.job import ExportJob, export_delta, export_parquet

@@ -30,9 +30,6 @@ from kbackup.cli.common.undo import named_restore, show_unconfirmed, undo_option
 from kbackup.cli.common.window import show_window
 from kbackup.cli.groups import show_results
 from kbackup.errors import EXIT_LOSS, EXIT_OK, InterruptedByUserError, UsageError
-from kbackup.jobs.settings.plan import Changes, ConfigChange, QuotaChange, SettingsReport, entity_words
-from kbackup.library import run_restore
-from kbackup.metadata.entities import Acl
 from kbackup.util.text import human_size, human_total, plural
 
 if TYPE_CHECKING:
@@ -40,6 +37,8 @@ if TYPE_CHECKING:
     from kbackup.jobs.restore.report import RestoredTopic, RestoreReport
     from kbackup.jobs.schemas.judgement import JudgedPart
     from kbackup.jobs.schemas.plan import PlannedSchema, SchemaPlan
+    from kbackup.jobs.settings.plan import Changes, ConfigChange, QuotaChange, SettingsReport
+    from kbackup.metadata.entities import Acl
 
 
 @archive_command(
@@ -133,6 +132,7 @@ def command(
         show_connecting(context, "target")
         # Imports take about as long as the JVM takes to start meanwhile.
         from kbackup.jobs.restore.report import count_restore
+        from kbackup.library import run_restore
 
         report = run_restore(config, store, session, shown, screen, dry_run=dry_run, count=count)
         interruption.is_done = True
@@ -372,22 +372,24 @@ _CONFIGS: Sequence[Column[ConfigChange]] = (
     Column("now", "before"),
     Column("becomes", "after"),
 )
-_QUOTAS: Sequence[Column[QuotaChange]] = (
-    Column("quota", "name"),
-    Column("of", "entity", entity_words),
-    Column("now", "before"),
-    Column("becomes", "after"),
-)
 
 
 def _show_changes(changes: Changes, reporter: Reporter) -> None:
+    from kbackup.jobs.settings.plan import entity_words
+
+    quota_columns: Sequence[Column[QuotaChange]] = (
+        Column("quota", "name"),
+        Column("of", "entity", entity_words),
+        Column("now", "before"),
+        Column("becomes", "after"),
+    )
     _show_acls("new acl for", changes.acls, reporter)
     _show_acls("deleted acl for", changes.deleted_acls, reporter)
     if changes.configs:
         reporter.table(_CONFIGS, changes.configs)
         reporter.line()
     if changes.quotas:
-        reporter.table(_QUOTAS, changes.quotas)
+        reporter.table(quota_columns, changes.quotas)
         reporter.line()
 
 

@@ -67,7 +67,7 @@ def rows(block: RecordBlock, name: str = "record block", base: int = 0) -> Itera
 __all__ = ["MAGIC", "blocks", "check", "decode", "encode", "make_block", "rotation_cut", "scan", "slice_block"]
 
 _HEADERS: Any = RECORDS.field("headers").type
-_NO_HEADERS = pa.scalar(bytes(4), pa.large_binary())
+_NO_HEADERS = bytes(4)
 _INT32_MAX = 2**31 - 1
 
 
@@ -155,7 +155,8 @@ def _headers(column: pa.Array[Any]) -> list[Column]:
     """Return the columns that end a record: the header count and, where there are any, the joined headers."""
     counts = arrow.filled(arrow.compute().list_value_length(column), 0).astype(np.int64)
     if not counts.any():
-        return [_NO_HEADERS]
+        # Not made when this module is imported: with its first value, pyarrow imports pandas.
+        return [pa.scalar(_NO_HEADERS, pa.large_binary())]
     names, values = arrow.compute().list_flatten(column).flatten()
     if names.null_count:
         raise UsageError("a null header key in a record batch", "use an empty header key in place of null")

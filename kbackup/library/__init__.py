@@ -165,21 +165,11 @@ def state_store(config: Config, store: Store | None) -> Store:
 # `to_dict` makes the same document of the report.
 
 
-def start_spark(config: Config) -> Starting:
-    """Begin to start the configured Spark session."""
-    from kbackup.spark.session import ALLOW_PLAIN_SECRETS, Starting
-
-    conf = config.spark.conf
-    if config.spark.allow_plain_secrets:
-        conf = {**conf, ALLOW_PLAIN_SECRETS: "true"}
-    return Starting(config.spark.master, conf, config.spark.task_attempts)
-
-
 @contextmanager
 def spark_of(config: Config, session: SparkSession | None) -> Iterator[Callable[[], SparkSession]]:
     """Provide a function that returns the session to use: the given session, the active session of this process, or a
     session that starts at the first call and stops at the end."""
-    from kbackup.spark.session import active_session
+    from kbackup.spark.session import active_session, start_spark
 
     found = session or active_session()
     if found is not None:
@@ -224,6 +214,8 @@ def backup(
     `settings` are keys of the section `backup`, such as `topics=["orders"]`. On the command line, the exit code is 3 if
     the report has `losses`, `offline` or `damage`, or if its `transactions` are not whole although the configuration
     asks for whole ones."""
+    from kbackup.spark.delta import delta_config
+
     chosen = configured(config, "backup", settings)
     tables = delta_config(chosen, chosen.export.delta)
     with spark_of(tables, spark) as for_tables, spark_of(chosen, spark) as without_tables, opened(chosen) as store:
@@ -274,16 +266,6 @@ def run_backup(
         ) from error
     show_export(exported)
     return report
-
-
-def delta_config(config: Config, url: str | None) -> Config:
-    """Return the configuration with Spark's settings for Delta tables at `url`; unchanged without tables."""
-    if not url:
-        return config
-    from kbackup.spark.delta import session_conf
-
-    spark = msgspec.structs.replace(config.spark, conf=session_conf(config.spark.conf, (url,)))
-    return msgspec.structs.replace(config, spark=spark)
 
 
 def restore(

@@ -14,6 +14,7 @@ import importlib
 import os
 import runpy
 import signal
+import socket
 import sys
 import warnings
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from kbackup.errors import KbackupError
+from kbackup.spark.ready import FLAG, hand_over, take_over
 from kbackup.util.system import reuse_freed_memory
 
 # Why pyspark's daemon does not start by itself: without `preload` every worker imports pandas, pyarrow, kbackup's
@@ -33,10 +35,19 @@ def main() -> None:
     # A SIGTERM to all processes of a service is for the driver. This process ends when its stdin closes, and its
     # workers with it: blocked signals stay blocked in a forked process.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    is_ready = FLAG in sys.argv
+    if is_ready:
+        listener = socket.socket(fileno=int(sys.argv[-1]))
+        preload()
+        if not take_over(listener):
+            return
+    elif hand_over():
+        return
     reuse_freed_memory()
     sys.path[:] = without_zips(sys.path)
     sys.path_importer_cache.clear()  # holds the directories of the zips
-    preload()
+    if not is_ready:
+        preload()
     # Python 3.12 and later warn at each fork, because pyarrow's allocator has a thread.
     text = r"This process \(pid=\d+\) is multi-threaded, use of fork"
     warnings.filterwarnings("ignore", text, DeprecationWarning)
@@ -78,8 +89,8 @@ def preload(modules: Iterable[str] = NEEDED) -> None:
         from kbackup.native.kernel import load_kernel
 
         load_kernel()
+    # Without a collection before: it takes 0.15 s, and of what imports make it finds a thousand objects to free.
     gc.enable()
-    gc.collect()
     # Frozen objects are left out of collections. A collection marks each object that it visits, so a worker would get
     # a copy of all memory pages that it shares with this process.
     gc.freeze()

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from kbackup.config import Config
 from kbackup.errors import UsageError
 from kbackup.spark.jvm import LOCK
 from kbackup.store.base import HadoopTables
@@ -63,6 +66,14 @@ _RUNTIME = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
 }
+
+
+def delta_config(config: Config, url: str | None) -> Config:
+    """Return the configuration with Spark's settings for Delta tables at `url`; unchanged without tables."""
+    if not url:
+        return config
+    spark = msgspec.structs.replace(config.spark, conf=session_conf(config.spark.conf, (url,)))
+    return msgspec.structs.replace(config, spark=spark)
 
 
 def session_conf(conf: Mapping[str, str], urls: tuple[str, ...]) -> dict[str, str]:

@@ -41,8 +41,13 @@ from urllib.parse import unquote, urlsplit
 from kbackup.config.secrets import NAMES_OF_SECRETS, shown
 from kbackup.errors import RefusedError, UnreachableError
 from kbackup.spark.jvm_output import JarResolution, pass_on
+from kbackup.spark.ready import VARIABLE, ReadyDaemon
 from kbackup.util.scratch import ScratchFolder
 from kbackup.util.system import close_process
+
+DAEMON_MODULE = "spark.python.daemon.module"
+"""The setting that names the module of the daemon that Python workers are forked from."""
+OUR_DAEMON = "kbackup.spark.daemon"
 
 LOCK = "spark.kbackup.jars.lock"
 """The setting that names the list of the SHA-256 that jars of a session may have, as `sha256sum` writes it."""
@@ -68,6 +73,7 @@ _LONGEST_SOCKET_PATH = 107
 """The most bytes that Linux takes for the path of a Unix socket."""
 _SOCKET_NAME_BYTES = len("/.") + len("01234567-89ab-cdef-0123-456789abcdef") + len(".sock")
 """Spark names its sockets by a UUID."""
+_DAEMON_SOCKET = "daemon"  # no longer than Spark's names
 
 # The list of `launch_gateway`, without MLlib and Hive: nothing here uses them.
 _IMPORTS = (
@@ -93,6 +99,10 @@ class Jvm:
         self._scratch = ScratchFolder("spark")
         self._answer = self._scratch.path / "connection"
         self._process: subprocess.Popen[bytes] | None = None
+        self._daemon: ReadyDaemon | None = None
+        self._has_ended = False
+        # The thread that starts the session may start the daemon at the moment at which another one ends the JVM.
+        self._changing_daemon = threading.Lock()
         self._error: OSError | None = None
         self._unheard = threading.Event()
         home = spark_home()
@@ -118,6 +128,17 @@ class Jvm:
         finally:
             os.close(writing)
 
+    @property
+    def _has_room_for_sockets(self) -> bool:
+        """Whether sockets can be in the scratch folder: below a deep TMPDIR, their paths are too long."""
+        folder = os.fsencode(self._scratch.path)
+        return len(folder) + _SOCKET_NAME_BYTES <= _LONGEST_SOCKET_PATH
+
+    @property
+    def _daemon_socket(self) -> Path:
+        """The socket at which a Python daemon waits for the process that Spark starts."""
+        return self._scratch.path / _DAEMON_SOCKET
+
     def _environment(self, home: Path) -> dict[str, str]:
         """Return the variables of the JVM; its Python workers inherit them."""
         # The scripts' launcher is a JVM as well. A user's own options for it win.
@@ -127,13 +148,17 @@ class Jvm:
         environment["SPARK_CONNECT_MODE"] = "0"
         environment["SPARK_HOME"] = str(home)
         environment["_PYSPARK_DRIVER_CONN_INFO_PATH"] = str(self._answer)
+        environment[VARIABLE] = str(self._daemon_socket)
         return environment
 
-    def start_context(self) -> None:
-        """Start the context that the session is built on."""
+    def start_context(self, *, with_daemon: bool) -> None:
+        """Start the context that the session is built on. With `with_daemon`, also start the daemon of its Python
+        workers; the caller closes that (`close_daemon`)."""
         from pyspark import SparkConf, SparkContext
 
         gateway = self.connect()
+        if with_daemon:
+            self._start_daemon()
         # The jars must be checked before any class of them is loaded, which the context does.
         if lock := self._settings.get(LOCK):
             jars = gateway.jvm.System.getProperty("spark.jars") or ""
@@ -152,6 +177,25 @@ class Jvm:
             self._keep_files_private(conf)
         SparkContext(conf=conf, gateway=gateway)
 
+    def _start_daemon(self) -> None:
+        """Start the daemon of the Python workers, which imports while the context starts. If the session has another
+        daemon or another Python, or no place for a socket, Spark starts its daemon for the first task."""
+        # Not sooner: on two cores, a daemon beside the JVM's own start and the driver's imports delays both.
+        is_local = self._settings["spark.master"].startswith("local")
+        is_ours = self._settings.get(DAEMON_MODULE) == OUR_DAEMON and os.environ["PYSPARK_PYTHON"] == sys.executable
+        if not (is_local and is_ours and self._has_room_for_sockets):
+            return
+        with self._changing_daemon:
+            if not self._has_ended:
+                self._daemon = ReadyDaemon(self._daemon_socket)
+
+    def close_daemon(self) -> None:
+        """Wait until the daemon has ended. It ends with the session, or at once if Spark has never asked for it."""
+        with self._changing_daemon:
+            self._has_ended = True
+            if self._daemon is not None:
+                self._daemon.close()
+
     def _delete_folder_at_exit(self, gateway: Any) -> None:
         """Have the JVM delete the scratch folder when it ends, also where the driver was killed."""
         # Java's own deleteOnExit deletes empty folders alone. Spark leaves a socket in this one, and both would stay.
@@ -164,8 +208,8 @@ class Jvm:
         folder = str(self._scratch.path)
         if "SPARK_LOCAL_DIRS" not in os.environ:
             conf.setIfMissing("spark.local.dir", folder)
-        # Below a deep TMPDIR a path is too long for a socket. Spark then uses ports of loopback, guarded by a secret.
-        if len(os.fsencode(folder)) + _SOCKET_NAME_BYTES <= _LONGEST_SOCKET_PATH:
+        # Otherwise Spark uses ports of loopback, guarded by a secret.
+        if self._has_room_for_sockets:
             conf.setIfMissing("spark.python.unix.domain.socket.enabled", "true")
             conf.setIfMissing("spark.python.unix.domain.socket.dir", folder)
 
@@ -219,6 +263,7 @@ class Jvm:
         if self._process is not None:
             self._process.terminate()
             close_process(self._process)
+        self.close_daemon()
         self._scratch.remove()
 
 

@@ -13,9 +13,19 @@ from contextlib import suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from kbackup.config import Config
 from kbackup.errors import UnreachableError, UsageError
-from kbackup.spark.collect import collect_arrow
-from kbackup.spark.jvm import LIGHT, REDACTION, Jvm, class_archive, forget_jvm, home_option, jvm_has_ended
+from kbackup.spark.jvm import (
+    DAEMON_MODULE,
+    LIGHT,
+    OUR_DAEMON,
+    REDACTION,
+    Jvm,
+    class_archive,
+    forget_jvm,
+    home_option,
+    jvm_has_ended,
+)
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -96,7 +106,7 @@ def _local_settings(master: str, attempts: int, java_options: str) -> dict[str, 
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": java_options,
-        "spark.python.daemon.module": "kbackup.spark.daemon",
+        DAEMON_MODULE: OUR_DAEMON,
     }
     if master.startswith("local-cluster"):
         # The only local master that asks for a secret: the others make one themselves.
@@ -119,6 +129,14 @@ def _may_authenticate(master: str, conf: Mapping[str, str]) -> bool:
     return has_secret and conf.get("spark.authenticate", "true").lower() == "true"
 
 
+def start_spark(config: Config) -> Starting:
+    """Begin to start the configured session."""
+    conf = config.spark.conf
+    if config.spark.allow_plain_secrets:
+        conf = {**conf, ALLOW_PLAIN_SECRETS: "true"}
+    return Starting(config.spark.master, conf, config.spark.task_attempts)
+
+
 class Starting:
     """A session that is being built in a thread. Whoever needs the session calls this object, which waits, and returns
     the session or raises its error. Unless somebody has called by then, a first small job runs: it starts the Python
@@ -126,7 +144,9 @@ class Starting:
 
     def __init__(self, master: str | None, conf: Mapping[str, str], attempts: int) -> None:
         self._settings, self._jvm = _begin(master, conf, attempts)
-        # Here and not in the thread, where what the caller imports next would hold it up.
+        # Here and not in the thread, where what the caller imports next would hold it up. The first frame imports
+        # pandas, and that only after the session is there.
+        import pandas  # noqa: F401
         import pyspark.sql  # noqa: F401
 
         self.session: SparkSession | None = None
@@ -166,7 +186,7 @@ class Starting:
 
     def _start(self) -> None:
         try:
-            self.session = _connect(self._settings, self._jvm)
+            self.session = _connect(self._settings, self._jvm, with_daemon=True)
         except BaseException as error:  # noqa: BLE001 (raised again where the session is asked for)
             self._error = error
         self._ready.set()
@@ -186,15 +206,24 @@ class Starting:
             return
         if ended:
             forget_jvm()
+            self._close_daemon()
             return
         session.sparkContext.cancelAllJobs()
         context: Any = session.sparkContext
-        stopping = threading.Thread(target=session.stop, name="kbackup-spark-stop", daemon=True)
+        stopping = threading.Thread(target=self._stop_all, args=(session,), name="kbackup-spark-stop", daemon=True)
         stopping.start()
         _stops.append(stopping)
         # pyspark drops its Java context when the JVM's part has stopped. Its own clean-up goes on in the thread.
         while stopping.is_alive() and context._jsc is not None:
             stopping.join(0.02)
+
+    def _stop_all(self, session: SparkSession) -> None:
+        session.stop()
+        self._close_daemon()
+
+    def _close_daemon(self) -> None:
+        if self._jvm is not None:
+            self._jvm.close_daemon()
 
 
 _stops: list[threading.Thread] = []
@@ -232,8 +261,9 @@ def _begin(master: str | None, conf: Mapping[str, str], attempts: int) -> tuple[
     return settings, None if has_jvm else Jvm(settings)
 
 
-def _connect(settings: Mapping[str, str], jvm: Jvm | None) -> SparkSession:
-    """Build the session. Raises `UnreachableError` if Spark can't be started."""
+def _connect(settings: Mapping[str, str], jvm: Jvm | None, *, with_daemon: bool = False) -> SparkSession:
+    """Build the session. With `with_daemon`, a daemon of its Python workers is started beside it. Raises
+    `UnreachableError` if Spark can't be started."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException, PySparkRuntimeError
     from pyspark.sql import SparkSession as SparkSession  # also for annotations of commands
@@ -243,7 +273,7 @@ def _connect(settings: Mapping[str, str], jvm: Jvm | None) -> SparkSession:
     builder = SparkSession.builder
     try:
         if jvm is not None:
-            jvm.start_context()
+            jvm.start_context(with_daemon=with_daemon)
         else:
             builder = builder.config(map=dict(settings))
         session = builder.getOrCreate()
@@ -284,8 +314,13 @@ def _is_no_end(record: logging.LogRecord) -> bool:
 
 def first_job(session: SparkSession) -> None:
     """Run a small job, for what a first one costs: it loads classes in the JVM, and starts the Python daemon."""
+    import pyarrow as pa
+
+    from kbackup.spark.collect import collect_arrow
 
     def same(batches: Iterable[RecordBatch]) -> Iterable[RecordBatch]:
         yield from batches
 
-    collect_arrow(session.range(1, numPartitions=1).mapInArrow(same, "id long"))
+    # As jobs of kbackup hand their tasks over: other frames load other classes.
+    rows = pa.table({"id": [0]})
+    collect_arrow(session.createDataFrame(rows).mapInArrow(same, "id long"))

@@ -69,6 +69,57 @@ def test_tasks_run_in_workers_that_have_imported_what_they_need(tmp_path: Path, 
     assert not (tmp_path / "cache").exists()
 
 
+_WORKERS = """
+import os, signal, sys
+from kbackup.spark.tasks import run_tasks
+from kbackup.spark.session import Starting
+
+def work(task, progress):
+    import sys
+    yield "--ready" in sys.orig_argv, "kbackup.jobs.backup.task" in sys.modules
+
+starting = Starting("local[2]", {}, 1)
+session = starting()
+if "kill" in sys.argv:
+    os.kill(starting._jvm._daemon._process.pid, signal.SIGKILL)
+print(run_tasks(session, [1], work))
+starting.leave()
+"""
+
+
+def test_tasks_run_in_workers_of_the_daemon_that_was_started_beside_the_jvm(hostile: Path) -> None:
+    done = run_code(_WORKERS, cwd=hostile)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[(True, True)]\n", "")
+
+
+def test_spark_starts_its_own_daemon_where_the_one_beside_the_jvm_died(hostile: Path) -> None:
+    done = run_code(_WORKERS, "kill", cwd=hostile)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[(False, True)]\n", "")
+
+
+def test_spark_starts_its_own_daemon_below_a_folder_too_deep_for_sockets(tmp_path: Path) -> None:
+    folder = tmp_path / ("deep" * 25)
+    folder.mkdir()
+    done = run_code(_WORKERS, TMPDIR=str(folder))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[(False, True)]\n", "")
+
+
+_READY_ALONE = """
+import os, signal, sys
+from pathlib import Path
+from kbackup.spark.ready import ReadyDaemon
+daemon = ReadyDaemon(Path(sys.argv[1]))
+print(daemon._process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_daemon_that_spark_never_asked_for_ends_with_its_driver(tmp_path: Path) -> None:
+    done = run_code(_READY_ALONE, tmp_path / "socket")
+    pid = int(done.stdout)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+
+
 def test_a_user_without_an_account_runs_jobs(tmp_path: Path) -> None:
     """As in OpenShift, where a container runs as a number that /etc/passwd does not have."""
     done = subprocess.run(

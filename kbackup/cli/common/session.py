@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from kbackup import library
 from kbackup.cli.common.command_context import CommandContext, interrupt_by, signal_handler
 from kbackup.cli.common.output import Reporter
 from kbackup.config import Config
 from kbackup.errors import KbackupError
-from kbackup.jobs.common import Stop
+from kbackup.spark.session import Starting, start_spark
 from kbackup.store import Store
 
 if TYPE_CHECKING:
-    from kbackup.spark.session import SparkSession, Starting
+    from kbackup.jobs.common import Stop
+    from kbackup.spark.session import SparkSession
+
+# The library is imported where it is used. Its imports take a tenth of a second, and a command whose work is Spark's
+# starts the JVM before them.
 
 _MOST_ENDS = 3
 """A command that goes on gives up when Spark's JVM has ended so many times within an hour."""
@@ -31,6 +34,8 @@ _HOUR = 3600.0
 
 def cached_archive_store(context: CommandContext, address: str | None = None) -> Store:
     """Open the store of the command's archive, or of the archive at `address`, with the cache of metadata."""
+    from kbackup import library
+
     address = address or context.archive
     store, _ = library.archive_store(context.config, address, cached=True, accept_rollback=context.accept_rollback)
     return store
@@ -41,6 +46,8 @@ def archive_store(context: CommandContext, address: str | None = None, *, lost: 
     newest catalog. `lost` accepts an archive without its archive.json.
 
     Raises `MismatchError` if the archive has another id than `archive_id`."""
+    from kbackup import library
+
     address = address or context.archive
     store, remember = library.archive_store(context.config, address, lost=lost, accept_rollback=context.accept_rollback)
     if context.config.metadata_cache:
@@ -50,6 +57,8 @@ def archive_store(context: CommandContext, address: str | None = None, *, lost: 
 
 def state_store(context: CommandContext, store: Store | None = None) -> Store:
     """Open the store for plans, offset maps and reports of restores and flows: unless set, the archive's `store`."""
+    from kbackup import library
+
     if not context.config.restore.state and store is None:
         store = archive_store(context)
     return library.state_store(context.config, store)
@@ -104,7 +113,7 @@ class _Sessions:
                 self._starting = None
                 self._note_end()
             if self._starting is None:
-                self._starting = library.start_spark(self._config)
+                self._starting = start_spark(self._config)
             return self._starting
 
     def _note_end(self) -> None:

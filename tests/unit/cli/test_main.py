@@ -486,3 +486,17 @@ def test_names_that_the_charset_of_the_locale_lacks_are_printed(tmp_path: Path, 
     document, table = printed
     assert archive in json.dumps(json.loads(document), ensure_ascii=False)
     assert (archive if charset == "utf-8" else json.dumps("группа")[1:-1]) in table
+
+
+_BEFORE_SPARK = """
+import sys
+import kbackup.cli.{command}
+print(*sorted({{"numpy", "pyarrow", "pandas", "boto3", "kafka", "confluent_kafka"}} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_commands_of_spark_import_nothing_slow_before_they_start_it(command: str) -> None:
+    code = _BEFORE_SPARK.format(command=command)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
