@@ -8,7 +8,7 @@ records need no special case.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -44,6 +44,9 @@ _TUNING = {
 }
 
 
+OpenSource = Callable[[Connection, Mapping[str, Any]], Source]
+
+
 class Vanished(NamedTuple):
     """Records that were deleted at the source after they were planned and before they were read: [start, end)."""
 
@@ -57,7 +60,7 @@ class RangeReader:
 
     `vanished` collects the records that retention deleted meanwhile. `epochs` has the leader epoch of the last record
     that was read of each partition (-1: not known). If nothing comes for `timeout` seconds, `read` raises
-    `UnreachableError`. The properties in `tuning` win over the reader's own.
+    `UnreachableError`. The properties in `tuning` win over the reader's own. `source` opens the client.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class RangeReader:
         partitions: int = 1,
         role: str = "source",
         tuning: Mapping[str, Any] = MappingProxyType({}),
+        source: OpenSource = open_source,
     ) -> None:
         self._connection = Connection(properties, role)
         self._timeout = timeout
@@ -82,7 +86,7 @@ class RangeReader:
             "queued.max.messages.kbytes": max(_LEAST_QUEUE_KBYTES, share),
             **tuning,
         }
-        self._source: Source = open_source(self._connection, properties_of_reader)
+        self._source = source(self._connection, properties_of_reader)
 
     def close(self) -> None:
         self._source.close()

@@ -33,6 +33,10 @@ _LEAST_BATCH_RECORDS, _BATCH_RECORDS = 10, 10_000
 _WAIT = 0.1  # s; a batch that does not fill waits this long, so it bounds the delay at a range's end
 
 
+class HeaderKeyError(UsageError):
+    """A record has a header key that confluent-kafka can't convert. The native kernel reads it."""
+
+
 class MessageSource:
     """See `contract.Source`."""
 
@@ -163,7 +167,7 @@ def _header_column(messages: list[Message]) -> pa.Array[Any]:
 
 
 def _headers_of(messages: list[Message]) -> list[Any]:
-    """Return the headers of each message; `UsageError` for a header key that is not UTF-8."""
+    """Return the headers of each message; `HeaderKeyError` for a header key that is not UTF-8."""
     # confluent-kafka gives lists of (key, value); its stubs allow dicts too, which only produce() takes
     every: list[Any] = []
     try:
@@ -175,7 +179,7 @@ def _headers_of(messages: list[Message]) -> list[Any]:
         if not isinstance(raised.__cause__ or raised, UnicodeDecodeError):
             raise
         failed = messages[len(every)]
-        raise UsageError(
+        raise HeaderKeyError(
             f"the record of {failed.topic()}-{failed.partition()} at offset {failed.offset()} has a header key that "
             "is not UTF-8",
             "install the extra native, and leave KBACKUP_KERNEL unset: the native kernel reads any header key",

@@ -12,6 +12,7 @@ from kbackup.archive.reader import open_archive
 from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
+from tests.support.kafka_raw import raw_produce
 from tests.support.truth import archive_records, log_ends, read_topic
 
 PLAIN = ["marker-at-last", "aborted-at-last"]
@@ -229,3 +230,16 @@ def test_compaction_of_the_last_archived_record_is_no_cut(
     wait_compacted_away(broker, topic_name, last.offset)
     report = kbackup.backup(archive, "-t", topic_name)
     assert (report["losses"], report["totals"]["records"] > 0) == ([], True)
+
+
+@pytest.mark.parametrize("key", [b"a\0b", b"\xff"], ids=["nul", "not-utf8"])
+def test_a_log_whose_last_record_only_the_native_kernel_reads_is_not_taken_for_a_cut_one(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str, key: bytes
+) -> None:
+    """confluent-kafka cuts a header key at a NUL byte, and converts no header key that is not UTF-8."""
+    broker.create_topic(topic_name)
+    raw_produce(broker.bootstrap, topic_name, 0, [(b"k", b"v", 5, [(key, b"x")])])
+    kbackup.backup(archive, "-t", topic_name)
+    report = kbackup.backup(archive, "-t", topic_name)
+    assert report["losses"] == []
+    assert [topic["incarnation"] for topic in report["topics"]] == [1]
