@@ -32,7 +32,7 @@ MOST_BYTES = 256 << 20  # of windows, from one broker
 _COUNTS, _COUNT_PAUSE, _COUNTING = 20, 0.005, 5.0  # s: the pause grows, and no count begins after that time
 _WAIT_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # s, between looks at last stable offsets
 _SETTLING = 5.0  # s, for last stable offsets to follow transactions that have ended: replicas get the marker meanwhile
-_ELECTION, _ELECTION_PAUSE = 5.0, 0.3  # s, for leaders of an internal topic that was just created
+_ELECTION, _ELECTION_PAUSE = 5.0, 0.05  # s, for leaders of an internal topic that was just created
 _LAG = 1000
 """How many offsets before its last stable one a partition of `__consumer_offsets` is read from. A coordinator answers
 from memory, which may lack the newest positions that are stable in its log."""

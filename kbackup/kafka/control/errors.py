@@ -6,7 +6,7 @@ connections, with one of librdkafka's codes below zero.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError
@@ -25,7 +25,18 @@ PROPAGATION_SECONDS = 10.0
 """How long it takes until every broker knows a new topic; a topic that was deleted takes as long to be refused."""
 
 PAUSE_SECONDS = 0.3
-"""How long we wait before a question is asked again."""
+"""How long we wait, at most, before a question is asked again."""
+
+_FIRST_PAUSE_SECONDS = 0.02
+
+
+def pauses() -> Iterator[float]:
+    """Yield the seconds to wait before a question is asked again, and again. Most elections and new topics are done in
+    some hundredths of a second, so the first pauses are short."""
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        yield pause
+        pause = min(2 * pause, PAUSE_SECONDS)
 
 
 NOT_A_BROKER = KafkaError._UNDERFLOW

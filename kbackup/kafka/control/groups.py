@@ -18,11 +18,11 @@ from confluent_kafka import KafkaError
 from kbackup.kafka.control.connection import BrokerConnection
 from kbackup.kafka.control.errors import (
     NOT_A_BROKER,
-    PAUSE_SECONDS,
     REQUEST_SECONDS,
     RefusedRequestError,
     RequestError,
     broker_error,
+    pauses,
 )
 from kbackup.kafka.control.messages import (
     ConsumerGroupDescribeRequest,
@@ -119,6 +119,7 @@ class GroupAdmin:
         placeholders such as "(listing 1)": a broker that can't list its groups does not say how they are called. After
         a listing that waited for an answer in vain, the next one waits `_SHORT_SECONDS` alone."""
         began = time.monotonic()
+        pause = pauses()
         while True:
             elapsed = time.monotonic() - began
             groups, errors = self._ask_every_broker()
@@ -127,7 +128,7 @@ class GroupAdmin:
             longest_wait = max(map(_waiting_time, errors), default=0.0)
             if elapsed >= longest_wait:
                 break
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(next(pause))
         codes = {error.code() for error in errors}
         # The next listing does not wait as long again for a broker that stays silent.
         self._patience = _SHORT_SECONDS if KafkaError._TIMED_OUT in codes else REQUEST_SECONDS

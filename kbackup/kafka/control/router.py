@@ -41,6 +41,7 @@ from kbackup.kafka.control.errors import (
     RequestError,
     UnsupportedSettingError,
     broker_error,
+    pauses,
     remedy_for,
 )
 from kbackup.kafka.control.messages import FindCoordinatorRequest, MetadataRequest
@@ -262,6 +263,7 @@ class Router:
         call = Deadline(seconds)
         began = time.monotonic()
         refusal: RequestError | None = None
+        pause = pauses()
         while True:
             # A remedy counts the time until a try begins, not until it fails: so a request that took all of its
             # `REQUEST_SECONDS` is asked once more.
@@ -281,7 +283,7 @@ class Router:
                 if remedy.elsewhere:
                     self._controller = ANY_BROKER
             # We pause without the lock: other threads ask meanwhile.
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(next(pause))
 
     # Many things at once.
 
@@ -307,6 +309,7 @@ class Router:
             seconds = CALL_SECONDS + SECONDS_PER_THING * len(waiting)
         call = Deadline(seconds)
         began = time.monotonic()
+        pause = pauses()
         while waiting:
             elapsed = time.monotonic() - began
             for thing, answer in self._ask_once(waiting, question, place, call):
@@ -329,7 +332,7 @@ class Router:
                 if again and has_time and elapsed < remedy.seconds:
                     waiting.append(thing)
             if waiting:
-                time.sleep(PAUSE_SECONDS)
+                time.sleep(next(pause))
         return answers, refused
 
     def _ask_once(
