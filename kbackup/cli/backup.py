@@ -201,6 +201,7 @@ def _follow_until_stopped(context: CommandContext) -> int:
     key_options("backup.transactions", "backup.transaction_wait_seconds"),
     key_options("backup.recheck_compacted", "backup.recheck_bytes"),
     key_options("backup.adopt_topics", "backup.adopt_cluster", "backup.wait", "backup.schemas"),
+    key_option("backup.small_without_spark"),
     key_option("schema_registry.url", "--schema-registry", help="URL of the source's schema registry."),
     key_options("export.delta", "export.one_table", "export.decode"),
     click.option("--follow", is_flag=True, help="Commit restore points until SIGTERM or Ctrl-C."),
@@ -273,8 +274,10 @@ def _back_up_once(context: CommandContext, label: str) -> int:
 
     # As a rule one of the two sessions starts: with the jars of Delta tables, or without, if they can't be fetched.
     tables = delta_config(config, config.export.delta)
+    # Whether a backup is small is known only once the logs' ends are.
+    needs_spark = not config.backup.small_without_spark or bool(config.export.delta)
     with (
-        spark_session(tables, at_once=True, reporter=reporter) as for_tables,
+        spark_session(tables, at_once=needs_spark, reporter=reporter) as for_tables,
         spark_session(config, reporter=reporter) as without_tables,
         shown,
     ):

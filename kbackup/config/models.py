@@ -48,6 +48,10 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     ] = 60
     split_records: Annotated[Positive, "Offsets in each range of a large partition."] = 4_000_000
     pack_records: Annotated[Positive, "Offsets of small partitions that share a task."] = 200_000
+    small_without_spark: Annotated[
+        bool,
+        "Read a small backup (up to 16 MiB, and `pack_records` offsets) in kbackup's own process; no Spark is started.",
+    ] = False
     lease_seconds: Annotated[int, Meta(ge=5), "Duration of the writer's lease without renewal."] = 60
     wait: Annotated[bool, "Wait for another writer, until its lease would run out."] = False
     max_age: Annotated[float, Meta(ge=1), "Age of the newest restore point from which on `status` is critical."] = (

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 
 from kbackup.cli import main
@@ -59,9 +60,10 @@ class CountedSpark:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.session, name)
 
-    def range(self, count: int, **more: Any) -> Any:
-        self.tasks.append(count)
-        return self.session.range(count, **more)
+    def createDataFrame(self, rows: pa.Table) -> Any:  # noqa: N802 (pyspark's name)
+        # A task is a row, and Spark makes one partition of each batch.
+        self.tasks.append(len(rows.to_batches()))
+        return self.session.createDataFrame(rows)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from kbackup.store.file import FileStore
@@ -33,6 +36,35 @@ def test_small_partitions_share_tasks(broker: Broker, kbackup: Kbackup, tmp_path
     kbackup.restore(archive, "--map", f"{topic_name}=back-{topic_name}", "--no-groups")
     assert sum(kbackup.spark.tasks) <= 2
     assert_restored(source, read_topic(broker.bootstrap, f"back-{topic_name}"))
+
+
+def test_a_small_backup_without_spark_reads_in_its_own_process_and_a_larger_one_on_spark(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
+) -> None:
+    broker.create_topic(topic_name, 2)
+    for partition in range(2):
+        topics.produce(broker, topic_name, partition, topics.numbered(50))
+    del kbackup.spark.tasks[:]
+    kbackup.backup(archive, "-t", topic_name, "--small-without-spark")
+    assert kbackup.spark.tasks == [], "Spark has no task of a small backup"
+
+    topics.produce(broker, topic_name, 0, topics.numbered(PACK_RECORDS + 1))
+    kbackup.backup(archive, "-t", topic_name, "--small-without-spark")
+    assert kbackup.spark.tasks != [], "Spark has the tasks of a larger backup"
+    assert archive_records(archive.store, topic_name) == read_topic(broker.bootstrap, topic_name)
+
+
+def test_a_small_backup_without_spark_needs_no_java(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
+) -> None:
+    broker.create_topic(topic_name)
+    topics.produce(broker, topic_name, 0, topics.numbered(10))
+    command = [sys.executable, "-m", "kbackup", "--json", "backup", "--config", str(kbackup.config)]
+    options = ["--archive", archive.url, "-t", topic_name, "--small-without-spark"]
+    env = {**os.environ, "JAVA_HOME": "/nowhere", "PATH": "/nowhere"}
+    done = subprocess.run([*command, *options], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["totals"]["records"] == 10
 
 
 def test_read_uncommitted_takes_open_and_aborted_transactions(

@@ -63,7 +63,8 @@ from kbackup.util.text import join_names
 from kbackup.util.times import now
 
 _SMALL_BYTES = 16 << 20
-"""A follower's round of fewer bytes is read in this process: Spark would take longer to begin."""
+"""A follower's round of no more bytes is read in this process: Spark would take longer to begin. So is a backup, if
+`backup.small_without_spark` asks for that."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ def backup(
         snapshot = capture_cluster(source, session, selections_of(options), phases, started_at)
         plan = plan_records(source, session, snapshot, phases, options.adopt_topics)
         show_plan(plan)
-        read = archive_records(source, session, plan, options, spark, phases)
+        read = archive_records(source, session, plan, options, spark, phases, here=options.small_without_spark)
         recheck = CompactionCheck(source, session, options, spark, phases, options.recheck_compacted)
         checked = check_deletions(recheck, snapshot, plan, read)
         # After the records: every id that they carry is in the registry by now.
