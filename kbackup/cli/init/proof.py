@@ -63,7 +63,7 @@ def _check_alone(command: Sequence[str], folder: Path, environ: Mapping[str, str
         )
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        steps = [_failure(f"{command[0]} can't be run: {reason}", "install kbackup where the service may read it")]
+        steps = [_failure(f"{command[0]} can't be run: {reason}", "install it where the service may read it")]
     else:
         steps = _steps_of(done.stdout, done.returncode)
     for step in steps:
