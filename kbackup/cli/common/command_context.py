@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import logging
@@ -75,6 +76,10 @@ def as_error(raised: BaseException) -> KbackupError:
 
 def _click_message(raised: click.ClickException) -> str:
     """Return the message of an error of click in the words of the others."""
+    if isinstance(raised, click.NoSuchOption):
+        nearest = difflib.get_close_matches(raised.option_name, raised.possibilities or [], n=1)
+        advice = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        return f"no such option {raised.option_name!r}{advice}"
     text = raised.format_message()
     if isinstance(raised, click.BadParameter) and not isinstance(raised, click.MissingParameter):
         text = f"{_name_of(raised.param)}: {raised.message}"
