@@ -9,9 +9,9 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 
 WORKERS := --numprocesses 3 --dist worksteal
 # Each worker has its own broker, MinIO and Spark (some 4 GiB); the tests of a file, or of a group of files, share what
-# they made with them. Three fill two cores: many tests wait for a broker or a lease. tests/support/lanes.py has the
+# they made with them. Four fill two cores: many tests wait for a broker or a lease. tests/support/lanes.py has the
 # groups, and what runs first, so that no worker is left with a long file at the end.
-SERVERS := --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 25
+SERVERS := --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 25
 
 # What tests start finds modules compiled, as in an installation, and pytest finds its rewritten assertions.
 unexport PYTHONDONTWRITEBYTECODE
