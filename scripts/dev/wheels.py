@@ -14,6 +14,7 @@ import gzip
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -64,6 +65,19 @@ def install(folder: Path, python: str, wheel: Path) -> None:
     ours = ("--python", str(folder / "bin" / "python"))
     _uv("pip", "install", *ours, "--constraint", str(LOCK), f"{wheel}[{extras}]")
     _uv("pip", "check", *ours)
+
+
+def run_without_installing(clone: Path) -> str:
+    """Run README's line of uvx in a clone, of the locked packages; return the version that kbackup prints."""
+    cache.run(["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", str(clone)], "git clone", "run it by hand")
+    (source,) = re.findall(r"^uvx --from '(\S+)' kbackup ", (clone / "README.md").read_text("utf-8"), re.MULTILINE)
+    command = [_UV, "tool", "run", "--python", sys.executable, "--constraints", str(LOCK), "--from", source]
+    environ = os.environ | _SETTINGS
+    run = subprocess.run(
+        [*command, "kbackup", "--version"], cwd=clone, env=environ, capture_output=True, text=True, check=False
+    )
+    _check("README's line of uvx", run.returncode == 0 and run.stdout.startswith("kbackup "), run.stdout + run.stderr)
+    return run.stdout.strip()
 
 
 def _uv(*arguments: str, **environ: str) -> None:
@@ -133,8 +147,10 @@ def main(arguments: list[str]) -> None:
             _check("the second build", same, f"{path.name} has other bytes than in the first")
         there = {version: path for version, path in tools.pythons().items() if path is not None}
         trials = [pool.submit(_try, *each, Path(folder) / f"python{each[0]}", wheel) for each in there.items()]
+        without_installing = pool.submit(run_without_installing, Path(folder) / "clone")
         for trial in trials:
             print(trial.result(), flush=True)
+        print(f"uvx in a clone: {without_installing.result()}", flush=True)
 
 
 def _try(version: str, python: str, folder: Path, wheel: Path) -> str:
