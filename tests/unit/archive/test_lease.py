@@ -73,6 +73,11 @@ def taken_over(held: HeldLease) -> bool:
     return False
 
 
+def lease_of(store: Store) -> Lease:
+    lease, _ = read_lease(store)
+    return lease
+
+
 def another(store: FaultyStore, expires_at: str, released: bool = False) -> Lease:
     """Somebody else's lease, written over whatever is there."""
     lease = Lease(
@@ -102,7 +107,7 @@ def test_lease_names_its_holder_and_is_released(store: FaultyStore) -> None:
         with pytest.raises(LockedError, match=who), HeldLease(store, "kbackup prune", LONG):
             pytest.fail("both hold it")
         assert store.get(layout.LOCK) == before, "the second is refused at once"
-    assert read_lease(store)[0].released
+    assert lease_of(store).released
 
 
 def test_one_that_was_given_back_or_ran_out_is_taken(store: FaultyStore) -> None:
@@ -111,7 +116,7 @@ def test_one_that_was_given_back_or_ran_out_is_taken(store: FaultyStore) -> None
         pass
     another(store, PAST)
     with HeldLease(store, "b", LONG) as held:
-        assert read_lease(store)[0].owner == held.owner
+        assert lease_of(store).owner == held.owner
 
 
 def test_of_many_that_take_it_over_one_gets_it(store: FaultyStore) -> None:
@@ -143,8 +148,8 @@ def test_of_many_that_take_it_over_one_gets_it(store: FaultyStore) -> None:
 
 def test_a_lease_is_renewed_while_it_is_held(store: FaultyStore) -> None:
     with HeldLease(store, "short", QUICK):
-        first = read_lease(store)[0].expires_at
-        eventually(lambda: read_lease(store)[0].expires_at > first)
+        first = lease_of(store).expires_at
+        eventually(lambda: lease_of(store).expires_at > first)
 
 
 def test_a_holder_learns_that_it_was_taken_over(store: FaultyStore) -> None:
@@ -152,7 +157,7 @@ def test_a_holder_learns_that_it_was_taken_over(store: FaultyStore) -> None:
         theirs = another(store, FUTURE)
         eventually(lambda: raises(held.check))
         assert raises(held.check), "it stays lost"
-    assert msgspec.structs.replace(read_lease(store)[0], checksum="") == theirs, "theirs is not given back"
+    assert msgspec.structs.replace(lease_of(store), checksum="") == theirs, "theirs is not given back"
 
 
 @pytest.mark.exhaustive
@@ -164,8 +169,8 @@ def test_a_holder_that_the_store_leaves_alone_gives_up_in_time(store: FaultyStor
             held.check()
         store.faults.clear()
         eventually(lambda: not raises(held.check))
-        assert read_lease(store)[0].owner == held.owner, "it is held again, nobody took it"
-    assert read_lease(store)[0].released
+        assert lease_of(store).owner == held.owner, "it is held again, nobody took it"
+    assert lease_of(store).released
 
 
 @pytest.mark.parametrize("taken", [False, True])
@@ -176,7 +181,7 @@ def test_one_that_ran_out_is_renewed_when_it_is_needed_unless_somebody_took_it(s
             another(store, FUTURE)
         held._until_monotonic = 0.0
         assert taken_over(held) is taken
-        assert (read_lease(store)[0].owner == held.owner) is not taken
+        assert (lease_of(store).owner == held.owner) is not taken
 
 
 @pytest.mark.exhaustive
@@ -187,7 +192,7 @@ def test_one_that_ran_out_is_lost_once_somebody_took_it(store: FaultyStore) -> N
         another(store, FUTURE, released=True)
         store.faults.clear()
         eventually(lambda: taken_over(lease))
-    assert read_lease(store)[0].owner == "somebody"
+    assert lease_of(store).owner == "somebody"
 
 
 @pytest.mark.exhaustive
@@ -217,15 +222,15 @@ def test_a_short_failure_of_the_store_does_no_harm(store: FaultyStore) -> None:
     fault.times = 1
     store.faults.append(fault)
     with HeldLease(store, "patient", LONG) as lease:
-        first = read_lease(store)[0].expires_at
+        first = lease_of(store).expires_at
         renew(lease)
         assert fault.times == 0
         lease.check()
         time.sleep(0.002)  # it is told in milliseconds
         renew(lease)
-        assert read_lease(store)[0].expires_at > first
+        assert lease_of(store).expires_at > first
         lease.check()
-    assert read_lease(store)[0].released
+    assert lease_of(store).released
 
 
 def test_a_renewal_whose_answer_is_lost_counts(store: FaultyStore) -> None:
@@ -238,7 +243,7 @@ def test_a_renewal_whose_answer_is_lost_counts(store: FaultyStore) -> None:
         renew(lease)
         assert lease._etag != known
         lease.check()
-    assert read_lease(store)[0].released
+    assert lease_of(store).released
 
 
 def test_a_read_that_fails_says_nothing_of_who_holds_it(store: FaultyStore) -> None:
@@ -254,7 +259,7 @@ def test_a_read_that_fails_says_nothing_of_who_holds_it(store: FaultyStore) -> N
         renew(lease)
         assert lease._etag != known
         lease.check()
-    assert read_lease(store)[0].released
+    assert lease_of(store).released
 
 
 def test_an_error_of_any_kind_in_renewing_it_is_told(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +297,7 @@ def test_errors_after_a_takeover_are_raised_as_a_lost_lease(store: FaultyStore) 
     with pytest.raises(LeaseLostError, match="was taken over") as raised:
         taken_over(CorruptError("what another wrote", ""))
     assert isinstance(raised.value.__cause__, CorruptError)
-    assert read_lease(store)[0].owner == "somebody"
+    assert lease_of(store).owner == "somebody"
     store.delete([layout.LOCK])
     with pytest.raises(KeyboardInterrupt):
         taken_over(KeyboardInterrupt())
@@ -306,7 +311,7 @@ def test_lease_is_released_after_a_renewal_without_an_answer(store: FaultyStore)
         store.faults.append(lost_answer("replace", layout.LOCK))
         with pytest.raises(OutcomeUnknownError):
             held._write(held._next())  # as the renewing thread does
-    assert read_lease(store)[0].released
+    assert lease_of(store).released
 
 
 # The lease of a dead process is free at once where that is certain, and waited for where it is asked.
@@ -407,7 +412,7 @@ def test_a_dead_process_of_another_container_keeps_its_lease(tmp_path: Path) -> 
         pytest.skip("no right to begin a namespace of process ids")
     store = FileStore(str(tmp_path))
     with held_elsewhere(tmp_path, *UNSHARE) as process:
-        assert read_lease(store)[0].pid == 1
+        assert lease_of(store).pid == 1
         assert not is_free(store)
         process.kill()
         process.wait()
@@ -421,7 +426,7 @@ def test_a_waiting_writer_gets_the_lease_when_its_holder_ends(tmp_path: Path) ->
         ending = threading.Timer(0.5, process.communicate)
         ending.start()
         with HeldLease(store, "kbackup backup", LONG, time.sleep) as held:
-            assert read_lease(store)[0].owner == held.owner
+            assert lease_of(store).owner == held.owner
         ending.join()
         assert process.returncode == 0
 
@@ -493,7 +498,7 @@ def test_inspect_lease_reports_the_state(store: FaultyStore) -> None:
 def test_a_dead_one_is_free_at_once(store: FaultyStore) -> None:
     broken = break_lease(store, leased(store, -1), force=False, seconds=LONG)
     assert broken.released
-    assert (broken.command, read_lease(store)[0].owner) == (COMMAND, broken.owner)
+    assert (broken.command, lease_of(store).owner) == (COMMAND, broken.owner)
     assert is_free(store)
 
 
@@ -531,12 +536,12 @@ def test_the_run_that_held_it_stops(store: FaultyStore) -> None:
 
     with pytest.raises(LeaseLostError, match="taken over"):
         run()
-    assert read_lease(store)[0].owner == broken[0].owner, "it is not given back in another's name"
+    assert lease_of(store).owner == broken[0].owner, "it is not given back in another's name"
 
 
 def test_a_slow_run_that_is_taken_for_dead_stops(store: FaultyStore) -> None:
     with HeldLease(store, "slow", LONG) as lease:
-        ran_out = msgspec.structs.replace(read_lease(store)[0], expires_at="2020-01-01T00:00:00.000Z")
+        ran_out = msgspec.structs.replace(lease_of(store), expires_at="2020-01-01T00:00:00.000Z")
         store.put(layout.LOCK, dump(ran_out))
         break_lease(store, inspected(store), force=False, seconds=LONG)
         renew(lease)
@@ -549,7 +554,7 @@ def test_one_that_was_renewed_after_the_question_is_alive(store: FaultyStore) ->
     renewed = leased(store, 60)
     with pytest.raises(LockedError, match="locked by kbackup backup on elsewhere"):
         break_lease(store, seen, force=False, seconds=LONG)
-    assert read_lease(store)[0] == renewed.lease
+    assert lease_of(store) == renewed.lease
     assert break_lease(store, seen, force=True, seconds=LONG).command == COMMAND
 
 
@@ -559,7 +564,7 @@ def test_another_ones_is_not_broken_in_its_stead(store: FaultyStore) -> None:
     for force in (False, True):
         with pytest.raises(LockedError, match="taken by another at this moment"):
             break_lease(store, seen, force=force, seconds=LONG)
-    assert read_lease(store)[0] == theirs.lease
+    assert lease_of(store) == theirs.lease
     store.delete([layout.LOCK])
     with pytest.raises(LockedError, match="taken by another"):
         break_lease(store, seen, force=True, seconds=LONG)
@@ -578,7 +583,7 @@ def test_of_writers_and_breakers_of_a_dead_one_each_has_it_alone(store: FaultySt
                 with HeldLease(store, "race", LONG) as held:
                     writers.append(held.owner)
                     over.wait()
-                    assert read_lease(store)[0].owner == held.owner
+                    assert lease_of(store).owner == held.owner
             except LockedError:
                 over.wait()
 
@@ -598,13 +603,13 @@ def test_of_writers_and_breakers_of_a_dead_one_each_has_it_alone(store: FaultySt
         for thread in threads:
             thread.join()
         assert len(writers) <= 1
-        assert read_lease(store)[0].released
+        assert lease_of(store).released
 
 
 def test_a_lost_answer_is_looked_up(store: FaultyStore) -> None:
     seen = leased(store, -1)
     store.faults.append(lost_answer("replace", layout.LOCK))
-    assert break_lease(store, seen, force=False, seconds=LONG).owner == read_lease(store)[0].owner
+    assert break_lease(store, seen, force=False, seconds=LONG).owner == lease_of(store).owner
     seen = leased(store, -1)
     fault = lost_answer("replace", layout.LOCK)
     fault.after = False
@@ -614,4 +619,4 @@ def test_a_lost_answer_is_looked_up(store: FaultyStore) -> None:
     store.faults.append(down("replace"))
     with pytest.raises(UnreachableError):
         break_lease(store, seen, force=False, seconds=LONG)
-    assert read_lease(store)[0] == seen.lease
+    assert lease_of(store) == seen.lease

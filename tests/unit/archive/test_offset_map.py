@@ -49,6 +49,11 @@ def committed(store: FaultyStore, unit: int, last: MapPartName | None) -> tuple[
     return [row for part in parts for row in rows(part.runs)], reduce(Cut.plus, (part.cut for part in parts), Cut())
 
 
+def rows_of(store: FaultyStore, unit: int, last: MapPartName | None) -> list[tuple[int, int, int]]:
+    found, _ = committed(store, unit, last)
+    return found
+
+
 @pytest.mark.parametrize("name", [MapPartName("a", 0), MapPartName("0f-3", 12), MapPartName("x" * 32, 10**6)])
 def test_names_are_read_back(name: MapPartName) -> None:
     assert MapPartName.parse(str(name)) == name
@@ -70,9 +75,9 @@ def test_the_parts_of_committed_transactions_and_no_others(store: FaultyStore) -
     write_map_part(store, "r", 0, MapPartName("three", 0), run(3, 300, 9), MapPartName("two", 0))
     write_map_part(store, "r", 1, MapPartName("other", 0), run(0, 900, 1), None)
 
-    assert committed(store, 0, MapPartName("one", 1))[0] == [(0, 100, 1), (1, 101, 1)]
-    assert committed(store, 0, MapPartName("three", 0))[0] == [(0, 100, 1), (1, 101, 1), (2, 200, 1), (3, 300, 9)]
-    assert committed(store, 1, MapPartName("other", 0))[0] == [(0, 900, 1)]
+    assert rows_of(store, 0, MapPartName("one", 1)) == [(0, 100, 1), (1, 101, 1)]
+    assert rows_of(store, 0, MapPartName("three", 0)) == [(0, 100, 1), (1, 101, 1), (2, 200, 1), (3, 300, 9)]
+    assert rows_of(store, 1, MapPartName("other", 0)) == [(0, 900, 1)]
     assert committed(store, 0, None) == ([], Cut())
 
 
@@ -80,14 +85,15 @@ def test_cuts_of_committed_parts_are_summed(store: FaultyStore) -> None:
     write_map_part(store, "r", 0, MapPartName("one", 0), run(0, 100, 1), None, Cut(1, 30, 2))
     write_map_part(store, "r", 0, MapPartName("one", 1), run(1, 101, 1), None, Cut(7, 7, 7))
     write_map_part(store, "r", 0, MapPartName("two", 0), run(1, 200, 4), MapPartName("one", 0), Cut(4, 90, 0))
-    assert committed(store, 0, MapPartName("two", 0))[1] == Cut(5, 120, 2)
+    _, cut = committed(store, 0, MapPartName("two", 0))
+    assert cut == Cut(5, 120, 2)
 
 
 def test_a_part_is_never_written_twice(store: FaultyStore) -> None:
     write_map_part(store, "r", 0, MapPartName("one", 0), run(0, 100, 1), None)
     with pytest.raises(AlreadyExistsError):
         write_map_part(store, "r", 0, MapPartName("one", 0), run(0, 555, 1), None)
-    assert committed(store, 0, MapPartName("one", 0))[0] == [(0, 100, 1)]
+    assert rows_of(store, 0, MapPartName("one", 0)) == [(0, 100, 1)]
 
 
 def test_a_part_that_is_gone_is_an_error(store: FaultyStore) -> None:

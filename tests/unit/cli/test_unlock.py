@@ -26,6 +26,11 @@ def store(tmp_path: Path) -> Store:
     return made
 
 
+def lease_of(store: Store) -> Lease:
+    lease, _ = read_lease(store)
+    return lease
+
+
 def put_lease(store: Store, seconds: float) -> None:
     lease = Lease(
         owner="somebody",
@@ -67,22 +72,22 @@ def test_a_dead_one_after_a_question(
     assert ("it is free now" in printed.out) == (code == 0)
     refused = "kbackup: the lease is not broken\nhint: run 'kbackup unlock' again and answer yes\n"
     assert printed.err == ("" if code == 0 else refused)
-    assert read_lease(store)[0].command == remaining
+    assert lease_of(store).command == remaining
 
 
 def test_without_anybody_to_ask(store: Store, kbackup: Kbackup) -> None:
     put_lease(store, -1)
     assert "hint: give --yes" in kbackup("unlock", store.url, code=2).err
-    assert read_lease(store)[0].owner == "somebody"
+    assert lease_of(store).owner == "somebody"
     told = kbackup("unlock", store.url, "--yes", "--json").json
     assert (told["state"], told["lease"]["pid"], told["broken"]) == ("dead", 7, True)
-    assert read_lease(store)[0].released
+    assert lease_of(store).released
 
 
 def test_one_that_is_alive_is_refused_but_for_force(store: Store, kbackup: Kbackup) -> None:
     put_lease(store, 3600)
     assert "--force takes it from a run that goes on" in kbackup("unlock", store.url, "--yes", code=11).err
-    assert read_lease(store)[0].owner == "somebody"
+    assert lease_of(store).owner == "somebody"
     told = kbackup("unlock", store.url, "--yes", "--force", "--json").json
     held = holder(store)
     assert held is not None

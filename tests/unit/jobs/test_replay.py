@@ -312,7 +312,8 @@ def test_small_pieces_go_out_together(store: Store) -> None:
 def test_a_pause_is_not_kept_waiting(store: Store, small_then_large: tuple[Segment, Segment]) -> None:
     unit = part(small_then_large)
     lists = list(together((unit, piece) for piece in read_range(store, unit, 0, small_then_large[0].bytes)))
-    assert [some[-1][1].pause for some in lists] == [True, False]
+    lasts = [piece for *_, (_, piece) in lists]
+    assert [piece.pause for piece in lasts] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,9 @@ def test_what_a_registry_has_afterwards(
     plan = plan_for(client, mode, prefix)
     done = apply_schemas(client, RestoreJournal(state, "r"), plan)
     assert states(server) == there
+    ids = {name: schema_id for name, (schema_id, _) in there.items()}
     assert {s.version: s.id for s in done.schemas if s.source == "orders"} == {
-        s.version: there[f"{s.subject} {s.target_version}"][0] for s in done.schemas if s.source == "orders"
+        s.version: ids[f"{s.subject} {s.target_version}"] for s in done.schemas if s.source == "orders"
     }
     assert done.ids == {
         v.id: s.id for v in VERSIONS for s in done.schemas if (s.source, s.version) == (v.subject, v.version)

@@ -64,7 +64,8 @@ def test_exact_is_never_behind_mirrormaker_and_never_past_the_next_record(
 ) -> None:
     pairs, cuts = made
     store, last = OffsetSyncStore(), None
-    committed = max(0, pairs[0][0] + ahead)
+    (first_source, first_target), *_ = pairs
+    committed = max(0, first_source + ahead)
     for cut in cuts:
         applied = pairs[:cut]
         for sync in offset_syncs(TP, map_of(applied), last, lag):
@@ -72,7 +73,7 @@ def test_exact_is_never_behind_mirrormaker_and_never_past_the_next_record(
             last = sync
         exact, mirrormaker = exactly(applied).translate(TP, committed), store.translate(TP, committed)
         assert mirrormaker is not None
-        assert (exact is None) is (committed < pairs[0][0] and pairs[0][1] > 0)
+        assert (exact is None) is (committed < first_source and first_target > 0)
         if exact is None:
             assert mirrormaker == BEFORE_FIRST
             continue
@@ -90,7 +91,8 @@ def test_mirrormaker_never_skips_a_record_by_our_syncs(pairs: Pairs, lag: int, d
     theirs = store.translate(TP, committed)
     assert theirs is not None
     assert all(theirs <= target for source, target in pairs if source >= committed)
-    assert (theirs == BEFORE_FIRST) is (committed < pairs[0][0])
+    (first, _), *_ = pairs
+    assert (theirs == BEFORE_FIRST) is (committed < first)
 
 
 def test_before_the_first_record_there_is_an_answer_where_the_log_begins_with_it() -> None:

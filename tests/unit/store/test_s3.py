@@ -294,7 +294,8 @@ def test_large_pieces_are_views_and_small_ones_are_copied_together() -> None:
     assert pieces.size == 30_000 + SMALL + 1
     assert [len(view) for view in views] == [30_000, SMALL, 1]
     large[5] = 99
-    assert views[1][5] == 99
+    _, view, _ = views
+    assert view[5] == 99, "it is no copy"
 
 
 def test_a_body_is_read_again_from_where_a_retry_wants() -> None:
@@ -308,7 +309,8 @@ def test_a_body_is_read_again_from_where_a_retry_wants() -> None:
     assert reads < 10  # as much as is sent well, not as little as was asked for
     assert body.tell() == len(whole)
     body.seek(650_000)
-    assert drain(body)[0] == whole[650_000:]
+    rest, _ = drain(body)
+    assert rest == whole[650_000:]
     body.seek(1)
     assert body.read() == whole[1:]
 

@@ -89,7 +89,8 @@ def test_an_area_is_drawn_in_few_steps_up_to_its_last_sample(samples: list[tuple
         return
     assert drawn is not None
     assert drawn.most <= max(value for _, value in samples)
-    assert drawn.last == samples[-1][1]
+    *_, (_, last) = samples
+    assert drawn.last == last
     assert drawn.line.startswith("M0.0 ")
     assert drawn.line.endswith("H1000.0")
     assert drawn.line.count("H") <= STEPS + 1

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 import pytest
@@ -54,12 +55,18 @@ from tests.support.visits import crawl, links, tags, text, visit
 LENIENT = 1e12
 
 
-def verdict(html: str) -> tuple[str, str]:
-    """Return the level and the text of the verdict on a page."""
+class Verdict(NamedTuple):
+    level: str
+    text: str
+
+
+def verdict(html: str) -> Verdict:
+    """Return the verdict that stands on a page."""
     (classes,) = [a["class"] or "" for tag, a in tags(html) if (a.get("class") or "").startswith("verdict ")]
     shown = text(html.partition('<a class="verdict')[2].partition(">")[2].partition("</a>")[0])
-    assert shown.startswith(classes.split()[1])
-    return classes.split()[1], shown.partition(" ")[2]
+    level = classes.split()[1]
+    assert shown.startswith(level)
+    return Verdict(level, shown.partition(" ")[2])
 
 
 def test_every_page_shows_the_verdict(store: Store) -> None:
@@ -98,8 +105,8 @@ def test_findings_of_hostile_names_are_text(store: Store) -> None:
     )
     store.put(layout.LOCK, dump(lease))
     html = visit(store, cache=ArchiveCache(store, rules=Backup(max_age=LENIENT))).get("/status").text
-    assert verdict(html)[0] == "critical"
-    assert "1 other finding" in verdict(html)[1]
+    assert verdict(html).level == "critical"
+    assert "1 other finding" in verdict(html).text
     assert f"{SCRIPT} on {ATTACK} (pid 1) began at" in text(html)
     assert "kbackup unlock" in text(html)
     assert html.count("<script") == 2, "the page's own"
@@ -143,7 +150,7 @@ def test_the_status_is_read_once_a_minute_and_with_a_new_restore_point(store: St
     assert archive.head is not None
     commit_point(archive, 3)
     now[0] += FRESH + 1
-    assert verdict(client.get("/").text)[1].startswith("restore point 3 is ")
+    assert verdict(client.get("/").text).text.startswith("restore point 3 is ")
 
 
 @pytest.mark.parametrize("allow_loss", [False, True])
@@ -153,7 +160,7 @@ def test_the_verdict_follows_the_rules_of_the_configuration(store: Store, allow_
     loss = archive.losses(archive.head)[0]
     commit_point(archive, 3, losses=[loss], at=rfc3339(datetime.now(UTC)))
     cache = ArchiveCache(store, rules=Backup(allow_loss=allow_loss))
-    assert verdict(visit(store, cache=cache).get("/").text)[0] == ("ok" if allow_loss else "warning")
+    assert verdict(visit(store, cache=cache).get("/").text).level == ("ok" if allow_loss else "warning")
 
 
 # Drills on the page: the list, damaged reports, and the stored pages behind a policy of their own.

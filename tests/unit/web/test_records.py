@@ -42,7 +42,7 @@ def test_records_page_by_page(rich: Store) -> None:
     first = client.get("/topics/orders/1/records?n=30").text
     assert pattern.findall(first) == [str(n) for n in range(30)]
     (later,) = {link for link in links(first) if "offset=30" in link}
-    assert pattern.findall(client.get(later).text)[0] == "30"
+    assert pattern.findall(client.get(later).text)[:1] == ["30"]
     last = client.get("/topics/orders/1/records?last=1&n=30").text
     assert pattern.findall(last) == [str(n) for n in [*range(110, 120), *range(160, 180)]], (
         "across nights without a backup"

@@ -160,7 +160,8 @@ def test_many_groups_are_asked_about_at_once_where_brokers_know_that(
 def test_offsets_are_in_the_order_of_their_partitions(cluster: FakeCluster, groups: GroupAdmin) -> None:
     others = [CommittedOffset(TopicPartition(topic, p), 1, None, "") for topic, p in (("a", 10), ("a", 9), ("A", 1))]
     offsets_of(cluster, {"g": [SEVENTH, *others]})
-    assert groups.committed(["g"])[0]["g"] == [others[2], others[1], others[0], SEVENTH]
+    positions, _ = groups.committed(["g"])
+    assert positions["g"] == [others[2], others[1], others[0], SEVENTH]
 
 
 def test_a_partition_that_can_not_be_read_is_the_error_of_its_group(cluster: FakeCluster, groups: GroupAdmin) -> None:
@@ -172,7 +173,8 @@ def test_a_partition_that_can_not_be_read_is_the_error_of_its_group(cluster: Fak
 
 def test_a_partition_without_an_offset_is_left_out(cluster: FakeCluster, groups: GroupAdmin) -> None:
     offsets_of(cluster, {"g": [CommittedOffset(TP, -1, None, ""), CommittedOffset(TopicPartition("t", 2), 0, 0, "")]})
-    assert groups.committed(["g"])[0] == {"g": [CommittedOffset(TopicPartition("t", 2), 0, 0, "")]}
+    positions, _ = groups.committed(["g"])
+    assert positions == {"g": [CommittedOffset(TopicPartition("t", 2), 0, 0, "")]}
 
 
 @pytest.mark.parametrize("code", [MOVED, LOADING, NOT_AVAILABLE])
@@ -191,7 +193,8 @@ def test_a_denied_group_names_the_missing_right(cluster: FakeCluster, groups: Gr
 def test_each_group_is_asked_about_at_its_coordinator(cluster: FakeCluster, groups: GroupAdmin) -> None:
     offsets_of(cluster, {"here": [SEVENTH], "there": [SEVENTH]})
     cluster.coordinators["there"] = 2
-    assert groups.committed(["here", "there"])[0].keys() == {"here", "there"}
+    positions, _ = groups.committed(["here", "there"])
+    assert positions.keys() == {"here", "there"}
     asked = {node: [g.group_id for r in cluster.asked(OffsetFetchRequest, node) for g in r.groups] for node in (1, 2)}
     assert asked == {1: ["here"], 2: ["there"]}
 
@@ -250,7 +253,8 @@ def test_what_is_committed_is_what_is_read(entries: list[tuple[int, int | None, 
         router = cluster.router()
         groups = GroupAdmin(router)
         assert groups.commit("g", wanted) == ""
-        assert groups.committed(["g"])[0] == {"g": wanted} == offsets.held
+        positions, _ = groups.committed(["g"])
+        assert positions == {"g": wanted} == offsets.held
         router.close()
 
 
@@ -383,7 +387,8 @@ def test_start_offsets_are_set_and_taken_away(cluster: FakeCluster, groups: Grou
 
 
 def test_brokers_without_share_groups_are_named_too_old(cluster: FakeCluster, groups: GroupAdmin) -> None:
-    assert "the brokers are too old for share groups" in groups.committed(["s"], {"s"})[1]["s"]
+    _, refused = groups.committed(["s"], {"s"})
+    assert "the brokers are too old for share groups" in refused["s"]
     assert "the brokers are too old for share groups" in groups.commit_all({"s": [SEVENTH]}, {"s"})["s"]
 
 
@@ -523,7 +528,8 @@ def test_old_brokers_tell_no_types(protocol: str, kind: str, cluster: FakeCluste
     lists(cluster)
     answer = listing(("g", "", "Stable"), protocol=protocol)
     cluster.on(ListGroupsRequest, lambda request: answer, node=2, newest=4)
-    assert groups.listed()[0] == [BILLING, GroupInfo("g", kind, "stable")]
+    found, _ = groups.listed()
+    assert found == [BILLING, GroupInfo("g", kind, "stable")]
 
 
 @pytest.mark.parametrize("code", [LOADING, NOT_AVAILABLE, MOVED])
