@@ -1,7 +1,8 @@
 """Spark's Python daemon, warm: it imports once what tasks need, and every worker that is forked from it shares that.
 
-Spark runs this module where `spark.python.daemon.module` names it, as it does for a local session. The daemon itself is
-pyspark's: this module prepares the process and then runs `pyspark.daemon`.
+Spark runs this module where `spark.python.daemon.module` names it, as it does for a local session, which also starts it
+in advance (`kbackup.spark.ready`). The daemon itself is pyspark's: this module prepares the process and then runs
+`pyspark.daemon`.
 
 Nothing that is imported here may start a thread or open a client: neither would be whole in a forked process.
 (pyarrow's allocator has a thread, and looks after forks itself.)
