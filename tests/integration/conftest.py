@@ -78,17 +78,25 @@ class Archive:
         return {entry.key: entry.etag for entry in self.store.list()}
 
 
-def run_command(spark: object, config: Path, arguments: Sequence[str]) -> Outcome:
-    """Run kbackup in this process, on this session."""
+@contextmanager
+def commands_on(spark: object) -> Iterator[None]:
+    """Let the commands of this process run on a session that is there."""
 
     @contextmanager
     def given(config: Config, **_: object) -> Iterator[Callable[[], object]]:
         yield lambda: spark
 
-    out, err = io.StringIO(), io.StringIO()
     with ExitStack() as stack:
         for name in ("backup", "check", "drill", "repair", "restore", "verify"):
             stack.enter_context(mock.patch(f"kbackup.cli.{name}.spark_session", given))
+        yield
+
+
+def run_command(spark: object, config: Path, arguments: Sequence[str]) -> Outcome:
+    """Run kbackup in this process, on this session."""
+    out, err = io.StringIO(), io.StringIO()
+    with ExitStack() as stack:
+        stack.enter_context(commands_on(spark))
         stack.enter_context(redirect_stdout(out))
         stack.enter_context(redirect_stderr(err))
         code = main([*arguments, "--json", "--config", str(config)])

@@ -23,7 +23,14 @@ TOGETHER = {
 """Files of tests/integration by what they share: three clusters, one with logins, and an archive of odd topics."""
 
 LONGEST = (
-    *("zoo", "faults/test_cluster", "integration/test_web_page", "integration/test_spark_cluster", "secured"),
+    *(
+        "integration/test_documented_commands",
+        "zoo",
+        "faults/test_cluster",
+        "integration/test_web_page",
+        "integration/test_spark_cluster",
+        "secured",
+    ),
     *("contract/test_store", "faults/test_backup_killed", "integration/test_broker_ages", "faults/test_mirror_loop"),
     *("faults/test_kill_loop", "faults/test_follow", "faults/test_restore_killed", "mirror", "contract/test_s3_faults"),
 )

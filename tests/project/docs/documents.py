@@ -44,14 +44,14 @@ def kbackup_lines() -> Iterator[Code]:
     for code in blocks():
         if code.language in ("", "sh") and code.document.name != "commands.md":
             for line in code.text.replace("\\\n", " ").splitlines():
-                yield from _calls(code.document, line)
+                yield from _calls(code.document, line, code.language)
     for path in DOCUMENTS:
         for text in inline(path):
             if text.startswith("kbackup "):
                 yield from _calls(path, text, "inline")
 
 
-def _calls(document: Path, line: str, language: str = "sh") -> Iterator[Code]:
+def _calls(document: Path, line: str, language: str) -> Iterator[Code]:
     words = shlex.shlex(line, posix=True, punctuation_chars=True)
     words.whitespace_split = True
     try:
