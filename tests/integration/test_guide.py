@@ -90,3 +90,17 @@ def test_a_source_that_does_not_answer_stops_no_guide(
     assert guided.code == 0, guided
     assert "What the source has since is not known: source cluster at 127.0.0.1:1 did not answer" in guided.out
     assert "the restore would write 10 records" in guided.out
+
+
+def test_a_topic_that_is_still_there_is_refused_with_a_free_name_and_without_bare_appending(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str, tmp_path: Path
+) -> None:
+    broker.create_topic(topic_name)
+    broker.create_topic(f"{topic_name}-restored")
+    topics.produce(broker, topic_name, 0, topics.numbered(10))
+    kbackup.backup(archive, "-t", topic_name)
+    answers = f'case = "topic-deleted"\ntopic = "{topic_name}"\n'
+    guided = run_guide(kbackup.config, archive.url, tmp_path, answers)
+    assert guided.code == 1, guided
+    assert f"--map {topic_name}={topic_name}-restored-2" in guided.err
+    assert "--into-existing, which writes every record of the archive once more" in guided.err

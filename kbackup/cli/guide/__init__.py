@@ -15,6 +15,7 @@ from kbackup.cli.common.tables import Column, human_age
 from kbackup.cli.guide.answers import GuideAnswers, GuideQuestion, open_answers, yes_or_no
 from kbackup.cli.guide.archived import GuidedArchive, SourceSince, ask_source, open_guided
 from kbackup.cli.guide.cases import CASES, Dialog, GuideRemedy, Step, Words, case_of
+from kbackup.cli.guide.clusters import GuidedTarget
 from kbackup.config import Setting, exposes_secret
 from kbackup.config.times import shown_time
 from kbackup.errors import EXIT_LOSS, EXIT_OK, RefusedError, UsageError
@@ -59,6 +60,7 @@ def run_guide(context: CommandContext, file: BinaryIO | None) -> int:
         recreated=since.recreated,
         before_backup=before_backup,
         given_id=context.config.restore.restore_id,
+        target=_configured_target(context),
     )
     remedy = case.remedy(dialog)
     answers.finish(_MAYBE)
@@ -133,6 +135,11 @@ def _show_since(context: CommandContext, since: SourceSince) -> None:
     click.echo(f"{count} of the source would be lost with it.")
 
 
+def _configured_target(context: CommandContext) -> GuidedTarget | None:
+    servers = context.config.target.get("bootstrap.servers")
+    return GuidedTarget(context.config.target, servers) if servers else None
+
+
 # The commands of a case.
 
 
@@ -163,6 +170,8 @@ def _run(remedy: GuideRemedy, answers: GuideAnswers, common: Words) -> int:
         return code
     if code == EXIT_LOSS:
         click.echo(f"It ended with exit code {code}: read above what would be left out.")
+    for step in remedy.left_out:
+        click.echo(f"{step.why}:\n\n  {kbackup_command(*step.words, *common)}\n")
     run = kbackup_command(*remedy.run.words, *common)
     if answers.answer(GuideQuestion("run", f"{remedy.question} (yes, no)", yes_or_no, "no")) == "yes":
         code = _call((*remedy.run.words, *common))

@@ -21,7 +21,6 @@ from kbackup.jobs.groups.plan import Moment
 from kbackup.jobs.newer import NewerRecords, newer_in_source
 from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
-from kbackup.kafka.control.unavailable import Unavailable
 from kbackup.store.base import Store
 from kbackup.util.text import join_names, plural
 from kbackup.util.times import ms_of, time_text
@@ -95,8 +94,9 @@ class GuidedArchive:
         """Check that a group is archived, in the newest restore point or in an earlier one. `UsageError` if not."""
         name = answer.strip()
         if name not in self.groups and self.group_seen_at(name) is None:
-            hint = suggest_name(name, self.groups, f"there are {join_names(sorted(self.groups), 10)}")
-            raise UsageError(f"there is no group {name} in {self.where}", hint)
+            known = sorted({*self.groups, *self.older_groups})
+            hint = suggest_name(name, known, f"there are {join_names(known, 10)}")
+            raise UsageError(f"there is no group {name} in {self.where}, nor in those before", hint)
         return name
 
     @property
@@ -116,6 +116,61 @@ class GuidedArchive:
             if any(group.group == name for group in groups.groups):
                 return groups.captured_at
         return None
+
+    @cached_property
+    def older_groups(self) -> dict[str, int]:
+        """The groups that the newest restore point lacks, each with the last restore point that has it. Only the last
+        restore points are searched."""
+        older: dict[str, int] = {}
+        for point in self._earlier:
+            for group in self._archive.groups(point).groups:
+                if group.group not in self.groups:
+                    older.setdefault(group.group, point)
+        return older
+
+    @cached_property
+    def older_topics(self) -> dict[str, int]:
+        """The topics that the newest restore point lacks or has as deleted, each with the last restore point in which
+        it existed."""
+        older: dict[str, int] = {}
+        for point in self._earlier:
+            for topic in self._archive.restore_point(point).topics:
+                if topic.state != "deleted" and topic.name not in self.existing_topics:
+                    older.setdefault(topic.name, point)
+        return older
+
+    @property
+    def _archive(self) -> Archive:
+        assert self.archive is not None  # noqa: S101 (callers look at restore points, which a folder has none of)
+        return self.archive
+
+    @property
+    def _earlier(self) -> list[int]:
+        """The restore points before the newest one, from the newest on, as far as they are searched."""
+        if self.archive is None or self.newest is None:
+            return []
+        searched = self.archive.restore_points[-_SEARCHED:]
+        return [point.number for point in reversed(searched) if point.number != self.newest.number]
+
+    @property
+    def existing_topics(self) -> set[str]:
+        """The topics that the source had at the newest restore point, or had when they were last looked at."""
+        if self.newest is None:
+            return set(self.topics)
+        return {topic.name for topic in self.newest.topics if topic.state != "deleted"}
+
+    @property
+    def number(self) -> int:
+        """The number of the newest restore point; 0 for a folder, which has none."""
+        return self.newest.number if self.newest is not None else 0
+
+    def group_topics(self, group: str, point: int) -> set[str]:
+        """Return the topics in which a group has offsets at a restore point."""
+        topics: set[str] = set()
+        for each in self._archive.groups(point).groups:
+            if each.group == group:
+                topics.update(offset.topic for offset in each.offsets)
+        return topics
 
     def topics_of(self, group: str, moment: int | None) -> list[str]:
         """Return the topics in which a group has offsets, as of a time or of the newest restore point."""
@@ -228,12 +283,3 @@ def _source_of(context: CommandContext) -> tuple[str, Properties]:
         if properties.get("bootstrap.servers"):
             return role, properties
     return "", {}
-
-
-def has_authorizer(context: CommandContext, servers: str) -> bool:
-    """Return whether the target at `servers` has an authorizer, without which it takes no ACLs."""
-    properties = {**context.config.target, "bootstrap.servers": servers}
-    cluster = Cluster(properties, "target")
-    cluster.connect()
-    acls = cluster.security.acls()
-    return not (isinstance(acls, Unavailable) and acls.reason == "not there")

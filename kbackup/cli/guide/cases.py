@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import NamedTuple
 
 import click
 
 from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.guide.answers import GuideAnswers, GuideQuestion, yes_or_no
-from kbackup.cli.guide.archived import GuidedArchive, absolute_time, has_authorizer
+from kbackup.cli.guide.archived import GuidedArchive, absolute_time
+from kbackup.cli.guide.clusters import GuidedTarget, parse_servers
 from kbackup.config.times import shown_time
-from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.restore.plan import check_names
+from kbackup.errors import KbackupError, RefusedError, UsageError
+from kbackup.jobs.restore.plan import check_names, free_name
+from kbackup.kafka.client import Properties
 from kbackup.util.text import kafka_command, plural
 from kbackup.util.times import ms_of
 
@@ -35,7 +38,8 @@ class GuideRemedy:
     run `run` now.
 
     `cheaper` are sentences about what costs less, with commands that are not kbackup's. `stop` says whom to stop first,
-    and `then` what to do after all. `otherwise` are commands for the case that `unless` describes."""
+    and `then` what to do after all. `otherwise` are commands for the case that `unless` describes. `left_out` are
+    commands for what older restore points have and `run` does not restore."""
 
     dry_run: Step
     run: Step
@@ -46,13 +50,15 @@ class GuideRemedy:
     cheaper: tuple[str, ...] = ()
     unless: str = ""
     otherwise: tuple[Step, ...] = ()
+    left_out: tuple[Step, ...] = ()
 
 
 @dataclass
 class Dialog:
     """A run of the guide: it asks, checks answers against the archive, and says how it has understood them. `recreated`
     are topics of the source that have the name of an archived one, and are not the same. `before_backup` is when groups
-    were captured for the last time before this guide has taken a backup; None if it took none."""
+    were captured for the last time before this guide has taken a backup; None if it took none. `target` is the cluster
+    to restore into; None as long as no case has asked for it."""
 
     context: CommandContext
     archive: GuidedArchive
@@ -60,6 +66,8 @@ class Dialog:
     recreated: Container[str] = ()
     before_backup: str | None = None
     given_id: str | None = None
+    target: GuidedTarget | None = None
+    open_target: Callable[[Properties, str], GuidedTarget] = GuidedTarget
     made_id: str = field(default="", init=False)
 
     def ask(self, question: GuideQuestion) -> str:
@@ -85,15 +93,52 @@ class Dialog:
         self._say(f"that is {shown_time(ms_of(moment), self.context.reporter.time_zone)}")
         return moment
 
-    def ask_name(self, topic: str, default: str) -> str:
-        """Ask under which name to restore a topic."""
+    def ask_name(self, topic: str, *, beside: bool) -> str:
+        """Ask under which name to restore a topic. `beside`: another topic has its own name, so a free name is the
+        default, and a name that the target has is refused."""
 
         def legal(answer: str) -> str:
             name = answer.strip()
             check_names({topic: name})
+            if beside and name in self.taken:
+                free = free_name(topic, self.taken)
+                raise UsageError(f"the target has a topic {name} already", f"give another name, such as {free}")
             return name
 
+        default = free_name(topic, self.taken) if beside else topic
         return self.ask(GuideQuestion("name", "Restore it under which name?", legal, default))
+
+    @cached_property
+    def taken(self) -> Collection[str]:
+        """The topics that the target has; none if it does not answer, which the dry run tells then."""
+        if self.target is None:
+            return ()
+        try:
+            return self.target.topic_names
+        except KbackupError as error:
+            self._say(f"which topics the target has is not known: {error.message}")
+            return ()
+
+    def ask_servers(self) -> GuidedTarget:
+        """Ask for the address of a new cluster, which must answer and be another one than the one that was backed
+        up."""
+        properties = self.context.config.target
+        opened: dict[str, GuidedTarget] = {}
+
+        def reachable(answer: str) -> str:
+            servers = parse_servers(answer)
+            target = self.open_target(properties, servers)
+            target.check_reachable()
+            newest = self.archive.newest
+            if newest is not None and newest.cluster_id == target.cluster_id:
+                raise UsageError(
+                    f"{servers} is the cluster that was backed up, {target.cluster_id}: it is not gone",
+                    "give the address of the new cluster, or begin again and choose another case",
+                )
+            opened[servers] = target
+            return servers
+
+        return opened[self.ask(GuideQuestion("servers", "Address of the new cluster? (host:port)", reachable))]
 
     def restore_id(self, about: str) -> str:
         """Return the id of the restore, one for all its commands: the given one, or a new one that tells what it is
@@ -101,12 +146,17 @@ class Dialog:
         if self.given_id is not None:
             return self.given_id
         if not self.made_id:
-            word = re.sub("[^A-Za-z0-9]+", "-", about).strip("-") or "restore"
-            self.made_id = f"{word[:60]}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+            self.made_id = f"{_word(about)}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         return self.made_id
 
     def _say(self, text: str) -> None:
         click.echo(f"  {text}")
+
+
+def _word(text: str) -> str:
+    """Return the letters and digits of a name, as the id of a restore can have them."""
+    word = re.sub("[^A-Za-z0-9]+", "-", text).strip("-") or "restore"
+    return word[:60].rstrip("-")
 
 
 class Case(NamedTuple):
@@ -119,6 +169,7 @@ class Case(NamedTuple):
 
 _CLIENTS = "producers and consumers"
 _START = "start consumers, then producers"
+_USE_RESTORED = "let producers and consumers use the restored topic; the other one stays as it is"
 
 
 def _restore(dialog: Dialog, about: str, words: Sequence[str], then: str, cheaper: tuple[str, ...] = ()) -> GuideRemedy:
@@ -157,8 +208,9 @@ def _deleted(dialog: Dialog) -> GuideRemedy:
         )
         words = ("--restore-point", dialog.ask(GuideQuestion("restore_point", text, _number, str(before))))
     is_taken = before is not None or topic in dialog.recreated
-    name = dialog.ask_name(topic, f"{topic}-restored" if is_taken else topic)
-    return _restore(dialog, topic, (*_mapped(topic, name), *words), _START)
+    name = dialog.ask_name(topic, beside=is_taken)
+    then = _START if name == topic else _USE_RESTORED
+    return _restore(dialog, topic, (*_mapped(topic, name), *words), then)
 
 
 def _number(answer: str) -> str:
@@ -167,13 +219,10 @@ def _number(answer: str) -> str:
     return answer.strip()
 
 
-_USE_RESTORED = "let producers and consumers use the restored topic; the other one stays as it is"
-
-
 def _bad_records(dialog: Dialog) -> GuideRemedy:
     topic = dialog.ask_topic()
     moment = dialog.ask_time("The last good moment?", absolute_time)
-    name = dialog.ask_name(topic, f"{topic}-restored")
+    name = dialog.ask_name(topic, beside=True)
     return _restore(dialog, topic, (*_mapped(topic, name), "--to-time", moment), _USE_RESTORED)
 
 
@@ -202,7 +251,7 @@ def _processed_wrongly(dialog: Dialog) -> GuideRemedy:
     topics = dialog.archive.topics_of(group, ms_of(moment))
     words: list[str] = []
     for topic in topics:
-        words += _mapped(topic, f"{topic}-restored")
+        words += _mapped(topic, free_name(topic, dialog.taken))
     # An id of its own: an undo of the restore's groups must not meet the offsets that were set without it.
     beside = replace(dialog, given_id=f"{dialog.restore_id(group)}-restored")
     restored = _restore(beside, group, (*words, "--no-groups"), _START)
@@ -240,20 +289,20 @@ def _offsets_lost(dialog: Dialog) -> GuideRemedy:
 
 
 def _cluster_gone(dialog: Dialog) -> GuideRemedy:
-    servers = dialog.ask(GuideQuestion("servers", "Address of the new cluster? (host:port)", _servers))
+    target = dialog.ask_servers()
     settings = dialog.ask(
         GuideQuestion("settings", "Restore its ACLs, configs and quotas, too? (yes, no)", yes_or_no, "yes")
     )
-    words = ["--bootstrap-server", servers]
+    words = ["--bootstrap-server", target.servers]
     parts = ["acls", "configs", "quotas"] if settings == "yes" else []
     acls = dialog.archive.acls() if parts else 0
-    if acls and not has_authorizer(dialog.context, servers):
+    if acls and not target.has_authorizer:
         text = (
             f"The new cluster has no authorizer and takes none of the {plural(acls, 'ACL')}. Go on without? (yes, no)"
         )
         if dialog.ask(GuideQuestion("without_acls", text, yes_or_no)) == "no":
             raise RefusedError(
-                f"the cluster at {servers} has no authorizer",
+                f"the cluster at {target.servers} has no authorizer",
                 "set authorizer.class.name on its brokers, and begin again",
             )
         parts.remove("acls")
@@ -261,15 +310,42 @@ def _cluster_gone(dialog: Dialog) -> GuideRemedy:
         words += ["--with", ",".join(parts)]
     remedy = _restore(dialog, "cluster", words, _START)
     # A restore without an edit of kbackup.toml is verified without one.
-    verify = Step((*remedy.verify.words, "--bootstrap-server", servers), remedy.verify.why)
-    return replace(remedy, verify=verify)
+    address = ("--bootstrap-server", target.servers)
+    verify = Step((*remedy.verify.words, *address), remedy.verify.why)
+    id_ = dialog.restore_id("cluster")
+    left_out = (*_older_topics(dialog, id_, address), *_older_groups(dialog, id_, address))
+    return replace(remedy, verify=verify, left_out=left_out)
 
 
-def _servers(answer: str) -> str:
-    servers = answer.strip()
-    if not re.fullmatch(r"[^\s,-][^\s,]*:\d+(,[^\s,-][^\s,]*:\d+)*", servers):
-        raise UsageError(f"{answer} is not an address", "give host:port, or several with commas between")
-    return servers
+# What older restore points have, and a restore of the newest one leaves out.
+
+
+def _older_topics(dialog: Dialog, restore_id: str, address: Words) -> list[Step]:
+    """Return the commands that restore, each by a restore of its own, the topics that the newest restore point
+    lacks."""
+    steps: list[Step] = []
+    for topic, point in sorted(dialog.archive.older_topics.items()):
+        own_id = f"{restore_id}-{_word(topic)}"
+        words = ("restore", "--topic", topic, "--restore-point", str(point), *address, "--restore-id", own_id)
+        why = f"topic {topic} is in restore point {point}, not in {dialog.archive.number}; to restore it as well"
+        steps.append(Step(words, why))
+    return steps
+
+
+def _older_groups(dialog: Dialog, restore_id: str, address: Words, topics: Collection[str] | None = None) -> list[Step]:
+    """Return the commands that set, by the map of a restore, the groups that the newest restore point lacks. Only
+    groups with offsets in restored topics can be set: in `topics`, or in any topic of the newest restore point."""
+    archive = dialog.archive
+    restored = set(topics) if topics is not None else archive.existing_topics
+    steps: list[Step] = []
+    for group, point in sorted(archive.older_groups.items()):
+        if restored.isdisjoint(archive.group_topics(group, point)):
+            continue
+        of_group = ("--group", group, "--restore-point", str(point))
+        words = ("groups", "apply", "--restore-id", restore_id, *of_group, *address)
+        why = f"group {group} is in restore point {point}, not in {archive.number}; to set it after the restore"
+        steps.append(Step(words, why))
+    return steps
 
 
 def _poison(dialog: Dialog) -> GuideRemedy:
@@ -277,7 +353,7 @@ def _poison(dialog: Dialog) -> GuideRemedy:
     question = GuideQuestion("record", "Which record? (topic:partition:offset)", dialog.archive.record, words=words)
     address = dialog.ask(question)
     topic, partition, offset = address.split(":")
-    name = dialog.ask_name(topic, f"{topic}-restored")
+    name = dialog.ask_name(topic, beside=True)
     servers = dialog.context.config.target.get("bootstrap.servers", "HOST:PORT")
     move = ("--reset-offsets", "--to-offset", str(int(offset) + 1), "--topic", f"{topic}:{partition}", "--execute")
     past = kafka_command("kafka-consumer-groups", servers, "--group", "GROUP", *move)
@@ -285,7 +361,9 @@ def _poison(dialog: Dialog) -> GuideRemedy:
         f"To move one group past the record, no restore is needed. Stop its consumers, and run Kafka's tool: {past}",
     )
     then = "let consumers use the restored topic"
-    return _restore(dialog, topic, (*_mapped(topic, name), "--skip", address), then, cheaper)
+    remedy = _restore(dialog, topic, (*_mapped(topic, name), "--skip", address), then, cheaper)
+    left_out = _older_groups(dialog, dialog.restore_id(topic), (), [topic])
+    return replace(remedy, left_out=tuple(left_out))
 
 
 CASES = (

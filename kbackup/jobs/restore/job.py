@@ -144,6 +144,11 @@ class RestoreSession:
     target: RestoreTarget
     phases: Phases
 
+    def is_into_source(self, point: int) -> bool:
+        """Return whether the target is the cluster that restore point `point` was taken of."""
+        archive = self.source.archive
+        return archive is not None and archive.restore_point(point).cluster_id == self.target.id
+
 
 @dataclass(frozen=True)
 class PlannedRestore:
@@ -338,6 +343,7 @@ def preflight(request: RestoreRequest, session: RestoreSession, work: PlannedRes
         plan=plan,
         given=request.topic_config,
         resumed=work.resumed,
+        into_source=session.is_into_source(plan.restore_point),
     )
     newer = newer_sentences(work.newer, plan.restore_point) + backup_first(work.newer)
     try:

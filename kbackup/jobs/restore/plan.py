@@ -55,6 +55,16 @@ PROGRESS_GROUPS = 50
 _LEGAL = re.compile(r"^[a-zA-Z0-9._-]{1,249}$")  # names of topics, as brokers check them
 
 
+def free_name(topic: str, taken: Container[str]) -> str:
+    """Return a name for a topic that is restored beside another one, which `taken` does not have."""
+    name = f"{topic}-restored"
+    number = 2
+    while name in taken:
+        name = f"{topic}-restored-{number}"
+        number += 1
+    return name
+
+
 def check_names(names: Mapping[str, str]) -> None:
     """Raise `UsageError` unless every target name is legal, and `RefusedError` if two topics go to the same one."""
     sources: dict[str, str] = {}

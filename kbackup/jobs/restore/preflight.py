@@ -20,6 +20,7 @@ from kbackup.errors import KbackupError, MismatchError, RefusedError
 from kbackup.jobs.restore.configs import settle_configs, whole_number
 from kbackup.jobs.restore.contents import TargetReading, foreign_topics, only_aborted
 from kbackup.jobs.restore.demands import Demands, TimeLimit, UnfitRecords, codecs_of
+from kbackup.jobs.restore.plan import free_name
 from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.topics import Topic, TopicToCreate
@@ -95,7 +96,8 @@ class PreflightFindings:
 @dataclass(frozen=True)
 class TargetCheck:
     """A `plan` to check against the target, and the topic configs that were `given` by option. `resumed`: an earlier
-    run has begun the plan, so that its topics hold records of ours."""
+    run has begun the plan, so that its topics hold records of ours. `into_source`: the target is the cluster that was
+    backed up."""
 
     cluster: Cluster
     brokers: int
@@ -103,6 +105,7 @@ class TargetCheck:
     plan: RestorePlan
     given: Mapping[str, str]
     resumed: bool = False
+    into_source: bool = False
 
     @property
     def reading(self) -> TargetReading:
@@ -120,7 +123,8 @@ def check_target(check: TargetCheck, ranges: Iterable[UnitRange], left_out: Cont
         if topic.target not in left_out and not _is_kafkas_own(findings, topic):
             topics.append(topic)
     targets = {topic.target for topic in topics}
-    existing = cluster.topics(targets & set(cluster.topic_names()))
+    names = set(cluster.topic_names())
+    existing = cluster.topics(targets & names)
     defaults = cluster.broker_configs()
     contents = _contents_of_existing(findings, check, existing)
     own_configs = cluster.all_topic_configs(existing)
@@ -134,7 +138,10 @@ def check_target(check: TargetCheck, ranges: Iterable[UnitRange], left_out: Cont
     for topic in topics:
         there = existing.get(topic.target)
         if there is not None:
-            _check_existing(findings, topic, cluster, len(there.partitions), topic.target in contents.in_the_way)
+            new_name = free_name(topic.source, names | targets)
+            _check_existing(findings, check, topic, len(there.partitions), new_name)
+            if topic.target in contents.in_the_way:
+                _refuse_filled(findings, topic, new_name, check.into_source)
             if topic.target in contents.foreign:
                 _refuse_foreign(findings, plan, topic)
             _check_rights(findings, topic, denied.get(topic.target, ()))
@@ -222,24 +229,31 @@ class Mending:
 
 
 def _check_existing(
-    findings: PreflightFindings, topic: PlannedTopic, cluster: Cluster, partitions: int, in_the_way: bool
+    findings: PreflightFindings, check: TargetCheck, topic: PlannedTopic, partitions: int, new_name: str
 ) -> None:
-    """`partitions` is the target's number of partitions; `in_the_way`: they have records."""
-    new_name = f"--map {topic.source}={topic.source}-restored"
+    """`partitions` is the target's number of partitions, `new_name` a name that is free there."""
     sizes = f"target topic {topic.target} has {partitions} partitions, the archive {topic.partitions}"
     if partitions < topic.partitions:
-        command = _topics_command(cluster, topic, "--alter", "--partitions", str(topic.partitions))
-        findings.hold_back(topic, sizes, f"map it to another name ({new_name}), or add partitions: {command}")
+        command = _topics_command(check.cluster, topic, "--alter", "--partitions", str(topic.partitions))
+        findings.hold_back(
+            topic, sizes, f"map it to another name (--map {topic.source}={new_name}), or add partitions: {command}"
+        )
     elif partitions > topic.partitions:
         findings.warnings.append(
             f"{sizes}: new records with the same key may go to other partitions than restored ones"
         )
-    if in_the_way:
-        findings.refuse(
-            f"target topic {topic.target} is not empty",
-            "restore only the topics that are missing with --topic, restore it beside under another name with "
-            f"{new_name}, or append with --into-existing",
-        )
+
+
+def _refuse_filled(findings: PreflightFindings, topic: PlannedTopic, new_name: str, into_source: bool) -> None:
+    """Refuse a topic that has records on the target. `new_name` is free there."""
+    append = "append with --into-existing"
+    if into_source:
+        append += ", which writes every record of the archive once more beside those that are there"
+    findings.refuse(
+        f"target topic {topic.target} is not empty",
+        "restore only the topics that are missing with --topic, restore it beside under another name with "
+        f"--map {topic.source}={new_name}, or {append}",
+    )
 
 
 def _refuse_foreign(findings: PreflightFindings, plan: RestorePlan, topic: PlannedTopic) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 import pty
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -21,8 +23,10 @@ from kbackup.cli.common.output import Reporter
 from kbackup.cli.guide.answers import FileAnswers, open_answers
 from kbackup.cli.guide.archived import GuidedArchive
 from kbackup.cli.guide.cases import CASES, Dialog, GuideRemedy, Step
+from kbackup.cli.guide.clusters import GuidedTarget
 from kbackup.config import ConfigFiles, load
 from kbackup.errors import UsageError
+from kbackup.kafka.client import Properties
 from kbackup.store import open_store
 from tests.support.archives import commit_point, group_at, partition_state, topic_of
 from tests.support.printed import Kbackup
@@ -44,8 +48,36 @@ def flags() -> Iterator[None]:
         yield
 
 
-def dialog(url: str, answers: dict[str, str], *, given_id: str | None = "an-id", **more: str) -> Dialog:
+class FakeTarget(GuidedTarget):
+    """A cluster that answers as it is told."""
+
+    cluster_id = "new"
+    topic_names: Collection[str] = ()
+    has_authorizer = True
+
+    def check_reachable(self) -> None:
+        """It answers."""
+
+
+def fake_target(topics: Collection[str] = (), cluster_id: str = "new") -> FakeTarget:
+    target = FakeTarget({}, "broker:9092")
+    target.topic_names = topics
+    target.cluster_id = cluster_id
+    return target
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A port at which nothing listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+    return port
+
+
+def dialog(url: str, answers: dict[str, str], *, given_id: str | None = "an-id", **more: Any) -> Dialog:
     """A guide on the archive at `url`, without a terminal."""
+    more.setdefault("open_target", FakeTarget)
     context = CommandContext(load([], ConfigFiles(os.devnull)), Reporter())
     store = open_store(url)
     archive = GuidedArchive(store, open_archive(store))
@@ -59,7 +91,7 @@ def remedy(url: str, case_name: str, **answers: str) -> GuideRemedy:
 
 
 def steps_of(remedy: GuideRemedy) -> list[Step]:
-    return [remedy.dry_run, remedy.run, remedy.verify, *remedy.otherwise]
+    return [remedy.dry_run, remedy.run, remedy.verify, *remedy.otherwise, *remedy.left_out]
 
 
 @pytest.mark.parametrize("name", list(ANSWERS))
@@ -204,6 +236,84 @@ def test_lost_offsets_are_those_before_the_backup_that_the_guide_has_taken(root:
     (case,) = [case for case in CASES if case.name == "offsets-lost"]
     assert captured_at in case.remedy(made).run.words
     assert "--to-time" not in remedy(root, "offsets-lost").run.words
+
+
+# What older restore points have.
+
+
+def test_a_new_cluster_is_told_which_topics_and_groups_only_older_restore_points_have(mine: str) -> None:
+    point_after(open_archive(open_store(mine)))
+    topic, group = remedy(mine, "cluster-gone").left_out
+    assert topic.why == "topic clicks is in restore point 1, not in 3; to restore it as well"
+    assert topic.words == (
+        *("restore", "--topic", "clicks", "--restore-point", "1"),
+        *("--bootstrap-server", "broker:9092", "--restore-id", "an-id-clicks"),
+    )
+    assert group.why == "group billing is in restore point 2, not in 3; to set it after the restore"
+    assert group.words == (
+        *("groups", "apply", "--restore-id", "an-id", "--group", "billing", "--restore-point", "2"),
+        *("--bootstrap-server", "broker:9092"),
+    )
+
+
+def test_a_poison_record_tells_only_the_older_groups_of_its_topic(mine: str) -> None:
+    archive = open_archive(open_store(mine))
+    held = [group_at("elsewhere", ("clicks", 0, 1))]
+    assert archive.head is not None
+    commit_point(archive, 3, topics=list(archive.head.topics), groups=held)
+    commit_point(archive, 4, topics=list(archive.head.topics))
+    told = [step.words[5] for step in remedy(mine, "poison-record").left_out]
+    assert told == ["billing", "late"]
+
+
+def test_a_typing_error_in_a_group_that_only_older_restore_points_have_is_told(mine: str) -> None:
+    point_after(open_archive(open_store(mine)))
+    with pytest.raises(UsageError) as raised:
+        remedy(mine, "offsets-lost", group="biling")
+    assert raised.value.hint == "did you mean billing?"
+
+
+# What the target has.
+
+
+def test_the_source_is_refused_as_the_address_of_a_new_cluster(root: str) -> None:
+    def open_source(properties: Properties, servers: str) -> GuidedTarget:
+        return fake_target(cluster_id="source")
+
+    made = dialog(root, ANSWERS["cluster-gone"], open_target=open_source)
+    (case,) = [case for case in CASES if case.name == "cluster-gone"]
+    with pytest.raises(UsageError, match="broker:9092 is the cluster that was backed up, source: it is not gone"):
+        case.remedy(made)
+
+
+def test_an_address_at_which_nothing_listens_is_refused(unused_port: int) -> None:
+    with pytest.raises(UsageError, match=f"nothing answers at 127.0.0.1:{unused_port}"):
+        GuidedTarget({}, f"127.0.0.1:{unused_port}").check_reachable()
+
+
+@pytest.mark.parametrize("name", ["bad-records", "poison-record"])
+def test_a_topic_beside_gets_a_name_that_is_free(root: str, name: str) -> None:
+    target = fake_target(["orders", "orders-restored", "orders-restored-2"])
+    (case,) = [case for case in CASES if case.name == name]
+    mends = case.remedy(dialog(root, ANSWERS[name], target=target))
+    assert "orders=orders-restored-3" in mends.run.words
+
+
+@pytest.mark.parametrize("name", ["bad-records", "poison-record"])
+@pytest.mark.parametrize("taken", ["orders", "other"])
+def test_a_name_that_the_target_has_is_refused_for_a_topic_beside(root: str, name: str, taken: str) -> None:
+    (case,) = [case for case in CASES if case.name == name]
+    made = dialog(root, {**ANSWERS[name], "name": taken}, target=fake_target(["orders", "other"]))
+    with pytest.raises(UsageError) as raised:
+        case.remedy(made)
+    assert raised.value.message == f"answers: name: the target has a topic {taken} already"
+    assert raised.value.hint == "give another name, such as orders-restored"
+
+
+def test_a_deleted_topic_under_another_name_ends_as_bad_records_do(root: str) -> None:
+    beside = remedy(root, "topic-deleted", name="orders-2")
+    assert beside.then == remedy(root, "bad-records").then
+    assert remedy(root, "topic-deleted").then != beside.then
 
 
 # Files of answers.
