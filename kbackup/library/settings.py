@@ -29,6 +29,7 @@ class BackupSettings(TypedDict, total=False):
     transaction_wait_seconds: float | str
     split_records: int
     pack_records: int
+    small_without_spark: bool
     lease_seconds: float | str
     wait: bool
     max_age: float | str

@@ -35,8 +35,8 @@ def key(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def made(folder: Path, key: str) -> str:
-    """Make an archive and return its id."""
-    make_archive(open_store(str(folder), key=key, key_class=layout.key_class))
+    """Make an archive and return its id, which is no other archive's."""
+    make_archive(open_store(str(folder), key=key, key_class=layout.key_class), copied=False)
     return id_of(folder, key)
 
 
