@@ -53,6 +53,8 @@ class Watch:
 
     def look_into(self, folder: Path) -> None:
         """Every file below `folder` that is not one of `INPUTS`."""
+        if self._pattern is None:  # the controller of pytest-xdist, whose workers have looked
+            return
         for path in _files(folder):
             known = any(fnmatch(path.name, pattern) for pattern in INPUTS)
             if not known and path.is_file() and not path.is_symlink():

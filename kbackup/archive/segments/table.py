@@ -6,7 +6,6 @@ archive each row takes bytes of its own, and names are short.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, pairwise
@@ -51,7 +50,7 @@ def read_bounded(
     other columns, more rows than that, or more rows or bytes than a table of its size can have. Raises what pyarrow
     raises for data that is no table.
     """
-    file = pq.ParquetFile(io.BytesIO(data))
+    file = pq.ParquetFile(pa.BufferReader(data))
     if file.schema_arrow.names != [*names]:
         raise CorruptError(
             f"file {name} has other columns than its kind of table",
@@ -119,7 +118,7 @@ def _check_dictionaries(data: bytes, file: pq.ParquetFile, name: str, most: int)
     texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
     if not texts:
         return
-    encoded = pq.ParquetFile(io.BytesIO(data), read_dictionary=texts)
+    encoded = pq.ParquetFile(pa.BufferReader(data), metadata=file.metadata, read_dictionary=texts)
     decoded = 0
     for number in range(file.metadata.num_row_groups):
         rows = file.metadata.row_group(number).num_rows
