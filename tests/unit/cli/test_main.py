@@ -410,7 +410,8 @@ def test_completion_does_not_wait_for_a_slow_archive(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(completion, "load_config", lambda state: ended.wait(30))
     monkeypatch.setattr(completion, "_COMPLETION_SECONDS", 0.05)
     try:
-        assert completion._archived_names("topics", click.Context(cli.cli)) == []
+        shell = ShellComplete(cli.cli, {}, "kbackup", cli.COMPLETION_VARIABLE)
+        assert shell.get_completions(["cat"], "") == []
     finally:
         logging.disable(logging.NOTSET)
         ended.set()
