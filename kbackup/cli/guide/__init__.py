@@ -3,8 +3,6 @@ it. The dry run runs at once, the restore if the user wants it."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import BinaryIO, NamedTuple
 
@@ -16,9 +14,10 @@ from kbackup.cli.guide.answers import GuideAnswers, GuideQuestion, open_answers,
 from kbackup.cli.guide.archived import GuidedArchive, SourceSince, ask_source, open_guided
 from kbackup.cli.guide.cases import CASES, Dialog, GuideRemedy, Step, Words, case_of
 from kbackup.cli.guide.clusters import GuidedTarget
+from kbackup.cli.guide.processes import run_kbackup
 from kbackup.config import Setting, exposes_secret
 from kbackup.config.times import shown_time
-from kbackup.errors import EXIT_LOSS, EXIT_OK, RefusedError, UsageError
+from kbackup.errors import EXIT_LOSS, EXIT_OK, InterruptedByUserError, RefusedError, UsageError
 from kbackup.jobs.newer import unarchived_records
 from kbackup.util.text import kbackup_command, plural
 from kbackup.util.times import ms_of
@@ -53,6 +52,7 @@ def run_guide(context: CommandContext, file: BinaryIO | None) -> int:
     names = [each.name for each in CASES]
     chosen = answers.answer(GuideQuestion("case", "What happened?", case_of, words=names))
     case = next(each for each in CASES if each.name == chosen)
+    click.echo(f"  that is: {case.title}")
     dialog = Dialog(
         context=context,
         archive=archive,
@@ -65,7 +65,7 @@ def run_guide(context: CommandContext, file: BinaryIO | None) -> int:
     remedy = case.remedy(dialog)
     answers.finish(_MAYBE)
     common = _common_words(context, flags)
-    _show(remedy, common)
+    show_commands(remedy, common)
     return _run(remedy, answers, common)
 
 
@@ -98,9 +98,11 @@ def _take_backup(context: CommandContext, flags: FlagValues, answers: GuideAnswe
         return False
     if answers.answer(GuideQuestion("backup", "Run it now? (yes, no)", yes_or_no, "yes")) == "no":
         return False
-    code = _call(command)
+    code = run_kbackup(command)
     if code in (EXIT_OK, EXIT_LOSS):
         return True
+    if code == InterruptedByUserError.exit_code:
+        raise click.Abort
     click.echo(f"The backup ended with exit code {code}.")
     if answers.answer(GuideQuestion("without_backup", "Go on without it? (yes, no)", yes_or_no, "no")) == "no":
         raise RefusedError("the backup failed", "mend what it names, and begin again")
@@ -143,54 +145,82 @@ def _configured_target(context: CommandContext) -> GuidedTarget | None:
 # The commands of a case.
 
 
-def _show(remedy: GuideRemedy, common: Words) -> None:
+def show_commands(remedy: GuideRemedy, common: Words) -> None:
     """Print all commands, in the order in which to run them."""
     for sentence in remedy.cheaper:
         click.echo(f"\n{sentence}")
     click.echo(f"\nStop {remedy.stop} first. Then, one line after the other:\n")
     for step in (remedy.dry_run, remedy.run, remedy.verify):
         _show_step(step, common)
-    if remedy.otherwise:
-        click.echo(f"{remedy.unless}:\n")
-        for step in remedy.otherwise:
-            _show_step(step, common)
 
 
 def _show_step(step: Step, common: Words) -> None:
-    click.echo(f"  # {step.why}\n  {kbackup_command(*step.words, *common)}\n")
+    why = step.why
+    if step.undo:
+        why += f"; to undo it: {kbackup_command(*step.undo, *common)}"
+    click.echo(f"  # {why}\n  {kbackup_command(*step.words, *common)}\n")
 
 
 def _run(remedy: GuideRemedy, answers: GuideAnswers, common: Words) -> int:
     """Run the dry run and, if that is wanted, what mends the case. End with the commands that verify it."""
     click.echo("Now the first line runs:\n")
-    code = _call((*remedy.dry_run.words, *common))
+    code = run_kbackup((*remedy.dry_run.words, *common))
+    if code == InterruptedByUserError.exit_code:
+        return code
     click.echo()
     if code not in (EXIT_OK, EXIT_LOSS):
         click.echo(f"It ended with exit code {code}. Mend what it names, and run the lines above.")
         return code
     if code == EXIT_LOSS:
         click.echo(f"It ended with exit code {code}: read above what would be left out.")
+    show_deleted(remedy, common)
     for step in remedy.left_out:
         click.echo(f"{step.why}:\n\n  {kbackup_command(*step.words, *common)}\n")
     run = kbackup_command(*remedy.run.words, *common)
-    if answers.answer(GuideQuestion("run", f"{remedy.question} (yes, no)", yes_or_no, "no")) == "yes":
-        code = _call((*remedy.run.words, *common))
-        click.echo()
-        if code not in (EXIT_OK, EXIT_LOSS):
-            click.echo(f"It ended with exit code {code}. Mend what it names, and run the same line again:\n\n  {run}\n")
-    else:
+    verify = f"Verify it before clients come back:\n\n  {kbackup_command(*remedy.verify.words, *common)}\n"
+    wanted = "no"
+    if is_free(remedy, answers):
+        wanted = answers.answer(GuideQuestion("run", f"{remedy.question} (yes, no)", yes_or_no, "no"))
+    if wanted == "no":
         click.echo(f"\nTo run it later:\n\n  {run}\n")
-    click.echo(f"Verify it before clients come back:\n\n  {kbackup_command(*remedy.verify.words, *common)}\n")
-    click.echo(f"Then {remedy.then}.")
+        click.echo(f"{verify}\nThen {remedy.then}.")
+        return code
+    code = run_kbackup((*remedy.run.words, *common))
+    click.echo()
+    if code not in (EXIT_OK, EXIT_LOSS, InterruptedByUserError.exit_code):
+        click.echo(f"It ended with exit code {code}. Mend what it names, and run the same line again:\n\n  {run}\n")
+    elif code == EXIT_LOSS:
+        click.echo(f"It ended with exit code {code}: read above what is missing.")
+    click.echo(verify)
+    if code == EXIT_OK:
+        click.echo(f"Then {remedy.then}.")
     return code
 
 
-def _call(words: Words) -> int:
-    """Run a command of kbackup and return its exit code."""
-    # Else the command's output could come before what was printed here.
-    sys.stdout.flush()
-    command = [sys.executable, "-m", "kbackup", *words]
-    return subprocess.run(command, check=False).returncode  # noqa: S603 (kbackup itself, with checked answers)
+def show_deleted(remedy: GuideRemedy, common: Words) -> None:
+    """Show which records that a group should read again are deleted in their topics, and how to restore them."""
+    if remedy.group is None or remedy.target is None:
+        return
+    deleted = remedy.target.deleted_records(remedy.store, remedy.group, remedy.moment)
+    for each in deleted:
+        count = plural(each.end - each.start, "record")
+        click.echo(f"{each.topic}-{each.partition}: {count} ({each.start} to {each.end - 1}) are deleted in the topic")
+    if deleted and remedy.otherwise:
+        click.echo(f"{remedy.unless}:\n")
+        for step in remedy.otherwise:
+            _show_step(step, common)
+
+
+def is_free(remedy: GuideRemedy, answers: GuideAnswers) -> bool:
+    """Wait until the group that is to be set has no live members. Return whether it has none: nobody waits where
+    answers come from a file."""
+    if remedy.group is None or remedy.target is None:
+        return True
+    while members := remedy.target.members(remedy.group):
+        click.echo(f"group {remedy.group} can't be set yet: it has {members}")
+        if not answers.wait(f"Stop the consumers of {remedy.group}, then press Enter to look again"):
+            return False
+    return True
 
 
 # The options of the guide itself, which its commands need as well.

@@ -37,6 +37,9 @@ class GuideAnswers(Protocol):
     def answer(self, question: GuideQuestion) -> str:
         """Return the checked answer to a question."""
 
+    def wait(self, text: str) -> bool:
+        """Ask somebody to do something, and wait until it is done. Return False at once where nobody is asked."""
+
     def finish(self, maybe: Sequence[str]) -> None:
         """Check, once a case has asked all its questions, that no answer is left over but of the questions `maybe`,
         which are not asked each time."""
@@ -68,6 +71,10 @@ class TerminalAnswers:
                 except UsageError as error:
                     hint = f"; {error.hint}" if error.hint else ""
                     click.echo(f"  {printable(error.message + hint)}")
+
+    def wait(self, text: str) -> bool:
+        _read_line(f"{text} ")
+        return True
 
     def finish(self, maybe: Sequence[str]) -> None:
         """Nothing is left over at a terminal."""
@@ -127,6 +134,10 @@ class FileAnswers:
             return question.check(given)
         except UsageError as error:
             raise UsageError(f"{self.file}: {question.key}: {error.message}", error.hint) from None
+
+    def wait(self, text: str) -> bool:
+        click.echo(text)
+        return False
 
     def finish(self, maybe: Sequence[str]) -> None:
         unasked = sorted(self.answers.keys() - self.asked - set(maybe))

@@ -10,8 +10,10 @@ from functools import cached_property
 import click
 
 from kbackup.archive.models import Manifest
+from kbackup.archive.query.content import view_of
 from kbackup.archive.query.java import java_content, java_topics, open_archive_or_folder
 from kbackup.archive.reader import Archive
+from kbackup.archive.segments.window import Window
 from kbackup.cli.common.command_context import CommandContext, FlagValues
 from kbackup.cli.common.session import archive_store
 from kbackup.config.times import moment_of
@@ -210,6 +212,14 @@ class GuidedArchive:
         text = absolute_time(answer)
         if self.archive is not None:
             Moment(at=ms_of(text)).of(self.archive)
+        return text
+
+    def time_with_records(self, answer: str) -> str:
+        """Return a time in UTC at which the archive had records. `UsageError` for other text, and for a time before the
+        archive begins."""
+        text = absolute_time(answer)
+        if self.archive is not None:
+            view_of(self.archive, "latest", Window(to_time=ms_of(text)))
         return text
 
     def acls(self) -> int:

@@ -13,12 +13,13 @@ import click
 
 from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.guide.answers import GuideAnswers, GuideQuestion, yes_or_no
-from kbackup.cli.guide.archived import GuidedArchive, absolute_time
+from kbackup.cli.guide.archived import GuidedArchive
 from kbackup.cli.guide.clusters import GuidedTarget, parse_servers
 from kbackup.config.times import shown_time
 from kbackup.errors import KbackupError, RefusedError, UsageError
 from kbackup.jobs.restore.plan import check_names, free_name
 from kbackup.kafka.client import Properties
+from kbackup.store.base import Store
 from kbackup.util.text import kafka_command, plural
 from kbackup.util.times import ms_of
 
@@ -26,10 +27,11 @@ Words = tuple[str, ...]
 
 
 class Step(NamedTuple):
-    """A command and what it is for."""
+    """A command and what it is for. `undo` is the command that undoes it, if there is one."""
 
     words: Words
     why: str
+    undo: Words = ()
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,17 @@ class GuideRemedy:
     run `run` now.
 
     `cheaper` are sentences about what costs less, with commands that are not kbackup's. `stop` says whom to stop first,
-    and `then` what to do after all. `otherwise` are commands for the case that `unless` describes. `left_out` are
-    commands for what older restore points have and `run` does not restore."""
+    and `then` what to do after all. `left_out` are commands for what older restore points have and `run` does not
+    restore.
+
+    `group` is the group whose offsets are set as of `moment` (None: the newest restore point of `store`) on `target`,
+    if the case is about one. Where records that it should read again are deleted, `otherwise` are the commands that
+    `unless` announces."""
 
     dry_run: Step
     run: Step
     verify: Step
+    store: Store
     question: str
     stop: str
     then: str
@@ -51,6 +58,9 @@ class GuideRemedy:
     unless: str = ""
     otherwise: tuple[Step, ...] = ()
     left_out: tuple[Step, ...] = ()
+    group: str | None = None
+    moment: str | None = None
+    target: GuidedTarget | None = None
 
 
 @dataclass
@@ -183,6 +193,7 @@ def _restore(dialog: Dialog, about: str, words: Sequence[str], then: str, cheape
         verify=Step(
             ("verify", "--against", "target", *id_, "--groups"), "compares every record and group with the archive"
         ),
+        store=dialog.archive.store,
         question="Restore now?",
         stop=_CLIENTS,
         then=then,
@@ -221,7 +232,7 @@ def _number(answer: str) -> str:
 
 def _bad_records(dialog: Dialog) -> GuideRemedy:
     topic = dialog.ask_topic()
-    moment = dialog.ask_time("The last good moment?", absolute_time)
+    moment = dialog.ask_time("The last good moment?", dialog.archive.time_with_records)
     name = dialog.ask_name(topic, beside=True)
     return _restore(dialog, topic, (*_mapped(topic, name), "--to-time", moment), _USE_RESTORED)
 
@@ -235,11 +246,15 @@ def _groups(dialog: Dialog, group: str, moment: str | None) -> GuideRemedy:
     plan = ("groups", "plan", *words)
     return GuideRemedy(
         dry_run=Step(plan, "shows the offsets that it would get, beside those of now; writes nothing"),
-        run=Step(("groups", "apply", *words, *id_), f"sets them; to undo it: kbackup groups undo {' '.join(id_)}"),
+        run=Step(("groups", "apply", *words, *id_), "sets them", ("groups", "undo", *id_, "--confirm")),
         verify=Step(plan, "shows the offsets again: NOW and TARGET OFFSET are the same once they are set"),
+        store=dialog.archive.store,
         question="Set these offsets now?",
         stop=f"the consumers of {group}",
         then=f"start the consumers of {group}",
+        group=group,
+        moment=moment,
+        target=dialog.target,
     )
 
 
@@ -259,8 +274,8 @@ def _processed_wrongly(dialog: Dialog) -> GuideRemedy:
     return replace(
         remedy,
         then=f"{remedy.then}: they read again from there, so whatever they write must bear that",
-        unless="Where HOW says 'expired', the topic has deleted records that the group should read again. Only then "
-        "restore them beside it, and let the consumers read the restored topics",
+        unless="The archive may have them. To read them again, restore them beside the topic, and let the consumers "
+        "read the restored topics",
         otherwise=(
             restored.dry_run,
             restored.run,
@@ -376,12 +391,26 @@ CASES = (
 )
 
 
+_SMALL_WORDS = {"a", "an", "are", "at", "in", "is", "it", "my", "of", "one", "our", "some", "the", "was", "were"}
+
+
 def case_of(answer: str) -> str:
-    """Return the name of a case, of its name or its number in the list."""
+    """Return the name of a case, of its name, its number in the list, or words of its title."""
     text = answer.strip()
     names = [case.name for case in CASES]
     if text.isdecimal() and 1 <= int(text) <= len(names):
         return names[int(text) - 1]
-    if text not in names:
+    if text in names:
+        return text
+    typed = _words_of(text)
+    shared = {case.name: len(typed & _words_of(f"{case.name} {case.title}")) for case in CASES}
+    most = max(shared.values())
+    nearest = [name for name, count in shared.items() if count == most]
+    if most == 0 or len(nearest) > 1:
         raise UsageError(f"{answer} is no case", f"give a number from 1 to {len(names)}, or {', '.join(names)}")
-    return text
+    return nearest[0]
+
+
+def _words_of(text: str) -> set[str]:
+    """Return the words of a text that tell one case from another."""
+    return set(re.findall("[a-z]+", text.lower())) - _SMALL_WORDS

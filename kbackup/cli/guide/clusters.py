@@ -6,12 +6,18 @@ import re
 import socket
 from collections.abc import Collection
 from functools import cached_property
+from typing import NamedTuple
 
+from kbackup.archive.query.selection import Selection
 from kbackup.errors import KbackupError, UsageError
+from kbackup.jobs.groups.job import prepare
+from kbackup.jobs.groups.plan import GroupsRequest, Moment
 from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.unavailable import Unavailable
+from kbackup.store.base import Store
 from kbackup.util.text import join_names
+from kbackup.util.times import ms_of
 
 _SECONDS = 3.0
 """How long an address that was typed may take to accept a connection: whoever mistyped it waits for the answer."""
@@ -24,6 +30,15 @@ def parse_servers(answer: str) -> str:
     if not re.fullmatch(rf"{_ADDRESS}(,{_ADDRESS})*", servers):
         raise UsageError(f"{answer} is not an address", "give host:port, or several with commas between")
     return servers
+
+
+class DeletedRange(NamedTuple):
+    """Offsets of a partition from `start` to `end` (exclusive) whose records are deleted in the topic."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
 
 
 class GuidedTarget:
@@ -46,6 +61,7 @@ class GuidedTarget:
     @cached_property
     def topic_names(self) -> Collection[str]:
         """The topics that the cluster has. `KbackupError` if it does not answer."""
+        _check_listening(self.servers)
         self._cluster.connect()
         return set(self._cluster.topic_names())
 
@@ -60,6 +76,20 @@ class GuidedTarget:
         """Return the live members of a group in words, '' if it has none. Asks anew each time."""
         members, unknown = self._cluster.groups.members([group])
         return unknown.get(group) or members.get(group, "")
+
+    def deleted_records(self, store: Store, group: str, moment: str | None) -> list[DeletedRange]:
+        """Return the records, by partition, which the group would read again from its archived offsets, and which are
+        deleted in the cluster's topics. `moment` is the time of the offsets, None for the newest restore point."""
+        at = ms_of(moment) if moment is not None else None
+        selection = Selection.of((group,), ())
+        request = GroupsRequest(same_offsets=True, moment=Moment(at=at), selection=selection)
+        prepared = prepare(self._cluster, store, store, request)
+        deleted: list[DeletedRange] = []
+        for plan in prepared.plans:
+            for offset in plan.offsets:
+                if offset.how == "expired":
+                    deleted.append(DeletedRange(offset.topic, offset.partition, offset.source, offset.target))
+        return deleted
 
     def check_reachable(self) -> None:
         """Check that a cluster answers at the address. `UsageError` if not, so that the address is asked for again."""

@@ -106,7 +106,9 @@ class GroupsReport(Member, frozen=True, kw_only=True):
     def missing(self) -> list[str]:
         """Return in words the groups that were not set, and the offsets that groups lack."""
         if self.same_offsets:
-            options = ["--same-offsets", "--backup", str(self.restore_point)]
+            # With the id, the undo that was announced for it undoes the repeated command as well.
+            point = str(self.restore_point)
+            options = ["--same-offsets", "--restore-point", point, "--restore-id", self.restore_id]
         else:
             options = ["--restore-id", self.restore_id]
         return not_applied(self.groups, *options)

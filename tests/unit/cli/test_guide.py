@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import os
 import pty
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,16 @@ from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli import cli
 from kbackup.cli.common.command_context import CommandContext, FlagValues
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.guide.answers import FileAnswers, open_answers
+from kbackup.cli.guide import is_free, show_commands, show_deleted
+from kbackup.cli.guide.answers import FileAnswers, GuideQuestion, open_answers
 from kbackup.cli.guide.archived import GuidedArchive
-from kbackup.cli.guide.cases import CASES, Dialog, GuideRemedy, Step
-from kbackup.cli.guide.clusters import GuidedTarget
+from kbackup.cli.guide.cases import CASES, Dialog, GuideRemedy, Step, case_of
+from kbackup.cli.guide.clusters import DeletedRange, GuidedTarget
 from kbackup.config import ConfigFiles, load
 from kbackup.errors import UsageError
 from kbackup.kafka.client import Properties
 from kbackup.store import open_store
+from kbackup.store.base import Store
 from tests.support.archives import commit_point, group_at, partition_state, topic_of
 from tests.support.printed import Kbackup
 
@@ -54,6 +57,16 @@ class FakeTarget(GuidedTarget):
     cluster_id = "new"
     topic_names: Collection[str] = ()
     has_authorizer = True
+    deleted: Sequence[DeletedRange] = ()
+    live: Sequence[str] = ()
+    """The members of a group, each time that they are asked for; none after that."""
+
+    def members(self, group: str) -> str:
+        now, *self.live = [*self.live, ""]
+        return now
+
+    def deleted_records(self, store: Store, group: str, moment: str | None) -> list[DeletedRange]:
+        return list(self.deleted)
 
     def check_reachable(self) -> None:
         """It answers."""
@@ -141,7 +154,7 @@ def test_consumers_that_processed_wrongly_are_set_back_without_moving_a_record(r
     first, *_, by_map, _ = mends.otherwise
     assert first.words[:5] == ("restore", "--topic", "orders", "--map", "orders=orders-restored")
     assert by_map.words[:4] == ("groups", "apply", "--restore-id", "an-id-restored")
-    assert "expired" in mends.unless
+    assert mends.run.undo == ("groups", "undo", "--restore-id", "an-id", "--confirm")
 
 
 def test_a_comparison_with_a_new_cluster_names_it_as_the_restore_does(root: str) -> None:
@@ -167,6 +180,7 @@ def test_a_poison_record_can_be_passed_without_a_restore(root: str) -> None:
         ("offsets-lost", {"group": "biling"}, "there is no group biling in restore point 2", "did you mean billing?"),
         ("offsets-lost", {"time": "2000-01-01T00:00:00Z"}, "no restore point was captured at or before", "later time"),
         ("processed-wrongly", {"time": "2000-01-01T00:00:00Z"}, "no restore point was captured", "later time"),
+        ("bad-records", {"time": "2000-01-01T00:00:00Z"}, "is before the archive begins", "give a later time"),
         ("bad-records", {"time": "soon"}, "the answer soon is not a time", "14:05"),
         ("poison-record", {"record": "orders:0"}, "orders:0 is not the address of a record", "topic:partition:offset"),
         ("poison-record", {"record": "orders:0:1-3"}, "is not the address of a record", "topic:partition:offset"),
@@ -314,6 +328,123 @@ def test_a_deleted_topic_under_another_name_ends_as_bad_records_do(root: str) ->
     beside = remedy(root, "topic-deleted", name="orders-2")
     assert beside.then == remedy(root, "bad-records").then
     assert remedy(root, "topic-deleted").then != beside.then
+
+
+# Groups that can't be set yet, and records that are deleted.
+
+
+class Waiting:
+    """Somebody who answers yes, and who does what the guide waits for."""
+
+    def __init__(self) -> None:
+        self.waited: list[str] = []
+
+    def answer(self, question: GuideQuestion) -> str:
+        return "yes"
+
+    def wait(self, text: str) -> bool:
+        self.waited.append(text)
+        return True
+
+    def finish(self, maybe: Sequence[str]) -> None:
+        """Nothing is left over."""
+
+
+def set_back(url: str, target: FakeTarget) -> GuideRemedy:
+    (case,) = [case for case in CASES if case.name == "processed-wrongly"]
+    return case.remedy(dialog(url, ANSWERS["processed-wrongly"], target=target))
+
+
+def test_a_group_with_live_members_is_waited_for_until_they_are_gone(
+    root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = fake_target()
+    target.live = ["2 live members", "1 live member"]
+    somebody = Waiting()
+    assert is_free(set_back(root, target), somebody)
+    assert somebody.waited == ["Stop the consumers of billing, then press Enter to look again"] * 2
+    assert "group billing can't be set yet: it has 1 live member" in capsys.readouterr().out
+
+
+def test_a_group_with_live_members_is_not_waited_for_where_a_file_answers(root: str) -> None:
+    target = fake_target()
+    target.live = ["2 live members"]
+    assert not is_free(set_back(root, target), FileAnswers("answers", {}))
+
+
+def test_deleted_records_are_counted_by_partition_and_only_then_restored_beside(
+    root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = fake_target()
+    mends = set_back(root, target)
+    show_commands(mends, ())
+    show_deleted(mends, ())
+    assert "orders-restored" not in capsys.readouterr().out
+    target.deleted = [DeletedRange("orders", 0, 50, 120)]
+    show_deleted(mends, ("--archive", "a"))
+    printed = capsys.readouterr().out
+    assert "orders-0: 70 records (50 to 119) are deleted in the topic" in printed
+    assert "kbackup restore --topic orders --map orders=orders-restored" in printed
+
+
+def test_the_command_that_undoes_a_step_is_whole(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    show_commands(remedy(root, "offsets-lost"), ("--set", "target.bootstrap.servers=broker:9092"))
+    undo = "kbackup groups undo --restore-id an-id --confirm --set target.bootstrap.servers=broker:9092"
+    assert f"# sets them; to undo it: {undo}\n" in capsys.readouterr().out
+
+
+# Words for cases, and the processes of commands.
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("a topic was deleted", "topic-deleted"),
+        ("consumers processed records wrongly", "processed-wrongly"),
+        ("Bad records", "bad-records"),
+        ("the cluster is gone", "cluster-gone"),
+        ("poison", "poison-record"),
+        ("5", "cluster-gone"),
+    ],
+)
+def test_a_case_is_told_by_its_words(typed: str, name: str) -> None:
+    assert case_of(typed) == name
+
+
+@pytest.mark.parametrize("typed", ["topic", "7", "coffee"])
+def test_words_of_no_case_and_of_several_are_refused(typed: str) -> None:
+    with pytest.raises(UsageError, match="is no case"):
+        case_of(typed)
+
+
+COMMAND = """
+import signal, sys, time
+def end(number, frame):
+    time.sleep(0.5)
+    print("told", flush=True)
+    sys.exit(130)
+signal.signal(signal.SIGINT, end)
+signal.signal(signal.SIGTERM, end)
+print("begun", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("by_terminal", [True, False])
+def test_an_interrupted_command_says_what_is_left_before_the_guide_ends(by_terminal: bool) -> None:
+    guide = "import sys; from kbackup.cli.guide.processes import run_to_end\n"
+    guide += f"sys.exit(run_to_end([sys.executable, '-c', {COMMAND!r}]))"
+    running = subprocess.Popen(
+        [sys.executable, "-c", guide], env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == "begun\n"
+    if by_terminal:
+        os.killpg(running.pid, signal.SIGINT)
+    else:
+        os.kill(running.pid, signal.SIGTERM)
+    printed, _ = running.communicate(timeout=30)
+    assert (printed, running.returncode) == ("told\n", 130)
 
 
 # Files of answers.

@@ -22,7 +22,7 @@ from kbackup.errors import ClusterError, CorruptError, RefusedError, UsageError
 from kbackup.jobs.groups.documents import NONE, By, Captures, GroupBefore
 from kbackup.jobs.groups.job import set_groups
 from kbackup.jobs.groups.plan import GroupOffsetResult, GroupPlan, OffsetPlan, plan_groups, wants_epoch, with_epochs
-from kbackup.jobs.groups.report import GroupResult, not_applied
+from kbackup.jobs.groups.report import GroupResult, GroupsReport, not_applied
 from kbackup.jobs.groups.undo import GroupsUndo, GroupUndoReport, undo_of
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.store import Store
@@ -187,6 +187,22 @@ def test_a_group_of_which_every_offset_is_refused_is_refused(store: Store) -> No
     groups = FakeGroups({"g": {}}, refused={("a", 0)})
     (result,), _ = _set(groups, store, _plan("g", a=5))
     assert (result.status, result.not_set) == ("refused", ())
+
+
+def test_the_command_for_a_group_that_was_not_set_keeps_the_id_of_the_undo(store: Store) -> None:
+    groups = FakeGroups({"g": {}}, refused={("a", 0)})
+    results, number = _set(groups, store, _plan("g", a=5))
+    report = GroupsReport(
+        restore_id="mine",
+        restore_point=2,
+        captured_at=None,
+        target_cluster_id="c",
+        capture=number,
+        same_offsets=True,
+        groups=results,
+    )
+    (message,) = report.missing
+    assert message.endswith("kbackup groups apply --same-offsets --restore-point 2 --restore-id mine --group g")
 
 
 def test_an_undo_that_is_refused_in_part_tells_what_it_put_back(store: Store) -> None:
