@@ -275,7 +275,7 @@ class HeldLease:
             self._write(lease)
         except (PreconditionError, NotFoundError) as error:
             raise LockedError(
-                f"archive {self._store.url} was locked by another writer at this moment", "wait until it ends"
+                f"archive {self._store.url} was just locked by another writer", "wait until it ends"
             ) from error
 
     def _renew_loop(self) -> None:
@@ -402,7 +402,7 @@ def break_lease(store: Store, seen: SeenLease, *, force: bool, seconds: float) -
             return lease
         else:
             return lease
-    raise LockedError(f"archive {store.url} changes its lease at every look", "run it again")
+    raise LockedError(f"archive {store.url} got another lease each time it was read", "run it again")
 
 
 def _reread(store: Store, seen: SeenLease) -> SeenLease:
@@ -416,6 +416,6 @@ def _reread(store: Store, seen: SeenLease) -> SeenLease:
     if current is not None and current.state == "alive":
         who = f": {describe(current.lease)}"
     raise LockedError(
-        f"the lease of archive {store.url} was taken by another at this moment{who}",
+        f"the lease of archive {store.url} was just taken by another writer{who}",
         "run 'kbackup unlock' again to see the new holder; no lease was broken",
     )

@@ -109,13 +109,14 @@ class Archive:
             nearest = before[-1:] + after[:1]
             names = " and ".join(map(str, nearest))
             return UsageError(
-                f"restore point {number} was let go", f"select another one: the nearest is {names}; see 'kbackup list'"
+                f"restore point {number} expired or was lost",
+                f"select another one: the nearest is {names}; see 'kbackup list'",
             )
         if text in state.labels and not is_label(text):
             labelled = state.labels[text]
             return UsageError(
-                f"there is no restore point {text}; the label {text!r} of restore point {labelled} can't be "
-                "told from a number or a word of commands",
+                f"there is no restore point {text}; the label {text!r} of restore point {labelled} looks like "
+                "a number or a word of commands",
                 f"select {labelled}, and give it another label: see 'kbackup label'",
             )
         hint = f"select another one: the newest is {numbers[-1]}; see 'kbackup list'"

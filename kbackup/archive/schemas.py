@@ -191,7 +191,7 @@ def archived_schemas(schemas: Schemas | None, options: RegistryOptions) -> Archi
     elif schemas is None:
         raise UsageError(
             "the restore point has no schemas, and no schema registry is named",
-            "set schema_registry.url, of which backups then keep the schemas; 'cat' and 'find' take schema files, too",
+            "set schema_registry.url: later backups keep its schemas; 'cat' and 'find' take schema files, too",
         )
     return ArchivedSchemas(SchemaIndex(schemas or NO_SCHEMAS, built_in_files()), options)
 

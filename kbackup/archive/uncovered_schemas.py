@@ -146,7 +146,7 @@ def unlisted_words(topics: Iterable[TopicState], schemas: Schemas | None) -> lis
             if hides_ids(used, index):
                 records = plural(unlisted_fields(used), "record")
                 words.append(
-                    f"{used.part}s of {topic.name} carry more schema ids than are listed: nobody knows those of "
+                    f"{used.part}s of {topic.name} carry more schema ids than are listed: unknown are those of "
                     f"{records}"
                 )
     return words

@@ -69,7 +69,7 @@ class RoundReporter:
             self._reporter.warning(f"{self._label}{text}")
         back = [name for name in self._offline if name not in report.offline]
         if back:
-            self._reporter.note(f"{self._label}no longer without a leader: {join_names(back, 5)}")
+            self._reporter.note(f"{self._label}partitions that have a leader again: {join_names(back, 5)}")
         if report.deleted_records:
             self._reporter.note(f"{self._label}{report.note}")
         self._warnings, self._offline = report.warnings, report.offline
@@ -219,15 +219,15 @@ def command(context: CommandContext, follow: bool, label: str | None) -> int:
     """Back up topics, group offsets and settings into one new restore point.
 
     Later backups take the new records. Ends with exit code 3 when records were lost before they could be archived, when
-    a partition has no leader, when transactions may be in part though --transactions is whole, when the schema registry
-    can't be read, when records carry more schema ids than are listed, when the metadata log of [source] is damaged, or
-    when deletions of compacted topics may have been missed.
+    a partition has no leader, when transactions may be incomplete though --transactions is whole, when the schema
+    registry can't be read, when records carry more schema ids than are listed, when the metadata log of [source] is
+    damaged, or when deletions of compacted topics may have been missed.
 
     --delta then writes Delta tables. If that fails, the restore point stays, and the exit code is that of the error.
 
     --follow commits a restore point every --interval, or when a partition has --segment-bytes of new records. It waits
     while the cluster or the store is down. SIGTERM or Ctrl-C: a last restore point, and exit code 0; 3 if records were
-    lost or if transactions may be in the last restore point in part.
+    lost or if transactions may be incomplete in the last restore point.
     """
     if follow:
         if label:

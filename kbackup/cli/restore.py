@@ -116,7 +116,7 @@ def command(
     if confirm or accept_unproven:
         option = "--confirm" if confirm else "--accept-unproven"
         # Without this, somebody who believes that nothing happens without --confirm would restore by mistake.
-        raise UsageError(f"{option} is for --undo alone", "leave it out: without --dry-run, a restore restores")
+        raise UsageError(f"{option} is for --undo alone", "leave it out: a restore without --dry-run writes at once")
     config, reporter = context.config, context.reporter
     # Spark takes seconds to start: an error of the command line comes first.
     address = context.archive
@@ -236,7 +236,9 @@ def _show_plan(
     if plan.choice is not None:
         shown += plan.choice.left_out
     if dry_run and shown:
-        reporter.note("no warning stops the other topics; what would stop them is an error, with exit code 1 or 2")
+        reporter.note(
+            "no warning stops the restore of other topics; what would stop it is an error, with exit code 1 or 2"
+        )
     return shown
 
 
@@ -317,7 +319,7 @@ def _show_report(report: RestoreReport, warnings: list[str], reporter: Reporter)
 def _show_settings(planned: SettingsReport, reporter: Reporter) -> None:
     _show_changes(planned.changes, reporter)
     for entry in planned.not_carried:
-        reporter.note(f"not carried: {entry.what} ({entry.why})")
+        reporter.note(f"not restored: {entry.what} ({entry.why})")
     reporter.warning(*planned.warnings, *planned.missing)
 
 

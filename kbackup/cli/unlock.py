@@ -28,8 +28,8 @@ def command(context: CommandContext, yes: bool, force: bool) -> None:
     refused (exit code 11). After a crash it is free at once on the same machine, else within
     backup.lease_seconds.
 
-    --force breaks a live lease. Its run stops with exit code 11, and the next backup salvages its segments. Nobody gets
-    the lease before that run must have noticed: for backup.lease_seconds, or until it would have run out.
+    --force breaks a live lease. Its run stops with exit code 11, and the next backup salvages its segments. The lease
+    stays taken until that run must have noticed: for backup.lease_seconds, or until it would have run out.
     """
     store, reporter = archive_store(context), context.reporter
     seen = inspect_lease(store)

@@ -116,7 +116,7 @@ def locate(path: str, where: str) -> tuple[Key, str | None]:
         if key.kind == "table" and path.startswith(table):
             return key, path.removeprefix(table)
     if path in REMOVED:
-        raise UsageError(f"{where}: {path} is gone", REMOVED[path])
+        raise UsageError(f"{where}: {path} no longer exists", REMOVED[path])
     if path in SECTIONS:
         first = next(key for key in KEYS if key.startswith(f"{path}."))
         raise UsageError(f"{where}: {path} is a section", f"set a key in it, such as {first}")

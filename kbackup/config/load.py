@@ -31,7 +31,7 @@ def check_client_property(path: str, value: str, *, verbatim: bool, where: str) 
     section, _, name = path.partition(".")
     if is_source_property(name):
         if section != "source":
-            raise UsageError(f"{where}: {path} is of the source alone", f"set source.{name}")
+            raise UsageError(f"{where}: {path} is a setting of the source alone", f"set source.{name}")
         check_source_property(path, value, where, show=verbatim)
         return
     refused = refusal(name, value)
@@ -166,7 +166,7 @@ def _from_file(name: str | None) -> list[Setting]:
     # TOML knows "a.b" = 1 and [a] b = 1 as two keys; for us they are one.
     for path, count in Counter(path for path, _ in values).items():
         if count > 1:
-            raise UsageError(f"{file}: {path} stands there twice", "remove one: it stands there quoted and as a table")
+            raise UsageError(f"{file}: {path} is set twice", "remove one: it is written both quoted and as a table")
     origin = SettingOrigin("file", file)
     return [Setting(path, value, origin) for path, value in values]
 

@@ -72,11 +72,13 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1 << 30
     schemas: Annotated[
         Literal["used", "all", "none"],
-        "Subjects of `[schema_registry]` to back up: those whose ids records carry, with what they refer to; `all`; "
+        "Subjects of `[schema_registry]` to back up: `used`, whose ids are in records, with what they refer to; `all`; "
         "or `none`.",
     ] = "used"
-    adopt_topics: Annotated[bool, "Continue topics of unknown id with topics of the same name."] = False
-    adopt_cluster: Annotated[bool, "Continue the backups of another cluster, if a cluster was rebuilt."] = False
+    adopt_topics: Annotated[bool, "Continue an archived topic of unknown id with the source's topic of that name."] = (
+        False
+    )
+    adopt_cluster: Annotated[bool, "Continue the archive of a cluster that was rebuilt and has another id now."] = False
     poll_timeout_seconds: Annotated[Positive, "Time without progress after which a task fails."] = 60
 
 
@@ -84,11 +86,13 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True):
     """`[follow]`: `backup --follow`"""
 
     interval_seconds: Annotated[float, Meta(ge=0.1), "Time between restore points, if there is anything new."] = 60
-    max_age_seconds: Annotated[float, Meta(ge=0), "Longest wait of a partition's new records for a segment."] = 600
+    max_age_seconds: Annotated[
+        float, Meta(ge=0), "Longest time that a partition's new records wait for a segment to fill."
+    ] = 600
     small_bytes: Annotated[int, Meta(ge=0), "A partition with fewer new bytes waits for more."] = 1 << 20
-    small_segments: Annotated[int, Meta(ge=0), "Number of waiting partitions that each restore point still takes."] = (
-        100
-    )
+    small_segments: Annotated[
+        int, Meta(ge=0), "Number of waiting partitions that each restore point takes all the same."
+    ] = 100
     look_seconds: Annotated[float, Meta(ge=0.02), "Time between looks of a mirror's apply half at its archive."] = 0.5
     lease_seconds: Annotated[int, Meta(ge=5), "Duration of a follower's lease without renewal."] = 10
     listen: Annotated[str, "Address of `/metrics` and `/healthz` (`127.0.0.1:9464`). Unset: none."] = ""
@@ -108,15 +112,17 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     to_time: Annotated[str | None, "Records up to this time, inclusive, with topics and groups of that time."] = None
     from_time: Annotated[str | None, "Records from this time on, inclusive."] = None
     range: Annotated[
-        Names, "Offsets to restore, such as `orders:0:500-900`; 900 is not included. Either end may be empty."
+        Names, "Offsets to restore, such as `orders:0:500-900`, which is 500 to 899. Either end may be empty."
     ] = ()
     skip: Annotated[
         Names,
-        "Offsets to leave out: one, such as `orders:2:1376`, or some, such as `orders:2:1376-1380`, with 1380 kept.",
+        "Offsets to leave out: one, such as `orders:2:1376`, or some, such as `orders:2:1376-1380`, which is 1376 to "
+        "1379.",
     ] = ()
     where: Annotated[
         str | None,
-        "Expression of jq for the records to restore, as `find --raw --jq` has it. Values that are JSON are parsed.",
+        "jq expression that selects the records to restore, as `find --raw --jq` tests it. Values that are JSON are "
+        "parsed.",
     ] = None
     topics: Annotated[Names, "Topics: names or /regex/. Empty: all."] = ()
     exclude_topics: Annotated[Names, "Topics to leave out: names or /regex/."] = ()
@@ -132,18 +138,18 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
         "ones, which `map` writes into the records; or `none`. Unset: `same` if there is such a registry.",
     ] = None
     subject_prefix: Annotated[
-        str, "What goes before the names of restored subjects (`rehearsal.`), or a context (`:.rehearsal:`)."
+        str, "Prefix of the names of restored subjects (`rehearsal.`), or a context (`:.rehearsal:`)."
     ] = ""
     schemas_topics: Annotated[
-        Names, "Topics whose records get new ids wherever they begin like those of a serializer: names or /regex/."
+        Names, "Topics whose records get a new schema id wherever they look like a serializer's: names or /regex/."
     ] = ()
     no_schemas_topics: Annotated[
-        Names, "Topics whose records keep every byte, whatever they begin with: names or /regex/."
+        Names, "Topics restored byte for byte, even where records look like a serializer's: names or /regex/."
     ] = ()
     unmapped: Annotated[
         Literal["keep", "fail"] | None,
-        "Records of a serializer that can't get a new id, as nobody knows their schema or they don't fit it: `keep` "
-        "them as they are, and end with exit code 3; or `fail`. Unset: `keep`.",
+        "What to do where a serializer's record can't get a new id, since its schema is unknown or does not fit it: "
+        "`keep` it as it is, and end with exit code 3; or `fail`. Unset: `keep`.",
     ] = None
     settings: Annotated[
         tuple[Literal["acls", "configs", "quotas", "users"], ...],
@@ -158,7 +164,7 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
         "Topic configs that replace archived ones. An empty value (`retention.ms=`) leaves the archived one out.",
     ] = {}
     into_existing: Annotated[bool, "Allow target topics that hold records."] = False
-    strict: Annotated[bool, "Refuse to restore if damage has lost records of the selection."] = False
+    strict: Annotated[bool, "Refuse to restore if selected records were lost by damage."] = False
     transactions: Annotated[
         bool, "Restore exactly once, by transactions. Without: at least once, and no gaps in target offsets."
     ] = True
@@ -244,11 +250,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         "Keep what `status`, `info`, `list`, `log`, `ls`, `cat`, `find` and `ui` read of an archive's "
         "metadata, below `XDG_CACHE_HOME` or `~/.cache`. Also keep the number of the newest "
-        "catalog, to notice an archive that went back.",
+        "catalog, to notice when an archive was rolled back.",
     ] = True
     limit_rate: Annotated[
         Annotated[int, Meta(ge=1 << 20)] | None,
-        "Bytes per second, on each machine, that go to or from the archive, and to the target. Unset: no limit.",
+        "Most bytes per second between each machine and the archive, and to the target. Unset: no limit.",
     ] = None
     stores: StoreOptions = msgspec.field(default_factory=default_stores)
     encryption: Encryption = msgspec.field(default_factory=Encryption)

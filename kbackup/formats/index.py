@@ -173,7 +173,7 @@ def encode_group_offsets(offsets: Mapping[str, int]) -> bytes:
 def decode_group_offsets(data: bytes, name: str) -> dict[str, int]:
     """Return the offsets in the file `name`, in its order; `CorruptError` for anything but ids with offsets."""
     try:
-        # `json` and not msgspec: of a group that stands there twice msgspec keeps the last offset without a word.
+        # `json` and not msgspec: of a group that is listed twice msgspec keeps the last offset without a word.
         pairs = json.loads(data.decode(), object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise CorruptError(f"{name}: not valid JSON in UTF-8 ({error})", _HINT) from None
@@ -184,7 +184,7 @@ def decode_group_offsets(data: bytes, name: str) -> dict[str, int]:
         if type(offset) is not int or not 0 <= offset <= _INT64_MAX:
             raise CorruptError(f"{name}: group {group!r} has no offset of 0 or more", _HINT)
         if group in offsets:
-            raise CorruptError(f"{name}: group {group!r} stands there twice", _HINT)
+            raise CorruptError(f"{name}: group {group!r} is listed twice", _HINT)
         # An escape of JSON can name half of a surrogate pair, which is no text.
         if any("\ud800" <= char <= "\udfff" for char in group):
             raise CorruptError(f"{name}: group {group!r} is not Unicode text", _HINT)

@@ -64,7 +64,7 @@ def _copy(store: Store, key: str, to: Segment, index: bytes) -> None:
     """Create both objects of a segment. `CorruptError` if other bytes arrived than were read, or if other bytes are
     there already."""
     wrong = CorruptError(
-        f"file {to.key} is there and is not what {key} holds", "remove what an adoption left under topics/"
+        f"file {to.key} exists already and differs from {key}", "remove what an adoption left under topics/"
     )
     with store.upload(to.key) as upload:
         for chunk in store.open_range(key, 0, to.stored):
@@ -88,7 +88,7 @@ def adopt(store: Store, confirm: bool, lease_seconds: float, spark: Spark, liste
     if encryption_of(store) is not None:
         raise UsageError(
             f"a folder of the Java tool is not encrypted, but a key is given for {store.url}",
-            "adopt it without the key: an archive stays what it was made as",
+            "adopt it without the key",
         )
     _check_address(store)
     if not confirm:

@@ -167,7 +167,7 @@ def _check_writes(steps: Steps, store: Store, key: str) -> None:
             upload.commit()
         half = len(data) // 2
         if store.get_range(key, half, 100) != data[half : half + 100]:
-            raise StoreError(f"{store.url} gave other bytes than were written", _CACHE)
+            raise StoreError(f"{store.url} returned other bytes than were written", _CACHE)
         if key not in {entry.key for entry in store.list(key)}:
             raise StoreError(f"{store.url} does not list what was written", _CACHE)
         step.detail = f"{len(data) >> 10} KiB"
@@ -257,7 +257,7 @@ def check_source(steps: Steps, config: Config, archive: Archive | None) -> None:
         begun = begin_cut(cluster)
         if isinstance(begun, Unavailable):
             step.warn(
-                f"a restore point may have them in part: {begun.why}",
+                f"a restore point may have them incomplete: {begun.why}",
                 "give Read on these topics, or set backup.transactions to partition",
             )
 

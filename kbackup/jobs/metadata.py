@@ -265,7 +265,7 @@ def check_one_cluster(readings: Sequence[Reading]) -> None:
     if len(known) > 1:
         ids = ", ".join(f"{entities.source_name(source)} {cluster_id}" for cluster_id, source in known.items())
         raise MismatchError(
-            f"the sources of [source] are of several clusters: {ids}",
+            f"the sources of [source] belong to several clusters: {ids}",
             "check bootstrap.servers, the chroot of zookeeper.connect, and metadata.log.dir",
         )
 

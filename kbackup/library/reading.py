@@ -353,7 +353,7 @@ class ArchiveReader:
         if decoders is None:
             raise UsageError(
                 "the restore point has no schemas to decode by",
-                "set schema_registry.url, of which backups then keep the schemas",
+                "set schema_registry.url: later backups keep its schemas",
             )
         return decoders
 

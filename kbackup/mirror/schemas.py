@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class AwaitedSchemasError(ClusterError):
-    """Records wait for their schemas: the archive or the target's registry has not what they name."""
+    """Records wait for their schemas: the archive or the target's registry lacks what they name."""
 
 
 class NeededSchemas(NamedTuple):

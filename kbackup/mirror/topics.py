@@ -129,8 +129,8 @@ def without_cycles(flows: Sequence[Flow], names: Sequence[str], file: str) -> tu
         for name in (*_PROBES, *names):
             if reason_to_skip(flow, name) is None and knowing.comes_back(name):
                 raise UsageError(
-                    f"{file}: topic {name!r} of {flow.source} would go round: {flow.name} and the flows back to "
-                    f"{flow.source} all select it, and the Identity policy can't tell where a topic came from",
+                    f"{file}: topic {name!r} of {flow.source} would be mirrored in a circle: {flow.name} and the flows "
+                    f"back to {flow.source} all select it, and the Identity policy can't tell where a topic came from",
                     "give the flows topics that don't meet, or use the Default policy",
                 )
     return tuple(aware)

@@ -63,7 +63,7 @@ def next_page(store: str, token: str, before: str) -> str:
 def listed_object(store: str, key: str, size: int, etag: str, modified: float) -> ObjectInfo:
     """Return an entry of a listing, or what a store tells of one object. `StoreError` for a negative size."""
     if size < 0:
-        raise StoreError(f"{store}: the store tells a size of {size} bytes of {key!r}", STRANGE_HINT)
+        raise StoreError(f"{store}: the store reports a size of {size} bytes of {key!r}", STRANGE_HINT)
     return ObjectInfo(key, size, etag, modified)
 
 
@@ -128,7 +128,7 @@ class BucketStore(Store):
             self.stat(key)
             raise
         except OutcomeUnknownError as unknown:
-            refusal = PreconditionError(f"{self.describe(key)} is another version by now")
+            refusal = PreconditionError(f"{self.describe(key)} was replaced meanwhile")
             return read_back(self._reading(key), body, unknown, refusal, etag)
 
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:

@@ -513,7 +513,7 @@ class FileStore(base.Store):
 
         def check() -> None:
             if self.stat(key).etag != etag:
-                raise PreconditionError(f"{self._name(key)} is another version by now")
+                raise PreconditionError(f"{self._name(key)} was replaced meanwhile")
 
         with self._written(key, data) as temp:
             return self._publisher.replace(temp, key, check)

@@ -100,7 +100,7 @@ class ObjectReading(ABC):
         answer = self._ask()
         try:
             if answer.size < 0:
-                raise StoreError(f"{self._name}: the store tells a size of {answer.size} bytes", STRANGE_HINT)
+                raise StoreError(f"{self._name}: the store reports a size of {answer.size} bytes", STRANGE_HINT)
             # A cut connection may have taken digits of a length: the first bytes prove that the headers are whole. So
             # they are read before the headers are believed.
             chunk = None

@@ -140,7 +140,7 @@ def test_an_expired_restore_point_stays_expired(
     store = open_store(f"{bucket.url}/{PREFIX}", {"s3": bucket.options})
     archive = make_archive(store)
     read_record(config, bucket, capsys, "orders:0:8", "--restore-point", "1")
-    expirer = Author("expire", "another", "restore point 1 was let go")
+    expirer = Author("expire", "another", "restore point 1 expired or was lost")
     commit(store, archive.committed, lambda state: expire_points(state, {1}), expirer)
     assert cli.main(["cat", "orders:0:8", "--restore-point", "1", "--config", str(config)]) == 2
-    assert "restore point 1 was let go" in capsys.readouterr().err
+    assert "restore point 1 expired or was lost" in capsys.readouterr().err

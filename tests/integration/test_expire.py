@@ -88,7 +88,7 @@ def test_retained_points_are_restored_and_backups_go_on(
 
     unknown = kbackup("restore", archive.url, "--restore-point", "2", "--dry-run")
     assert unknown.code == 2
-    assert "restore point 2 was let go" in unknown.document["error"]["message"]
+    assert "restore point 2 expired or was lost" in unknown.document["error"]["message"]
     whole = open_archive(archive.store)
     for number, records in before.items():
         left = {p: [r for r in some if r.offset >= 50] for p, some in records.items()}  # 100 days are 50 each

@@ -358,7 +358,7 @@ def test_offsets_of_another_cluster_or_another_log_are_not_the_same(kept: Kept) 
     kept.broker.create_topic(kept.topic, 1)
     report = kept.groups("apply", *same, code=3)
     assert sorted(report["groups"][0]["left_out"]) == [
-        f"{kept.topic}-0 is another log: the topic was made anew since",
+        f"{kept.topic}-0 is another log: the topic was created again since",
         f"{kept.topic}-1 is not on the target",
     ]
     assert (report["capture"], kept.stand()) == (0, {})
@@ -400,7 +400,7 @@ def test_groups_of_another_moment_by_the_records_that_are_still_there(kept: Kept
     kept.broker.create_topic(copy, 2)
     again = kept.groups("apply", *restore, code=3)
     assert again["groups"][0]["left_out"] == [
-        f"{copy}-{p} ends at 0, and was restored up to 30: it was made anew since" for p in range(2)
+        f"{copy}-{p} ends at 0, and was restored up to 30: it was created again since" for p in range(2)
     ]
     assert kept.stand() == kept.second
 

@@ -188,7 +188,7 @@ def test_up_to_a_moment(history: History, kbackup: Kbackup) -> None:
     assert report["records"] <= planned["records"] < sum(map(len, history.held["events"].values())) + 200
     assert (choice["as_of"], choice["groups_as_of"], choice["to_time"]) == (1, 1, history.moment)
     anew, gone = choice["left_out"]
-    assert anew.startswith(f"topic {history.topic('again')} was begun anew later (incarnation 2)")
+    assert anew.startswith(f"topic {history.topic('again')} was created again later (incarnation 2)")
     assert gone.startswith("restore point 3 has topics as of restore point 1, which was begun at ")
     assert gone.endswith(f"before the window ends, without later records: {history.topic('gone')}")
     assert {anew, gone} <= set(report["warnings"])

@@ -133,7 +133,7 @@ class MemoryStore(Store):
     def replace(self, key: str, data: Buffer, etag: str) -> str:
         def check(key: str) -> None:
             if self._object(key).etag != etag:
-                raise PreconditionError(f"object {key} is another version by now")
+                raise PreconditionError(f"object {key} was replaced meanwhile")
 
         return self._write(key, bytes(view_of(data)), check)
 

@@ -345,8 +345,8 @@ class SeenCatalog:
         is_damaged = seen.number in numbers and newest.number < seen.number
         if newest.number < seen.number and not is_damaged and not accept_rollback:
             raise MismatchError(
-                f"archive {self._store.url} went back: its newest catalog is {newest.number or 'missing'}, "
-                f"this machine has seen catalog {seen.number}",
+                f"archive {self._store.url} was rolled back: its newest catalog is {newest.number or 'missing'}, "
+                f"but this machine has seen catalog {seen.number}",
                 "find out who deleted the newer ones and restore them from bucket versions or a copy; "
                 "pass --accept-rollback to go on with the older state",
             )

@@ -39,7 +39,7 @@ def check_open(state: State, run: str) -> None:
     """Raise `LeaseLostError` if a later run closed `run`."""
     if state.open_run is None or state.open_run.run != run:
         raise LeaseLostError(
-            "this run was closed by another writer; nothing more of it is committed",
+            "another writer has ended this run; nothing more of it is committed",
             "see 'kbackup log' for the other writer, then run again",
         )
 
@@ -51,7 +51,7 @@ def next_incarnation(state: State, topic: str, topic_id: str) -> int:
     life = state.lives.get((topic, highest))
     if life is None or not life.is_reserved:
         return highest + 1
-    # An empty id is unknown: it may be of a topic that was made anew since.
+    # An empty id is unknown: it may be of a topic that was created again since.
     is_same_topic = topic_id != "" and life.topic_id == topic_id
     return highest if is_same_topic else highest + 1
 
@@ -182,7 +182,7 @@ def check_listed(state: State, numbers: Iterable[int]) -> None:
     """Raise `UsageError` for the first of `numbers` that is no restore point."""
     for number in sorted(set(numbers)):
         if state.point(number) is None:
-            why = "was let go" if number in state.past_manifests else "does not exist"
+            why = "expired or was lost" if number in state.past_manifests else "does not exist"
             raise UsageError(f"restore point {number} {why}", "see 'kbackup list'")
 
 

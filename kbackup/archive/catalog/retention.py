@@ -227,7 +227,9 @@ def undo_expiration(state: State, before: State, after: State) -> State:
         # Another undo was faster.
         return state
     if expired & listed or kept - listed or state.starts != after.starts:
-        raise RefusedError("restore points or records went since that expiration", "see 'kbackup log', then run again")
+        raise RefusedError(
+            "more restore points or records have expired since that expiration", "see 'kbackup log', then run again"
+        )
     points = [point for point in before.restore_points if point.number in expired]
     # A label may have been given to another restore point since: that one keeps it.
     labels = {name: number for name, number in before.labels.items() if number in expired}

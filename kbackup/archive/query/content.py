@@ -296,7 +296,7 @@ def captured_groups(archive: Archive, topics: Sequence[TopicState]) -> tuple[dic
         captured = {topic.name for topic in topics if topic.captured == number}
         document = archive.groups(number)
         for name, why in document.not_carried.items():
-            not_carried[name] = f"restore point {number} does not carry it: {why}"
+            not_carried[name] = f"restore point {number} does not have it: {why}"
         for group in document.groups:
             ours = [offset for offset in group.offsets if offset.topic in captured]
             if ours:
@@ -527,8 +527,8 @@ def _excluded(
         elif selected.get(name) != topic:
             of_that_time = selected.get(name) or others[name]
             excluded[name] = (
-                f"topic {name} was begun anew later (incarnation {topic.incarnation}), with records in the window: "
-                f"of that time is incarnation {of_that_time.incarnation}; for the other name its restore "
+                f"topic {name} was created again later (incarnation {topic.incarnation}), with records in the window: "
+                f"incarnation {of_that_time.incarnation} is of that time; to restore the later one, name its restore "
                 "point with --restore-point"
             )
     return excluded

@@ -56,7 +56,7 @@ class Pattern:
             self._among(nothing)  # Arrow compiles an expression only where it looks for it
         except (pa.ArrowInvalid, UnicodeEncodeError) as error:
             raise UsageError(
-                f"{self.text} can't be looked for: {error}", "write a regular expression as RE2 knows them"
+                f"{self.text} can't be searched for: {error}", "write a regular expression in RE2's syntax"
             ) from None
 
     def __call__(self, tp: TopicPartition, block: RecordBlock) -> npt.NDArray[np.bool_]:

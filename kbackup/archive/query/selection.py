@@ -110,7 +110,7 @@ def check_selection(
     entries = ", ".join(unmatched)
     if selection.exclude and not Selection(selection.include).unmatched(kind, known, internal):
         raise UsageError(
-            f"the exclude patterns take away every {kind} {where} that {entries} selects", "leave one of them out"
+            f"the exclude patterns leave out every {kind} {where} that {entries} selects", "leave one of them out"
         )
     hint += "; a regular expression must match the whole name"
     if kind == "topic":

@@ -105,7 +105,7 @@ class RestoreJournal:
             write_plan(self.state, plan)
         except AlreadyExistsError as error:
             raise RefusedError(
-                f"restore {plan.restore_id} was begun by another at this moment", "resume it when that one has ended"
+                f"restore {plan.restore_id} was just begun by another process", "resume it when that one has ended"
             ) from error
 
     def begun(self) -> RestorePlan | None:

@@ -183,7 +183,7 @@ def with_segments(state: Store, plan: RestorePlan) -> RestorePlan:
     ref = plan.segments
     if ref is msgspec.UNSET:
         return _with_values(plan)
-    data = read_ref(state, ref, f"the plan of restore {plan.restore_id}", "begin another restore into topics made anew")
+    data = read_ref(state, ref, f"the plan of restore {plan.restore_id}", "begin another restore into new topics")
     table = decode_table(data, ref.key, rows=ref.rows)
     columns = in_columns(table, np.arange(ref.rows))
     start = 0

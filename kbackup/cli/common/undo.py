@@ -20,7 +20,7 @@ undo_options = options(
     click.option(
         "--accept-unproven",
         is_flag=True,
-        help="Go by files of the restore that this machine did not write, in an archive that is not encrypted.",
+        help="Trust files of the restore that another machine wrote, in an archive that is not encrypted.",
     ),
 )
 

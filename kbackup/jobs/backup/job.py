@@ -664,8 +664,8 @@ def check_identity(head: Manifest | None, selected: Sequence[LiveTopic], adopt: 
     unidentified = [topic.name for topic in selected if topic.id and topic.name in without_id]
     if unidentified:
         raise RefusedError(
-            f"nothing in the archive tells whether topic {join_names(unidentified, 5)} of the source is "
-            "the one that it has records of",
+            f"the archive has no id of topic {join_names(unidentified, 5)}: the source's topic of that name may be "
+            "another one than the topic that it has records of",
             "compare them with 'kbackup verify --against source'; where they are the same, run one backup with "
             "--adopt-topics",
         )

@@ -168,7 +168,9 @@ def _warnings(topics: Sequence[TopicState], taken: Schemas, unlisted: Sequence[s
     warnings: list[str] = []
     for use in unknown_ids(topics, SchemaIndex(taken)):
         records = plural(use.fields, "record")
-        warnings.append(f"{use.part}s of {use.topic} carry schema {use.id} ({records}), which the registry has not")
+        warnings.append(
+            f"{use.part}s of {use.topic} carry schema {use.id} ({records}), which the registry does not have"
+        )
     for apicurio_use in apicurio_uses(topics, taken):
         warnings.append(apicurio_words(apicurio_use))
     for words in unlisted:

@@ -135,7 +135,7 @@ def _by_position(topics: Sequence[LiveTopic], groups: Groups, reason: Unavailabl
 def _warnings(transactions: Transactions) -> tuple[str, ...]:
     if transactions.whole:
         return ()
-    warnings = [f"transactions may be in this restore point in part: {transactions.why}"]
+    warnings = [f"transactions may be incomplete in this restore point: {transactions.why}"]
     # Without the producer's id nobody can abort a transaction.
     with_producer = [each for each in transactions.open if each.producer_id >= 0]
     for each in with_producer[:_NAMED]:

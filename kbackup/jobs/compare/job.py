@@ -464,4 +464,4 @@ def _report(
 
 def _group_finding(check: GroupOffsetCheck) -> str:
     found = "nothing" if check.found is None else f"offset {check.found}"
-    return f"group {check.group} has {found} in {check.topic}-{check.partition}, due is {check.due} ({check.how})"
+    return f"group {check.group} has {found} in {check.topic}-{check.partition}, not offset {check.due} ({check.how})"

@@ -144,7 +144,7 @@ class Scratch:
             others = [name for name in self._all_names() if name not in own]
         except KbackupError as error:
             return [f"whether others have names {self.prefix}* could not be seen: {error.message}"]
-        return [f"{name} has the drill's prefix and is not of it: it was left alone" for name in others]
+        return [f"{name} has the drill's prefix, but is not of the drill: it was left alone" for name in others]
 
     def delete(self) -> tuple[str, ...]:
         """Delete the drill's own names; return the names that could not be deleted, with the reason.
@@ -288,7 +288,8 @@ class DrillRun:
             # under its own name.
             if not name.startswith(self.prefix):
                 raise RefusedError(
-                    f"{name} came into the archive while the drill began: it has no scratch name", "run the drill again"
+                    f"{name} was added to the archive while the drill began: it has no scratch name",
+                    "run the drill again",
                 )
         self.scratch.topics = tuple(topics)
         self.scratch.groups = (*groups, *plan.progress_group_names)

@@ -170,8 +170,8 @@ class Destination:
             seen = Seen(archive_id=archive.info.id, restore_point=0, manifest="")
         if archive.state.next_point <= seen.restore_point:
             raise RefusedError(
-                f"{self.url} was brought up to restore point {seen.restore_point}, the newest of {archive.store.url} "
-                f"is {newest.number}",
+                f"{self.url} has all up to restore point {seen.restore_point}, but the newest one of "
+                f"{archive.store.url} is {newest.number}",
                 hint,
             )
         check_same_point(archive, seen.restore_point, seen.manifest, self.url, hint)

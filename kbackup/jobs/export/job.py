@@ -618,7 +618,7 @@ def _write_tables(run: ExportRun) -> list[TableReport]:
         return export.every({url: None} if topics else {})
     if FOLDER in topics:
         raise RefusedError(
-            f"topic {FOLDER} can't have a table of its own: that is where exports keep what they are about",
+            f"topic {FOLDER} can't have a table of its own: exports keep their own files in the folder of that name",
             f"give --exclude-topic {FOLDER}, or --one-table",
         )
     run.destination.check_links(topics)

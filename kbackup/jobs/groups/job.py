@@ -158,7 +158,9 @@ def offset_maps(
         if len(target):
             following = int(target[-1] + count[-1])
             if following > ends[tp]:
-                unusable[tp] = f"{tp} ends at {ends[tp]}, and was restored up to {following}: it was made anew since"
+                unusable[tp] = (
+                    f"{tp} ends at {ends[tp]}, and was restored up to {following}: it was created again since"
+                )
                 continue
             if plan.transactions and stable_end == following + 1:  # the marker behind the last record
                 following = stable_end
@@ -350,7 +352,7 @@ def _changed(cluster: Cluster, manifest: Manifest, partitions: set[TopicPartitio
         if topic is None or tp.partition not in topic.partitions:
             changed[tp] = f"{tp} is not on the target"
         elif topic.id != archived_ids[tp.topic]:
-            changed[tp] = f"{tp} is another log: the topic was made anew since"
+            changed[tp] = f"{tp} is another log: the topic was created again since"
     return changed
 
 

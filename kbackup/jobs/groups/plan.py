@@ -302,7 +302,7 @@ def _other_logs(
     """Return, by target partition, why offsets of `manifest` can't be translated: they are of another incarnation of
     the topic than the restored one."""
     restored = {topic.source: topic.incarnation for topic in plan.topics}
-    why = f"it was made anew between restore points {plan.restore_point} and {manifest.number}"
+    why = f"it was created again between restore points {plan.restore_point} and {manifest.number}"
     unusable: dict[TopicPartition, str] = {}
     for state in states:
         if state.incarnation == restored[state.name]:

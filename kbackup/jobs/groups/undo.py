@@ -206,7 +206,7 @@ def _undo_result(
     why = refused or alone
     if undo.moved and not why:
         places = join_names([str(tp) for tp in undo.moved], 5)
-        why = f"its offsets in {places} are no longer what was set, and stay"
+        why = f"its offsets in {places} were changed since, and stay"
     return UndoResult(
         group=group,
         status=status,

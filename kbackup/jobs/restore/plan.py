@@ -370,7 +370,7 @@ def _beside(content: Content, ranges: Sequence[Range]) -> Iterator[str]:
             if held.segments and (topic.name, held.partition) not in selected:
                 others.append(str(held.partition))
         if others:
-            yield f"{topic.name}: nothing of its partitions {join_names(others, 10)} is restored: --range names others"
+            yield f"{topic.name}: its partitions {join_names(others, 10)} are not restored: --range names others"
 
 
 def _cut(request: RestoreRequest, content: Content, choice: Choice, least: Mapping[str, int]) -> Content:

@@ -259,10 +259,10 @@ def _refuse_filled(findings: PreflightFindings, topic: PlannedTopic, new_name: s
 def _refuse_foreign(findings: PreflightFindings, plan: RestorePlan, topic: PlannedTopic) -> None:
     """Refuse to go on with a restore into a topic whose records it can't have written."""
     findings.refuse(
-        f"target topic {topic.target} holds records, and the progress of restore {plan.restore_id} on the target has "
-        "none of them: they are of others, or the progress is gone",
-        f"leave it out with --exclude-topic {topic.source}, or begin another restore, under another id and into topics "
-        "made anew",
+        f"target topic {topic.target} holds records that are not in the progress of restore {plan.restore_id} on the "
+        "target: others wrote them, or the progress is lost",
+        f"leave it out with --exclude-topic {topic.source}, or begin another restore, under another id and into new "
+        "topics",
     )
 
 

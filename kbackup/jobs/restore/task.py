@@ -234,7 +234,7 @@ class _UnitLedger:
                 f"the progress of unit {self.number} is missing on the target: {tp} holds what this restore wrote at "
                 f"offset {offset}, group {group} knows of none (it expired after the brokers' "
                 "offsets.retention.minutes, or was deleted)",
-                "begin another restore, with another --restore-id and into topics made anew",
+                "begin another restore, with another --restore-id and into new topics",
             )
 
     def _check_same_logs(self, before: Callable[[MapPartName], Sequence[MapPartName]]) -> None:
@@ -249,7 +249,7 @@ class _UnitLedger:
                 if tp in unknown:
                     raise RefusedTopicError(
                         tp.topic,
-                        f"target topic {tp.topic} was made anew after this restore wrote to it",
+                        f"target topic {tp.topic} was created again after this restore wrote to it",
                         _RESTORE_APART,
                     )
 

@@ -122,7 +122,7 @@ def plan_record_schemas(
         if asked is None and not _seem_to_name_schemas(topics):
             return None
         raise UsageError(
-            f"restore point {plan.restore_point} has no schemas, so that ids in its records may mean others",
+            f"restore point {plan.restore_point} has no schemas: the ids in its records may name others on the target",
             "restore with --schemas none, or select a restore point that was taken with schema_registry.url",
         )
     registry = open_registry(options)

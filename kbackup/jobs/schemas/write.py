@@ -249,7 +249,8 @@ def _put_back(set_value: Callable[..., None], subject: str, *value: object) -> N
         set_value(subject, *value)
     except KbackupError as error:
         raise KbackupError(
-            f"what was set for {subject or 'all subjects'} to write schemas is not put back: {error.message}",
+            f"the settings of {subject or 'all subjects'} were changed to write schemas, and are not put back: "
+            f"{error.message}",
             "run the command again, or 'kbackup schemas undo', with the same --restore-id",
         ) from error
 

@@ -198,7 +198,7 @@ def command(
     and --apply, both run. `kbackup.archive` in FILE, or --archive, names the archives: `s3://bucket/{source}`.
 
     Ends with exit code 3 when records were lost, a source topic was recreated, the target refused a topic, a config or
-    an ACL, or if transactions may be in the last restore point of a source in part; with --dry-run, when a round
+    an ACL, or if transactions may be incomplete in the last restore point of a source; with --dry-run, when a round
     would hold a topic back or end.
     """
     if take and apply:

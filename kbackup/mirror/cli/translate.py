@@ -63,7 +63,7 @@ def command(context: CommandContext, file: Path, group: str, names: tuple[str, .
         if unasked:
             raise unasked[0]
         asked = ", ".join(flow.name for flow in flows)
-        raise UsageError(f"no flow knows a position of group {group}; asked were {asked}", elsewhere[0].hint)
+        raise UsageError(f"no flow knows a position of group {group}; asked: {asked}", elsewhere[0].hint)
     context.reporter.document({"group": group, "flows": shown})
 
 

@@ -61,7 +61,7 @@ class GcsStore(BucketStore):
         data = b"".join(reading)
         if reading.crc32c not in {"", _text_of(crc32c(data))}:
             hint = "run again; if it fails again, restore the object from a copy"
-            raise errors.CorruptError(f"{self.describe(key)}: other bytes than its checksum tells", hint)
+            raise errors.CorruptError(f"{self.describe(key)}: its bytes don't match its checksum", hint)
         return data, reading.etag
 
     def _put(self, key: str, body: bytes | bytearray, crc: int, etag: str | None) -> str:
@@ -279,7 +279,7 @@ class _Upload(PartsUpload):
                 raise CutError("the answer was cut")
             kept = _KEPT.fullmatch(answer.headers.get("Range", ""))
             if kept is None and "Range" in answer.headers:
-                raise errors.StoreError(f"{self._name}: the store tells no number of kept bytes", STRANGE_HINT)
+                raise errors.StoreError(f"{self._name}: the store does not report how many bytes it kept", STRANGE_HINT)
             self._kept = int(kept[1]) + 1 if kept is not None else 0
             if self._kept > most:
                 text = f"the store has {self._kept} bytes of the upload, {most} were sent"

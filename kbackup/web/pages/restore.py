@@ -157,11 +157,13 @@ def _plan(request: PageRequest, settings: dict[str, object]) -> tuple[RestorePla
     return plan, [*left_out, *plan.group_warnings, *content.warnings]
 
 
-_FIELD = re.compile(r"(?:--|restore\.)([a-z]+(?:[-_][a-z]+)*)|\bno (topic|group)\b|away every (topic|group)\b")
+_FIELD = re.compile(r"(?:--|restore\.)([a-z]+(?:[-_][a-z]+)*)|\bno (topic|group)\b|leave out every (topic|group)\b")
 
 
 def _field_of(error: KbackupError) -> str:
     """Return the name of the field that an error is about; '' if the message names none, or new names in the tables."""
+    if "is before the archive begins" in error.message:
+        return "to_time"
     found = _FIELD.search(error.message)
     option, kind, every = found.groups("") if found is not None else ("", "", "")
     name = option.replace("-", "_") or kind or f"exclude_{every}"

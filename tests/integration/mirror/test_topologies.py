@@ -133,7 +133,7 @@ def test_identity_keeps_names_one_way_and_refuses_loops(mirror: Mirror, name: st
     mirror(mirror.file(f"A->B.enabled = true\ntopics = {only}\n{policy}", "A", "B"), "--once")
     assert values(mirror.brokers["B"], only) == {0: [b"x"]}
     loop = mirror.file(f"A->B.enabled = true\nB->A.enabled = true\n{policy}", "A", "B")
-    assert "would go round" in mirror(loop, "--once", code=2)["error"]["message"]
+    assert "would be mirrored in a circle" in mirror(loop, "--once", code=2)["error"]["message"]
 
 
 def test_metrics_tell_the_archives_of_two_sources_apart(mirror: Mirror) -> None:

@@ -28,7 +28,7 @@ def test_a_restore_begins_once(journal: RestoreJournal) -> None:
     begun = journal.begun()
     assert begun is not None
     assert begun.topics == plan.topics
-    with pytest.raises(RefusedError, match="restore r was begun by another at this moment"):
+    with pytest.raises(RefusedError, match="restore r was just begun by another process"):
         journal.begin(plan)
 
 

@@ -562,7 +562,7 @@ def test_another_ones_is_not_broken_in_its_stead(store: FaultyStore) -> None:
     seen = leased(store, -1)
     theirs = leased(store, -1, owner="another")
     for force in (False, True):
-        with pytest.raises(LockedError, match="taken by another at this moment"):
+        with pytest.raises(LockedError, match="just taken by another writer"):
             break_lease(store, seen, force=force, seconds=LONG)
     assert lease_of(store) == theirs.lease
     store.delete([layout.LOCK])

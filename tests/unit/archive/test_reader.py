@@ -117,7 +117,7 @@ def test_a_restore_point_that_was_let_go_is_called_so(store: FaultyStore) -> Non
         committed(store, number, number - 1 or None)
     archive = open_archive(store)
     commit(store, archive.committed, lambda s: expire_points(s, {2}), Author("expire", "another", "2 was let go"))
-    with pytest.raises(UsageError, match="restore point 2 was let go") as raised:
+    with pytest.raises(UsageError, match="restore point 2 expired or was lost") as raised:
         open_archive(store).restore_point(2)
     assert "the nearest is 1 and 3" in raised.value.hint
 

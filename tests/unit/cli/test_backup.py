@@ -231,15 +231,15 @@ def test_a_dry_run_says_where_nothing_was_written(capsys: pytest.CaptureFixture[
 
 
 def test_a_restore_from_delta_tables_is_refused_by_name(kbackup: Kbackup) -> None:
-    with pytest.raises(UsageError, match=r"^flag --from-delta: restore\.from_delta is gone") as by_flag:
+    with pytest.raises(UsageError, match=r"^flag --from-delta: restore\.from_delta no longer exists") as by_flag:
         parsed_command(["kbackup", "restore", "--from-delta", "s3://lake/kafka", "--dry-run"])
     reading, selecting, writing = (by_flag.value.hint or "").splitlines()[1:]
     assert 'spark.read.format("delta")' in reading
     assert 'select("topic", "partition", "key", "value", "headers")' in selecting
     assert 'write.format("kafka")' in writing
-    with pytest.raises(UsageError, match=r"KBACKUP_RESTORE_FROM_DELTA: restore\.from_delta is gone"):
+    with pytest.raises(UsageError, match=r"KBACKUP_RESTORE_FROM_DELTA: restore\.from_delta no longer exists"):
         load(environ={"KBACKUP_RESTORE_FROM_DELTA": "s3://lake/kafka"})
     Path("kbackup.toml").write_text('[restore]\nfrom_delta = "s3://lake/kafka"\n')
-    with pytest.raises(UsageError, match=r"kbackup\.toml: restore\.from_delta is gone"):
+    with pytest.raises(UsageError, match=r"kbackup\.toml: restore\.from_delta no longer exists"):
         load(environ={})
     assert "delta" not in kbackup("restore", "--help").out

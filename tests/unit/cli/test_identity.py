@@ -132,7 +132,7 @@ def test_a_rollback_is_refused(command: str, store: Store, kbackup: Kbackup) -> 
     older, newer = roll_back(store)
     arguments = [command, "-a", store.url, *(["1"] if command == "keep" else [])]
     error = kbackup(*arguments, code=10).err
-    assert f"its newest catalog is {older}, this machine has seen catalog {newer}" in error
+    assert f"its newest catalog is {older}, but this machine has seen catalog {newer}" in error
     assert "--accept-rollback" in error
     kbackup(*arguments, code=10)  # refused until it is accepted
     kbackup(*arguments, "--accept-rollback")
@@ -159,7 +159,7 @@ def test_a_damaged_newest_catalog_is_repaired_and_is_no_rollback(store: Store, k
     kbackup("repair", store.url, "--confirm")
     kbackup("list", store.url)
     roll_back(store)
-    assert "went back" in kbackup("list", store.url, code=10).err
+    assert "was rolled back" in kbackup("list", store.url, code=10).err
 
 
 def test_nothing_is_kept_without_the_cache(store: Store, kbackup: Kbackup) -> None:

@@ -62,7 +62,7 @@ def test_restore_points_that_were_let_go(mine: str, kbackup: Kbackup) -> None:
     shown = kbackup("info", "-a", mine).out
     assert "expired or lost 1 restore point" in " ".join(shown.replace(":", "").split())
     err = kbackup("info", "-a", mine, "--restore-point", "1", code=2).err
-    assert "restore point 1 was let go" in err
+    assert "restore point 1 expired or was lost" in err
     assert "the nearest is 2" in err
 
 

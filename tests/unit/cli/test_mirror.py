@@ -441,7 +441,7 @@ def test_a_group_that_no_flow_knows_is_refused_with_all_flows(
 ) -> None:
     monkeypatch.setattr(positions, "read_records", lambda *topic: iter(()))
     error = translate(capsys, two_flows, "nobody", code=2)["error"]
-    assert "asked were A->B, C->B" in error["message"]
+    assert "asked: A->B, C->B" in error["message"]
 
 
 def test_a_flow_that_was_not_asked_is_told_beside_the_one_that_knows_the_group(file: Path, capsys: Said) -> None:

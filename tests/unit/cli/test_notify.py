@@ -249,8 +249,8 @@ def test_warnings_are_shown_once(fake: FakeWebhook, capsys: pytest.CaptureFixtur
         "warning: no ACLs",
         "warning: no leader: orders-1, orders-2",
         "warning: no leader: orders-2",
-        "no longer without a leader: orders-1",
-        "no longer without a leader: orders-2",
+        "partitions that have a leader again: orders-1",
+        "partitions that have a leader again: orders-2",
     ]
 
 

@@ -49,7 +49,7 @@ def test_a_number_and_a_word_win_over_an_old_label(labelled: Archive, name: str 
 
 @pytest.mark.parametrize("name", ["all", "007"])
 def test_an_old_label_that_could_be_something_else_selects_nothing(labelled: Archive, name: str) -> None:
-    with pytest.raises(UsageError, match=f"the label '{name}' of restore point 1 can't be told from") as refused:
+    with pytest.raises(UsageError, match=f"the label '{name}' of restore point 1 looks like a number or") as refused:
         labelled.find_point(name)
     assert "select 1" in refused.value.hint
 

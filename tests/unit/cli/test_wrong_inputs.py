@@ -173,8 +173,8 @@ WRONG: list[tuple[str, int, str, str]] = [
         SIZE,
     ),
     (
-        *("config --config twice.toml", 2, "twice.toml: backup.wait stands there twice"),
-        "remove one: it stands there quoted and as a table",
+        *("config --config twice.toml", 2, "twice.toml: backup.wait is set twice"),
+        "remove one: it is written both quoted and as a table",
     ),
     ("config --set backup", 2, "--set: expected name=value", help_of("config")),
     (

@@ -164,7 +164,7 @@ def test_the_former_path_of_a_key_works(text: str, environ: dict[str, str]) -> N
         ("[restore]\nfrom_time = 1700000000", "restore.from_time '1700000000' is not a time", ""),
         ("[restore]\nrange = ['orders:0:9-5']", "is not a list of topic:partition:from-to", ""),
         ("[source]\na = 1979-05-27", "source.a is not text", "quotes"),
-        ("[source]\n'a.b' = 1\n[source.a]\nb = 2", "source.a.b stands there twice", "remove one"),
+        ("[source]\n'a.b' = 1\n[source.a]\nb = 2", "source.a.b is set twice", "remove one"),
         ("a = ", "file kbackup.toml: not TOML", ""),
     ],
 )

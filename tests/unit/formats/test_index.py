@@ -153,7 +153,7 @@ def test_group_files_are_compact_utf8_of_possible_offsets() -> None:
         (b"[" * 100_000, "not valid JSON"),
         (b"[]", "not a JSON object"),
         (b"5", "not a JSON object"),
-        (b'{"a":1,"a":1}', "stands there twice"),
+        (b'{"a":1,"a":1}', "is listed twice"),
         (b'{"a":-1}', "no offset"),
         (b'{"a":1.0}', "no offset"),
         (b'{"a":true}', "no offset"),

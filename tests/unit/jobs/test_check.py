@@ -154,7 +154,7 @@ class Garbles(FileStore):
     [
         (Overwrites, "archive: conditional writes", "failed", "ignores the condition of a create"),
         (Forgets, "archive: upload, read, list", "failed", "does not list"),
-        (Garbles, "archive: upload, read, list", "failed", "gave other bytes"),
+        (Garbles, "archive: upload, read, list", "failed", "returned other bytes"),
         (Keeps, "archive: delete", "failed", "denied"),
         (Late, "archive: clock", "warning", "100 s behind this machine's"),
     ],

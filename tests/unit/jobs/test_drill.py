@@ -130,7 +130,9 @@ def test_drill_deletes_its_topics_and_names_others(cluster: Cluster, restoring: 
     assert _error(report) == "the target gave up"
     assert (cluster.topics, cluster.names) == ({"orders", f"{PREFIX}application"}, {"shipping"})
     assert report.left == ()
-    assert report.warnings == (f"topic {PREFIX}application has the drill's prefix and is not of it: it was left alone",)
+    assert report.warnings == (
+        f"topic {PREFIX}application has the drill's prefix, but is not of the drill: it was left alone",
+    )
 
 
 @pytest.mark.parametrize("refused", [True, False])
@@ -176,7 +178,7 @@ def test_a_group_without_a_scratch_name_ends_it_before_anything_is_made(
 ) -> None:
     restoring.content = _content("shipping", "late")
     report = _drill(tmp_path)
-    assert _error(report) == "late came into the archive while the drill began: it has no scratch name"
+    assert _error(report) == "late was added to the archive while the drill began: it has no scratch name"
     assert (cluster.topics, cluster.names) == ({"orders"}, {"shipping"})
 
 

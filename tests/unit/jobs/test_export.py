@@ -204,7 +204,7 @@ def test_only_an_archive_that_goes_on_from_where_it_was(tmp_path: Path) -> None:
     copytree(tmp_path / "archive", tmp_path / "diverged")
     grow(store, 3, 50, 60)
     destination.check_same_lineage(open_archive(store))
-    with pytest.raises(RefusedError, match=r"brought up to restore point 3, the newest of .*lags is 2"):
+    with pytest.raises(RefusedError, match=r"has all up to restore point 3, but the newest one of .*lags is 2"):
         destination.check_same_lineage(open_archive(lags))
     for seq in (3, 4):
         grow(diverged, seq, seq * 17, seq * 17 + 10)
@@ -213,7 +213,7 @@ def test_only_an_archive_that_goes_on_from_where_it_was(tmp_path: Path) -> None:
     copytree(tmp_path / "archive", tmp_path / "lags", dirs_exist_ok=True)
     grow(lags, 4, 60, 70)
     destination.check_same_lineage(open_archive(lags))
-    with pytest.raises(RefusedError, match=r"brought up to restore point 4, the newest of .*archive is 3"):
+    with pytest.raises(RefusedError, match=r"has all up to restore point 4, but the newest one of .*archive is 3"):
         destination.check_same_lineage(open_archive(store))
 
 
@@ -224,7 +224,7 @@ def test_an_archive_that_is_behind_gets_nothing_exported(job: Job, tmp_path: Pat
     copytree(tmp_path / "archive", tmp_path / "ahead")
     grow(ahead, 3, 50, 60)
     Destination.at(f"{tmp_path}/lake", {}).check_same_lineage(open_archive(ahead))
-    with pytest.raises(RefusedError, match="brought up to restore point 3"):
+    with pytest.raises(RefusedError, match="has all up to restore point 3"):
         job(ExportJob(Export(), f"{tmp_path}/lake", store, {}, no_spark, Silent(), 60))
 
 

@@ -367,7 +367,7 @@ def test_an_undo_leaves_offsets_that_were_moved_since(store: Store) -> None:
     (undone,) = report.groups
     assert (undone.status, undone.set_back, undone.moved) == ("put back in part", 1, 1)
     assert offsets_of(groups) == {("a", 0): 77, ("b", 0): 1}
-    assert report.missing == ["group g was not put back: its offsets in a-0 are no longer what was set, and stay"]
+    assert report.missing == ["group g was not put back: its offsets in a-0 were changed since, and stay"]
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,9 @@ def test_a_topic_that_was_made_anew_after_it_was_written_to_is_given_up(
     list(work([(3, unit)], ProgressSender(None, 0)))
     del picky.progress[TopicPartition("a", 0)]
     (result,) = work([(3, unit)], ProgressSender(None, 0))
-    assert [each.reason for each in result.failed] == ["target topic a was made anew after this restore wrote to it"]
+    assert [each.reason for each in result.failed] == [
+        "target topic a was created again after this restore wrote to it"
+    ]
     assert picky.committed == {name: [*range(50)] for name in ("a", "b")}
 
 

@@ -358,7 +358,7 @@ def test_a_pinned_point_outlives_the_policy_until_it_is_released(store: MemorySt
     assert release(store, "2").pinned == (9,)
     expired(store, last=1)
     assert [p.number for p in open_archive(store).restore_points] == [9]
-    with pytest.raises(UsageError, match="2 was let go"):
+    with pytest.raises(UsageError, match="2 expired or was lost"):
         pin(store, "2")
     check_whole(store, clean=True)
 
@@ -428,12 +428,12 @@ def test_the_report_says_what_goes(empty: Store) -> None:
     archive = open_archive(empty)
     assert [p.number for p in archive.restore_points] == [3, 8, 9]
     assert seen(archive, 3) == before[3], "pinned"
-    with pytest.raises(UsageError, match="restore point 5 was let go") as raised:
+    with pytest.raises(UsageError, match="restore point 5 expired or was lost") as raised:
         archive.restore_point(5)
     assert "3 and 8" in raised.value.hint
     with pytest.raises(UsageError, match="there is no restore point 77"):
         archive.restore_point(77)
-    with pytest.raises(UsageError, match="was let go"):
+    with pytest.raises(UsageError, match="expired or was lost"):
         verify(empty, "5", True, lambda: None, Silent())  # type: ignore[arg-type, return-value]
     check_whole(empty, clean=True)
 
@@ -613,7 +613,7 @@ def test_an_undo_beside_another_expiration_is_refused(built: MemoryStore) -> Non
     for last, days in ((2, None), (0, 2)):
         store = built.copy()
         expired(store, last=4, days=4, grace=DAY)
-        with pytest.raises(RefusedError, match="went since that expiration"):
+        with pytest.raises(RefusedError, match="have expired since that expiration"):
             undo(meanwhile(store, lambda: expired(store, last=last, days=days, grace=DAY)), 60)  # noqa: B023
         check_whole(store)
 
@@ -956,7 +956,7 @@ def test_a_closed_run_commits_nothing(store: MemoryStore) -> None:
         expired(store, last=1)
         assert layout.catalog_key(slept.archive.state.number + 1) not in objects_of(store)
         slept.lease.check = lambda: None  # type: ignore[method-assign]
-        with pytest.raises(LeaseLostError, match="closed by another writer"):
+        with pytest.raises(LeaseLostError, match="another writer has ended this run"):
             slept.commit(lambda state: end_run(state, slept.run), "end", "")
     assert {*open_archive(store).state.pins} == {8}
     check_whole(store)

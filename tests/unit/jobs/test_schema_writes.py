@@ -339,7 +339,9 @@ def test_a_mode_that_can_not_be_put_back_is_told() -> None:
             return super()._setting(kind, method, scope, body, yes)
 
     client = Client(Stuck())
-    with pytest.raises(KbackupError, match=r"what was set for .* to write schemas is not put back: .*stuck"):
+    with pytest.raises(
+        KbackupError, match=r"the settings of .* were changed to write schemas, and are not put back: .*stuck"
+    ):
         apply_schemas(client, RestoreJournal(MemoryStore(), "r"), plan_for(client, "same"))
 
 

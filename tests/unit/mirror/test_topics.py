@@ -59,7 +59,7 @@ def test_deleted_topic_is_mirrored_to_its_end_and_not_made_anew() -> None:
     ],
 )
 def test_loops_of_the_identity_policy_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="would go round"):
+    with pytest.raises(UsageError, match="would be mirrored in a circle"):
         load_flows(text)
 
 

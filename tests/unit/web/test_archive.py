@@ -146,7 +146,7 @@ def test_a_point_that_goes_while_its_page_is_made(store: Store) -> None:
     assert client.get("/points/1").status_code == 200
     answer = client.get("/points/1")
     assert answer.status_code == 404
-    assert "restore point 1 was let go" in text(answer.text)
+    assert "restore point 1 expired or was lost" in text(answer.text)
 
 
 def test_pins_and_labels_show_up(store: Store) -> None:

@@ -147,7 +147,7 @@ def test_hostile_matches_are_text(rich: Store) -> None:
 @pytest.mark.parametrize(
     ("query", "status", "message"),
     [
-        ("text=a(&regex=1", 400, "a( can't be looked for"),
+        ("text=a(&regex=1", 400, "a( can't be searched for"),
         ("text=a&where=<b>", 400, "<b> is not an address"),
         ("text=a&at=x:1:y", 400, "x:1:y is not an address"),
         ("text=a&from_time=yesterdy", 400, "yesterdy is not a time"),

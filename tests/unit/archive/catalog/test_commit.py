@@ -98,11 +98,11 @@ def ending(run: WritingRun) -> Callable[[State], State]:
 def test_a_later_run_closes_an_earlier_one_for_good(store: FaultyStore) -> None:
     with writing(store) as first, writing(store) as second:
         assert (first.interrupted, second.interrupted) == (False, True)
-        with pytest.raises(LeaseLostError, match="this run was closed by another writer"):
+        with pytest.raises(LeaseLostError, match="another writer has ended this run"):
             first.commit(ending(first), "backup", "too late")
         assert open_archive(store).state.next_point == 1
         second.commit(ending(second), "backup", "in time")
-        with pytest.raises(LeaseLostError, match="this run was closed by another writer"):
+        with pytest.raises(LeaseLostError, match="another writer has ended this run"):
             first.commit(ending(first), "backup", "still too late")
         with writing(store) as third:
             assert not third.interrupted, "there is nothing left to take over"

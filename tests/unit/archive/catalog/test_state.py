@@ -211,7 +211,7 @@ class Machine(RuleBasedStateMachine):
             assert retention.undo_expiration(self.state, before, after) is self.state
             return
         if lost or came_back & listed or self.state.starts != after.starts:
-            with pytest.raises(RefusedError, match="went since"):
+            with pytest.raises(RefusedError, match="have expired since"):
                 retention.undo_expiration(self.state, before, after)
             return
         back = retention.undo_expiration(self.state, before, after)
@@ -359,9 +359,9 @@ def _pinned(state: State) -> State:
     return operations.pin_points(state, [2], AT)
 
 
-_CLOSED = "this run was closed by another writer"
-_GONE = "restore point 1 was let go"
-_WENT = "restore points or records went since that expiration"
+_CLOSED = "another writer has ended this run"
+_GONE = "restore point 1 expired or was lost"
+_WENT = "more restore points or records have expired since that expiration"
 _ORIGIN = Origin(archive="a", catalog=Link(number=1, checksum=""))
 LOST: dict[str, tuple[Operation, str]] = {
     "end of a run that was closed": (lambda s: operations.end_run(_closed(s), "r"), _CLOSED),

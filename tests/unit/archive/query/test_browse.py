@@ -416,10 +416,10 @@ def test_regular_expressions_see_one_field(text: str, expected: list[int]) -> No
 
 
 def test_invalid_expressions_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"^a\( can't be looked for: Invalid regular expression"):
+    with pytest.raises(UsageError, match=r"^a\( can't be searched for: Invalid regular expression"):
         Pattern("a(", regex=True).require()
     Pattern("a(").require()
-    with pytest.raises(UsageError, match="can't be looked for"):
+    with pytest.raises(UsageError, match="can't be searched for"):
         Pattern("\udcff").require()
 
 

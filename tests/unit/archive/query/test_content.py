@@ -171,7 +171,7 @@ def test_topics_new_in_the_next_point_are_selected_if_they_have_records(store: F
     assert [words.partition(" (")[0] for words in content.choice.left_out] == [
         "topic late was first captured later and has records in the window: it is restored where it is asked for "
         "by name",
-        "topic orders was begun anew later",
+        "topic orders was created again later",
     ]
     named = chosen(store, to_time=BETWEEN, topics=["late", "new"])
     assert list(sizes_of(named)) == ["late", "new"]
@@ -204,7 +204,7 @@ def test_a_topic_deleted_by_then_and_made_anew_later(store: FaultyStore) -> None
     everything = chosen(store, to_time="2026-01-02T12:00:00Z")
     assert everything.topics == ()
     assert everything.choice is not None
-    assert "of that time is incarnation 1" in everything.choice.left_out[0]
+    assert "incarnation 1 is of that time" in everything.choice.left_out[0]
 
 
 # Windows on a folder that the Java tool wrote: no restore points, and no segment's timestamps are known.
@@ -269,7 +269,7 @@ def test_where_the_window_ends_after_the_archive_that_is_said(store: FaultyStore
     later = "2026-01-02T00:00:00.001Z"
     words = ["restore point 2 was begun at 2026-01-02T00:00:00.000Z, before the window ends: it has no later records"]
     assert left_out(store, to_time=later) == words
-    beside = ["orders: nothing of its partitions 1 is restored: --range names others"]
+    beside = ["orders: its partitions 1 are not restored: --range names others"]
     assert left_out(store, to_time=later, range=["orders:0:5-9"]) == words + beside
     shown = ArchiveReader(store, "latest", ms_of(later)).overview().choice
     assert shown is not None

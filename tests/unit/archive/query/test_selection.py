@@ -60,7 +60,7 @@ def test_a_reason_that_is_known_is_the_hint() -> None:
 
 
 def test_excluding_all_that_is_asked_for() -> None:
-    assert "take away every topic in A that orders selects" in refusal(["orders"], ["/o.*/"]).message
+    assert "leave out every topic in A that orders selects" in refusal(["orders"], ["/o.*/"]).message
 
 
 def test_where_regular_expressions_select_internal_topics() -> None:

@@ -150,7 +150,7 @@ def test_an_id_in_another_context_is_not_the_one_that_is_gone(running: Confluent
 
 def test_ids_that_the_registry_lacks_are_warnings(running: ConfluentRegistry) -> None:
     taken = source(running).take([topic(2, 77)], None)
-    assert taken.warnings == ("values of orders carry schema 77 (9 records), which the registry has not",)
+    assert taken.warnings == ("values of orders carry schema 77 (9 records), which the registry does not have",)
     assert source(running).take([topic(77, name="counters", sure=0, fields=10)], None).warnings == (), (
         "numbers of eight bytes"
     )
@@ -237,7 +237,7 @@ def test_records_with_more_ids_than_are_listed_keep_all_subjects_and_say_so(runn
     assert places(taken.schemas) == [":.x:other 1 active", "clicks-value 1 active", *ORDERS]
     assert taken.unlisted
     (warning,) = taken.warnings
-    assert warning.startswith("values of orders carry more schema ids than are listed: nobody knows those of 4 records")
+    assert warning.startswith("values of orders carry more schema ids than are listed: unknown are those of 4 records")
     by_choice = source(running, "all").take([many], None)
     assert (by_choice.unlisted, by_choice.warnings) == (False, ())
 

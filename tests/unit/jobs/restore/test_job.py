@@ -167,7 +167,7 @@ def test_past_the_end_is_after_the_restore(transactions: bool, stable: int, end:
 def test_a_log_that_ends_before_the_restored_records_was_made_anew() -> None:
     plan = restore_plan(topics=(planned_topic("s", "t"),))
     maps, unusable = offset_maps(_cluster(Ends({A: 10, B: 3}, logs={A: 10, B: 21})), plan, [A, B], RUNS)
-    assert unusable == {A: "t-0 ends at 10, and was restored up to 11: it was made anew since"}
+    assert unusable == {A: "t-0 ends at 10, and was restored up to 11: it was created again since"}
     assert maps.keys() == {B}
 
 

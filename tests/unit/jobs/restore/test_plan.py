@@ -158,7 +158,7 @@ def test_selection_by_name_regex_and_exclusion_internal_ones_only_by_name() -> N
     assert Selection.of(["ord.rs"], []).topics(["orders"]) == []
 
 
-WHY = "restore point 1 does not carry it: its coordinator did not answer"
+WHY = "restore point 1 does not have it: its coordinator did not answer"
 
 
 @pytest.fixture
