@@ -120,7 +120,7 @@ def test_a_resume_after_its_progress_is_gone_is_refused(trip: Trip, tmp_path: Pa
     group = layout.progress_group(trip.id)
     cluster.groups.delete([group])
     before = in_cluster(trip.broker.bootstrap, [f"{trip.id}-{t}" for t in trip.shop.topics])
-    with pytest.raises(RefusedError, match=rf"target topic {trip.id}-.* holds records, and the progress"):
+    with pytest.raises(RefusedError, match=rf"target topic {trip.id}-.* holds records that are not in the progress"):
         trip.resume(spark)
     after = in_cluster(trip.broker.bootstrap, [f"{trip.id}-{t}" for t in trip.shop.topics])
     assert {tp: rows for tp, rows in after.items() if before.get(tp)} == {
@@ -138,7 +138,7 @@ def test_a_resume_into_a_topic_with_records_of_others_is_refused(
     producer = Producer(trip.broker.client())
     producer.produce(topic, b"precious", partition=0)
     assert producer.flush() == 0
-    with pytest.raises(RefusedError, match=rf"target topic {topic} holds records, and the progress"):
+    with pytest.raises(RefusedError, match=rf"target topic {topic} holds records that are not in the progress"):
         trip.resume(spark)
     assert [row.value for rows in in_cluster(trip.broker.bootstrap, [topic]).values() for row in rows] == [b"precious"]
 
