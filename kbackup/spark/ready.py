@@ -21,7 +21,7 @@ from pathlib import Path
 
 from kbackup.util.system import close_process
 
-VARIABLE = "KBACKUP_READY_DAEMON"
+VARIABLE = "_KBACKUP_READY_DAEMON"
 """Names the socket of the ready process to the process that Spark starts."""
 
 FLAG = "--ready"
