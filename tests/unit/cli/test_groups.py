@@ -107,3 +107,10 @@ def test_an_undo_counts_what_it_put_back(capsys: pytest.CaptureFixture[str]) -> 
     put_back = UndoResult(group="b", status="put back", set_back=1, removed=0, kept=0)
     tables.show_undone(undone(refused, put_back), Reporter())
     assert capsys.readouterr().out.endswith("1 of 2 groups put back to then, before 'apply' (capture 4)\n")
+
+
+def test_groups_of_a_moment_show_it_with_its_zone_or_say_when_the_archive_begins(root: str, kbackup: Kbackup) -> None:
+    printed = kbackup("groups", "show", "-a", root, "--to-time", "2026-01-01 13:00", "--tz", "Europe/Berlin")
+    assert "as of 2026-01-01T12:00:00.000Z (2026-01-01 13:00:00 +01:00 in Europe/Berlin)" in printed.err
+    refused = kbackup("groups", "show", "-a", root, "--to-time", "2025-01-01 00:00Z", code=2)
+    assert "the oldest, restore point 1, was begun at 2026-01-01T00:00:00.000Z" in refused.err

@@ -207,7 +207,7 @@ def test_times_outside_the_calendar_are_shown_as_milliseconds(ms: int | None, te
 
 def test_info_shows_the_content_of_a_moment(root: str, kbackup: Kbackup) -> None:
     """Clicks, deleted since, is back; of orders also what a later run found; groups are as of the first run."""
-    at = ("-a", root, "--to-time", "2026-01-01T12:00:00Z")
+    at = ("-a", root, "--to-time", "2026-01-01T12:00:00Z", "--tz", "UTC")
     printed = kbackup("info", *at)
     assert "records up to 2026-01-01T12:00:00.000Z, included" in printed.err
     assert "groups are as of restore point 1, captured at 2026-01-01T00:00:00.000Z" in printed.err
