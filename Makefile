@@ -45,10 +45,9 @@ style: venv
 imports: venv
 	$(BIN)/lint-imports
 
-# A quick answer: of loops over crash points, many examples and processes it runs a sample. Nothing in it waits, so that
-# two processes fill two cores; a third one would collect and import everything once more.
+# A quick answer: of loops over crash points, many examples and processes it runs a sample.
 quick: check
-	$(BIN)/pytest -q $(WORKERS) --numprocesses 2 --sample tests/unit tests/golden
+	$(BIN)/pytest -q $(WORKERS) --sample tests/unit tests/golden
 
 # What is around the product alone: image and manifests, documents, its behaviour at scale.
 project: venv
