@@ -16,7 +16,8 @@ SERVERS := --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 2
 # What tests start finds modules compiled, as in an installation, and pytest finds its rewritten assertions.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check types style imports quick project migration wheels dist sbom soak venv lock bench clean tools docs
+.PHONY: demo test check types style imports quick layers project servers-ready servers migration image clusters wheels versions dist sbom soak venv lock \
+	bench clean tools docs
 
 demo: venv
 	$(BIN)/python -m scripts.demo
@@ -25,11 +26,16 @@ demo: venv
 # installs Debian's package chromium, and says so before; nothing else leaves this folder and $KBACKUP_CACHE.
 test: check
 	@$(BIN)/python -m scripts.dev.tools plan
-	$(BIN)/pytest $(WORKERS) tests/unit tests/golden tests/project
+	@$(MAKE) --no-print-directory --jobs 2 layers servers-ready
 	$(BIN)/python -m scripts.dev.tools browser
+	@$(MAKE) --no-print-directory --jobs 2 servers wheels sbom
+
+# What needs no server, and beside it the servers' downloads and builds, which wait for the network most of the time.
+layers: venv
+	$(BIN)/pytest $(WORKERS) tests/unit tests/golden tests/project
+
+servers-ready: venv
 	$(BIN)/python -m scripts.dev fetch
-	$(BIN)/pytest $(SERVERS) --ignore tests/interop/migration tests/faults tests/integration tests/interop tests/contract
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target migration wheels sbom
 
 # Two at a time: mypy takes as long as the others together.
 check: venv
@@ -53,24 +59,48 @@ quick: check
 project: venv
 	$(BIN)/pytest -q $(WORKERS) tests/project
 
-# Clusters with ZooKeeper, and one on its whole way to KRaft: a lane of its own, because each file needs many processes.
-migration: venv
-	$(BIN)/python -m scripts.dev fetch
+# The tests that start servers, among them clusters with ZooKeeper on their whole way to KRaft.
+servers: servers-ready
+	$(BIN)/pytest $(SERVERS) tests/faults tests/integration tests/interop tests/contract
+
+# Of those, the clusters with ZooKeeper alone.
+migration: servers-ready
 	$(BIN)/pytest $(SERVERS) --numprocesses 2 tests/interop/migration
+
+# The image, on Debian's packages, or on a base of a registry: make image BASE=python:3.11-slim-bookworm. As root of a
+# machine with apt-get it installs podman, crun, debootstrap and locales where they are missing, and says so before.
+image: venv
+	@$(BIN)/python -m scripts.dev.tools containers
+	$(BIN)/python -m scripts.dev.image $(BASE)
+
+# Jobs in containers and on other machines. The image as pods run it; YARN; Kubernetes: its API server and controllers take
+# the chart, and a kubelet runs its pods. The first time, Go builds them in some ten minutes, and podman the image in another
+# ten. For the kubelet, root of a machine with apt-get installs containerd and more where it is missing, and says so before.
+clusters: image
+	@$(BIN)/python -m scripts.dev.tools nodes
+	$(BIN)/pytest --durations 10 tests/clusters
 
 # Two builds of the wheel, which must be the same, and one with all extras for each supported Python on the machine.
 wheels: venv
 	$(BIN)/python -m scripts.dev.wheels
+
+# The main jobs with the newest Spark of each line, with each Python on the machine, with the oldest packages, and with
+# brokers of all ages; `make versions PARTS="spark kafka"` runs a part of it. No part of `make test`: it takes an hour.
+versions: venv
+	$(BIN)/python -m scripts.versions $(PARTS)
 
 # The sdist and the wheel of a release.
 dist: venv
 	rm -f dist/kafka_kbackup-*
 	$(BIN)/python -m scripts.dev.wheels dist
 
-# The packages of the image with versions and hashes, in CycloneDX.
+# The packages of the image with versions and hashes, in CycloneDX. Its program has an environment of its own: in .venv,
+# jsonschema would find packages of it that compile 38 grammars in every process of the tests, 3 s of each.
 sbom: venv
 	mkdir -p dist
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) PYTHONWARNINGS=ignore::UserWarning $(BIN)/cyclonedx-py requirements \
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/sbom
+	$(BIN)/uv pip install --quiet --python build/sbom/bin/python --require-hashes --requirement requirements/sbom.txt
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) PYTHONWARNINGS=ignore::UserWarning build/sbom/bin/cyclonedx-py requirements \
 		requirements/run.txt --pyproject pyproject.toml --output-reproducible --output-file dist/kbackup.cdx.json
 
 # The site of the documents, in build/site/html; a broken link ends it. requirements/docs.txt is enough to build it.
@@ -112,6 +142,7 @@ lock: venv
 		--output-file requirements/run.txt
 	$(LOCK) --group build --constraint requirements/dev.txt --output-file requirements/build.txt
 	$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
+	$(LOCK) --group sbom --constraint requirements/dev.txt --output-file requirements/sbom.txt
 	$(BIN)/python -m scripts.dev lock
 
 clean:

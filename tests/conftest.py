@@ -34,11 +34,12 @@ SomeMinio = TypeVar("SomeMinio", bound="Minio")
 pytest_plugins = (
     "tests.support.exhaustive",
     "tests.support.lanes",
+    "tests.support.limits",
     "tests.support.output_schemas",
     "tests.support.watching",
 )
 
-LAYERS = ("unit", "project", "golden", "contract", "integration", "faults", "interop")
+LAYERS = ("unit", "project", "golden", "contract", "integration", "faults", "interop", "clusters")
 _WITHOUT_SERVERS = {"unit", "project", "golden"}
 _SERVERS = {
     "broker",

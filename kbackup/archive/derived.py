@@ -147,24 +147,24 @@ def _index_files(
     state: State, starts: Starts, partitions: Iterable[IncarnationPartition]
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the partition index of each of `partitions`."""
-    padded_names = _padded_names(state)
+    special_names = _special_names(state)
     for place in partitions:
         topic, incarnation, number = place
         entries: list[PartitionIndexEntry] = []
         for first in starts.get(place, _NONE).tolist():
-            name = padded_names.get((place, first)) or layout.segment_stem(number, first)
+            name = special_names.get((place, first)) or layout.segment_stem(number, first)
             entries.append(PartitionIndexEntry(name, first))
         folder = layout.topic_dir(topic, incarnation)
         yield layout.partition_index_key(folder, number), encode_partition_index(entries)
 
 
-def _padded_names(state: State) -> dict[tuple[IncarnationPartition, int], str]:
-    """Return the names of the segments that have a padded one, by partition and first offset: few or none, found by
-    column."""
+def _special_names(state: State) -> dict[tuple[IncarnationPartition, int], str]:
+    """Return the names of the segments that have a padded one or were rewritten, by partition and first offset: few or
+    none, found by column."""
     table = state.segments.read([*PLACE.names, "key"])
-    is_padded = pc.match_substring_regex(table["key"], layout.PADDED_NAME)
+    is_special = pc.match_substring_regex(table["key"], layout.SPECIAL_NAME)
     names: dict[tuple[IncarnationPartition, int], str] = {}
-    for row in table.filter(is_padded).to_pylist():
+    for row in table.filter(is_special).to_pylist():
         place = (row["topic"], row["incarnation"], row["partition"])
         names[place, row["first"]] = layout.stem_of(row["key"])
     return names
@@ -173,22 +173,24 @@ def _padded_names(state: State) -> dict[tuple[IncarnationPartition, int], str]:
 def changed_partitions(before: State, after: State) -> set[IncarnationPartition]:
     """Return the partitions whose segments or log start differ. Chunks of tables that both states have are not read."""
     changed: set[IncarnationPartition] = set()
-    for topic, incarnation, partition, _first in _own_positions(before, after) ^ _own_positions(after, before):
+    for topic, incarnation, partition, _key in _own_segments(before, after) ^ _own_segments(after, before):
         changed.add((topic, incarnation, partition))
     changed.update(place for place, _ in before.starts.items() ^ after.starts.items())
     return changed
 
 
-def _own_positions(state: State, other: State) -> set[tuple[str, int, int, int]]:
-    """Return the positions of the segments in the chunks of `state` that `other` has not."""
+def _own_segments(state: State, other: State) -> set[tuple[str, int, int, str]]:
+    """Return the partition and the key of each segment in the chunks of `state` that `other` has not. A rewritten one
+    may begin where the former one did, and has another name in the index."""
     shared = {chunk.ref.key for chunk in other.segments.chunks if chunk.ref is not None}
-    positions: set[tuple[str, int, int, int]] = set()
+    segments: set[tuple[str, int, int, str]] = set()
     for chunk in state.segments.chunks:
         if chunk.ref is not None and chunk.ref.key in shared:
             continue
-        columns = [column.to_pylist() for column in chunk.read(PLACE.names).columns]
-        positions.update(zip(*columns, strict=True))
-    return positions
+        table = chunk.read([*PLACE.names[:3], "key"])
+        columns = [column.to_pylist() for column in table.columns]
+        segments.update(zip(*columns, strict=True))
+    return segments
 
 
 def _group_topics(

@@ -40,12 +40,15 @@ SCHEMAS_BEFORE = "schemas-before.json"
 PLAN = "plan.json"
 OFFSETS = "offsets.parquet"
 REPORT = "report.json"
+TARGET_TOPICS = "topics"
+"""How the names of the documents begin that have the topics of a restore; a number and .json follow."""
 PAGE = "report.html"
 STATUS = "status.json"
 
-_SEGMENT = re.compile(r"^segment_partition_([0-9]+)_from_offset_([0-9]+)_(records|records\.zst|index)\Z")
-PADDED_NAME = "_from_offset_0[0-9]{10}"
-"""Found in the names of segments with more zeros than ten digits need (`segment_stem`), and in no others."""
+_SEGMENT = re.compile(r"^segment_partition_([0-9]+)_from_offset_([0-9]+)(?:-r([0-9]+))?_(records|records\.zst|index)\Z")
+SPECIAL_NAME = "_from_offset_(0[0-9]{10}|[0-9]+-r)"
+"""Found in the names of segments with more zeros than ten digits need, in those of rewritten segments (`segment_stem`),
+and in no others."""
 _PARTITION_INDEX = re.compile(r"^index_partition_([0-9]+)\Z")
 _GROUP_OFFSETS = re.compile(r"^consumer_offsets_partition_([0-9]+)\Z")
 _RESTORE_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
@@ -86,12 +89,14 @@ _ADMIN_GROUP = "kbackup-groups"
 
 
 class SegmentName(NamedTuple):
-    """`kind` is 'records', 'records.zst' or 'index'. `extra_zeros` counts those before the offset's ten digits."""
+    """`kind` is 'records', 'records.zst' or 'index'. `extra_zeros` counts those before the offset's ten digits.
+    `rewrite` is the number of the rewrite that wrote the segment, 0 for one that was not rewritten."""
 
     partition: int
     start: int
     kind: str
     extra_zeros: int = 0
+    rewrite: int = 0
 
 
 def topic_dir(topic: str, incarnation: int = 1, root: str = TOPICS) -> str:
@@ -102,15 +107,19 @@ def topic_dir(topic: str, incarnation: int = 1, root: str = TOPICS) -> str:
     return f"{root}{topic}@{incarnation}/"
 
 
-def segment_stem(partition: int, first_offset: int, extra_zeros: int = 0) -> str:
+def segment_stem(partition: int, first_offset: int, extra_zeros: int = 0, rewrite: int = 0) -> str:
     """Return a segment's name without `_records` or `_index`, as the partition index has it. `extra_zeros`
-    zeros more stand before the offset where an orphan segment has the plain name."""
-    return f"segment_partition_{partition:03d}_from_offset_{'0' * extra_zeros}{first_offset:010d}"
+    zeros more stand before the offset where an orphan segment has the plain name. A segment that `rewrite` wrote in
+    place of others has that number behind the offset, so that no name is given twice."""
+    written_by = f"-r{rewrite}" if rewrite else ""
+    return f"segment_partition_{partition:03d}_from_offset_{'0' * extra_zeros}{first_offset:010d}{written_by}"
 
 
-def records_key(directory: str, partition: int, first_offset: int, compression: str, extra_zeros: int = 0) -> str:
+def records_key(
+    directory: str, partition: int, first_offset: int, compression: str, extra_zeros: int = 0, rewrite: int = 0
+) -> str:
     suffix = "_records.zst" if compression == "zstd" else "_records"
-    return directory + segment_stem(partition, first_offset, extra_zeros) + suffix
+    return directory + segment_stem(partition, first_offset, extra_zeros, rewrite) + suffix
 
 
 def index_key_of(records: str) -> str:
@@ -139,10 +148,16 @@ def parse_segment(filename: str) -> SegmentName | None:
     found = _SEGMENT.match(filename)
     if found is None:
         return None
-    partition, digits, kind = found.groups()
+    partition, digits, rewrite, kind = found.groups()
     start = int(digits)
     extra_zeros = max(0, len(digits) - len(f"{start:010d}"))
-    return SegmentName(int(partition), start, kind, extra_zeros)
+    return SegmentName(int(partition), start, kind, extra_zeros, int(rewrite or 0))
+
+
+def rewrite_of(records: str) -> int:
+    """Return the number of the rewrite that wrote a records object, by its key; 0 for one that was not rewritten."""
+    name = parse_segment(records.rpartition("/")[2])
+    return name.rewrite if name is not None else 0
 
 
 def is_records_key(key: str, directory: str, partition: int, first_offset: int) -> bool:
@@ -152,7 +167,9 @@ def is_records_key(key: str, directory: str, partition: int, first_offset: int) 
     if key == records_key(directory, partition, first_offset, compression):
         return True
     name = parse_segment(key.removeprefix(directory))
-    return name is not None and key == records_key(directory, partition, first_offset, compression, name.extra_zeros)
+    if name is None:
+        return False
+    return key == records_key(directory, partition, first_offset, compression, name.extra_zeros, name.rewrite)
 
 
 def parse_partition_index(filename: str) -> int | None:
@@ -169,8 +186,12 @@ def parse_group_offsets(filename: str) -> int | None:
     return int(found[1])
 
 
+def is_restore_id(text: str) -> bool:
+    return _RESTORE_ID.match(text) is not None
+
+
 def restore_key(restore_id: str, name: str) -> str:
-    if not _RESTORE_ID.match(restore_id):
+    if not is_restore_id(restore_id):
         raise UsageError(
             f"restore id {restore_id!r} can't be used", "use letters, digits, '.', '_' and '-', at most 100"
         )

@@ -393,6 +393,11 @@ class TopicState(Member, frozen=True, kw_only=True):
         archived = sum(partition.records for partition in self.partitions)
         return self.counted >= archived
 
+    def is_other_than(self, topic_id: str) -> bool:
+        """Return whether the topic with this id and the same name is another topic. Brokers before 2.8 give topics no
+        ids: there nobody can tell one topic from the next of its name."""
+        return bool(self.id and topic_id and self.id != topic_id)
+
 
 LossKind = Literal["retention", "truncated", "recreated", "damaged"]
 
@@ -525,7 +530,11 @@ class Manifest(Document, frozen=True, kw_only=True):
 
     def partitions(self) -> dict[IncarnationPartition, PartitionState]:
         """Return the partitions of all topics."""
-        return {(t.name, t.incarnation, p.partition): p for t in self.topics for p in t.partitions}
+        states: dict[IncarnationPartition, PartitionState] = {}
+        for topic in self.topics:
+            for state in topic.partitions:
+                states[topic.name, topic.incarnation, state.partition] = state
+        return states
 
 
 def document_ref(key: str, data: bytes) -> DocumentRef:

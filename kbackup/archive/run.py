@@ -34,7 +34,7 @@ from kbackup.archive.models import (
 )
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.secrets import as_archived
-from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.table import Segment, sum_of
 from kbackup.errors import AlreadyExistsError, LeaseLostError, NoArchiveError, NotFoundError, StoreError
 from kbackup.store.base import Store, check_conditional_writes, encryption_of
 from kbackup.store.wrappers import GuardedStore
@@ -185,9 +185,9 @@ def totals_of(segments: Sequence[Segment], *, topics: int, partitions: int, grou
         topics=topics,
         partitions=partitions,
         segments=len(segments),
-        records=sum(segment.count for segment in segments),
-        bytes=sum(segment.bytes for segment in segments),
-        stored_bytes=sum(segment.stored for segment in segments),
+        records=sum_of(segments, "count"),
+        bytes=sum_of(segments, "bytes"),
+        stored_bytes=sum_of(segments, "stored"),
         groups=groups,
     )
 

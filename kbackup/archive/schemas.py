@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from kbackup.archive.identity import checked_document
 from kbackup.archive.models import DocumentRef, Schemas, TopicState, UsedSchemas, load
 from kbackup.errors import UndecodableError, UsageError
-from kbackup.formats.schema_ids import Part, is_odd, list_forms, list_ids
+from kbackup.formats.schema_ids import is_odd, list_forms, list_ids
 from kbackup.metadata.entities import INTERNAL_TOPICS
 from kbackup.schemas.base import (
     RegistryOptions,
@@ -391,16 +391,6 @@ def is_serializers(used: UsedSchemas, schemas: SchemaIndex) -> bool:
     without one known id only if all of them are framed."""
     is_evident = evidently_names(used) and used.framed == used.fields
     return is_evident or names_schemas(used, schemas)
-
-
-def naming_parts(topics: Iterable[TopicState], schemas: SchemaIndex) -> dict[str, tuple[Part, ...]]:
-    """Return which of keys and values name schemas, by topic; topics without any are left out."""
-    parts_by_topic: dict[str, tuple[Part, ...]] = {}
-    for topic in topics:
-        parts = [used.part for used in used_schemas(topic) if names_schemas(used, schemas)]
-        if parts:
-            parts_by_topic[topic.name] = tuple(parts)
-    return parts_by_topic
 
 
 class UnknownId(NamedTuple):

@@ -38,6 +38,8 @@ COMMANDS = {
     "cat": ("cat", "Print records."),
     "find": ("find", "Search keys, values and headers of records."),
     "ui": ("ui", "Show an archive in a browser."),
+    "serve": ("serve", "Serve an archive to Kafka's own clients."),
+    "serve-user": ("serve_user", "Let a user log in to `kbackup serve`."),
     "groups": ("groups", "Show, plan, set and undo offsets of consumer groups."),
     "schemas": ("schemas", "Show, compare, export and restore schemas of a registry."),
     **{system.command: (f"{system.package}.cli", system.summary) for system in systems()},
@@ -46,6 +48,7 @@ COMMANDS = {
     "drill": ("drill", "Restore for practice, compare with the archive, and report."),
     "check": ("check", "Check configuration, access and rights before a run."),
     "expire": ("expire", "Expire restore points by policy, and records by age."),
+    "erase": ("erase", "Erase records from all restore points."),
     "keep": ("points:keep_command", "Pin a restore point, so that it never expires."),
     "release": ("points:release_command", "Remove the pin of a restore point."),
     "label": ("points:label_command", "Give a restore point a label."),
@@ -67,10 +70,10 @@ this package are named without it."""
 GROUPS = {
     "Every day": ("backup", "status", "list", "check"),
     "When it burns": ("restore", "groups", "schemas", "repair", "unlock"),
-    "Look into an archive": ("info", "ls", "cat", "find", "diff", "log", "ui", "export"),
-    "Keep an archive": ("verify", "drill", "expire", "keep", "release", "label", "copy", "promote", "key"),
+    "Look into an archive": ("info", "ls", "cat", "find", "diff", "log", "ui", "serve", "export"),
+    "Keep an archive": ("verify", "drill", "expire", "erase", "keep", "release", "label", "copy", "promote", "key"),
     "Clusters": tuple(system.command for system in systems()),
-    "Set up": ("init", "config", "adopt", "completion", "help"),
+    "Set up": ("init", "config", "serve-user", "adopt", "completion", "help"),
 }
 """The commands by task, as help shows them."""
 
@@ -194,7 +197,13 @@ def _run(args: list[str], command: str, state: FlagValues) -> int:
 
 def plain_arguments(args: Sequence[str]) -> list[str]:
     """Return arguments as click parses them: `main` has read the value of --json=line."""
-    return ["--json" if argument == JSON_LINE else argument for argument in args]
+    plain: list[str] = []
+    for argument in args:
+        # click knows --json as a flag alone, which takes no value.
+        if argument == JSON_LINE:
+            argument = "--json"
+        plain.append(argument)
+    return plain
 
 
 def _print_document(code: int, state: FlagValues) -> int:

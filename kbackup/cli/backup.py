@@ -27,6 +27,7 @@ from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import spark_session
 from kbackup.cli.common.tables import Column, topic_name
 from kbackup.errors import EXIT_LOSS, EXIT_OK, InterruptedByUserError, KbackupError, UsageError
+from kbackup.jobs.finding_kinds import loss_finding
 from kbackup.metrics import registry as metrics
 from kbackup.metrics.registry import counted
 from kbackup.spark.delta import delta_config
@@ -59,14 +60,13 @@ class RoundReporter:
         self._offline: tuple[str, ...] = ()
 
     def committed(self, report: BackupReport) -> None:
-        losses = tuple(f"loss: {loss.message}" for loss in report.losses)
+        losses = [loss.message for loss in report.losses]
         # A warning that stays true would fill the log of a process that backs up every minute: it is printed once. A
         # loss happens once.
         new_warnings = [text for text in report.warnings if text not in self._warnings]
         for text in new_warnings:
             self._reporter.warning(f"{self._label}{text}")
-        for text in losses:
-            self._reporter.warning(f"{self._label}{text}")
+        self._reporter.losses(losses, self._label)
         back = [name for name in self._offline if name not in report.offline]
         if back:
             self._reporter.note(f"{self._label}partitions that have a leader again: {join_names(back, 5)}")
@@ -85,9 +85,9 @@ class RoundReporter:
             f"{human_size(totals.bytes)} in {plural(totals.segments, 'segment')}{waiting}"
         )
 
-    def _notify_loss(self, messages: tuple[str, ...], report: object) -> None:
+    def _notify_loss(self, losses: Sequence[str], report: object) -> None:
         if self._notifier is not None:
-            labelled = tuple(f"{self._label}{message}" for message in messages)
+            labelled = tuple(f"{self._label}{loss_finding(message)}" for message in losses)
             self._notifier.records_lost(labelled, report)
 
     def record_success(self) -> None:
@@ -157,7 +157,7 @@ def _follow_until_stopped(context: CommandContext) -> int:
         health = _serve_health(config.follow, stack, reporter)
         session.show_connecting(context, "source")
         spark = stack.enter_context(spark_session(config, at_once=True, reporter=reporter))
-        shown = stack.enter_context(ShownProgress(reporter))
+        shown = stack.enter_context(ShownProgress(reporter, in_rounds=True))
         # Imports take about as long as the JVM takes to start meanwhile.
         from kbackup.jobs.common import Stop
 
@@ -262,7 +262,7 @@ def _back_up_once(context: CommandContext, label: str) -> int:
 
     def show_export(report: ExportReport) -> None:
         exported.append(report)
-        _show_export(report, reporter)
+        show_exported(report, reporter)
 
     shown = ShownProgress(reporter)
     interruption = BackupInterruption(shown, own_command(), _export_command(context, address))
@@ -270,7 +270,7 @@ def _back_up_once(context: CommandContext, label: str) -> int:
 
     def show_report(report: BackupReport) -> None:
         interruption.restore_point = report.restore_point
-        _show(report, reporter)
+        show_backup(report, reporter)
 
     # As a rule one of the two sessions starts: with the jars of Delta tables, or without, if they can't be fetched.
     tables = delta_config(config, config.export.delta)
@@ -379,7 +379,7 @@ def _topic_bytes(topic: TopicState) -> str:
     return human_size(nbytes)
 
 
-def _show(report: BackupReport, reporter: Reporter) -> None:
+def show_backup(report: BackupReport, reporter: Reporter) -> None:
     def new_records(topic: TopicState) -> int:
         return report.new_records.get(topic.name, 0)
 
@@ -393,8 +393,7 @@ def _show(report: BackupReport, reporter: Reporter) -> None:
     )
     reporter.table(topic_columns, report.topics)
     reporter.warning(*report.warnings)
-    for loss in report.losses:
-        reporter.warning(f"loss: {loss.message}")
+    reporter.losses(loss.message for loss in report.losses)
     if report.note:
         reporter.note(report.note)
     if report.losses:
@@ -416,7 +415,7 @@ def _show(report: BackupReport, reporter: Reporter) -> None:
 
 @archive_command(
     "export",
-    key_options("export.delta", "export.parquet", "export.one_table", "export.decode"),
+    key_options("export.delta", "export.parquet", "export.one_table", "export.decode", "export.transform"),
     name_options("export.topics"),
     spark=True,
     example="kbackup export --delta s3://lake/kafka --topic orders",
@@ -443,7 +442,16 @@ def export_command(context: CommandContext) -> int:
 
         def job_of(url: str) -> ExportJob:
             lease, registry = config.backup.lease_seconds, config.schema_registry
-            return ExportJob(export, url, store, config.stores, spark, shown, lease, registry)
+            return ExportJob(
+                options=export,
+                url=url,
+                store=store,
+                stores=config.stores,
+                spark=spark,
+                listener=shown,
+                lease_seconds=lease,
+                registry=registry,
+            )
 
         if export.delta:
             report = export_delta(job_of(export.delta))
@@ -452,7 +460,7 @@ def export_command(context: CommandContext) -> int:
             report = export_parquet(job_of(export.parquet))
             done.append(report)
     for report in done:
-        _show_export(report, reporter)
+        show_exported(report, reporter)
     reporter.document({"exports": [msgspec.to_builtins(report) for report in done]})
     has_loss = any(report.losses for report in done)
     return EXIT_LOSS if has_loss and not config.backup.allow_loss else EXIT_OK
@@ -471,13 +479,14 @@ _EXPORTED: Sequence[Column[TableReport]] = (
 """The columns of the tables that an export has written to."""
 
 
-def _show_export(report: ExportReport, reporter: Reporter) -> None:
+def show_exported(report: ExportReport, reporter: Reporter) -> None:
     if report.tables:
         reporter.table(_EXPORTED, report.tables)
-    for loss in report.losses:
-        reporter.warning(f"loss: {loss}")
+    reporter.losses(report.losses)
     if report.losses:
         reporter.note("to export all records: run 'kbackup export' before each 'kbackup expire --older-than'")
+    if report.left_out:
+        reporter.note(f"left out by the transform: {plural(report.left_out, 'record')}")
     reporter.line(
         f"{report.url}: {plural(report.records, 'new record')}; at restore point {report.restore_point} of "
         f"{report.archive}; {human_total(report.seconds)}"

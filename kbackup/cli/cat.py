@@ -16,25 +16,29 @@ from kbackup.cli.common.command_context import CommandContext, pass_command_cont
 from kbackup.cli.common.completion import archived
 from kbackup.cli.common.help import SectionedCommand
 from kbackup.cli.common.options import bucket_options, state_options
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.tables import MAIN, Cell, Column
 from kbackup.config.times import moment_of
 from kbackup.config.windows import TopicAddress
 from kbackup.errors import UsageError
 from kbackup.store import Store
 from kbackup.types import TopicPartition
-from kbackup.util.text import human_size
+from kbackup.util.text import human_size, join_names, kbackup_command
 from kbackup.util.times import human_time
+
+_NAMED = 10  # topics of a hint
 
 
 @click.command("cat", cls=SectionedCommand, epilog="Example: kbackup cat orders:3 --tail 10")
-@click.argument("address_text", metavar="PLACE", shell_complete=archived("topics"))
+@click.argument("address_text", metavar="PLACE", required=False, shell_complete=archived("topics"))
 @click.option(
     "--tail", "last", type=click.IntRange(min=1), metavar="N", help="Print the last N records of each partition."
 )
+@shown.misplaced_topic("cat")
 @shown.record_options
 @pass_command_context
 @shown.with_record_request
-def command(context: CommandContext, request: shown.RecordRequest, address_text: str, last: int | None) -> None:
+def command(context: CommandContext, request: shown.RecordRequest, address_text: str | None, last: int | None) -> None:
     """Print records by partition, in order of their offsets.
 
     PLACE is topic, topic:partition, topic:partition:offset (one record) or topic:partition:from-to. To is excluded;
@@ -46,6 +50,8 @@ def command(context: CommandContext, request: shown.RecordRequest, address_text:
     Text escapes control characters. JSON (--json) and hex are exact: bytes that are not UTF-8 become {"base64": "…"}.
     """
     show = request.show(context)
+    if address_text is None:
+        raise _no_place(request.open(context, None).catalogue)
     address = shown.parse_address(address_text)
     window = request.window(address)
     if last is not None and (window.timed or address.ranged or request.limit is not None):
@@ -64,6 +70,17 @@ def command(context: CommandContext, request: shown.RecordRequest, address_text:
             "transactions",
         )
     shown.report_undecoded(decoding, context.reporter)
+
+
+def _no_place(catalogue: Catalogue) -> UsageError:
+    """Return the error of a command line that names no topic, with the topics of the archive."""
+    names = [topic.name for topic in catalogue.topics]
+    if not names:
+        return UsageError(
+            "missing argument 'PLACE'", f"{catalogue.location} has no topic; see 'kbackup list' for others"
+        )
+    example = kbackup_command("cat", names[0])
+    return UsageError("missing argument 'PLACE'", f"name one of {join_names(names, _NAMED)}, as in: {example}")
 
 
 def _read_records(
@@ -133,6 +150,7 @@ _COLUMNS: dict[str, Sequence[Column[_Row]]] = {
 
 @click.command("ls", cls=SectionedCommand, epilog="Example: kbackup ls orders:3")
 @click.argument("address_text", metavar="[PLACE]", required=False, shell_complete=archived("topics"))
+@shown.misplaced_topic("ls")
 @state_options
 @bucket_options
 @pass_command_context
@@ -147,7 +165,7 @@ def ls_command(context: CommandContext, address_text: str | None, restore_point:
     topic = address.topic if address is not None else None
     catalogue = shown.open_archive_at(context, restore_point, moment, topic).catalogue
     level, rows = _rows(catalogue, address)
-    context.reporter.table(_COLUMNS[level], rows)
+    show_rows(level, rows, context.reporter)
     document: dict[str, object] = {
         "archive": catalogue.archive,
         "restore_point": catalogue.restore_point,
@@ -157,6 +175,11 @@ def ls_command(context: CommandContext, address_text: str | None, restore_point:
     if catalogue.choice is not None:
         document["choice"] = catalogue.choice
     context.reporter.document(document)
+
+
+def show_rows(level: str, rows: Sequence[_Row], reporter: Reporter) -> None:
+    """Show what an address has: `level` is topics, partitions or segments."""
+    reporter.table(_COLUMNS[level], rows)
 
 
 def _rows(catalogue: Catalogue, address: TopicAddress | None) -> tuple[str, list[_Row]]:

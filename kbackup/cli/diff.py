@@ -61,7 +61,7 @@ def command(context: CommandContext, a: str, b: str, exit_code: bool) -> int:
     views = [read_view(a), read_view(b)]
     check_selections(views, topics, groups)
     differences = diff(*views)
-    _show(differences, context.reporter)
+    show_difference(differences, context.reporter)
     context.reporter.document(differences)
     return EXIT_LOSS if exit_code and not differences.same else EXIT_OK
 
@@ -127,7 +127,7 @@ def value_columns(owner: str, name: str) -> Sequence[Column[Value]]:
     )
 
 
-def _show(diff: Diff, reporter: Reporter) -> None:
+def show_difference(diff: Diff, reporter: Reporter) -> None:
     reporter.note(f"from {diff.a} to {diff.b}")
     configs: list[Value] = []
     for topic in diff.topics:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     selection_options,
     key_options("restore.topic_config"),
     name_options("restore.groups"),
-    key_options("restore.no_groups", "restore.replication_factor", "restore.transactions", "restore.state"),
+    key_options("restore.no_groups", "restore.replication_factor", "restore.transactions"),
+    key_options("restore.same_offsets", "restore.fill", "restore.state"),
     click.option(
         "--prefix",
         metavar="TEXT",
@@ -149,7 +150,7 @@ def _show(report: DrillReport, state: Store, reporter: Reporter) -> None:
         shown = frozenset(report.comparison.findings)
     for finding in report.findings:
         if finding not in shown:
-            reporter.warning(finding)
+            reporter.findings([finding])
     for name in report.kept:
         reporter.note(f"kept: {name}")
     for command in deletion_commands(report):

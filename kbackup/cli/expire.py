@@ -96,7 +96,7 @@ def command(
         when_interrupted(_interruption(shown, confirm, again))
         expiry = Expiry(policy, older_than, grace, ignore_mirrors)
         report = expire(store, expiry, lease, shown, confirm=confirm)
-    _show(report, context.reporter)
+    show_expiry(report, context.reporter)
     context.reporter.document(report)
     # The report comes before the error: what was expired is expired all the same.
     if report.failed:
@@ -149,7 +149,7 @@ def _result_line(report: ExpireReport) -> str:
     )
 
 
-def _show(report: ExpireReport, reporter: Reporter) -> None:
+def show_expiry(report: ExpireReport, reporter: Reporter) -> None:
     reporter.table(_FATES, report.restore_points)
     for topic in report.spared:
         reporter.note(
@@ -159,7 +159,7 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
     for flow in report.mirrors:
         reporter.note(
             f"note: flow {flow} has not applied all records ('kbackup mirror status'); to expire them all the same: "
-            f"{own_command(add='--ignore-mirrors')}"
+            f"{own_command('--ignore-mirrors')}"
         )
     reporter.line(_result_line(report))
     if report.deleted or report.failed:
@@ -176,4 +176,4 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
     for key, why in first_failed:
         reporter.warning(f"{key} can't be deleted: {why}")
     if not report.confirmed:
-        reporter.note(f"nothing was changed; to expire, and to delete orphans: {own_command(add='--confirm')}")
+        reporter.note(f"nothing was changed; to expire, and to delete orphans: {own_command('--confirm')}")

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     help="Part of the record to search. [repeatable, default all]",
 )
 @click.option("--jq", "expression", metavar="EXPR", help="Print records for which the jq expression EXPR is true.")
+@records.misplaced_topic("find", "TEXT")
 @records.record_options
 @pass_command_context
 @records.with_record_request

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kbackup.cli.common.command_context import CommandContext
+from kbackup.cli.common.command_lines import undo_command
 from kbackup.cli.common.completion import archived
 from kbackup.cli.common.options import (
     archive_command,
@@ -240,18 +241,21 @@ def apply(context: CommandContext, same_offsets: bool, restore_point: str | None
 
     cluster, prepared = _prepare(context, same_offsets, chosen_moment(context.reporter, restore_point, to_time))
     report = groups_apply.apply(cluster, state_store(context), prepared)
-    show_applied(report, context.reporter)
+    words = ("groups", "undo", "--restore-id", report.restore_id, str(report.capture))
+    undo = undo_command(context.config, *words, clusters=("target",))
+    show_applied(report, undo, context.reporter)
     context.reporter.document(report)
     return EXIT_LOSS if report.missing else EXIT_OK
 
 
-def show_applied(report: GroupsReport, reporter: Reporter) -> None:
+def show_applied(report: GroupsReport, undo: str, reporter: Reporter) -> None:
+    """Show which groups were set. `undo` is the command that puts them back."""
     show_results(report.groups, reporter)
     reporter.warning(*report.missing)
     applied = sum(group.status == "applied" for group in report.groups)
     reporter.line(f"{plural(applied, 'group')} set, {_as_of(report)}")
     if report.capture:
-        reporter.note(f"to undo: kbackup groups undo --restore-id {report.restore_id} {report.capture}")
+        reporter.note(f"to undo: {undo}")
 
 
 class _SetOffset(NamedTuple):

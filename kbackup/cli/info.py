@@ -42,6 +42,10 @@ def _pinned(point: PointOverview) -> Cell:
     return "pinned" if point.pinned else None
 
 
+def _new_cluster(point: PointOverview) -> Cell:
+    return point.cluster_id if point.cluster_changed else None
+
+
 _POINT_COLUMNS: Sequence[Column[PointOverview]] = (
     Column("number", "number"),
     Column("committed at", "committed_at"),
@@ -57,6 +61,7 @@ _POINT_COLUMNS: Sequence[Column[PointOverview]] = (
     Column("damaged", "damaged", or_none, optional=True, alarming=True),
     Column("kept", _pinned, optional=True),
     Column("labels", "labels", in_commas, optional=True),
+    Column("new cluster", _new_cluster, optional=True),
 )
 """The columns of `kbackup list`."""
 
@@ -92,7 +97,7 @@ def list_command(context: CommandContext, label: str | None) -> None:
         points = [point for point in points if label in point.labels]
     lease = holding.result()
     expired = state.expired
-    reporter.table(_POINT_COLUMNS, points)
+    show_points(points, reporter)
     for name, number in state.labels.items():
         if not is_label(name):
             reporter.warning(
@@ -149,11 +154,11 @@ def command(context: CommandContext, topic: str | None, restore_point: str, to_t
         context.reporter.note(f"{archived.archive} as a restore would bring it back:")
         show_window(archived.choice, context.reporter)
     if topic is None:
-        _show_archive(archived, context.reporter, bound)
+        show_archive(archived, context.reporter, bound)
         context.reporter.document(archived)
         return
     shown = _topic_named(archived, topic)
-    _show_topic(shown, context.reporter, bound)
+    show_topic(shown, context.reporter, bound)
     document: dict[str, object] = {"archive": archived.archive, "restore_point": archived.restore_point, "topic": shown}
     if archived.choice is not None:
         document["choice"] = archived.choice
@@ -170,7 +175,11 @@ def _topic_named(archived: ArchiveOverview, name: str) -> TopicOverview:
     raise UsageError(f"there is no topic {name} in {where}", hint)
 
 
-def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = False) -> None:
+def show_points(points: Sequence[PointOverview], reporter: Reporter) -> None:
+    reporter.table(_POINT_COLUMNS, points)
+
+
+def show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = False) -> None:
     fields = _head_fields(archived)
     fields += _sum_fields(archived.sums, bound)
     fields.append(("groups", ", ".join(archived.groups) or "none"))
@@ -189,8 +198,7 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter, bound: bool = F
     topic_columns += _sum_columns(bound)
     topic_columns.append(Column("losses", "losses", len, optional=True, alarming=True))
     reporter.table(topic_columns, archived.topics)
-    for loss in archived.losses:
-        reporter.warning(f"loss: {loss}")
+    reporter.losses(archived.losses)
     for unknown in archived.not_known:
         reporter.warning(f"not known: {unknown}")
     reporter.warning(*archived.warnings)
@@ -206,6 +214,8 @@ def _head_fields(archived: ArchiveOverview) -> list[tuple[str, Cell]]:
         fields += _point_fields(archived)
     if archived.let_go:
         fields.append(("expired or lost", plural(archived.let_go, "restore point")))
+    if archived.erased:
+        fields.append(("erased", plural(archived.erased, "record")))
     return fields
 
 
@@ -262,7 +272,7 @@ def _dated(moment: str) -> str:
     return f"{moment} ({human_age(moment)})"
 
 
-def _show_topic(topic: TopicOverview, reporter: Reporter, bound: bool = False) -> None:
+def show_topic(topic: TopicOverview, reporter: Reporter, bound: bool = False) -> None:
     fields: list[tuple[str, Cell]] = [("topic", topic.name), ("state", topic.state)]
     if topic.as_of:
         fields.append(("as of restore point", topic.as_of))
@@ -286,8 +296,7 @@ def _show_topic(topic: TopicOverview, reporter: Reporter, bound: bool = False) -
     if topic.groups:
         reporter.line()
         reporter.table(_GROUP_COLUMNS, topic.groups)
-    for loss in topic.losses:
-        reporter.warning(f"loss: {loss}")
+    reporter.losses(topic.losses)
 
 
 _GROUP_COLUMNS: Sequence[Column[GroupPosition]] = (

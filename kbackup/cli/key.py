@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.common.command_context import CommandContext, pass_command_context
+from kbackup.cli.common.command_lines import own_command
+from kbackup.cli.common.interrupts import SameState, when_interrupted
 from kbackup.cli.common.options import archive_command, common_options
 from kbackup.cli.common.session import archive_store
 from kbackup.cli.common.tables import Column
@@ -102,6 +104,8 @@ def rotate(context: CommandContext, new: str) -> int:
     from kbackup.jobs.keys import rotate_keys
 
     check_source(new)
+    again = own_command()
+    when_interrupted(interrupted_rotation(again))
     store = archive_store(context)
     done = rotate_keys(store, new, context.config.backup.lease_seconds)
     for each in done.skipped:
@@ -114,6 +118,8 @@ def rotate(context: CommandContext, new: str) -> int:
         f"{plural(done.keys, 'data key')} of {store.url} under key {done.kek} now, in {done.file}; "
         f"{plural(len(done.removed), 'file')} removed"
     )
+    left = [failed.key for failed in done.undeleted]
+    skipped = [each.path for each in done.skipped]
     context.reporter.document(
         {
             "archive": store.url,
@@ -121,8 +127,14 @@ def rotate(context: CommandContext, new: str) -> int:
             "data_keys": done.keys,
             "file": done.file,
             "removed": done.removed,
-            "left": [failed.key for failed in done.undeleted],
-            "skipped": [each.path for each in done.skipped],
+            "left": left,
+            "skipped": skipped,
         }
     )
     return EXIT_LOSS if done.undeleted else EXIT_OK
+
+
+def interrupted_rotation(again: str) -> SameState:
+    """Describe an interrupted rotation. `again` is its own command."""
+    state = "the data keys are under the old key, the new one or both, and none is lost: keep both keys"
+    return SameState(state, f"to finish, with the old key still in encryption.key: {again}")

@@ -8,6 +8,7 @@ import click
 
 from kbackup.cli.common.command_context import CommandContext
 from kbackup.cli.common.command_lines import own_command
+from kbackup.cli.common.interrupts import SameState, StateByPhase, when_interrupted
 from kbackup.cli.common.options import archive_command, confirm_option
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, spark_session
@@ -37,8 +38,14 @@ def command(context: CommandContext, confirm: bool, read_data: bool) -> int:
     Compares segments by size, with --read-data by checksum. Ends with exit code 3 when restore points, records or
     documents of restore points are lost.
     """
+    shown = ShownProgress(context.reporter)
+    again = own_command()
+    if confirm:
+        when_interrupted(interrupted_repair(shown, again))
+    else:
+        when_interrupted(SameState("nothing was written", f"to look again: {again}"))
     store = archive_store(context, lost=True)
-    with spark_session(context.config, reporter=context.reporter) as session, ShownProgress(context.reporter) as shown:
+    with spark_session(context.config, reporter=context.reporter) as session, shown:
         report = repair(store, confirm, read_data, context.config.backup.lease_seconds, session, shown)
     return _show(report, context.reporter)
 
@@ -53,10 +60,36 @@ def adopt_command(context: CommandContext, confirm: bool) -> int:
     Leaves out damaged segments, names them and ends with exit code 3. The folder holds no topic ids: give the first
     backup --adopt-topics.
     """
+    shown = ShownProgress(context.reporter)
+    again = own_command()
+    if confirm:
+        when_interrupted(interrupted_adoption(shown, again))
+    else:
+        when_interrupted(SameState("nothing was written", f"to look again: {again}"))
     store = archive_store(context)
-    with spark_session(context.config, reporter=context.reporter) as session, ShownProgress(context.reporter) as shown:
+    with spark_session(context.config, reporter=context.reporter) as session, shown:
         report = adopt(store, confirm, context.config.backup.lease_seconds, session, shown)
     return _show(report, context.reporter)
+
+
+def interrupted_repair(shown: ShownProgress, again: str) -> StateByPhase:
+    """Describe an interrupted repair that writes, by its phases. `again` is its own command."""
+    before = ("the archive lists the same restore points as before; files that were mended stay", f"to go on: {again}")
+    committing = (
+        "the repair may be committed in part: what was written stays, and no undamaged object was deleted",
+        f"to do the rest: {again}",
+    )
+    return StateByPhase(shown, {"commit": committing}, before)
+
+
+def interrupted_adoption(shown: ShownProgress, again: str) -> StateByPhase:
+    """Describe an interrupted adoption that writes, by its phases. `again` is its own command."""
+    before = (
+        "the folder is as it was, and there is no restore point yet; segments that were copied stay",
+        f"to go on, without copying them again: {again}",
+    )
+    committing = ("whether the restore point is committed shows 'kbackup list'", f"if it is not: {again}")
+    return StateByPhase(shown, {"commit": committing}, before)
 
 
 def _show(report: RepairReport, reporter: Reporter) -> int:
@@ -67,16 +100,15 @@ def _show(report: RepairReport, reporter: Reporter) -> int:
         reporter.line(f"{each.file}: {what}")
     if len(report.mended) > _MENDED:
         reporter.line(f"and {plural(len(report.mended) - _MENDED, 'more file')}")
-    for loss in report.losses:
-        reporter.warning(f"loss: {loss}")
+    reporter.losses(report.losses)
     reporter.warning(*report.warnings)
     reporter.line(f"{report.archive}: {_summary(report)}; {human_total(report.seconds)}")
     if not report.read_data:
         reporter.note(
-            f"segments were compared by size; to read each one and compare checksums: {own_command(add='--read-data')}"
+            f"segments were compared by size; to read each one and compare checksums: {own_command('--read-data')}"
         )
     if not done and report.changes:
-        reporter.note(f"nothing was written; to do so: {own_command(add='--confirm')}")
+        reporter.note(f"nothing was written; to do so: {own_command('--confirm')}")
     elif report.losses:
         reporter.note("to see what each restore point lacks: kbackup list; to read the archive back: kbackup verify")
     reporter.document(report)

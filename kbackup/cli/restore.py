@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
+import msgspec
 
 from kbackup.cli.common.command_context import CommandContext
-from kbackup.cli.common.command_lines import own_command
+from kbackup.cli.common.command_lines import own_command, undo_command
 from kbackup.cli.common.interrupts import interrupted, when_interrupted
 from kbackup.cli.common.options import (
     archive_command,
@@ -29,12 +30,13 @@ from kbackup.cli.common.tables import Column, or_none
 from kbackup.cli.common.undo import named_restore, show_unconfirmed, undo_options
 from kbackup.cli.common.window import show_window
 from kbackup.cli.groups import show_results
+from kbackup.config import Config
 from kbackup.errors import EXIT_LOSS, EXIT_OK, InterruptedByUserError, UsageError
-from kbackup.util.text import human_size, human_total, plural
+from kbackup.util.text import human_duration, human_size, human_total, plural
 
 if TYPE_CHECKING:
     from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic, RestorePlan
-    from kbackup.jobs.restore.report import RestoredTopic, RestoreReport
+    from kbackup.jobs.restore.report import RestoredTopic, RestoreReport, TopicFill
     from kbackup.jobs.schemas.judgement import JudgedPart
     from kbackup.jobs.schemas.plan import PlannedSchema, SchemaPlan
     from kbackup.jobs.settings.plan import Changes, ConfigChange, QuotaChange, SettingsReport
@@ -46,12 +48,13 @@ if TYPE_CHECKING:
     target_options,
     point_key_option,
     time_key_options,
-    key_options("restore.range", "restore.skip", "restore.where"),
+    key_options("restore.range", "restore.skip", "restore.where", "restore.transform"),
     name_options("restore.topics"),
     key_options("restore.map", "restore.map_regex", "restore.into_existing", "restore.strict"),
     key_options("restore.replication_factor", "restore.topic_config"),
     name_options("restore.groups"),
     key_options("restore.no_groups", "restore.map_group", "restore.transactions", "restore.restore_id"),
+    key_options("restore.same_offsets", "restore.fill"),
     key_option("restore.settings", "--with"),
     key_options("restore.schemas", "restore.subject_prefix"),
     key_option("restore.schemas_topics", "--schemas-topic", "--schemas-topics"),
@@ -139,7 +142,7 @@ def command(
     if not dry_run:
         count_restore(report)
         new = [warning for warning in report.warnings if warning not in screen.warnings]
-        _show_report(report, new, reporter)
+        _show_report(report, config, new, reporter)
     reporter.document(report)
     return EXIT_LOSS if report.missing else EXIT_OK
 
@@ -167,7 +170,7 @@ class RestoreInterruption:
             return interrupted("nothing was written to the target", f"to begin anew: {self.again}")
         name = f"restore {self.plan.restore_id}"
         hint = f"to go on where it stopped, each record once: {self.resume}"
-        if not self.plan.transactions:
+        if not self.plan.transactions and not self.plan.keeps_offsets:
             state = f"{name} is not finished, and without transactions nobody knows how far it came"
             return interrupted(state, f"delete its target topics, then begin anew: {self.again}")
         if phase in ("offset map", "groups", "report"):
@@ -198,9 +201,12 @@ class ReporterScreen:
     def show_plan(self, plan: RestorePlan, warnings: list[str]) -> None:
         self.interruption.plan = plan
         # The id has no blank: it is one word with its option.
-        add = "" if self.names_restore else f"--restore-id={plan.restore_id}"
-        self.interruption.resume = own_command(add=add, times=_times_of(plan))
+        add = [] if self.names_restore else [f"--restore-id={plan.restore_id}"]
+        self.interruption.resume = own_command(*add, times=_times_of(plan))
         self.warnings.update(_show_plan(plan, warnings, self.dry_run, self.reporter, self.counted))
+
+    def show_fills(self, fills: Sequence[TopicFill]) -> None:
+        _show_fills(fills, self.dry_run, self.reporter)
 
     def show_settings(self, settings: SettingsReport) -> None:
         _show_settings(settings, self.reporter)
@@ -224,20 +230,22 @@ def _show_plan(
             f"  {plural(len(plan.topics), 'topic')}, {plural(partitions, 'partition')}, "
             f"{at_most}{plural(plan.records, 'record')}"
         )
-    if plan.transactions and not dry_run:
+    if (plan.transactions or plan.keeps_offsets) and not dry_run:
         reporter.note(f"  to resume after an interruption: --restore-id {plan.restore_id}")
     if plan.choice is not None:
         show_window(plan.choice, reporter)
+    if plan.transform is not msgspec.UNSET:
+        reporter.note(f"  all records go through {plan.transform}, which may leave some out")
     shown = [*plan.group_warnings, *warnings]
     if dry_run:
         # A restore names the losses in its report, as what is missing.
         shown = [*plan.damaged, *shown]
-    reporter.warning(*shown)
+    reporter.findings(shown)
     if plan.choice is not None:
         shown += plan.choice.left_out
     if dry_run and shown:
         reporter.note(
-            "no warning stops the restore of other topics; what would stop it is an error, with exit code 1 or 2"
+            "warnings don't stop the restore, except of topics that they name as refused; errors do (exit code 1 or 2)"
         )
     return shown
 
@@ -247,6 +255,55 @@ _PLANNED_GROUPS: Sequence[Column[PlannedGroup]] = (
     Column("becomes", "target"),
     Column("partitions", "offsets", len, importance=1),
 )
+
+
+def _head(fill: TopicFill) -> str | None:
+    return f"{fill.head:,} ({human_size(fill.head_bytes)})" if fill.head else None
+
+
+_FILLS: Sequence[Column[TopicFill]] = (
+    Column("same offsets", "source"),
+    Column("filled by", "way"),
+    Column("before the first record", _head, importance=1),
+    Column("gaps", "gaps", or_none, importance=2),
+    Column("markers", "markers", or_none),
+    Column("fillers", "fillers", or_none),
+    Column("takes about", "seconds", human_duration),
+)
+
+
+def _show_fills(fills: Sequence[TopicFill], dry_run: bool, reporter: Reporter) -> None:
+    """Show how logs get the offsets of the source."""
+    if not fills:
+        return
+    if dry_run:
+        reporter.line()
+        reporter.table(_FILLS, fills)
+        _note_fillers(fills, reporter)
+        return
+    offsets = sum(fill.head + fill.fillers for fill in fills)
+    markers = sum(fill.markers for fill in fills)
+    seconds = sum(fill.seconds for fill in fills)
+    reporter.doing(
+        f"  same offsets: {plural(offsets, 'offset')} to fill and {plural(markers, 'marker')}, about "
+        f"{human_duration(seconds)}"
+    )
+
+
+def _note_fillers(fills: Sequence[TopicFill], reporter: Reporter) -> None:
+    """Note what fillers before the first records ask of the brokers, unless it is next to nothing."""
+    seconds = sum(fill.broker_seconds for fill in fills)
+    if seconds < 1:
+        return
+    reporter.note(
+        f"brokers look at every filler: the leaders of these logs need about {human_duration(seconds)} of one core"
+    )
+    size = sum(fill.head_bytes for fill in fills)
+    if size:
+        reporter.note(
+            f"what fills logs before their first records takes up to {human_size(size)} of disk for each replica; "
+            "brokers delete it on the way, every log.retention.check.interval.ms"
+        )
 
 
 def _show_dry_run(plan: RestorePlan, reporter: Reporter, counted: bool) -> None:
@@ -286,13 +343,16 @@ _RESTORED_TOPICS: Sequence[Column[RestoredTopic]] = (
 )
 
 
-def _show_report(report: RestoreReport, warnings: list[str], reporter: Reporter) -> None:
+def _show_report(report: RestoreReport, config: Config, warnings: list[str], reporter: Reporter) -> None:
     reporter.table(_RESTORED_TOPICS, report.topics)
     if report.groups:
         reporter.line()
         show_results(report.groups, reporter)
-    reporter.warning(*warnings, *report.missing)
-    if any(missing.startswith("loss: ") for missing in report.missing):
+    if report.transform is not msgspec.UNSET:
+        reporter.note(report.transform.sentence)
+    reporter.warning(*warnings)
+    reporter.findings(report.missing)
+    if report.losses:
         reporter.note("the archive lacks these records; to see in which restore points: kbackup list")
     applied = sum(group.status == "applied" for group in report.groups)
     failed = {topic.source for topic in report.failed}
@@ -310,14 +370,20 @@ def _show_report(report: RestoreReport, warnings: list[str], reporter: Reporter)
             f"to go on: mend what is named above and run the same line again with --restore-id {report.restore_id}; or "
             f"leave topics out: {exclude}"
         )
+    id_ = ("--restore-id", report.restore_id)
     if applied:
-        reporter.note(f"to undo the groups: kbackup groups undo --restore-id {report.restore_id}")
+        undo = undo_command(config, "groups", "undo", *id_, clusters=("target",))
+        reporter.note(f"to undo the groups: {undo}")
+    if report.settings is not None and report.settings.changes:
+        undo = undo_command(config, "restore", "--undo", *id_, clusters=("target",))
+        reporter.note(f"to undo the settings: {undo}")
     if report.schemas is not None:
-        reporter.note(f"to undo the schemas: kbackup schemas undo --restore-id {report.restore_id}")
+        undo = undo_command(config, "schemas", "undo", *id_, clusters=("target_schema_registry",))
+        reporter.note(f"to undo the schemas: {undo}")
 
 
 def _show_settings(planned: SettingsReport, reporter: Reporter) -> None:
-    _show_changes(planned.changes, reporter)
+    show_changes(planned.changes, reporter)
     for entry in planned.not_carried:
         reporter.note(f"not restored: {entry.what} ({entry.why})")
     reporter.warning(*planned.warnings, *planned.missing)
@@ -376,7 +442,7 @@ _CONFIGS: Sequence[Column[ConfigChange]] = (
 )
 
 
-def _show_changes(changes: Changes, reporter: Reporter) -> None:
+def show_changes(changes: Changes, reporter: Reporter) -> None:
     from kbackup.jobs.settings.plan import entity_words
 
     quota_columns: Sequence[Column[QuotaChange]] = (
@@ -422,7 +488,7 @@ def _undo_settings(context: CommandContext, confirm: bool, accept_unproven: bool
     cluster = Cluster(context.config.target, "target")
     journal = RestoreJournal(state_store(context), restore_id)
     undone = journal.undo(SettingsUndo(cluster, journal), confirm=confirm, accept_unproven=accept_unproven)
-    _show_changes(undone.changes, reporter)
+    show_changes(undone.changes, reporter)
     reporter.warning(*undone.missing)
     if not undone.changes:
         reporter.line("nothing is left to undo")

@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from kbackup.cli.common.command_context import CommandContext
+from kbackup.cli.common.command_lines import undo_command
 from kbackup.cli.common.completion import archived
 from kbackup.cli.common.options import (
     archive_command,
@@ -358,7 +359,9 @@ def restore(
     check_selection(selection, "subject", names, where, "see 'kbackup schemas show'")
     carried = carried_versions(point.manifest.topics, SchemaIndex(point.schemas))
     mode = given.schemas or "same"
-    plan = prepare_schemas(registry, point.schemas, carried, mode, given.subject_prefix, selection)
+    plan = prepare_schemas(
+        registry, point.schemas, carried=carried, mode=mode, prefix=given.subject_prefix, subjects=selection
+    )
     if dry_run:
         show_plan(plan, context.reporter)
         context.reporter.document(plan)
@@ -371,7 +374,9 @@ def restore(
         context.reporter.note(f"restore {restore_id}")
     journal = RestoreJournal(state_store(context), restore_id)
     done = apply_schemas(registry, journal, plan)
-    show_restored(done, plan, context.reporter)
+    words = ("schemas", "undo", "--restore-id", done.restore_id)
+    undo = undo_command(context.config, *words, clusters=("target_schema_registry",))
+    show_restored(done, plan, undo, context.reporter)
     context.reporter.document(done)
     return EXIT_LOSS if done.not_set else EXIT_OK
 
@@ -399,7 +404,8 @@ def show_plan(plan: SchemaPlan, reporter: Reporter) -> None:
     reporter.line(f"nothing was written; {plural(len(plan.created), 'version')} to create")
 
 
-def show_restored(done: SchemaMap, plan: SchemaPlan, reporter: Reporter) -> None:
+def show_restored(done: SchemaMap, plan: SchemaPlan, undo: str, reporter: Reporter) -> None:
+    """Show which schemas are in the target's registry now. `undo` is the command that deletes the new ones."""
     steps = {(step.source, step.schema.version): step for step in plan.steps}
 
     def old_id(restored: RestoredSchema) -> int:
@@ -421,7 +427,7 @@ def show_restored(done: SchemaMap, plan: SchemaPlan, reporter: Reporter) -> None
     reporter.note(*plan.notes)
     reporter.warning(*done.not_set)
     reporter.line(f"{plural(len(done.schemas), 'version')} in {done.registry}")
-    reporter.note(f"to undo: kbackup schemas undo --restore-id {done.restore_id}")
+    reporter.note(f"to undo: {undo}")
 
 
 @archive_command(

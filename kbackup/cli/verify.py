@@ -25,10 +25,13 @@ from kbackup.cli.common.options import (
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
 from kbackup.cli.common.tables import Column
+from kbackup.cli.common.window import show_bounds
+from kbackup.config.models import Restore
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError, UsageError
 from kbackup.jobs.verify import VerifyReport, count_verification
 from kbackup.library import run_verify
 from kbackup.util.text import human_size, human_total, plural
+from kbackup.util.times import time_text
 
 if TYPE_CHECKING:
     from kbackup.jobs.compare.report import AgainstReport, ComparedTopic, Difference
@@ -56,6 +59,7 @@ selection_options = options(time_key_options, key_option("restore.range"), name_
     key_option("restore.restore_id", help="Compare the result of this restore."),
     selection_options,
     key_options("restore.map", "restore.map_regex", "restore.state"),
+    key_option("restore.transform", help="Compare with what this function made of the records. See restore."),
     click.option("--groups", is_flag=True, help="Also compare consumer groups. Needs --restore-id."),
     click.option("--exact", is_flag=True, help="Count records after the archive's last one as a difference."),
     show_option,
@@ -157,6 +161,8 @@ def _against(
         options = msgspec.structs.replace(options, restore_point=number_or_label)
     store = archive_store(context)
     show_connecting(context, against)
+    if against == "target" and not options.restore_id:
+        options = with_shown_times(options, reporter)
     with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
         # Imports take about as long as the JVM takes to start meanwhile.
         from kbackup.jobs.compare.job import CompareRequest, verify_against
@@ -172,6 +178,20 @@ def _against(
     show_comparison(report, reporter)
     reporter.document(report)
     return EXIT_LOSS if report.findings else EXIT_OK
+
+
+def with_shown_times(options: Restore, reporter: Reporter) -> Restore:
+    """Print between which times records are compared, and return the options with these times: '2 hours ago' would be
+    later once the cluster has answered."""
+    from kbackup.jobs.restore.request import RestoreRequest
+
+    window = RestoreRequest.of(options).window
+    show_bounds(window, reporter)
+    if window.from_time is not None:
+        options = msgspec.structs.replace(options, from_time=time_text(window.from_time))
+    if window.to_time is not None:
+        options = msgspec.structs.replace(options, to_time=time_text(window.to_time))
+    return options
 
 
 def _check_client_file(against: Literal["target", "source"]) -> None:

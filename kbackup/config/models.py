@@ -124,6 +124,11 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
         "jq expression that selects the records to restore, as `find --raw --jq` tests it. Values that are JSON are "
         "parsed.",
     ] = None
+    transform: Annotated[
+        str | None,
+        "Function that records go through, `FILE.py:FUNCTION`: it takes an Arrow batch and returns one with other "
+        "keys, values and headers, or with fewer records.",
+    ] = None
     topics: Annotated[Names, "Topics: names or /regex/. Empty: all."] = ()
     exclude_topics: Annotated[Names, "Topics to leave out: names or /regex/."] = ()
     map: Annotated[Properties, "New name of a topic (`orders=orders-restored`)."] = {}
@@ -169,6 +174,15 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
         bool, "Restore exactly once, by transactions. Without: at least once, and no gaps in target offsets."
     ] = True
     transaction_bytes: Annotated[Positive, "Size of a transaction."] = 32 << 20
+    same_offsets: Annotated[
+        bool, "Give every record the offset that it had at the source, in new topics. Logs begin and end as they did."
+    ] = False
+    fill: Annotated[
+        Literal["markers", "aborted", "tombstones"] | None,
+        "What fills offsets without a record, with the same offsets: `markers` of empty transactions, however long "
+        "they take; records of `aborted` transactions, which uncommitted reads see; or `tombstones` in compacted "
+        "topics. Unset: markers, if they take less than ten minutes.",
+    ] = None
     state: Annotated[
         str | None, "Address of plans, offset maps and reports of restores, and of mirrors' state. Unset: the archive."
     ] = None
@@ -184,6 +198,11 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     decode: Annotated[bool, "Add columns of decoded keys and values, by the schemas of the newest restore point."] = (
         False
     )
+    transform: Annotated[
+        str | None,
+        "Function that records go through, `FILE.py:FUNCTION`, as of a restore. A destination keeps the one that it "
+        "began with.",
+    ] = None
     topics: Annotated[Names, "Topics: names or /regex/. Empty: all."] = ()
     exclude_topics: Annotated[Names, "Topics to leave out: names or /regex/."] = ()
 
@@ -217,6 +236,38 @@ class Ui(msgspec.Struct, frozen=True, kw_only=True):
     hosts: Annotated[Names, "Accepted host names, besides localhost and this machine's own."] = ()
 
 
+class Serve(msgspec.Struct, frozen=True, kw_only=True):
+    """`[serve]`: an archive that Kafka's clients read"""
+
+    listen: Annotated[str, "Address for Kafka's clients."] = "127.0.0.1:9092"
+    advertise: Annotated[
+        str, "Address that clients are told to connect to, as they reach it. Unset: the one of `listen`."
+    ] = ""
+    topics: Annotated[Names, "Topics to serve: names or /regex/. Empty: all."] = ()
+    exclude_topics: Annotated[Names, "Topics not to serve: names or /regex/."] = ()
+    follow: Annotated[bool, "Serve new restore points as they come: logs grow, and readers go on."] = False
+    memory_size: Annotated[Annotated[int, Meta(ge=64 << 20)], "Memory for records that are read, kept and sent."] = (
+        512 << 20
+    )
+    commits: Annotated[
+        Literal["memory", "refuse"],
+        "Offsets that groups commit: `memory` keeps them until the end, `refuse` answers with an error.",
+    ] = "memory"
+    users: Annotated[
+        str, "File of the users who may log in, made by `kbackup serve-user`. Unset: nobody has to log in."
+    ] = ""
+    tls_certificate: Annotated[str, "PEM file of the certificate for TLS, read again when it changes. Unset: none."] = (
+        ""
+    )
+    tls_key: Annotated[str, "PEM file of the certificate's key, without a password."] = ""
+    allow_plain: Annotated[
+        bool,
+        "Serve other machines without TLS, or without logins: whoever reaches the address reads every record, and the "
+        "network sees them.",
+    ] = False
+    metrics_listen: Annotated[str, "Address of `/metrics` and `/healthz` (`127.0.0.1:9464`). Unset: none."] = ""
+
+
 class Spark(msgspec.Struct, frozen=True, kw_only=True):
     """`[spark]`"""
 
@@ -248,7 +299,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     target: Annotated[Properties, "librdkafka properties of the cluster to restore into."] = {}
     metadata_cache: Annotated[
         bool,
-        "Keep what `status`, `info`, `list`, `log`, `ls`, `cat`, `find` and `ui` read of an archive's "
+        "Keep what `status`, `info`, `list`, `log`, `ls`, `cat`, `find`, `ui` and `serve` read of an archive's "
         "metadata, below `XDG_CACHE_HOME` or `~/.cache`. Also keep the number of the newest "
         "catalog, to notice when an archive was rolled back.",
     ] = True
@@ -262,6 +313,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     follow: Follow = msgspec.field(default_factory=Follow)
     restore: Restore = msgspec.field(default_factory=Restore)
     ui: Ui = msgspec.field(default_factory=Ui)
+    serve: Serve = msgspec.field(default_factory=Serve)
     export: Export = msgspec.field(default_factory=Export)
     notify: Notify = msgspec.field(default_factory=Notify)
     spark: Spark = msgspec.field(default_factory=Spark)

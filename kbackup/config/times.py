@@ -107,11 +107,17 @@ def absolute_text(text: str, now: int, zone: tzinfo | None = None) -> str:
 
 
 def moment_of(
-    name: str, given: str | int | datetime | None, *, up: bool = False, zone: tzinfo | None = None
+    name: str,
+    given: str | int | datetime | None,
+    *,
+    now: int | None = None,
+    up: bool = False,
+    zone: tzinfo | None = None,
 ) -> int | None:
     """Return the time that an option or an argument gives, in ms since the epoch; None if none is given.
 
-    Raises `UsageError` that names it."""
+    `now` is the present, that of this call if it is left out: the two bounds of a window need the same one, so that
+    '2h ago' to 'now' is two hours. Raises `UsageError` that names the option."""
     if given is None:
         return None
     if isinstance(given, datetime):
@@ -119,7 +125,7 @@ def moment_of(
             raise UsageError(f"{name} {given} has no zone", "give it one, such as datetime.now(UTC)")
         given = given.isoformat(timespec="microseconds")
     try:
-        return parse_time(str(given), now_ms(), up=up, zone=zone)
+        return parse_time(str(given), now_ms() if now is None else now, up=up, zone=zone)
     except ValueError as error:
         raise not_a_time(f"{name} {given}", error) from None
 

@@ -39,7 +39,7 @@ def convert(key: Key, value: object, where: str) -> object:
         items = converted if isinstance(converted, tuple) else (converted,)
         for item in items:
             if isinstance(item, str):
-                _check(key, item)
+                _check(key, item, where)
     except re.error as error:
         raise UsageError(
             f"{where}: {key.path}: {error.pattern!r} is no regular expression", f"mend it: {error}"
@@ -71,15 +71,26 @@ def _in_type(key: Key, value: object) -> object:
     return converted
 
 
-def _check(key: Key, text: str) -> None:
-    """Raise `ValueError` or `re.error` for a text, or an item of a list, that means nothing to its key."""
+def _check(key: Key, text: str, where: str) -> None:
+    """Raise `ValueError`, `re.error`, or a `UsageError` that says more, for a text, or an item of a list, that means
+    nothing to its key."""
     if key.path.rpartition(".")[2] in _PATTERNS:
         if len(text) > 2 and text[0] == text[-1] == "/":
             LinearRegex(text[1:-1])
     elif key.path == "restore.map_regex":
-        parse_rule(text)
+        _check_rule(key, text, where)
     elif key.path in ("restore.range", "restore.skip"):
         parse_range(text)
+
+
+def _check_rule(key: Key, text: str, where: str) -> None:
+    try:
+        parse_rule(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{where}: {key.path} {text!r} is no pattern=replacement: {error}",
+            r"'^=restored.' puts 'restored.' before each name, and '^old\.(.*)=\1' takes 'old.' away",
+        ) from None
 
 
 def entries(key: Key, value: object, where: str) -> dict[str, object]:

@@ -151,6 +151,8 @@ def parse_rule(rule: str) -> tuple[LinearRegex, str]:
 
     `ValueError` or `re.error` for a text that is no rule."""
     pattern, sign, replacement = rule.rpartition("=")
-    if not sign or not replacement:
-        raise ValueError(rule)
+    if not sign:
+        raise ValueError("it has no '='")
+    if not replacement:
+        raise ValueError("there is no new name after its last '='")
     return LinearRegex(pattern), replacement

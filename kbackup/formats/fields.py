@@ -20,7 +20,10 @@ Buffer = bytes | bytearray | memoryview | Bytes
 MAGIC = 1
 MAGIC_BYTE = bytes([MAGIC])
 
-DAMAGED = "take the file from another copy of the archive: it is damaged, or another program wrote it"
+DAMAGED = (
+    "take the file from another copy of the archive: it is damaged, or another program wrote it; if nobody has it, "
+    "'kbackup repair --read-data' leaves its records out"
+)
 
 
 def corrupt(name: str, at: int, damage: str, hint: str = DAMAGED) -> CorruptError:

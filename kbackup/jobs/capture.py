@@ -132,8 +132,10 @@ class LiveTopic:
 
 def offline_partitions(selected: Sequence[LiveTopic]) -> tuple[str, ...]:
     """Return the partitions without a leader, such as orders-0."""
-    partitions = [TopicPartition(topic.name, number) for topic in selected for number in topic.offline]
-    return tuple(map(str, partitions))
+    offline: list[str] = []
+    for topic in selected:
+        offline += [str(TopicPartition(topic.name, number)) for number in topic.offline]
+    return tuple(offline)
 
 
 # Capture a cluster's settings for a restore point.

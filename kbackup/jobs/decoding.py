@@ -198,7 +198,10 @@ class Expression:
 
     def __call__(self, tp: TopicPartition, block: RecordBlock) -> Mask:
         """Return which records of a block are selected."""
-        mask = np.ones(len(block), np.bool_) if self._before is None else self._before(tp, block)
+        if self._before is None:
+            mask: Mask = np.ones(len(block), np.bool_)
+        else:
+            mask = self._before(tp, block)
         candidates = select_records(block, mask)
         if len(candidates):
             # Of the records that were selected before, those stay for which the expression holds.

@@ -66,7 +66,8 @@ def check_data_keys(store: Store, findings: Findings) -> None:
 def _read_key_files(crypt: CryptStore) -> KeyFiles:
     kek = crypt.keyring.kek
     archive_id = crypt.keyring.archive_id
-    found, unusable = read_files(crypt.inner, list_files(crypt.inner), archive_id)
+    files = list_files(crypt.inner)
+    found, unusable = read_files(crypt.inner, files, archive_id)
     under_our_key = [each for each in found if each.file.kek == kek.name]
     opened, closed = unwrap_files(kek, under_our_key, archive_id)
     ours = {each.path for each in opened}
@@ -74,7 +75,9 @@ def _read_key_files(crypt: CryptStore) -> KeyFiles:
     for path, file in found:
         held.append(HeldKeys(path, file.created_at, file.kek, len(file.keys), path in ours))
     held.sort(key=attrgetter("created_at", "file"))
-    return KeyFiles(held, [*unusable, *closed], find_conflicts(opened))
+    # Files that can't be read, and files that our key does not open.
+    skipped = [*unusable, *closed]
+    return KeyFiles(held, skipped, find_conflicts(opened))
 
 
 def try_key(store: Store) -> str:

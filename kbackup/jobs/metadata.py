@@ -21,7 +21,7 @@ from kbackup.metadata import entities
 from kbackup.metadata.differences import changed_values
 from kbackup.metadata.entities import PARTS, MetadataPart, MetadataPartName, NotCarried, Reading
 from kbackup.metadata.sources import Sources
-from kbackup.systems import metadata_sources
+from kbackup.systems import MetadataSource, metadata_sources
 from kbackup.util.text import join_names
 from kbackup.util.times import now
 
@@ -241,13 +241,16 @@ def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged
         if reading is not None:
             chosen[part.name] = reading
             values[part.name] = _filled(part, reading, current)
+    # They have the same id, as far as they know one at all.
     cluster_ids = [reading.cluster_id for reading in readings if reading.cluster_id]
+    cluster_id = cluster_ids[0] if cluster_ids else ""
     registered = sum(each.role == "broker" for each in values.get("registrations", ()))
+    sources = {name: reading.source for name, reading in chosen.items()}
     metadata = Metadata(
         captured_at=captured_at,
-        cluster_id=cluster_ids[0] if cluster_ids else "",
+        cluster_id=cluster_id,
         brokers=brokers or registered,
-        sources={name: reading.source for name, reading in chosen.items()},
+        sources=sources,
         not_carried=_not_carried(chosen, current, values),
         **{"topics": (), **values},
     )
@@ -294,7 +297,11 @@ def _filled(part: MetadataPart, chosen: Reading, readings: Sequence[Reading]) ->
         if reading is not chosen:
             for entity in getattr(reading, part.name) or ():
                 others.setdefault(part.identity(entity), []).append(entity)
-    return tuple(_fill(entity, others.get(part.identity(entity), [])) for entity in value)
+    filled: list[Any] = []
+    for entity in value:
+        same_elsewhere = others.get(part.identity(entity), [])
+        filled.append(_fill(entity, same_elsewhere))
+    return tuple(filled)
 
 
 def _fill(entity: Any, others: Sequence[Any]) -> Any:
@@ -317,10 +324,10 @@ def _not_carried(
     """Return the entries of metadata that is not carried. An entry of secrets stays if no source has filled them all.
     The reason of a source that should have them counts more than the reason of a source that never has them."""
     kept: dict[tuple[MetadataPartName | None, str], NotCarried] = {}
-    missing = {
-        entities.TOKEN_SECRETS: any(token.hmac is None for token in values.get("delegation_tokens", ())),
-        entities.BROKER_SECRETS: any(config.value is None for config in values.get("broker_configs", ())),
-    }
+    # A field that is still null is a secret that no source has told.
+    lacks_tokens = any(token.hmac is None for token in values.get("delegation_tokens", ()))
+    lacks_configs = any(config.value is None for config in values.get("broker_configs", ()))
+    missing = {entities.TOKEN_SECRETS: lacks_tokens, entities.BROKER_SECRETS: lacks_configs}
     for reading in readings:
         for entry in reading.not_carried:
             key = entry.part, entry.what
@@ -373,14 +380,14 @@ def read_all(sources: Sources) -> Merged:
     return merge(readings, now(), brokers)
 
 
-def with_sources(of_brokers: Reading, brokers: int, sources: Sources) -> Merged:
+def with_sources(of_brokers: Reading, brokers: int, others: Iterable[MetadataSource]) -> Merged:
     """Complete the brokers' metadata by the other sources. A source that can't be read is a warning, and damage if it
     is corrupt: the records of a backup are worth more."""
     captured_at = now()
     readings = [of_brokers]
     warnings: list[str] = []
     damage: list[str] = []
-    for asked in metadata_sources(sources):
+    for asked in others:
         try:
             readings.append(asked.read())
         except MismatchError:

@@ -231,7 +231,7 @@ def _report(job: RepairJob, info: ArchiveInfo, base: RepairBase, after: State, p
         lost=tuple(lost),
         new_point=max(job.new_points, default=None),
         losses=tuple(job.losses),
-        warnings=_warnings(base, after),
+        warnings=(*_warnings(base, after), *_erasure_warnings(job, base, after)),
         mended=tuple(mended),
         segments=new_segments,
         records=new_records,
@@ -250,6 +250,22 @@ def _warnings(base: RepairBase, after: State) -> tuple[str, ...]:
     if catalog is None and (after.restore_points or base.lost):
         return (f"no catalog is left: pins, labels, log starts and the history are lost; {_SET_AGAIN}",)
     return ()
+
+
+def _erasure_warnings(job: RepairJob, base: RepairBase, after: State) -> tuple[str, ...]:
+    """Return a warning if records that were erased may be back: what says so is lost, and a segment is there that was
+    written without them."""
+    if base.is_whole:
+        return ()
+    (listed,) = after.segments.columns("key")
+    unlisted = job.sizes.keys() - set(listed)
+    rewritten = any(key.startswith(layout.TOPICS) and layout.rewrite_of(key) for key in unlisted)
+    if not rewritten and "erased" not in base.stale:
+        return ()
+    return (
+        "records that were erased since may be in the archive again: the catalog or table that left them out is lost; "
+        "see 'kbackup log' and erase them again",
+    )
 
 
 # archive.json and lock.json, where they are missing or damaged.
@@ -414,10 +430,11 @@ def _damaged_segments(job: RepairJob, base: RepairBase, documents: Documents) ->
             if key in wrong:
                 damaged[key] = f"the segment {wrong[key]}"
 
-    # A segment is read if that is asked for, or to make its index anew.
-    due = [
-        key not in lacking and (job.read_data or layout.index_key_of(key) in lacking) for (key,) in present.rows("key")
-    ]
+    due: list[bool] = []
+    for (key,) in present.rows("key"):
+        # A segment is read if that is asked for, or to make its index anew.
+        is_wanted = job.read_data or layout.index_key_of(key) in lacking
+        due.append(is_wanted and key not in lacking)
     for found in _scan_segments(job, present.where(np.array(due, np.bool_))):
         if isinstance(found, Damaged):
             damaged[found.key] = found.why
@@ -529,7 +546,9 @@ def _add_new_points(
     segments = unreached(unlisted, state, manifests, named)
     head = manifests.get(max(manifests, default=0))
     captured = points.captured_topics(documents)
-    incarnations = {topic.name: topic.incarnation for topic in head.topics} if head is not None else {}
+    incarnations: dict[str, int] = {}
+    if head is not None:
+        incarnations = {topic.name: topic.incarnation for topic in head.topics}
     ranks = by_rank(segments, incarnations)
     for at, of_rank in enumerate(ranks):
         number = state.next_point

@@ -22,6 +22,7 @@ from kbackup.errors import KbackupError
 from kbackup.formats.block import slice_block
 from kbackup.jobs.decoding import select_where
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
+from kbackup.jobs.transform import Transform
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.control.cluster import Cluster
@@ -92,8 +93,9 @@ class ReadStep(NamedTuple):
     meanwhile. All records before the pause are checked, those of this segment too if they have begun.
 
     `next` is the source offset from which to go on after the step. `read` is how many bytes of records were read for it
-    and `untimed` how many records were left out because they have no timestamp, both since the step before. `unmapped`
-    counts the block's records whose schemas could not be mapped.
+    and `untimed` how many records were left out because they have no timestamp. `selected` are the records inside the
+    window, with `selected_bytes`, of which a transform may have left some out. All four are since the step before.
+    `unmapped` counts the block's records whose schemas could not be mapped.
     """
 
     segment: Segment
@@ -103,6 +105,27 @@ class ReadStep(NamedTuple):
     untimed: int
     pause: bool = False
     unmapped: tuple[UnmappedRecords, ...] = ()
+    selected: int = 0
+    selected_bytes: int = 0
+
+    @property
+    def records(self) -> int:
+        """Return the number of records in the block."""
+        return 0 if self.block is None else len(self.block)
+
+    @property
+    def left_out(self) -> int:
+        """Return how many records of the window a transform has left out, since the step before."""
+        return self.selected - self.records
+
+    def cut(self, range_: UnitRange) -> Cut:
+        """Return what only reading a range gives, for the records of this step."""
+        cut = Cut(unmapped=self.unmapped)
+        if self.left_out:
+            cut = cut._replace(left_out=((range_.target, self.left_out),))
+        if range_.window is None:
+            return cut
+        return cut._replace(records=self.selected, bytes=self.selected_bytes, untimed=self.untimed)
 
 
 def read_range(
@@ -111,11 +134,12 @@ def read_range(
     start: int = 0,
     check_first: int | None = None,
     schemas: SchemaRewrite | None = None,
+    transform: Transform | None = None,
 ) -> Iterator[ReadStep]:
-    """Yield the records of `range_` from source offset `start` on, cut to its window, in order, with the ids that
-    `schemas` gives. Raises what `read_segment` raises. A segment of more than `check_first` bytes is read through
-    before its first record comes out, with a pause before that and wherever `QUIET` bytes of it hold no record inside
-    the window."""
+    """Yield the records of `range_` from source offset `start` on, cut to its window, in order, as `transform` makes
+    them and with the ids that `schemas` gives. Raises what `read_segment` and the two raise. A segment of more than
+    `check_first` bytes is read through before its first record comes out, with a pause before that and wherever `QUIET`
+    bytes of it yield no record."""
     for segment in range_.segments:
         if segment.last < start:
             continue
@@ -124,13 +148,21 @@ def read_range(
             yield ReadStep(segment, None, max(start, segment.first), 0, 0, pause=True)
             for _ in read_segment(store, segment):
                 pass
-        yield from _read(store, range_, segment, start, QUIET if check else None, schemas)
+        quiet = QUIET if check else None
+        yield from _read(store, range_, segment, start, quiet=quiet, schemas=schemas, transform=transform)
 
 
 def _read(
-    store: Store, range_: UnitRange, segment: Segment, start: int, quiet: int | None, schemas: SchemaRewrite | None
+    store: Store,
+    range_: UnitRange,
+    segment: Segment,
+    start: int,
+    *,
+    quiet: int | None,
+    schemas: SchemaRewrite | None,
+    transform: Transform | None,
 ) -> Iterator[ReadStep]:
-    read = untimed = 0
+    read = untimed = selected = selected_bytes = 0
     read_blocks = read_small if segment.bytes <= SMALL else read_segment
     for block in read_blocks(store, segment):
         read += block.nbytes
@@ -141,17 +173,35 @@ def _read(
             untimed += without_time
             if range_.window.where is not None and len(rest):
                 rest = select_where(range_.window.where, range_.source, rest)
+        selected += len(rest)
+        selected_bytes += rest.nbytes
+        # The transform sees what is archived. The ids that it leaves in a record are the source's, and are mapped.
+        if transform is not None and len(rest):
+            rest = transform(range_.source, rest)
         unmapped: tuple[UnmappedRecords, ...] = ()
         if schemas is not None and len(rest):
             rest, unmapped = schemas(range_.source, rest)
         next_offset = int(block.offsets[-1]) + 1
         if len(rest):
-            yield ReadStep(segment, rest, next_offset, read, untimed, unmapped=unmapped)
-            read = untimed = 0
+            yield ReadStep(
+                segment,
+                rest,
+                next_offset,
+                read,
+                untimed,
+                unmapped=unmapped,
+                selected=selected,
+                selected_bytes=selected_bytes,
+            )
+            read = untimed = selected = selected_bytes = 0
         elif quiet is not None and read >= quiet:
-            yield ReadStep(segment, None, max(start, next_offset), read, untimed, pause=True)
-            read = untimed = 0
-    yield ReadStep(segment, None, segment.last + 1, read, untimed)
+            at = max(start, next_offset)
+            yield ReadStep(
+                segment, None, at, read, untimed, pause=True, selected=selected, selected_bytes=selected_bytes
+            )
+            read = untimed = selected = selected_bytes = 0
+    end = segment.last + 1
+    yield ReadStep(segment, None, end, read, untimed, selected=selected, selected_bytes=selected_bytes)
 
 
 # Check whether a restore whose progress is lost has committed records before.
@@ -266,8 +316,9 @@ def together(
 @dataclass
 class UnitRun:
     """`start` returns the source offset from which a range is read, None if all of it is done. `pending` is how many
-    bytes were read since the last commit; `counted` counts the records of these that windows selected, and those that
-    could not be mapped. `unread` is the range whose records can't be read, if that ended the run."""
+    bytes were read since the last commit; `counted` counts the records of these that windows selected, those that a
+    transform left out, and those that could not be mapped. `unread` is the range whose records can't be read, if that
+    ended the run."""
 
     store: Store
     ranges: Sequence[UnitRange]
@@ -277,6 +328,7 @@ class UnitRun:
     transaction_bytes: int
     start: Callable[[UnitRange], int | None]
     schemas: SchemaRewrite | None = None
+    transform: Transform | None = None
     pending: int = 0
     sent: bool = False
     counted: Cut = NOTHING
@@ -305,7 +357,7 @@ class UnitRun:
             if start is None:
                 continue
             try:
-                for step in read_range(self.store, range_, start, check_first, self.schemas):
+                for step in read_range(self.store, range_, start, check_first, self.schemas, self.transform):
                     yield range_, step
             except KbackupError:
                 self.unread = range_
@@ -322,13 +374,8 @@ class UnitRun:
             self.producer.send(range_.tp, block)
             self.sender.add(len(block), block.nbytes)
             self.sent = True
-        if range_.window is not None:
-            selected = Cut(untimed=step.untimed)
-            if block is not None:
-                selected = Cut(len(block), block.nbytes, step.untimed)
-            self.counted = self.counted.plus(selected)
-        if step.unmapped:
-            self.counted = self.counted.plus(Cut(unmapped=step.unmapped))
+        if range_.window is not None or step.unmapped or step.left_out:
+            self.counted = self.counted.plus(step.cut(range_))
         # The bytes that were read, not those that were sent: a window that selects little must not keep a transaction
         # open for long.
         self.pending += step.read

@@ -33,6 +33,7 @@ from kbackup.formats.index import ENTRY
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.store.base import Store, store_time
 from kbackup.types import Incarnation, IncarnationPartition
+from kbackup.util.text import plural
 from kbackup.util.times import rfc3339, time_text
 
 
@@ -134,6 +135,10 @@ def reasons(policy: Policy, moments: Sequence[DatedPoint], now: datetime) -> dic
     return kept
 
 
+GRACE = timedelta(days=1)
+"""How long objects stay that nobody refers to any more, unless an expiration is told otherwise."""
+
+
 @dataclass(frozen=True)
 class Expiry:
     """Options of an expiration.
@@ -145,7 +150,7 @@ class Expiry:
 
     policy: Policy
     older_than: timedelta | None = None
-    grace: timedelta = timedelta(days=1)
+    grace: timedelta = GRACE
     ignore_mirrors: bool = False
 
 
@@ -401,7 +406,7 @@ def _sweep(archive: Archive, grace: timedelta, lease_seconds: float, phases: Pha
         cutoff = store_time(store, layout.SCRATCH.rstrip("/")) - grace.total_seconds()
         orphans = find_orphans(store, archive.committed, store.list(), cutoff)
     with phases.step("sweep"):
-        author = Author("sweep", "", f"{len(orphans.objects)} orphans deleted")
+        author = Author("sweep", "", f"{plural(len(orphans.objects), 'orphan')} deleted")
         archive.move(commit_sweep(store, archive.committed, orphans, author))
     # Before anything is deleted: derived files must not name segments that are gone.
     with phases.step("refresh derived files"):

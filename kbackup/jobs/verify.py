@@ -25,6 +25,7 @@ from kbackup.archive.query.java import JAVA, is_java_archive, java_topics
 from kbackup.archive.restores.map_parts import MapPartName, previous_of
 from kbackup.archive.restores.offset_map import decode
 from kbackup.archive.restores.plan import RestorePlan, with_segments
+from kbackup.archive.restores.target_topics import TargetTopics
 from kbackup.archive.segments.table import (
     Segment,
     Segments,
@@ -278,6 +279,7 @@ _DOCUMENTS: dict[str, type[Document]] = {
     r"settings-before-[0-9]+\.json": SettingsBefore,
     r"schemas-before\.json": SchemasBefore,
     r"schemas\.json": SchemaMap,
+    r"topics-[0-9]+\.json": TargetTopics,
 }
 
 
@@ -356,9 +358,10 @@ def _check_document(document: Document, key: str, restore_id: str, archive_id: s
     owner = getattr(document, "restore_id", None)
     if owner != restore_id:
         findings.add(key, f"is of restore {owner}, not of the folder it is in", CHANGED)
-    if isinstance(document, GroupsBefore | SettingsBefore) and not key.endswith(f"-before-{document.number}.json"):
+    numbered = GroupsBefore | SettingsBefore | TargetTopics
+    if isinstance(document, numbered) and not key.endswith(f"-{document.number}.json"):
         findings.add(key, f"is number {document.number} of its kind", CHANGED)
-    named = document.archive_id if isinstance(document, RestorePlan | RestoreReport) else ""
+    named = document.archive_id if isinstance(document, RestorePlan | RestoreReport | TargetTopics) else ""
     if named and archive_id and named != archive_id:
         findings.add(key, f"is of a restore from archive {named}, this is {archive_id}", CHANGED)
 

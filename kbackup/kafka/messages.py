@@ -224,12 +224,14 @@ class _Deliveries:
 class MessageSink:
     """See `contract.RecordSink`."""
 
-    def __init__(self, connection: Connection, tuning: Mapping[str, Any], group: str) -> None:
+    def __init__(
+        self, connection: Connection, tuning: Mapping[str, Any], group: str, silence: float = contract.SILENCE_SECONDS
+    ) -> None:
         self._connection = connection
         self._group = group
         self._producer = connection.producer(tuning)
         add = partial(lib.rd_kafka_brokers_add, client_of(self._producer))
-        self._bootstrap = contract.Bootstrap(connection.properties["bootstrap.servers"], add)
+        self._bootstrap = contract.Bootstrap(connection.properties["bootstrap.servers"], add, silence)
         self._deliveries: dict[TopicPartition, _Deliveries] = {}
         self.moved = 0
 

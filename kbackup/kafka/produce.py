@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.kafka.client import READS_ALONE, Connection, Properties
+from kbackup.kafka.control.errors import REFUSES_TOPIC
 from kbackup.kafka.control.groups import stable_offsets
 from kbackup.kafka.control.router import Router
 from kbackup.kafka.record_clients import open_sink
@@ -31,7 +32,7 @@ from kbackup.native.waiting import Waiting
 from kbackup.types import CommittedOffset, Int64Array, RecordBlock, TopicPartition
 
 OFFSETS_SECONDS = 60.0  # s, for progress to be added to a transaction
-_OFFSETS_SLACK = 10.0  # s, by which librdkafka's own timeout ends before ours does
+_OFFSETS_SLACK = 1 / 6  # of this time, by which librdkafka's own timeout ends before ours does
 
 TUNING: dict[str, Any] = {
     "enable.idempotence": True,
@@ -137,22 +138,6 @@ class RefusedTopicError(ClusterError):
         self.topic = topic
 
 
-_REFUSES_TOPIC = {
-    KafkaError.INVALID_RECORD,
-    KafkaError.INVALID_TIMESTAMP,
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.RECORD_LIST_TOO_LARGE,
-    KafkaError.POLICY_VIOLATION,
-    KafkaError.TOPIC_EXCEPTION,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.UNKNOWN_TOPIC_ID,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
-}
-"""Errors that concern one topic alone: answers to a record, to the request that adds its partition to the transaction,
-or to its progress."""
-
 _REFUSAL_HINTS = {
     KafkaError.INVALID_RECORD: (
         "compare its timestamp with the topic's bounds (message.timestamp.after.max.ms, "
@@ -184,7 +169,8 @@ class BlockProducer:
     message and the hint for the case that another producer with the same id has taken over. `sink` is
     `open_message_sink` for a producer that only starts. `message_limit` is the least max.message.bytes of the
     topics to come, None where none is smaller than a batch. `compression` is the codec, unless the properties name
-    one.
+    one. `progress_seconds` is how long progress may take to be added to a transaction, `clock` gives the time in
+    seconds.
 
     `unnamed_refusal` is the error of a transaction that was refused because of one topic, where the cluster does not
     say which one: whoever has several in it finds out by transactions with one topic each.
@@ -202,6 +188,8 @@ class BlockProducer:
         sink: Callable[[Connection, Mapping[str, Any], str], RecordSink] = open_sink,
         message_limit: int | None = None,
         compression: str | None = None,
+        progress_seconds: float = OFFSETS_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fenced = fenced
         batch_size = batch_size_for(properties, message_limit)
@@ -218,6 +206,8 @@ class BlockProducer:
         if self._transactional:
             extra |= TRANSACTIONAL | {"transactional.id": transactional_id}
         self._group = progress_group
+        self._progress_seconds = progress_seconds
+        self._clock = clock
         self._sink = sink(self._connection, extra, progress_group)
         self._next: dict[TopicPartition, int | None] = {}
         self._open = False
@@ -330,12 +320,13 @@ class BlockProducer:
         if not self._open:
             return
         with self._errors("committing a transaction"):
-            adding = Waiting(partial(self._sink.send_progress, progress, OFFSETS_SECONDS))
-            if not adding.ended(OFFSETS_SECONDS + _OFFSETS_SLACK):
+            seconds = self._progress_seconds
+            adding = Waiting(partial(self._sink.send_progress, progress, seconds))
+            if not adding.ended(seconds + seconds * _OFFSETS_SLACK):
                 self._open = False
                 self._given_up = True
                 raise ClusterError(
-                    f"{self._connection.address} did not take the progress in {OFFSETS_SECONDS:.0f} s; "
+                    f"{self._connection.address} did not take the progress in {seconds:.0f} s; "
                     "the transaction is not committed",
                     _RETRY_HINT,
                 )
@@ -351,7 +342,7 @@ class BlockProducer:
         with self._errors("beginning a transaction"):
             self._sink.begin()
         self._open = True
-        self._began = time.monotonic()
+        self._began = self._clock()
 
     def abort(self) -> None:
         """Drop the records since the last commit."""
@@ -387,7 +378,7 @@ class BlockProducer:
     def _failed(self, error: KafkaError, doing: str, topic: str = "") -> KbackupError:
         """Return the error to raise. `topic` is '' if the error is of no single topic, or if the topic is not known."""
         failed = self._explained(error, doing)
-        if error.code() not in _REFUSES_TOPIC or isinstance(failed, FencedError):
+        if error.code() not in REFUSES_TOPIC or isinstance(failed, FencedError):
             return failed
         if topic:
             hint = _REFUSAL_HINTS.get(error.code(), failed.hint)
@@ -402,7 +393,7 @@ class BlockProducer:
             return self._connection.error(error, doing)
         # The coordinator aborts a transaction that is open for too long, and then refuses its producer in the same
         # words as one that another producer has fenced. Only the time tells the two apart.
-        took = time.monotonic() - self._began
+        took = self._clock() - self._began
         if not self._open or took < TRANSACTION_SECONDS:
             return FencedError(*self._fenced)
         return ClusterError(

@@ -8,7 +8,7 @@ from typing import Any
 from kbackup.errors import CorruptError
 from kbackup.formats import fields
 from kbackup.kafka.client import Connection
-from kbackup.native.contract import RecordSink, Source
+from kbackup.native.contract import SILENCE_SECONDS, RecordSink, Source
 from kbackup.native.kernel import selected_kernel
 from kbackup.types import RecordBlock
 
@@ -29,24 +29,31 @@ def open_message_source(connection: Connection, tuning: Mapping[str, Any]) -> So
     return MessageSource(connection, tuning)
 
 
-def open_sink(connection: Connection, tuning: Mapping[str, Any], group: str) -> RecordSink:
-    """Return a sink of the selected kernel; `group` is the consumer group that progress is committed to."""
+def open_sink(
+    connection: Connection, tuning: Mapping[str, Any], group: str, silence: float = SILENCE_SECONDS
+) -> RecordSink:
+    """Return a sink of the selected kernel; `group` is the consumer group that progress is committed to. `silence` is
+    how many seconds its queue may stand still before it looks for brokers anew."""
     if selected_kernel().name == "native":
-        return open_kernel_sink(connection, tuning, group)
-    return open_message_sink(connection, tuning, group)
+        return open_kernel_sink(connection, tuning, group, silence)
+    return open_message_sink(connection, tuning, group, silence)
 
 
-def open_kernel_sink(connection: Connection, tuning: Mapping[str, Any], group: str) -> RecordSink:
+def open_kernel_sink(
+    connection: Connection, tuning: Mapping[str, Any], group: str, silence: float = SILENCE_SECONDS
+) -> RecordSink:
     from kbackup.native.sink import KernelSink
 
-    return KernelSink(connection, tuning, group, _damage)
+    return KernelSink(connection, tuning, group, _damage, silence)
 
 
-def open_message_sink(connection: Connection, tuning: Mapping[str, Any], group: str) -> RecordSink:
+def open_message_sink(
+    connection: Connection, tuning: Mapping[str, Any], group: str, silence: float = SILENCE_SECONDS
+) -> RecordSink:
     """Return a sink that loads no kernel: half a second less where no records are sent."""
     from kbackup.kafka.messages import MessageSink
 
-    return MessageSink(connection, tuning, group)
+    return MessageSink(connection, tuning, group, silence)
 
 
 def _damage(block: RecordBlock, record: int) -> CorruptError:

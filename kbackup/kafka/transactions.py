@@ -106,10 +106,12 @@ def begin_cut(cluster: Cluster, *, offsets_topic_exists: bool = False) -> CutBeg
 
 @dataclass(frozen=True)
 class CutBegun:
-    """`groups` are the last stable offsets of `__consumer_offsets`."""
+    """`groups` are the last stable offsets of `__consumer_offsets`. Last stable offsets have `settling` seconds to
+    follow transactions that have ended."""
 
     cluster: Cluster
     groups: Ends
+    settling: float = _SETTLING
 
     def close(self, stable: Ends, wait: float, given_up: Ends = MappingProxyType({})) -> TransactionCut | Unavailable:
         """Take the other steps. `stable` are last stable offsets, listed after the groups were asked. Open transactions
@@ -145,7 +147,8 @@ class CutBegun:
         unended = _open_transactions(states, late, ends)
         # A transaction that ended after the last look of `_wait` is in no list of open ones. Its partition must not be
         # taken for one that is done, nor for one that is late without a reason: look at it again.
-        late = _look_again(self.cluster, ends, late, {each.tp for each in unended})
+        explained = {each.tp for each in unended}
+        late = _look_again(self.cluster, ends, late, explained, self.settling)
         unended = [each for each in unended if each.tp in late]
         unexplained = late - {each.tp for each in unended}
         unended += [OpenTransaction(tp, -1, starts[tp], -1, "not stable") for tp in sorted(unexplained)]
@@ -305,14 +308,18 @@ def _open_transactions(
 
 
 def _look_again(
-    cluster: Cluster, ends: Ends, late: AbstractSet[TopicPartition], explained: AbstractSet[TopicPartition]
+    cluster: Cluster,
+    ends: Ends,
+    late: AbstractSet[TopicPartition],
+    explained: AbstractSet[TopicPartition],
+    settling: float,
 ) -> set[TopicPartition]:
     """Look at last stable offsets until no partition of `late` is late without being `explained` by an open
-    transaction, and return those that still are late. Takes `_SETTLING` seconds at most."""
+    transaction, and return those that still are late. Takes `settling` seconds at most."""
     remaining = set(late)
     if remaining <= explained:
         return remaining
-    for _ in attempts(_SETTLING, _WAIT_PAUSE):
+    for _ in attempts(settling, _WAIT_PAUSE):
         stable = cluster.log_ends(remaining, "read_committed")
         remaining = {tp for tp in remaining if stable[tp] < ends[tp]}
         if remaining <= explained:
@@ -342,6 +349,16 @@ class MarkerCount(NamedTuple):
 
 
 Counts = Mapping[Place, Sequence[MarkerCount]]
+
+
+def add_entry(entries: list[Entry], entry: Entry) -> None:
+    """Add what was written next to a coordinator's log to the `entries` of its transactional id."""
+    if entries and not entries[-1].complete and not entry.complete:
+        # The coordinator could not replicate the entry before in time, and has sent no marker by it. The later entry
+        # prepares the transaction, and may even abort what the former one would have committed.
+        entries[-1] = entry
+    else:
+        entries.append(entry)
 
 
 def prepared(entries: Iterable[Sequence[Entry]], before: Ends, after: Ends) -> defaultdict[Place, tuple[int, int]]:
@@ -578,16 +595,7 @@ class _StateLog:
                 self.positions[tp] += 1
                 name, entry = entry_of(tp, offset, key, value)
                 if entry is not None:
-                    self._add(name, entry)
-
-    def _add(self, name: str, entry: Entry) -> None:
-        own = self.entries[name]
-        if own and not own[-1].complete and not entry.complete:
-            # The coordinator could not replicate the entry before in time, and has sent no marker by it. The later
-            # entry prepares the transaction, and may even abort what the former one would have committed.
-            own[-1] = entry
-        else:
-            own.append(entry)
+                    add_entry(self.entries[name], entry)
 
 
 def _commits(tp: TopicPartition, window: LogWindow, end: int, held: Offsets) -> list[Commit]:

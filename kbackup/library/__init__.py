@@ -256,7 +256,16 @@ def run_backup(
 
     try:
         lease, registry = config.backup.lease_seconds, config.schema_registry
-        job = ExportJob(config.export, url, store, config.stores, for_tables, listener, lease, registry)
+        job = ExportJob(
+            options=config.export,
+            url=url,
+            store=store,
+            stores=config.stores,
+            spark=for_tables,
+            listener=listener,
+            lease_seconds=lease,
+            registry=registry,
+        )
         exported = export_delta(job)
     except KbackupError as error:
         raise type(error)(

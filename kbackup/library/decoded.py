@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -15,7 +15,7 @@ from kbackup.errors import UsageError
 from kbackup.formats.record import Row
 from kbackup.schemas.base import Json
 from kbackup.schemas.columns import DECODE_ERROR, DECODED, decoded_columns
-from kbackup.schemas.decoder import Decoded, Decoder, Made, Undecoded
+from kbackup.schemas.decoder import Decoded, Decoder, Undecoded
 from kbackup.types import TopicPartition
 
 COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
@@ -45,6 +45,14 @@ class Record:
     value_error: str = ""
 
 
+class _Part(NamedTuple):
+    """The key or the value of a record: decoded by `schema`, or else the bytes as they are, with the reason."""
+
+    data: Json | bytes
+    schema: Mapping[str, Json] | None = None
+    error: str = ""
+
+
 def decoded_record(tp: TopicPartition, row: Row, decoders: Mapping[str, Decoder]) -> Record:
     key = _decoded_part(decoders.get("key"), row.key, row)
     value = _decoded_part(decoders.get("value"), row.value, row)
@@ -54,21 +62,26 @@ def decoded_record(tp: TopicPartition, row: Row, decoders: Mapping[str, Decoder]
         offset=row.offset,
         timestamp=row.timestamp,
         headers=row.headers,
-        key=key.value if isinstance(key, Decoded) else row.key,
-        value=value.value if isinstance(value, Decoded) else row.value,
+        key=key.data,
+        value=value.data,
         key_bytes=row.key,
         value_bytes=row.value,
-        key_schema=key.schema if isinstance(key, Decoded) else None,
-        value_schema=value.schema if isinstance(value, Decoded) else None,
-        key_error=key.why if isinstance(key, Undecoded) else "",
-        value_error=value.why if isinstance(value, Undecoded) else "",
+        key_schema=key.schema,
+        value_schema=value.schema,
+        key_error=key.error,
+        value_error=value.error,
     )
 
 
-def _decoded_part(decoder: Decoder | None, data: bytes | None, row: Row) -> Made:
+def _decoded_part(decoder: Decoder | None, data: bytes | None, row: Row) -> _Part:
     if decoder is None or data is None:
-        return None
-    return decoder(data, row.headers)
+        return _Part(data)
+    made = decoder(data, row.headers)
+    if isinstance(made, Decoded):
+        return _Part(made.value, made.schema)
+    if isinstance(made, Undecoded):
+        return _Part(data, error=made.why)
+    return _Part(data)
 
 
 # Columns.
@@ -88,9 +101,12 @@ class RecordColumns:
             types = decoders.types(topic)
         available = dict.fromkeys(SCHEMA.names)
         if types:
-            available |= dict.fromkeys([*(DECODED[part] for part in types), DECODE_ERROR])
+            for part in types:
+                available[DECODED[part]] = None
+            available[DECODE_ERROR] = None
         if names is None:
-            names = [*COLUMNS, *(name for name in available if name in of_decoding)]
+            decoded = [name for name in available if name in of_decoding]
+            names = [*COLUMNS, *decoded]
         for name in names:
             if name not in available:
                 raise _no_column(topic, name, tuple(available), of_decoding)
@@ -134,8 +150,11 @@ class RecordColumns:
         made_names = [*(DECODED[part] for part in self._types), DECODE_ERROR]
         schema = self.schema
         for batch in archived:
-            made = dict(zip(made_names, decoded_columns(batch, self._decoders, self._types), strict=True))
-            arrays = [made[name] if name in made else batch.column(name) for name in self.names]
+            decoded = decoded_columns(batch, self._decoders, self._types)
+            made = dict(zip(made_names, decoded, strict=True))
+            arrays: list[pa.Array[Any]] = []
+            for name in self.names:
+                arrays.append(made[name] if name in made else batch.column(name))
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

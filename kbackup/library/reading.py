@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
@@ -21,7 +22,7 @@ from kbackup.archive.segments.parallel import ReadUnit, plan_reads, read_batches
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
 from kbackup.archive.topic_decoders import TopicDecoders, Unavailable, topic_decoders
-from kbackup.config.times import moment_of
+from kbackup.config.times import moment_of, now_ms
 from kbackup.errors import KbackupError, UsageError, suggest_name
 from kbackup.formats.record import rows
 from kbackup.library import Configuration, archive_store, configured
@@ -308,9 +309,12 @@ class ArchiveReader:
     def _window(
         self, from_time: Time | None, to_time: Time | None, from_offset: int | None, to_offset: int | None
     ) -> Window:
+        now = now_ms()
+        start = moment_of("from_time", from_time, now=now, up=True)
+        end = moment_of("to_time", to_time, now=now)
         # The reader's own moment is a bound as well: later records are not in the archive as of it.
-        ends = [end for end in (moment_of("to_time", to_time), self._at) if end is not None]
-        times = Window(from_time=moment_of("from_time", from_time, up=True), to_time=min(ends, default=None))
+        ends = [bound for bound in (end, self._at) if bound is not None]
+        times = Window(from_time=start, to_time=min(ends, default=None))
         return times.at_offsets(from_offset, to_offset)
 
     def _units(self, topic: str, partition: int | None, window: Window) -> list[ReadUnit]:
@@ -390,6 +394,24 @@ class ArchiveReader:
             return in_threads(partial(count_range, source), ranges, 8)
 
         return with_counts(content, count_all)
+
+    @contextmanager
+    def serve(self, *, topics: Sequence[str] = (), listen: str = "127.0.0.1:0") -> Iterator[str]:
+        """Serve the archive to Kafka's own clients as `kbackup serve` does, in a thread, for the time of a `with`
+        block: it gives the address for `bootstrap.servers`. Port 0 takes a free one.
+
+        `topics` are names or `/regex/`; all by default. Raises `UsageError` for a topic that is not there, or an
+        address that can't be used or is reached from other machines."""
+        # Here: it loads compiled code and the messages of Kafka, which readers of files need not wait for.
+        from kbackup.archive.query.selection import Selection
+        from kbackup.config.models import Serve
+        from kbackup.serve.logs import Choosing
+        from kbackup.serve.service import ArchiveServer, Listening, serving_in_thread
+
+        choosing = Choosing(Selection.of(topics, ()), self._point, self._at)
+        server = ArchiveServer(self._store, choosing, Listening.of(Serve(listen=listen)))
+        with serving_in_thread(server) as serving:
+            yield serving.bootstrap
 
     def catalogue(self, topic: str | None = None) -> browse.Catalogue:
         """Return the topics, or one of them, with their partitions and segments. `UsageError` for an unknown topic."""

@@ -52,6 +52,7 @@ class RestoreSettings(TypedDict, total=False):
     range: Collection[str]
     skip: Collection[str]
     where: str | None
+    transform: str | None
     topics: Collection[str]
     exclude_topics: Collection[str]
     map: Mapping[str, str]
@@ -72,5 +73,7 @@ class RestoreSettings(TypedDict, total=False):
     strict: bool
     transactions: bool
     transaction_bytes: int | str
+    same_offsets: bool
+    fill: Literal["markers", "aborted", "tombstones"] | None
     state: str | None
     restore_id: str | None

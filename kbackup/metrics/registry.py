@@ -80,6 +80,13 @@ METRICS: dict[str, Metric] = {
     "kbackup_status_level": Metric("gauge", "Level of `kbackup status`: 0 ok, 1 warning, 2 critical."),
     "kbackup_notifications_total": Metric("counter", "Notifications by result.", ("result",)),
     "kbackup_missing": Metric("gauge", "Groups, settings and damaged records that a restore could not bring back."),
+    "kbackup_serve_connections": Metric("gauge", "Open connections of Kafka's clients to `kbackup serve`."),
+    "kbackup_serve_requests_total": Metric("counter", "Requests that `kbackup serve` answered.", ("request",)),
+    "kbackup_serve_refused_total": Metric("counter", "Requests that `kbackup serve` refused: what writes, above all."),
+    "kbackup_serve_sent_bytes_total": Metric("counter", "Bytes of records that `kbackup serve` sent."),
+    "kbackup_serve_read_bytes_total": Metric("counter", "Bytes of records that `kbackup serve` read of the archive."),
+    "kbackup_serve_unreadable_total": Metric("counter", "Reads of `kbackup serve` that damage or the store ended."),
+    "kbackup_serve_failed_logins_total": Metric("counter", "Logins that `kbackup serve` refused."),
     "kbackup_mirror_record_count_total": Metric("counter", "Records that a flow applied.", _PARTITION),
     "kbackup_mirror_byte_count_total": Metric(
         "counter", "Bytes of these records in the documented encoding.", _PARTITION

@@ -110,8 +110,14 @@ def _commit(writing: WritingRun, options: Backup, merged: Merged, started_at: st
         groups = writing.put_document(number, layout.GROUPS, Groups(captured_at=started_at, groups=()))
     metadata = writing.put_document(number, layout.METADATA, merged.metadata)
     own = Capture(number=number, started_at=started_at, groups=groups, metadata=metadata)
-    captures = head.captures if head is not None else ()
+    # The first restore point of an archive has none before it.
+    captures: tuple[Capture, ...] = ()
+    schemas: DocumentRef | None = None
+    deletions: DocumentRef | None = None
+    if head is not None:
+        captures, schemas, deletions = head.captures, head.schemas, head.deletions
     needed = [capture for capture in captures if capture.number in captured]
+    warnings = [*merged.warnings, *settings_warnings(merged.metadata)]
     manifest = Manifest(
         archive_id=writing.archive_id,
         number=number,
@@ -122,11 +128,11 @@ def _commit(writing: WritingRun, options: Backup, merged: Merged, started_at: st
         committed_at=now(),
         cluster_id=merged.metadata.cluster_id,
         isolation_level=options.isolation_level,
-        warnings=(*merged.warnings, *settings_warnings(merged.metadata)),
+        warnings=tuple(warnings),
         totals=totals_of((), topics=0, partitions=0, groups=0),
         captures=(*needed, own),
-        schemas=head.schemas if head else None,
-        deletions=head.deletions if head else None,
+        schemas=schemas,
+        deletions=deletions,
         topics=tuple(topics),
     )
     manifest = put_manifest(writing, manifest)
@@ -144,10 +150,13 @@ def _commit(writing: WritingRun, options: Backup, merged: Merged, started_at: st
 
 
 def _unselected_topics(head: Manifest | None) -> list[TopicState]:
-    """Return the topics of the newest restore point, as a backup has those that it did not select."""
+    """Return the topics of the newest restore point, as a backup has topics that it did not select."""
     topics: list[TopicState] = []
     for topic in head.topics if head is not None else ():
-        topics.append(replace(topic, state="unselected") if topic.state == "present" else topic)
+        if topic.state == "present":
+            topics.append(replace(topic, state="unselected"))
+        else:
+            topics.append(topic)
     return topics
 
 

@@ -1,4 +1,4 @@
-"""The job of `kbackup migrate bootstrap`: the bootstrap.checkpoint that a fresh KRaft cluster starts from.
+"""The job of `kbackup migrate bootstrap`: the file that a fresh KRaft cluster starts from.
 
 It holds what no running cluster takes: the stored keys of SCRAM users, delegation tokens and the next producer id.
 Client quotas go with them.
@@ -17,6 +17,7 @@ from kbackup.archive.reader import Archive
 from kbackup.errors import RefusedError, UsageError
 from kbackup.metadata.entities import DelegationToken
 from kbackup.migrate.metadata_log.checkpoint import (
+    FIRST_SNAPSHOT,
     NAME,
     producer_id_record,
     quota_records,
@@ -50,8 +51,8 @@ class BootstrapReport:
 
 
 def make_bootstrap(archive: Archive, backup: str, base: Path, out: Path) -> BootstrapReport:
-    """Write `out`/bootstrap.checkpoint: `base`, which `kafka-storage format` made, with the users, quotas, tokens
-    and the next producer id of a restore point. `RefusedError` if the restore point has no secrets."""
+    """Write a file into `out`, with the name of `base`, which `kafka-storage format` made: `base` with the users,
+    quotas, tokens and the next producer id of a restore point. `RefusedError` if the restore point has no secrets."""
     point = archive.find_point(backup)
     metadata = archive.metadata(point.number)
     _check_secrets(metadata, point.number)
@@ -69,10 +70,12 @@ def make_bootstrap(archive: Archive, backup: str, base: Path, out: Path) -> Boot
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise UsageError(
-            f"{base}: {why}", f"name the {NAME} that 'kafka-storage format' wrote into the controller's metadata folder"
+            f"{base}: {why}",
+            f"name the file that 'kafka-storage format' wrote into the controller's metadata folder: {NAME}, or "
+            f"{FIRST_SNAPSHOT} of Kafka 4.4 and later",
         ) from None
-    data = write_bootstrap(formatted, _records(metadata, valid))
-    path = out / NAME
+    data = write_bootstrap(formatted, _records(metadata, valid), base.name)
+    path = out / base.name
     _write(path, data)
     return BootstrapReport(
         restore_point=point.number,

@@ -92,10 +92,11 @@ def parse_metrics(text: str, url: str) -> states.MetricsWitness:
         raise CorruptError(f"{url} has no ZkMigrationState", f"{_HINT}, and let it export kafka.controller")
     state = None if number == _NO_LEADER else states.KafkaState(number)
     active = values.get("activecontrollercount")
+    is_active = None if active is None else active == 1
     return states.MetricsWitness(
         url=url,
         state=state,
-        is_active=None if active is None else active == 1,
+        is_active=is_active,
         zk_brokers=values.get("migratingzkbrokercount"),
         lag=values.get("zkwritebehindlag"),
     )

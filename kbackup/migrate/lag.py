@@ -98,12 +98,16 @@ def read_lag(zookeeper: ZooKeeperSession, folders: Sequence[str], witness: Znode
         return NotRead(error.message, error.hint)
     unread = _unread_parts(in_zookeeper)
     if unread:
+        # A part that could not be read would look as if ZooKeeper lacked all of it.
         return NotRead(
             f"not all of ZooKeeper: {join_names(unread, 3, '; ')}",
             "set the brokers' login, zookeeper.sasl.username, in [source]",
         )
-    cluster_ids = [identity["cluster.id"] for identity in identities if "cluster.id" in identity]
-    in_log = reading_of(image, cluster_ids[0] if cluster_ids else "")
+    # Of any of the folders: one cluster's logs have one id, and a copy may lack the file that has it.
+    cluster_id = ""
+    for identity in identities:
+        cluster_id = cluster_id or identity.get("cluster.id", "")
+    in_log = reading_of(image, cluster_id)
     check_one_cluster([in_zookeeper, in_log])
     counts = Counter(record.record.name for record in records)
     return Lag(image.offset, counts, _differences(in_zookeeper, in_log))
@@ -134,6 +138,7 @@ def _minority(image: MetadataImage, nodes: Iterable[str]) -> NotRead | None:
     # A log may have neither a leader's record nor a snapshot that names the voters. Then the registered controllers
     # count.
     voters = sorted(image.voters or image.controllers)
+    # By the node ids beside the logs: two copies of one controller's folder count once.
     known = [voter for voter in voters if str(voter) in nodes]
     missing = len(voters) // 2 + 1 - len(known)
     if len(voters) <= 1 or missing <= 0:

@@ -85,6 +85,7 @@ def whole_metadata(findings: MigrationFindings) -> str:
             f"{name} lacks {listed(archive.missing)}",
             "name ZooKeeper in [source], use an encrypted archive, and run 'kbackup migrate archive'",
         )
+    # What was changed since is not in it, and could not be brought back if the migration fails.
     age = findings.now - archive.captured_at
     if age > _MAX_AGE:
         raise ProblemError(f"{name} is {age / 3600:.1f} hours old", again)

@@ -136,13 +136,16 @@ def read_preflight(
     archive: znodes.ArchiveFindings | NotRead | None = NO_ARCHIVE
     if store is not None:
         archive = tried(lambda: read_archive(store()))
+    quorum: dict[str, Sign] | NotRead = _NO_CONTROLLERS
+    if files:
+        quorum = _probe_quorum(files, brokers)
     return MigrationFindings(
         brokers=brokers,
         zookeeper=tried(lambda: _read_zookeeper(sources)),
         controllers=files or _NO_CONTROLLERS,
         archive=archive,
         now=time.time(),
-        quorum=_probe_quorum(files, brokers) if files else _NO_CONTROLLERS,
+        quorum=quorum,
     )
 
 
@@ -166,10 +169,13 @@ def read_brokers(sources: Sources) -> znodes.BrokerFindings:
     moving = admin.reassignments()
     live: list[znodes.LiveBroker] = []
     for broker in sorted(brokers.addresses):
+        # No config and no request tells a broker's release. The newest version of Fetch that it speaks does.
         version = admin.fetch_version(broker)
-        fetch_version = (
-            version if isinstance(version, int) else NotRead(version.why, "is the broker reachable from here?")
-        )
+        fetch_version: int | NotRead
+        if isinstance(version, int):
+            fetch_version = version
+        else:
+            fetch_version = NotRead(version.why, "is the broker reachable from here?")
         configs = tried(partial(admin.configs, broker))
         live.append(znodes.LiveBroker(broker, fetch_version, configs))
     # A broker that denies its reassignments leaves them to ZooKeeper.

@@ -134,6 +134,7 @@ def read_configs(sources: Sources) -> dict[int, Mapping[str, str]] | NotRead:
         brokers = admin.brokers()
         return {broker: admin.configs(broker) for broker in brokers.addresses}
     except UsageError:
+        # A wrong option is no broker that is away: the operator can mend it at once.
         raise
     except KbackupError as error:
         return NotRead(error.message, error.hint)
@@ -347,16 +348,13 @@ def _are_controllers_stopped(situation: Situation) -> bool:
 def _let_zookeeper_catch_up(situation: Situation, lag: Lag | NotRead) -> list[RollbackStep]:
     # By the logs on disk, or else by the controllers' metrics.
     behind = len(lag.records) if isinstance(lag, Lag) else situation.report.lag
+    is_caught_up = None if behind is None else not behind
     are_equal = None if isinstance(lag, NotRead) else not lag.differences
     wait = "wait until ZooKeeper has every record"
     if behind and _are_controllers_stopped(situation):
         wait = f"start the controllers again, and {wait}"
     return [
-        RollbackStep(
-            wait,
-            "'kbackup migrate status --metrics-url URL' says 0 records behind",
-            None if behind is None else not behind,
-        ),
+        RollbackStep(wait, "'kbackup migrate status --metrics-url URL' says 0 records behind", is_caught_up),
         RollbackStep(
             "kbackup migrate verify", "exit code 0: ZooKeeper and the metadata log have the same entities", are_equal
         ),
@@ -393,12 +391,13 @@ def _deletion_of_znodes(situation: Situation) -> RollbackStep:
 
 
 def _restart_brokers(modes: BrokerModes | None) -> RollbackStep:
+    is_done = None if modes is None else not modes.kraft and not modes.enabled
     return RollbackStep(
         "restart the brokers one by one without zookeeper.metadata.migration.enable, controller.listener.names and "
         "controller.quorum.*; one that does not end by SIGTERM waits for the controllers: kill it, and start it when "
         "its znode /brokers/ids/ID is gone",
         "no broker has the migration enabled",
-        None if modes is None else not modes.kraft and not modes.enabled,
+        is_done,
     )
 
 
@@ -406,10 +405,11 @@ def _deletion_of_storage(report: states.StateReport) -> RollbackStep:
     # kbackup sees that the storage is there where it read a metadata log with a migration; it never sees that it isn't.
     logs = [claim for claim in report.claims if claim.witness == "metadata log"]
     is_there = any("zookeeper" not in log.states for log in logs)
+    is_done = False if is_there else None
     return RollbackStep(
         "delete the controllers' storage: a second migration formats it anew",
         "the log directories of the controllers are empty",
-        False if is_there else None,
+        is_done,
     )
 
 

@@ -322,6 +322,7 @@ def judge(witnesses: Witnesses, earlier: Witnesses | None = None) -> StateReport
     a look some seconds ago: it shows whether ZooKeeper follows."""
     claims = claims_of(witnesses)
     possible, disagreements = _narrow(claims)
+    # Several possible states are none to act by: the runbook has another next step in each.
     state: State = possible[0] if len(possible) == 1 else "unknown"
     # The most urgent next step first: without a leader nothing moves, and a disagreement makes the state a guess.
     is_stalled = earlier is not None and _is_stalled(witnesses, earlier)
@@ -435,6 +436,7 @@ def _narrow(claims: Sequence[Claim]) -> tuple[tuple[State, ...], tuple[str, ...]
     """Return the states that the claims allow, and the claims that contradict weightier ones."""
     if not claims:
         return (), ()
+    # The weightiest comes first. A lighter claim may narrow what the weightier ones allow, and never widens it.
     allowed, disagreements = claims[0].states, []
     for claim in claims:
         common = allowed & claim.states

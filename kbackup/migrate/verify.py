@@ -67,7 +67,8 @@ def verify_migration(sources: Sources, archive: Archive | None, backup: str, lag
     While the controllers write to ZooKeeper, ZooKeeper may be some seconds behind: a difference between sources is
     reported only if every reading within `lag` seconds has it. `UsageError` if there is nothing to compare.
     """
-    point = archive.find_point(backup) if archive is not None else None
+    point = None if archive is None else archive.find_point(backup)
+    restore_point = None if point is None else point.number
     began = time.monotonic()
     looks = 1
     readings = _read_sides(sources)
@@ -87,9 +88,11 @@ def verify_migration(sources: Sources, archive: Archive | None, backup: str, lag
         looks += 1
         differing &= _differences(readings)
     differences = sorted(differing)
-    pairs = list(combinations(_current(readings), 2))
+    current = _current(readings)
+    pairs = list(combinations(current, 2))
     sides = [_report(source_name(reading.source), reading, reading.outdated) for reading in readings]
     if archive is not None and point is not None:
+        # Once, after the looks: a restore point does not move, so a difference from it does not go away by waiting.
         cluster = MetadataSide("the cluster", merge(readings, "", 0).metadata)
         archived = MetadataSide(f"restore point {point.number}", archive.metadata(point.number))
         pairs.append((cluster, archived))
@@ -99,7 +102,7 @@ def verify_migration(sources: Sources, archive: Archive | None, backup: str, lag
     for one, other in pairs:
         not_compared_parts[f"{one.name} and {other.name}"] = _not_compared(one, other)
     return MigrationVerifyReport(
-        restore_point=point.number if point is not None else None,
+        restore_point=restore_point,
         sides=tuple(sides),
         differences=tuple(differences),
         not_compared=not_compared_parts,

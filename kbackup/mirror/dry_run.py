@@ -96,10 +96,11 @@ def dry_run(
     for remote, why in configs.refused.items():
         warnings.append(f"configs of {remote} would be refused: {why}")
     warnings += _held_back_before(flow, state, held_back)
+    restore_point = seen.point.number if seen.point is not None else None
     return DryRun(
         flow=flow.name,
         archive=store.url,
-        restore_point=seen.point.number if seen.point is not None else None,
+        restore_point=restore_point,
         topics=plan.topics,
         skipped=plan.skipped,
         internal=_internal(flow, internal.names, heartbeats, target),
@@ -158,7 +159,7 @@ def dry_run_of_take(flow: Flow, store: Store, heartbeats: Iterable[Flow]) -> Dry
 def _internal(
     flow: Flow, names: InternalNames, heartbeats: Iterable[Flow], target: Cluster | None
 ) -> tuple[PlannedInternalTopic, ...]:
-    """Return the internal topics of the apply half, and those that the take half writes."""
+    """Return the internal topics of the apply half, and the internal topics that the take half writes."""
     planned: list[tuple[Literal["take", "apply"], InternalTopic]] = [("apply", topic) for topic in names.written()]
     for pair in heartbeats:
         for topic in InternalNames(pair, False).written():

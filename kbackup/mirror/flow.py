@@ -50,6 +50,7 @@ class DefaultPolicy:
 
     def original_topic(self, topic: str) -> str:
         """Return the name of a remote topic in the cluster where its first record was written."""
+        # Under the Identity policy a topic is its own upstream, and the way would never end.
         while (upstream := self.upstream_topic(topic)) is not None and upstream != topic:
             topic = upstream
         return topic

@@ -126,14 +126,18 @@ def thin(runs: Runs) -> Runs:
     if older <= SLACK:
         return runs
     head = int(source[-1] + count[-1])
+    old_runs = zip(source[:older].tolist(), target[:older].tolist(), count[:older].tolist(), strict=True)
     rows: list[tuple[int, int, int]] = []
     stretch: list[tuple[int, int, int]] = []
-    for row in zip(source[:older].tolist(), target[:older].tolist(), count[:older].tolist(), strict=True):
-        end = row[0] + row[2]
-        if stretch and (end - stretch[0][0]) * SHARE > head - end:
-            rows += _join(stretch)
-            stretch = []
-        stretch.append(row)
+    for run in old_runs:
+        first, _, records = run
+        end = first + records
+        if stretch:
+            begin, _, _ = stretch[0]
+            if (end - begin) * SHARE > head - end:
+                rows += _join(stretch)
+                stretch = []
+        stretch.append(run)
     rows += _join(stretch)
     old_source, old_target, old_count = np.array(rows, np.int64).T
     return (
@@ -258,7 +262,8 @@ class SlotMap:
             # Offsets of a log only grow. Where one goes back, the remote topic was made anew, and has nothing of what
             # was applied before: neither of this incarnation nor of earlier ones.
             if int(target[0]) < next_target or int(source[0]) < next_source:
-                self._runs = {known: runs for known, runs in self._runs.items() if known.remote != key.remote}
+                others = [known for known in self._runs if known.remote != key.remote]
+                self._runs = {known: self._runs[known] for known in others}
             self._runs.setdefault(key, []).append((source, target, count))
             self._ends[key.remote] = int(target[-1] + count[-1])
 
@@ -288,7 +293,8 @@ class SlotMap:
         return self.head.number if self.head is not None else 0
 
     def _read_after_head(self, parts: list[FlowMapPartName]) -> dict[FlowMapPartName, _ReadPart]:
-        """Return those of `parts` that come after the head, by name in their order."""
+        """Return the `parts` that come after the head, by name in their order."""
+        # Of the head's own number there may be more parts: of attempts that were given up.
         later = [name for name in parts if name.number > self._head_number]
         return dict(zip(later, in_threads(self._read, later, _THREADS), strict=True))
 
@@ -362,6 +368,7 @@ class SlotMap:
     def merge_map_parts(self) -> None:
         """Write a folded table of everything. Delete the parts that are in the folded table before it, and the tables
         older than that one."""
+        # Joined here and nowhere else: the map in memory and the one in the file give the same answers.
         runs: dict[MappedPartition, Runs] = {}
         for mapped in self._runs:
             runs[mapped] = thin(self.runs(mapped))

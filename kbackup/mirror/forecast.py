@@ -49,6 +49,7 @@ class Forecast:
             rights = " and ".join(right.capitalize() for right in missing)
             reasons[remote] = f"the mirror's user lacks {rights} on the topic"
         stop = self.flow.on_recreate == "stop"
+        # As a round finds them: what is applied already can't be refused any more.
         pending = find_pending(self.archive, self.point, topics, self.positions, {}, stop)
         ranges: list[UnitRange] = []
         for of_partition in pending.ranges.values():

@@ -145,6 +145,7 @@ class SyncJournal(Journal[OffsetSync]):
     def store(self) -> OffsetSyncStore:
         """Return the syncs that a reader of the whole topic retains."""
         if self._store is None:
+            # The topic is read again from its start: which syncs a reader keeps depends on all that came before.
             self._known = False
             self._store = OffsetSyncStore()
         self.last()
@@ -182,7 +183,8 @@ class InternalTopics:
         for in_source in (False, True):
             topics = [topic for topic in due if topic.in_source is in_source]
             if topics:
-                _create(self._source_cluster() if in_source else self.cluster, topics)
+                cluster = self._source_cluster() if in_source else self.cluster
+                _create(cluster, topics)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -327,7 +329,10 @@ class HeartbeatClock:
         slow one delays are left out."""
         flow, due = self.flow, time.monotonic()
         try:
-            while not self._stop.wait(max(0.0, due - time.monotonic())):
+            while True:
+                pause = max(0.0, due - time.monotonic())
+                if self._stop.wait(pause):
+                    break
                 due = max(due + flow.emit_heartbeats.seconds, time.monotonic())
                 now = int(time.time() * 1000)
                 try:
@@ -345,7 +350,7 @@ class HeartbeatClock:
 
 
 class Emitted(NamedTuple):
-    """`current` are the checkpoints of now, whether written or not; `written` are those that were due."""
+    """`current` are the checkpoints of now, whether written or not; `written` are the checkpoints that were due."""
 
     current: list[Checkpoint]
     written: list[Checkpoint]
@@ -367,6 +372,7 @@ def emit_checkpoints(
     """
     remote = applied.remote_names
     states = [topic for topic in point.topics if topic.name in remote]
+    # The offsets of these topics alone: of others the target has no records that an offset could mean.
     captured, _ = captured_groups(archive, states)
     offsets: dict[str, Sequence[GroupOffset]] = {}
     for name, group in captured.items():
@@ -416,6 +422,7 @@ def checkpoints(
 def is_due(checkpoint: Checkpoint, last: Checkpoint | None, exact: bool) -> bool:
     """Return whether a checkpoint is written: the first, one that went back in the source, or one that advanced in the
     target. An `exact` one also where it went back in the target: the remote topic was recreated."""
+    # MirrorMaker 2 writes no checkpoint that stays where it is: the topic would grow with every interval.
     if last is None or checkpoint.upstream < last.upstream or checkpoint.offset > last.offset:
         return True
     return exact and checkpoint.offset < last.offset
@@ -472,6 +479,8 @@ def offset_syncs(tp: TopicPartition, runs: OffsetMap, last: OffsetSync | None, l
     distance = lag + 1
     offsets = base + distance * _steps((newest - base) // distance)
     # An offset in a gap has no record: its sync is the next record's.
+    # The run that an offset lies in, or the one before its gap: clipped to that run's length, the number is then the
+    # one of the next run's first record.
     run = np.maximum(np.searchsorted(runs.target, offsets, side="right") - 1, 0)
     numbers = begins[run] + np.clip(offsets - runs.target[run], 0, runs.count[run])
     first = [0] if known < 0 else []

@@ -63,12 +63,13 @@ def round_applied(
     _put(flow, "held_back_topics", len(held_back))
     for remote in held_back:
         _put(flow, "topic_held_back", 1, remote)
+    # The metric of a topic that is no longer held back would stay at 1.
     counted.retain([_HELD_BACK], (flow.source, flow.target), {(remote,) for remote in held_back})
     _put(flow, "last_round_timestamp_seconds", at)
 
 
 def _count_partitions(flow: Flow, applied: Applied, at: float) -> None:
-    """Count the records of each partition, and how old they are at a time: that of their commit."""
+    """Count the records of each partition, and how old the records are at the time of their commit."""
     for tp, part in applied.partitions.items():
         labels = (tp.topic, str(tp.partition))
         _add(flow, "record_count_total", part.records, *labels)

@@ -40,7 +40,7 @@ def mirrors(request: Requested) -> HTMLResponse:
 
 
 def _urgency(topic: MirroredTopic) -> tuple[bool, int, str]:
-    """Order topics that are held back first, then those that are farthest behind."""
+    """Order topics that are held back first, then the topics that are farthest behind."""
     return not topic.held_back, -topic.records_behind, topic.topic
 
 

@@ -187,7 +187,9 @@ def sync_group_offsets(checkpoints: Iterable[Checkpoint], cluster: Cluster) -> G
         by_group.setdefault(checkpoint.group, []).append(checkpoint)
     # A group whose members are at work here has positions of its own: to move them would skip or repeat its records.
     members, held_back = cluster.groups.members(by_group)
-    held_back |= {group: f"it has {live}" for group, live in members.items() if live}
+    for group, live in members.items():
+        if live:
+            held_back[group] = f"it has {live}"
     free = [group for group in by_group if group not in held_back]
     committed, unread = cluster.groups.committed(free)
     held_back |= unread
@@ -197,14 +199,18 @@ def sync_group_offsets(checkpoints: Iterable[Checkpoint], cluster: Cluster) -> G
         if forward:
             due[group] = forward
     # The brokers refuse a group that has got a member since: then its members go first, too.
-    refused = cluster.groups.commit_all(due)
-    held_back |= {group: why for group, why in refused.items() if why}
-    written = {group: len(due[group]) for group, why in refused.items() if not why}
+    written: dict[str, int] = {}
+    for group, why in cluster.groups.commit_all(due).items():
+        if why:
+            held_back[group] = why
+        else:
+            written[group] = len(due[group])
     return GroupSync(written, held_back)
 
 
 def forward_offsets(checkpoints: Iterable[Checkpoint], committed: Iterable[CommittedOffset]) -> list[CommittedOffset]:
     """Return the offsets of a group's checkpoints that are beyond what the group has `committed` in the target."""
+    # Only forward, as a group that ran here may have read on by itself.
     own = {each.tp: each.offset for each in committed}
     forward: list[CommittedOffset] = []
     for checkpoint in checkpoints:
@@ -255,6 +261,7 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
     remote = {topic.name: flow.policy.format_remote_topic(flow.source, topic.name) for topic in states}
     offsets = groups[group].offsets if group in groups else ()
     committed = {TopicPartition(remote[offset.topic], offset.partition): offset for offset in offsets}
+    # From the topic, not from the map: this answer is the one that Java's clients get, whoever wrote the topic.
     checkpoints = read_checkpoints(flow, group, cluster)
     if not committed and not checkpoints:
         hint = suggest_name(group, groups, "'kbackup groups show' lists the groups of an archive")

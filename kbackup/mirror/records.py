@@ -115,10 +115,6 @@ class OffsetSync(NamedTuple):
         return cls(TopicPartition(*decode_key(OFFSET_SYNC, key).values()), *decode_value(OFFSET_SYNC, value).values())
 
 
-MirrorRecord = Heartbeat | Checkpoint | OffsetSync
-"""`decode` raises `UndecodableError` for other bytes."""
-
-
 def fits(text: str) -> bool:
     """Return whether a string can stand in a record."""
     return len(text.encode()) <= _LONGEST

@@ -111,7 +111,7 @@ class FlowRounds:
         return is_duty_due or bool(self.applier.held.due)
 
     def plan(self, archive: Archive, point: Manifest) -> MirrorTopicPlan:
-        """Return the topics of a restore point that the flow selects, also those that it does not know yet."""
+        """Return the topics of a restore point that the flow selects, also topics that the flow does not know yet."""
         existing: Sequence[str] = ()
         # Of a topic that is deleted in the source it matters whether its remote topic exists. For the others, the list
         # of names would be a request in every round.
@@ -135,6 +135,10 @@ class FlowRounds:
         groups = self._sync_groups(archive, point, in_target)
         acls = self._sync_acls(archive, point)
         changes = created or _NO_TOPICS
+        # None: neither was due in this round.
+        configured = () if configs is None else tuple(configs.changed)
+        created_acls = () if acls is None else acls.created
+        refused = refusals_of(changes, configs, preparation.uncovered_schemas, applied, groups, acls)
         return RoundReport(
             flow=self.flow.name,
             restore_point=point.number,
@@ -143,12 +147,12 @@ class FlowRounds:
             applied=applied,
             created=changes.created,
             grown=changes.grown,
-            configured=tuple(configs.changed) if configs is not None else (),
-            acls=acls.created if acls is not None else (),
+            configured=configured,
+            acls=created_acls,
             offset_syncs=syncs,
             checkpoints=groups.checkpoints,
             group_offsets=groups.offsets,
-            refused=refusals_of(changes, configs, preparation.uncovered_schemas, applied, groups, acls),
+            refused=refused,
         )
 
     def _topics_of_round(self, plan: MirrorTopicPlan) -> tuple[RemoteTopic, ...]:
@@ -201,6 +205,7 @@ class FlowRounds:
         is_offset_due = self._is_due("group offsets")
         if not is_checkpoint_due and not is_offset_due:
             return MirroredGroups()
+        # The groups' offsets are set from checkpoints, so these come first, also if only the offsets are due.
         current, written = emit_checkpoints(self.flow, self.internal, archive, point, in_target, self._groups)
         self.timetable.done("checkpoints")
         self._count_checkpoints(archive, point, current, written)

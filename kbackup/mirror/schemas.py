@@ -77,6 +77,7 @@ class MirrorSchemas:
             if ids_in_use(states):
                 raise self._waits([f"restore point {point.number} has none"])
             return None
+        # A round follows the other within tenths of a second: the registry is asked when something new is needed.
         needed = needed_schemas(point.schemas, schemas, states)
         if needed != self._known:
             self.uncovered = tuple(uncovered(states, schemas))
@@ -91,6 +92,8 @@ class MirrorSchemas:
         """Plan what to register for the records of a restore point."""
         plan = plan_judged(registry, records, mode, self.flow.schema_topics, self.flow.unmapped)
         lacking = unmapped_words(plan.judged)
+        # If the registry was read, it does not have these schemas, and a later restore point will not have them either:
+        # the plan says what becomes of such records. If it was not read, waiting helps.
         was_read = not any(warning.startswith(NOT_READ) for warning in point.warnings)
         if lacking and not was_read:
             raise self._waits([f"the registry was not read for restore point {point.number}", *lacking])
@@ -106,7 +109,7 @@ class MirrorSchemas:
         return rewrite_of(done, archive.store)
 
     def _schemas(self, archive: Archive, point: Manifest) -> Schemas | None:
-        """Return the schemas of a restore point; those of the last round are not read again."""
+        """Return the schemas of a restore point. Schemas that the last round has read are not read again."""
         if point.schemas is None:
             return None
         if self._read is None or self._read[0] != point.schemas:
@@ -140,9 +143,13 @@ def needed_schemas(document: DocumentRef | None, schemas: Schemas, states: Seque
     index = SchemaIndex(schemas)
     # Not all ids: keys that only look like frames bring new ones in every round, and each would ask the registry again.
     ids = frozenset(each for each in ids_in_use(states) if each in index)
-    framed = frozenset((topic.name, used.part) for topic in states for used in topic.schemas if used.framed)
+    framed: set[tuple[str, str]] = set()
+    for topic in states:
+        for used in topic.schemas:
+            if used.framed:
+                framed.add((topic.name, used.part))
     forms = frozenset((use.topic, use.part, use.form) for use in forms_of(states))
-    return NeededSchemas(document, ids, framed, forms)
+    return NeededSchemas(document, ids, frozenset(framed), forms)
 
 
 _PAUSE = 60.0  # s, before the registry is asked again about topics whose schemas were missing
@@ -167,6 +174,7 @@ class TopicSchemas:
         try:
             return self._register_others(archive, point, topics), dict(self._withheld)
         except AwaitedSchemasError:
+            # The error does not say which topics it concerns, so each is asked about alone, and only now.
             self._withheld = self._find_waiting(archive, point, topics)
             self._asked = self.now()
         return self._register_others(archive, point, topics), dict(self._withheld)

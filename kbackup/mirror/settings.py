@@ -43,6 +43,7 @@ def sync_configs(
         changes = config_changes(flow, known[remote], current)
         if changes:
             changed[remote] = changes
+    # Topics without a difference are not asked to change: most rounds send no request here.
     errors = cluster.topic_admin.alter_configs(changed, dry_run=dry_run)
     refused = {remote: error.message for remote, error in {**unread, **errors}.items()}
     taken = {remote: changes for remote, changes in changed.items() if remote not in refused}
@@ -116,6 +117,7 @@ def remote_acl(flow: Flow, acl: Acl) -> Acl | None:
     the Identity policy the topic may be the target's own as well: only what reads is allowed there, and an ACL of every
     topic has no counterpart."""
     is_allowed = acl.permission == "allow"
+    # As MirrorMaker 2 does: it replicates the literal ACLs of topics alone.
     if acl.resource != "topic" or acl.pattern != "literal":
         return None
     if is_allowed and acl.operation == "write":

@@ -98,9 +98,12 @@ def records_behind(state: State, topics: tuple[TopicStatus, ...]) -> dict[str, i
     lengths = [0]
     for name in names:
         topic = by_source[name]
-        has_begun = topic.incarnation >= 0
-        incarnations.append(topic.incarnation if has_begun else state.highest.get(name, 0))
-        applied = topic.applied if has_begun else ()
+        if topic.incarnation >= 0:
+            applied = topic.applied
+            incarnations.append(topic.incarnation)
+        else:
+            applied = ()
+            incarnations.append(state.highest.get(name, 0))
         positions_of += [*applied, 0]
         lengths.append(len(applied))
     applied_in = np.array(incarnations, np.int64)
@@ -130,6 +133,7 @@ def first_status(flow: Flow, archive_id: str, before: FlowStatus | None) -> Flow
     """Return the status of a process that starts. It takes over from the flow's last one, `before`, what is applied,
     and the incidents."""
     at = now()
+    earlier_incidents = before.incidents if before is not None else ()
     status = FlowStatus(
         source=flow.source,
         target=flow.target,
@@ -137,7 +141,7 @@ def first_status(flow: Flow, archive_id: str, before: FlowStatus | None) -> Flow
         tool=f"kbackup {__version__}",
         started_at=at,
         written_at=at,
-        incidents=before.incidents if before is not None else (),
+        incidents=earlier_incidents,
     )
     # Of another archive, positions and restore points mean nothing here.
     if before is None or before.archive_id != archive_id:
@@ -147,8 +151,8 @@ def first_status(flow: Flow, archive_id: str, before: FlowStatus | None) -> Flow
 
 
 def planned(before: FlowStatus, topics: Sequence[RemoteTopic]) -> FlowStatus:
-    """Return the status of a round that begins. `topics` are those that the flow selects: of a new one nothing is
-    applied yet, so that its records count as behind, and `expire` keeps them."""
+    """Return the status of a round that begins. `topics` are the topics that the flow selects. Of a new one
+    nothing is applied yet, so that its records count as behind, and `expire` keeps them."""
     known = {topic.remote: topic for topic in before.topics}
     planned_topics: list[TopicStatus] = []
     for topic in topics:
@@ -164,7 +168,7 @@ def after_round(
     applied: Applied,
     refused: Mapping[str, Mapping[str, str] | Iterable[str]],
 ) -> FlowStatus:
-    """Return the status after a round that applied `point`. `topics` are those that the flow selects.
+    """Return the status after a round that applied `point`. `topics` are the topics that the flow selects.
 
     `refused` has the target's reasons by subject ('topics', 'configs', 'acls', 'groups'): texts, or reasons by name.
     Refusals of a subject that is not in it stay: the round did not set it.
@@ -241,6 +245,7 @@ def refusals_after_round(
     before: Iterable[Refusal], refused: Mapping[str, Mapping[str, str] | Iterable[str]]
 ) -> tuple[Refusal, ...]:
     """Return the refusals of each subject, each reason once. Those of a subject that the round did not set stay."""
+    # Each subject has a clock of its own, so most rounds set a few of them.
     refusals = [refusal for refusal in before if refusal.subject not in refused]
     for subject, reasons in refused.items():
         if subject == "topics":  # `held_back` of each topic says it
@@ -281,9 +286,11 @@ def _topic(
     incarnation = max((position.incarnation for position in known if position is not None), default=-1)
     applied: list[int] = []
     for position in known:
-        # A partition that the newest incarnation has not reached yet begins with its first record.
-        is_reached = position is not None and position.incarnation == incarnation
-        applied.append(position.next if position is not None and is_reached else 0)
+        if position is not None and position.incarnation == incarnation:
+            applied.append(position.next)
+        else:
+            # The newest incarnation has not reached this partition yet, which begins with its first record.
+            applied.append(0)
     return TopicStatus(
         source=topic.source,
         remote=topic.remote,
@@ -300,6 +307,7 @@ def flow_holds(store: Store, archive_id: str, grace: timedelta) -> list[Retentio
     oldest = datetime.now(UTC) - grace
     holds: list[RetentionHold] = []
     for status in read_status(store):
+        # A flow that was given up without a word must not keep restore points for ever.
         is_alive = datetime.fromisoformat(status.written_at) >= oldest
         if status.archive_id == archive_id and is_alive:
             positions = {topic.source: (topic.incarnation, topic.applied) for topic in status.topics}
@@ -370,6 +378,7 @@ def flows_of(archive: Archive, state: Store, at: datetime | None = None) -> list
 
 def flow_overview(state: State, status: FlowStatus, at: datetime) -> FlowOverview:
     """Return a flow as it is at a time, by its status and the state of its archive."""
+    # By the status document alone: whoever looks at an archive may have no way to the flow's clusters.
     lag = flow_lag(state, status, at)
     silent = (at - datetime.fromisoformat(status.written_at)).total_seconds()
     topics: list[MirroredTopic] = []

@@ -35,7 +35,7 @@ class WarningReporter(Protocol):
 
 
 class StatusKeeper:
-    """The status of one flow while its writer runs. `status` is that of now, `settle` writes it.
+    """The status of one flow while its writer runs. `status` is the present one, and `settle` writes it.
 
     The keeper has a view of its own on the archive: what is committed while a round runs counts as behind, and the
     round itself goes on with the catalog that it began with."""

@@ -86,7 +86,7 @@ def reason_to_skip(flow: Flow, topic: str) -> Reason | None:
 
 
 def topics_of_point(manifest: Manifest, metadata: Metadata) -> list[SourceTopic]:
-    """Return the topics of a restore point. `metadata` is that of the same restore point."""
+    """Return the topics of a restore point. `metadata` is of the same restore point."""
     configs = {topic.name: topic.configs for topic in metadata.topics}
     topics: list[SourceTopic] = []
     for state in manifest.topics:
@@ -121,6 +121,7 @@ def without_cycles(flows: Sequence[Flow], names: Sequence[str], file: str) -> tu
     Raise `UsageError` if one of `names`, or any likely name, goes round. Other topics that do are found by their
     names when they appear, and are held back.
     """
+    # Under the Default policy the names show where a topic has been.
     if not any(isinstance(flow.policy, IdentityPolicy) for flow in flows):
         return tuple(flows)
     every = tuple(flows)

@@ -6,22 +6,16 @@ once and kept beside the code, or where that can't be written in the user's cach
 
 from __future__ import annotations
 
-import os
-from tempfile import TemporaryDirectory
-
-from numba.core import config
-
+# Imported before the others, for whom a folder may have to be found: these two find it by themselves.
+import kbackup.native.batch_kernel
+import kbackup.native.schema_kernel  # noqa: F401
+from kbackup.native.kept_code import folder_of_this_process
 from kbackup.native.librdkafka import version
 
 __all__ = ["fill", "produce", "version"]
 
-# It finds a way of its own where nothing can be kept. Imported after the others it would look for the folder below.
-import kbackup.native.schema_kernel  # noqa: F401
-
 try:
     from kbackup.native import fill, produce
 except RuntimeError:  # numba finds no place to keep compiled code
-    with TemporaryDirectory(prefix="kbackup-kernels-") as _folder:
-        os.environ["NUMBA_CACHE_DIR"] = _folder
-        config.reload_config()  # type: ignore[no-untyped-call]
+    with folder_of_this_process():
         from kbackup.native import fill, produce

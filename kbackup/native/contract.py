@@ -271,7 +271,8 @@ class RecordSink(Protocol):
         """Give up what is neither delivered nor lost."""
 
 
-_SILENCE = 10.0  # s
+SILENCE_SECONDS = 10.0
+"""How long a client's queue may stay as long as it was before its bootstrap servers are added again."""
 
 
 class Bootstrap:
@@ -282,9 +283,10 @@ class Bootstrap:
     out. A client that has brokers removes the added ones with its next metadata.
     """
 
-    def __init__(self, servers: str, add: Callable[[bytes], object]) -> None:
+    def __init__(self, servers: str, add: Callable[[bytes], object], silence: float = SILENCE_SECONDS) -> None:
         self._servers = servers.encode()
         self._add = add
+        self._silence = silence
         self._length = -1
         self._since = 0.0
 
@@ -293,6 +295,6 @@ class Bootstrap:
         now = time.monotonic()
         if length != self._length:
             self._length, self._since = length, now
-        elif now - self._since >= _SILENCE:
+        elif now - self._since >= self._silence:
             self._add(self._servers)
             self._since = now

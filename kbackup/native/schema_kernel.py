@@ -6,29 +6,26 @@ Python gets memoryviews in place of arrays, whose elements are Python's own inte
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from contextlib import suppress
 from importlib import import_module
-from struct import Struct
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from kbackup.native.archived_fields import (
+    COMPILED,
+    LEAST_RECORD,
+    compiled,
+    given,
+    inline,
+    int32_at,
+    int64,
+    int64_at,
+    numba,
+    read_field,
+    viewed,
+)
 from kbackup.types import Bytes, Int64Array
 
-numba: Any = None
-if os.environ.get("KBACKUP_KERNEL") != "python":  # as `native.kernel` reads it
-    with suppress(ImportError):
-        numba = import_module("numba")
-COMPILED = numba is not None
-int64: Any = numba and numba.int64
-uint64: Any = numba and numba.uint64
-
-# Nothing is allocated, so that arrays need no counts of references (`_nrt`): those took two thirds of the time.
-_OPTIONS = {"_nrt": False}
-
-_LEAST_RECORD = 24  # bytes
 _AHEAD = 16  # records: their bytes are on the way from memory when it is their turn, which halves the time
 
 
@@ -48,10 +45,6 @@ def _prefetching(_: Any, data: Any, at: Any) -> Any:
 
 
 _prefetch: Any = import_module("numba.extending").intrinsic(_prefetching) if COMPILED else None
-
-
-def _inline(function: Callable[..., Any]) -> Any:
-    return numba.njit(forceinline=True, **_OPTIONS)(function) if COMPILED else function
 
 
 ID, GUID = 1, 2  # kinds of frames: a number, whose `high` is 0; sixteen bytes
@@ -147,7 +140,6 @@ def copy_columns(columns: Columns) -> Columns:
     return type(columns)(*(column.copy() for column in columns))
 
 
-_PLAIN = Struct(">I")
 _PROBES = 64  # ids may have been made to meet in the table
 _MIX = 0x9E3779B97F4A7C1
 _NAMES, _KEY, _VALUE = b"__key_schema_id__value_schema_id", 15, 17
@@ -157,38 +149,7 @@ _OWN_NAMES, _OWN_ENDS = b"contentIdglobalIdcontentHashartifactId", (0, 9, 17, 28
 _LEAST_OWN, _MOST_OWN = 21, 26  # bytes of a header's name: apicurio.key.globalId, apicurio.value.contentHash
 
 
-@_inline
-def _word(data: Any, at: Any) -> Any:
-    if COMPILED:
-        at = uint64(at)  # so that the compiler sees four bytes in a row, and makes one load of them
-        one, two, three = at + uint64(1), at + uint64(2), at + uint64(3)
-        return int64(data[at]) << 24 | int64(data[one]) << 16 | int64(data[two]) << 8 | int64(data[three])
-    return _PLAIN.unpack_from(data, at)[0]
-
-
-@_inline
-def _int32(data: Bytes, at: int) -> Any:
-    return (_word(data, at) ^ 0x80000000) - 0x80000000
-
-
-@_inline
-def _int64(data: Bytes, at: int) -> Any:
-    return _int32(data, at) << 32 | _word(data, at + 4)
-
-
-@_inline
-def _field(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the position of a field whose length is at `at`, and its length: -1 for null, -2 if it goes past `end`."""
-    if end - at < 4:
-        return end, -2
-    length = _int32(data, at)
-    at += 4
-    if length < -1 or length > end - at:
-        return end, -2
-    return at, length
-
-
-@_inline
+@inline
 def _named(data: Bytes, at: int, length: int) -> int:
     """Return the part whose schema a header of this name has, -1 for none."""
     if length != _KEY and length != _VALUE:
@@ -200,7 +161,7 @@ def _named(data: Bytes, at: int, length: int) -> int:
     return part
 
 
-@_inline
+@inline
 def _is_text(data: Bytes, at: int, text: bytes, start: int, size: int) -> bool:
     for number in range(size):  # noqa: SIM110 (compiled, a generator allocates)
         if data[at + number] != text[start + number]:
@@ -208,7 +169,7 @@ def _is_text(data: Bytes, at: int, text: bytes, start: int, size: int) -> bool:
     return True
 
 
-@_inline
+@inline
 def _apicurio(data: Bytes, at: int, length: int) -> tuple[int, int]:
     """Return the part whose schema a header of this name has in Apicurio's way, and the kind; -1 and 0 for none."""
     if length < _LEAST_OWN or length > _MOST_OWN or data[at] != _APICURIO[0]:  # most headers end here
@@ -224,33 +185,33 @@ def _apicurio(data: Bytes, at: int, length: int) -> tuple[int, int]:
     return -1, 0
 
 
-@_inline
+@inline
 def _own_frame(data: Bytes, at: int, length: int, kind: int) -> Frame:
     """Return what the value of a header of one of Apicurio's kinds names; a kind of 0 for no id above 0."""
     if kind != CONTENT_ID and kind != GLOBAL_ID:
         return (kind, 0, 0)
-    number = _int64(data, at) if length >= 8 else 0
+    number = int64_at(data, at) if length >= 8 else 0
     return (kind, 0, number) if number > 0 else (0, 0, 0)
 
 
-@_inline
+@inline
 def _eight_bytes(data: Bytes, at: int, length: int) -> Frame:
     """Return the id of eight bytes that a field begins with behind a byte 0; a kind of 0 for none. A field of eight
     bytes is a number: an id has data behind it, or at least needs nine bytes."""
     if length < 9 or data[at] != 0:
         return (0, 0, 0)
-    number = _int64(data, at + 1)
+    number = int64_at(data, at + 1)
     return (EIGHT_BYTES, 0, number) if 0 < number < 1 << 31 else (0, 0, 0)
 
 
-@_inline
+@inline
 def _frame(data: Bytes, at: int, length: int, header: bool) -> Frame:
     """Return the frame that a field, or the value of a `header`, begins with; a kind of 0 for none."""
     if header and length >= 17 and data[at] == 1:
-        return (GUID, _int64(data, at + 1), _int64(data, at + 9))
+        return (GUID, int64_at(data, at + 1), int64_at(data, at + 9))
     if length < 5 or data[at] != 0:
         return (0, 0, 0)
-    number = _int32(data, at + 1)
+    number = int32_at(data, at + 1)
     return (ID, 0, number) if number > 0 else (0, 0, 0)
 
 
@@ -259,10 +220,10 @@ def first_row(high: int, low: int, last: int) -> int:
     return (high ^ low) * _MIX >> 32 & last
 
 
-_first_row = _inline(first_row)
+_first_row = inline(first_row)
 
 
-@_inline
+@inline
 def _count(sums: FrameSums, table: FrameTable, part: int, frame: Frame) -> None:
     kind, high, low = frame
     if kind == ID and low >= ODD_ID:
@@ -288,7 +249,7 @@ def _count(sums: FrameSums, table: FrameTable, part: int, frame: Frame) -> None:
     sums.unlisted[FORMS * part + max(kind - GUID, 0)] += 1
 
 
-@_inline
+@inline
 def _map(out: Bytes, rows: FrameMap, part: int, frame: Frame, at: int) -> bool:
     """Write what the frame at `at` becomes; return False if there is no row for it."""
     kind, high, low = frame
@@ -311,7 +272,7 @@ def _map(out: Bytes, rows: FrameMap, part: int, frame: Frame, at: int) -> bool:
     return True
 
 
-@_inline
+@inline
 def _leave(
     left: LeftRows,
     left_count: Int64Array,
@@ -335,13 +296,7 @@ def _leave(
     left_count[0] = row + 1
 
 
-def _compile(function: Callable[..., Any]) -> Any:
-    if not COMPILED:
-        return function
-
-    def given(kind: Any) -> Any:
-        return numba.types.Array(kind, 1, "C", readonly=True)
-
+def _signature() -> Any:
     column = int64[::1]
 
     def columns(fields: type) -> Any:
@@ -350,14 +305,9 @@ def _compile(function: Callable[..., Any]) -> Any:
     block = given(numba.uint8), given(int64), given(int64), given(int64)
     counted = columns(FrameSums), columns(FrameTable)
     mapped = numba.uint8[::1], columns(FrameMap), columns(LeftRows), column
-    signature = int64(int64, *block, *counted, *mapped)
-    try:
-        return numba.njit(signature, cache=True, nogil=True, **_OPTIONS)(function)
-    except RuntimeError:  # no place to keep compiled code
-        return numba.njit(signature, nogil=True, **_OPTIONS)(function)
+    return int64(int64, *block, *counted, *mapped)
 
 
-@_compile
 def visit(
     parts: int,
     data: Bytes,
@@ -378,26 +328,28 @@ def visit(
     Return the number of records before the first that is not what its index entry says."""
     for number in range(len(offsets)):
         start, size = positions[number], lengths[number]
-        if start < 0 or size < _LEAST_RECORD or start > len(data) - size:
+        if start < 0 or size < LEAST_RECORD or start > len(data) - size:
             return number
         if COMPILED:
             ahead = positions[min(number + _AHEAD, len(positions) - 1)]
             for line in range(-1, 2):
                 _prefetch(data, ahead + 64 * line)
 
-        end, timestamp_type = start + size, _int32(data, start + 8)
-        if _int64(data, start) != offsets[number] or timestamp_type < -2 or timestamp_type > 1:
+        end, timestamp_type = start + size, int32_at(data, start + 8)
+        if int64_at(data, start) != offsets[number] or timestamp_type < -2 or timestamp_type > 1:
             return number
-        key, key_length = _field(data, start + (12 if timestamp_type < 0 else 20), end)
-        value, value_length = _field(data, key + max(key_length, 0), end)
-        at, headers = _field(data, value + max(value_length, 0), end)  # their number, less than the bytes that follow
+        key, key_length = read_field(data, start + (12 if timestamp_type < 0 else 20), end)
+        value, value_length = read_field(data, key + max(key_length, 0), end)
+        at, headers = read_field(
+            data, value + max(value_length, 0), end
+        )  # their number, less than the bytes that follow
         if key_length == -2 or value_length == -2 or headers < 0:
             return number
 
         named = framed = 0  # bits of the parts that headers are of; of the parts with a frame
         for _ in range(headers):
-            name, name_length = _field(data, at, end)
-            at, size = _field(data, name + max(name_length, 0), end)
+            name, name_length = read_field(data, at, end)
+            at, size = read_field(data, name + max(name_length, 0), end)
             if name_length < 0 or size == -2:
                 return number
             part = _named(data, name, name_length)
@@ -450,16 +402,12 @@ def visit(
     return len(offsets)
 
 
+if COMPILED:
+    visit = compiled(_signature())(visit)
+
+
 def run(*arguments: Any) -> int:
     """Call `visit`. Plain Python gets memoryviews in place of arrays: their elements are Python's own integers."""
     if COMPILED:
         return int(visit(*arguments))
-    return int(visit(*map(_viewed, arguments)))
-
-
-def _viewed(argument: Any) -> Any:
-    if isinstance(argument, np.ndarray):
-        return argument.data
-    if isinstance(argument, tuple):
-        return type(argument)(*(column.data for column in argument))
-    return argument
+    return int(visit(*map(viewed, arguments)))

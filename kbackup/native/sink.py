@@ -14,6 +14,7 @@ import numpy as np
 from kbackup.native.client import Handle, send_progress
 from kbackup.native.compiled import produce as kernel
 from kbackup.native.contract import (
+    SILENCE_SECONDS,
     UNKNOWN,
     Bootstrap,
     ClusterConnection,
@@ -55,13 +56,18 @@ class KernelSink:
     """See `contract.RecordSink`."""
 
     def __init__(
-        self, connection: ClusterConnection, tuning: Mapping[str, Any], group: str, damage_of: DamageOf
+        self,
+        connection: ClusterConnection,
+        tuning: Mapping[str, Any],
+        group: str,
+        damage_of: DamageOf,
+        silence: float = SILENCE_SECONDS,
     ) -> None:
         self._damage_of = damage_of
         self._group = group
         self._handle = Handle(connection, PRODUCER, tuning, EVENT_DELIVERY)
         add = partial(lib.rd_kafka_brokers_add, self._handle.client)
-        self._bootstrap = Bootstrap(connection.properties["bootstrap.servers"], add)
+        self._bootstrap = Bootstrap(connection.properties["bootstrap.servers"], add, silence)
         self._topics: dict[str, int] = {}
         self._state = make_structure(kernel.ProduceState)
         self._arguments = kernel.make_arguments()

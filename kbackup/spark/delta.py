@@ -1,7 +1,9 @@
-"""The jars and session settings that Delta tables need."""
+"""The settings of sessions that Delta tables need, their jars among them."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,47 +12,17 @@ import msgspec
 
 from kbackup.config import Config
 from kbackup.errors import UsageError
+from kbackup.spark.jars import LEFT_OUT, TableJars, known_jars, spark_release, table_jars
 from kbackup.spark.jvm import LOCK
+from kbackup.spark.session import active_session
 from kbackup.store.base import HadoopTables
 from kbackup.store.registry import StoreOptions, kind_of, options_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DELTA = ("io.delta:delta-spark_4.1_2.13:4.3.1",)
-"""The release of Delta for the Spark that kbackup depends on."""
-LEFT_OUT = (
-    # 640 MB; the modules of the SDK that Hadoop needs for S3 are 11 MB, and are named by the store.
-    "software.amazon.awssdk:bundle",
-    # What Spark brings itself.
-    "org.apache.hadoop:hadoop-client-api",
-    "org.apache.hadoop:hadoop-client-runtime",
-    "org.apache.parquet:*",
-    "org.apache.logging.log4j:*",
-    "org.apache.httpcomponents:*",
-    "org.slf4j:*",
-    "com.fasterxml.jackson.core:*",
-    "com.fasterxml.jackson.datatype:*",
-    "commons-codec:*",
-    "commons-logging:*",
-    "commons-pool:*",
-    "io.netty:*",
-    "org.scala-lang:*",
-    "org.roaringbitmap:*",
-    "com.github.luben:*",
-    "org.xerial.snappy:*",
-    "io.airlift:*",
-    "org.locationtech.jts:*",
-    "com.google.code.findbugs:*",
-    "javax.annotation:*",
-    "org.apache.spark:*",
-    # What is for other streams and catalogs than these.
-    "io.unitycatalog:*",
-    "software.amazon.s3.analyticsaccelerator:*",
-)
-
-DELTA_LOCK = Path(__file__).with_name("delta-jars.sha256")
-"""The SHA-256 checksums of all jars that these packages resolve to."""
+KEPT_JARS = Path(sys.prefix, "share", "kbackup", "jars")
+"""The folder of an installation that has the jars of its Spark, as the image does. Others let Spark fetch them."""
 
 EXTENSION = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -78,22 +50,38 @@ def delta_config(config: Config, url: str | None) -> Config:
 
 def session_conf(conf: Mapping[str, str], urls: tuple[str, ...]) -> dict[str, str]:
     """Return `conf` (`[spark.conf]`) with the settings that Delta tables at `urls` need. Where `conf` names jars
-    itself, none are added."""
+    itself, none are added. `UsageError` if there are no jars for the Spark that a session would get."""
     ours = dict(EXTENSION)
-    if not any(conf.get(name) for name in _BROUGHT):
-        packages = list(DELTA)
-        for url in urls:
-            packages += tables_of(url).packages
-        ours |= {
-            "spark.jars.packages": ",".join(dict.fromkeys(packages)),
-            "spark.jars.excludes": ",".join(LEFT_OUT),
-            LOCK: str(DELTA_LOCK),
-        }
+    schemes = {tables_of(url).scheme for url in urls}
+    jars = None if any(conf.get(name) for name in _BROUGHT) else _jars_of_new_session()
+    if jars is not None:
+        ours |= _jar_settings(jars, schemes)
     found = ours | dict(conf)
     extensions = conf.get("spark.sql.extensions", "")
     if extensions and EXTENSION["spark.sql.extensions"] not in extensions:
         found["spark.sql.extensions"] = f"{extensions},{EXTENSION['spark.sql.extensions']}"
     return found
+
+
+def _jars_of_new_session() -> TableJars | None:
+    """Return the jars for the Spark that a new session gets; None if there are none, and Spark runs already: whoever
+    started it has brought jars, or `delta_session` says that they are missing."""
+    release = spark_release()
+    runs_already = "PYSPARK_GATEWAY_PORT" in os.environ or active_session() is not None
+    return known_jars(release) if runs_already else table_jars(release)
+
+
+def _jar_settings(jars: TableJars, schemes: set[str]) -> dict[str, str]:
+    """Return the settings by which Spark gets `jars`: it fetches them, unless this installation has them."""
+    kept = sorted(str(jar) for jar in KEPT_JARS.glob("*.jar"))
+    if kept:
+        # Fetching takes a network, and a home that can be written: pods often have neither.
+        return {"spark.jars": ",".join(kept), LOCK: str(jars.lock)}
+    return {
+        "spark.jars.packages": ",".join(jars.packages(schemes)),
+        "spark.jars.excludes": ",".join(LEFT_OUT),
+        LOCK: str(jars.lock),
+    }
 
 
 def delta_session(spark: SparkSession) -> SparkSession:
@@ -106,8 +94,9 @@ def delta_session(spark: SparkSession) -> SparkSession:
         extended = "DeltaSparkSessionExtension" in extensions
     except Exception as error:
         # py4j's error for a class that is not there.
+        package = table_jars(spark.version).delta_package
         raise UsageError(
-            "Spark has no jars of Delta", f"bring them: spark-submit --packages {DELTA[0]}, see delta.md"
+            "Spark has no jars of Delta", f"bring them: spark-submit --packages {package}, see delta.md"
         ) from error
     if not extended:
         options = " ".join(f"--conf {name}={value}" for name, value in EXTENSION.items())

@@ -332,9 +332,11 @@ _OPTIONS = (
     "-Dio.netty.allocator.type=pooled",
     "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
     "--enable-native-access=ALL-UNNAMED",
+    # Since Spark 4.2, in the place of useDirectMethodHandle; a JDK that does not know it takes no notice.
+    "--sun-misc-unsafe-memory-access=allow",
     "-Dderby.connection.requireAuthentication=false",
 )
-"""The options that Spark's launcher gives to every JVM, but for the vectors of MLlib."""
+"""The options that the launcher of Spark 4.0, 4.1, 4.2 or 4.3 gives to every JVM, but for the vectors of MLlib."""
 
 
 def spark_home() -> Path:

@@ -65,17 +65,22 @@ def hand_over() -> bool:
     path = os.environ.get(VARIABLE)
     if path is None:
         return False
-    # The ready process may have ended before, or may end while it imports.
-    with suppress(OSError), socket.socket(socket.AF_UNIX) as line:
-        line.connect(path)
-        state = json.dumps([dict(os.environ), sys.path, sys.argv]).encode()
-        socket.send_fds(line, [len(state).to_bytes(_LENGTH_BYTES, "big")], [0, 1, 2])
-        line.sendall(state)
-        has_taken_over = line.recv(1) != b""
+    state = json.dumps([dict(os.environ), sys.path, sys.argv]).encode()
+    with socket.socket(socket.AF_UNIX) as line:
+        try:
+            line.connect(path)
+            socket.send_fds(line, [len(state).to_bytes(_LENGTH_BYTES, "big")], [0, 1, 2])
+            line.sendall(state)
+            has_taken_over = line.recv(1) != b""
+        except OSError:
+            # The ready process had ended before, or ended while it imported.
+            return False
         if has_taken_over:
-            line.recv(1)  # nothing ever comes: the call returns when the daemon has ended
-            return True
-    return False
+            # Nothing ever comes: the call returns when the daemon has ended, also if it was killed. Spark must not get
+            # a second daemon on the same streams then.
+            with suppress(OSError):
+                line.recv(1)
+        return has_taken_over
 
 
 def take_over(listener: socket.socket) -> bool:

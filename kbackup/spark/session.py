@@ -8,7 +8,7 @@ import secrets
 import shlex
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from kbackup.spark.jvm import (
     home_option,
     jvm_has_ended,
 )
+from kbackup.spark.pandas_check import import_checks
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -149,6 +150,7 @@ class Starting:
         import pandas  # noqa: F401
         import pyspark.sql  # noqa: F401
 
+        import_checks()
         self.session: SparkSession | None = None
         """The session, if it has started."""
         self._error: BaseException | None = None
@@ -270,6 +272,7 @@ def _connect(settings: Mapping[str, str], jvm: Jvm | None, *, with_daemon: bool 
 
     # Before the JVM can end: Ctrl-C may come while a session is built.
     logging.getLogger().addFilter(_is_no_end)
+    import_checks()
     builder = SparkSession.builder
     try:
         if jvm is not None:
@@ -316,11 +319,11 @@ def first_job(session: SparkSession) -> None:
     """Run a small job, for what a first one costs: it loads classes in the JVM, and starts the Python daemon."""
     import pyarrow as pa
 
-    from kbackup.spark.collect import collect_arrow
+    from kbackup.spark.collect import collect_arrow, map_in_arrow
 
-    def same(batches: Iterable[RecordBatch]) -> Iterable[RecordBatch]:
+    def same(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
         yield from batches
 
     # As jobs of kbackup hand their tasks over: other frames load other classes.
     rows = pa.table({"id": [0]})
-    collect_arrow(session.createDataFrame(rows).mapInArrow(same, "id long"))
+    collect_arrow(map_in_arrow(session.createDataFrame(rows), same, "id long"))

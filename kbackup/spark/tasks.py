@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from kbackup.errors import DeniedError, FencedError, KbackupError, RefusedError, UnreachableError, from_text
+from kbackup.errors import FencedError, KbackupError, RefusedError, from_text
 from kbackup.metrics.registry import ProgressListener, counted
-from kbackup.spark.collect import collect_arrow
+from kbackup.spark.collect import collect_arrow, map_in_arrow
 from kbackup.spark.jvm import jvm_has_ended
-from kbackup.spark.workers import Answer, Expected, check_answer, check_worker, is_local, prepared_cluster
+from kbackup.spark.workers import Answer, Expected, check_answer, check_worker, is_local, named_error, prepared_cluster
 from kbackup.store.base import Store
 from kbackup.util.system import cut, reuse_freed_memory
 
@@ -162,7 +162,7 @@ def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: S
         return []
     with spark_errors(), _sent(spark, work, show) as (address, expected, given):
 
-        def run_batches(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        def run_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from pyspark import TaskContext
 
             context = TaskContext.get()
@@ -174,10 +174,10 @@ def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: S
             if isinstance(answer, RefusedError):
                 return
             for number, task, do in _unpickled(given(), batches):
-                yield from _run_task(number, attempt, task, do, address)
+                yield from _run_task(number, attempt, task, do, address, expected)
 
         frame = _frame(spark, tasks)
-        rows: Any = collect_arrow(frame.mapInArrow(run_batches, _DDL))
+        rows: Any = collect_arrow(map_in_arrow(frame, run_batches, _DDL))
         _count_retries(rows)
         return _results_of(rows)
 
@@ -284,7 +284,7 @@ def shared(spark: SparkSession, data: bytes) -> Iterator[Callable[[], bytes]]:
 
 
 def _run_task(
-    number: int, attempt: int, task: T, work: Work[T, R], address: ListenerAddress | None
+    number: int, attempt: int, task: T, work: Work[T, R], address: ListenerAddress | None, expected: Expected
 ) -> Iterator[pa.RecordBatch]:
     sys.setswitchinterval(_SWITCH_INTERVAL)
     reuse_freed_memory()
@@ -297,7 +297,7 @@ def _run_task(
             # that fenced this one.
             yield _row(number, attempt, error)
         except KbackupError as error:
-            raise RuntimeError(error.marker()) from None
+            raise RuntimeError(named_error(error, expected).marker()) from None
 
 
 def _row(number: int, attempt: int, result: object) -> pa.RecordBatch:
@@ -325,13 +325,10 @@ def spark_errors() -> Iterator[None]:
 def from_spark(error: Any) -> KbackupError:
     """Return the error of kbackup's tree that a task raised, or the best description of another error."""
     text = str(error)
-    # Spark's traceback names the machine, its text does not.
-    host = _HOST.search(getattr(error, "_stackTrace", None) or text)
     if known := from_text(text):
-        # Other workers may reach the server that this one can't reach: name the machine.
-        if host is not None and isinstance(known, UnreachableError | DeniedError):
-            return type(known)(f"worker {host[1]}: {known.message}", known.hint)
         return known
+    # The traceback of Spark 4.0 and 4.1 names the machine, its text does not; later ones name it nowhere.
+    host = _HOST.search(getattr(error, "_stackTrace", None) or text)
     if missing := _NOT_THE_SAME.search(text):
         worker = f"worker {host[1]}" if host is not None else "a worker"
         return RefusedError(
@@ -369,7 +366,7 @@ def batch_frame(
 
     with _sent(spark, work, show, destination) as (address, expected, given):
 
-        def run_batches(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        def run_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             answer = check_worker(expected)
             if isinstance(answer, RefusedError):
                 # As text: the frame has no column for errors, and of an exception only its traceback comes back.
@@ -379,6 +376,6 @@ def batch_frame(
                     try:
                         yield from do(task, progress)
                     except KbackupError as error:
-                        raise RuntimeError(error.marker()) from None
+                        raise RuntimeError(named_error(error, expected).marker()) from None
 
-        yield _frame(spark, tasks).mapInArrow(run_batches, from_arrow_schema(schema))
+        yield map_in_arrow(_frame(spark, tasks), run_batches, from_arrow_schema(schema))

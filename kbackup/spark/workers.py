@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbackup import __version__
 from kbackup.config.secrets import shown
-from kbackup.errors import RefusedError, StoreError
+from kbackup.errors import DeniedError, KbackupError, RefusedError, StoreError, UnreachableError
 from kbackup.spark.session import ALLOW_PLAIN_SECRETS
 from kbackup.store.base import encryption_of
 from kbackup.store.file import FileStore
@@ -33,10 +33,12 @@ _PROTECTED = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncr
 
 
 class Expected(NamedTuple):
-    """Demands of a job on its workers: the driver's release, and the files `marks` in its directories."""
+    """Demands of a job on its workers: the driver's release, and the files `marks` in its directories. `elsewhere`:
+    workers may be on other machines than the driver."""
 
     version: str
     marks: tuple[str, ...] = ()
+    elsewhere: bool = False
 
 
 class Answer(NamedTuple):
@@ -73,7 +75,7 @@ def prepared_cluster(spark: SparkSession, *held: object) -> Iterator[Expected]:
             marks.append(str(mark))
             marked.append(store)
     try:
-        yield Expected(__version__, tuple(marks))
+        yield Expected(__version__, tuple(marks), elsewhere=True)
     finally:
         for store in marked:
             store.remove_marks(name)
@@ -114,6 +116,15 @@ def check_worker(expected: Expected) -> Answer | RefusedError | None:
     if not files:
         return None
     return Answer(host, tuple(files))
+
+
+def named_error(error: KbackupError, expected: Expected) -> KbackupError:
+    """Return an error of this worker's task as the driver is to show it. Other workers may reach the server that this
+    one can't reach: the error names the machine."""
+    # Spark's own errors name it up to Spark 4.1.
+    if not expected.elsewhere or not isinstance(error, UnreachableError | DeniedError):
+        return error
+    return type(error)(f"worker {socket.gethostname()}: {error.message}", error.hint)
 
 
 def _another_directory(host: str, root: Path, error: OSError) -> RefusedError:
@@ -161,6 +172,9 @@ def _has_secrets(held: object) -> bool:
     """Return whether an object that is sent to tasks holds passwords or data keys."""
     if encryption_of(held):  # type: ignore[arg-type]
         return True
+    # What a user wrote may have anything in it, the secret of a mask for one.
+    if getattr(held, "may_hold_secrets", False):
+        return True
     for name, value in _members(held):
         is_secret = shown(name, value) != value if isinstance(value, str) else _has_secrets(value)
         if is_secret:
@@ -172,4 +186,7 @@ def _directories(held: object) -> list[FileStore]:
     """Return the directory stores that an object holds."""
     if isinstance(held, FileStore):
         return [held]
-    return [store for _, value in _members(held) for store in _directories(value)]
+    stores: list[FileStore] = []
+    for _, value in _members(held):
+        stores += _directories(value)
+    return stores

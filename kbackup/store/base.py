@@ -298,12 +298,11 @@ class StoreQuestion(NamedTuple):
 
 
 class HadoopTables(NamedTuple):
-    """How Spark reaches tables in such stores: by addresses with `scheme`, after `path`, with the jars of `packages`
-    and Hadoop's options."""
+    """How Spark reaches tables in such stores: by addresses with `scheme`, which names a file system of Hadoop, after
+    `path`, with Hadoop's options."""
 
     scheme: str
     path: Callable[[str], str]
-    packages: tuple[str, ...]
     options: Callable[[Any, str], dict[str, str]]
 
 

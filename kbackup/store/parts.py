@@ -227,7 +227,7 @@ class PartsUpload(Upload):
 
     @property
     def _part_size(self) -> int:
-        return self._first_size << ((self._number - 1) // _PARTS_OF_ONE_SIZE)
+        return part_size_of(self._number, self._first_size)
 
     def _send_part(self) -> None:
         """Hand the part over to a thread, which owns it from now on; wait while too many are in flight."""
@@ -252,6 +252,12 @@ class PartsUpload(Upload):
         """Wait until at most `most_in_flight` parts are in flight; raise the error of a part that failed."""
         while len(self._sending) > most_in_flight:
             self._sent.append(self._sending.popleft().result())
+
+
+def part_size_of(number: int, first_size: int) -> int:
+    """Return the size of a part of an upload, whose first part has the number 1. Later parts are larger: an upload has
+    10,000 parts at most."""
+    return first_size << ((number - 1) // _PARTS_OF_ONE_SIZE)
 
 
 def crc_of(views: list[memoryview]) -> int:

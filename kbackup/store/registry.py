@@ -52,7 +52,7 @@ def _no_hadoop_options(options: None, url: str) -> dict[str, str]:
 
 
 DIRECTORY = StoreKind(
-    "file", "file:///path", _open_directory, tables=HadoopTables("file", _table_path, (), _no_hadoop_options)
+    "file", "file:///path", _open_directory, tables=HadoopTables("file", _table_path, _no_hadoop_options)
 )
 
 KINDS: dict[str, StoreKind] = {kind.scheme: kind for kind in (s3.KIND, azure.KIND, gcs.KIND, DIRECTORY)}

@@ -33,9 +33,12 @@ def warn_of_plain_http(secret: str, url: str) -> None:
 
 def is_loopback(host: str) -> bool:
     """Return whether a host name or address is this machine's loopback."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
+    return host == "localhost" or host.endswith(".localhost") or is_loopback_address(host)
+
+
+def is_loopback_address(text: str) -> bool:
+    """Return whether a text is an address of this machine's loopback; names are not looked up."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(text).is_loopback
     except ValueError:
         return False

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from kbackup.types import Bytes
@@ -211,6 +211,24 @@ def write_own(path: Path, data: bytes) -> None:
         with suppress(OSError):
             made.unlink()
         raise
+
+
+class FileState(NamedTuple):
+    """What changes when a file is written, replaced, or given other rights."""
+
+    inode: int
+    modified_ns: int
+    size: int
+    mode: int
+
+
+def file_state(path: Path) -> FileState | None:
+    """Return the state of a file, to see whether it has changed since; None if it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return FileState(found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode)
 
 
 # The C library's treatment of freed memory.

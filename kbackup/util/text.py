@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -38,6 +38,23 @@ def json_line(value: object) -> str:
 def json_sign(sign: str) -> str:
     """Return a character, or JSON's escape of one that can't be shown."""
     return sign if sign.isprintable() else json.dumps(sign)[1:-1]
+
+
+def _sign_of(octet: int) -> int:
+    return octet if 32 <= octet < 127 else ord(".")
+
+
+_SIGNS = bytes(_sign_of(octet) for octet in range(256))
+"""What stands for each byte beside its digits: itself, or a dot if it has no sign in ASCII."""
+
+
+def hex_lines(data: bytes) -> Iterator[str]:
+    """Yield lines as `hexdump -C` prints them."""
+    for at in range(0, len(data), 16):
+        piece = data[at : at + 16]
+        octets = f"{piece[:8].hex(' ')}  {piece[8:].hex(' ')}"
+        signs = piece.translate(_SIGNS).decode("ascii")
+        yield f"{at:08x}  {octets:<49} |{signs}|"
 
 
 def ends(text: str, tail: int) -> tuple[str, str]:
@@ -83,6 +100,11 @@ def words_of(text: str) -> list[str]:
 def plural(number: int, noun: str) -> str:
     """1 and "group" is "1 group"; 2,000 are "2,000 groups"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def address_text(host: str, port: int) -> str:
+    """Return an address as people write it: an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def human_size(nbytes: float) -> str:

@@ -229,7 +229,8 @@ os.environ.clear()
 limit(resource.RLIMIT_NOFILE, 3)
 limit(resource.RLIMIT_AS, {MEMORY})
 limit(resource.RLIMIT_CORE, 0)
-limit(resource.RLIMIT_CPU, {CPU})
+cpu = int(sys.argv[2])
+limit(resource.RLIMIT_CPU, cpu)
 try:
     program = jq.compile(sys.argv[1])
 except ValueError as error:
@@ -238,7 +239,7 @@ answer("ready")
 given = 0
 for line in sys.stdin.buffer:
     given += len(line)
-    limit(resource.RLIMIT_CPU, {CPU} + given // 100_000)
+    limit(resource.RLIMIT_CPU, cpu + given // 100_000)
     try:
         answer(str(int(any(each is not None and each is not False for each in program.input_text(line.decode())))))
     except ValueError as error:
@@ -254,16 +255,17 @@ class BoundedProgram:
     """A compiled expression of jq that can neither read this process nor stop it. Thread-safe.
 
     Raises `ValueError` for an invalid expression, and for records that it fails for; `StoppedError` if it takes more
-    time or memory than it may."""
+    time or memory than it may: `cpu` seconds, and one more for each 100 kB of records. `process` runs it."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, cpu: int = CPU) -> None:
+        self._cpu = cpu
         path = os.pathsep.join(folder for folder in sys.path if folder)
-        command = [sys.executable, "-c", _JQ, text]
+        command = [sys.executable, "-c", _JQ, text, str(cpu)]
         self._lock = threading.Lock()
         pipe, null = subprocess.PIPE, subprocess.DEVNULL
         # Of this process it gets where libraries are, and nothing else: neither its environment nor its folder.
         environment = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-        self._process = subprocess.Popen(  # noqa: S603 (no shell, and no program but this one)
+        self.process = subprocess.Popen(  # noqa: S603 (no shell, and no program but this one)
             command, stdin=pipe, stdout=pipe, stderr=null, env=environment
         )
         try:
@@ -274,28 +276,28 @@ class BoundedProgram:
 
     def input_text(self, text: str) -> list[bool]:
         """Return whether the expression is true for a record in JSON."""
-        assert self._process.stdin is not None  # noqa: S101 (a pipe)
+        assert self.process.stdin is not None  # noqa: S101 (a pipe)
         with self._lock:
             try:
-                self._process.stdin.write(text.replace("\n", " ").encode() + b"\n")
-                self._process.stdin.flush()
+                self.process.stdin.write(text.replace("\n", " ").encode() + b"\n")
+                self.process.stdin.flush()
             except OSError:
                 pass  # it has ended: there is no answer
             return [self._answer() == "1"]
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
             with suppress(OSError):  # what was not sent
                 pipe.close()  # type: ignore[union-attr]
 
     def _answer(self) -> str:
-        assert self._process.stdout is not None  # noqa: S101 (a pipe)
-        answer = self._process.stdout.readline().decode()
+        assert self.process.stdout is not None  # noqa: S101 (a pipe)
+        answer = self.process.stdout.readline().decode()
         if not answer:
             raise StoppedError(
-                f"the jq expression is stopped: it takes more than {CPU} seconds or {MEMORY >> 30} GiB of memory",
+                f"the jq expression is stopped: it takes more than {self._cpu} seconds or {MEMORY >> 30} GiB of memory",
                 "write a simpler one, or use 'kbackup find --jq'",
             )
         if answer.startswith("e"):

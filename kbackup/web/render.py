@@ -22,7 +22,7 @@ from starlette.responses import HTMLResponse
 from kbackup import __version__, systems
 from kbackup.archive.query.selection import exact_entry
 from kbackup.util.html import templates
-from kbackup.util.text import ends, human_count, human_size, json_sign, plural, printable, printable_lines
+from kbackup.util.text import ends, hex_lines, human_count, human_size, json_sign, plural, printable, printable_lines
 from kbackup.util.times import calendar_text, duration_text, human_time, ms_of, time_text
 from kbackup.web.charts import Unit
 
@@ -421,18 +421,9 @@ def _hex(data: bytes, most: int, note: str = "") -> Shown:
     """Return lines as `hexdump -C` prints them."""
     room = most // _HEX_CUT // 16 * 16  # whole lines
     cut = min(len(data), max(room, 16))
-    lines: list[str] = []
-    for at in range(0, cut, 16):
-        piece = data[at : min(at + 16, cut)]
-        octets = f"{piece[:8].hex(' ')}  {piece[8:].hex(' ')}"
-        signs = piece.translate(_SIGNS).decode("ascii")
-        lines.append(f"{at:08x}  {octets:<49} |{signs}|")
-    content = escape("\n".join(lines))
+    text = "\n".join(hex_lines(data[:cut]))
+    content = escape(text)
     return Shown("hex", len(data), cut, content, note)
-
-
-_SIGNS = bytes(octet if 32 <= octet < 127 else ord(".") for octet in range(256))
-"""What stands for each byte beside its digits: itself, or a dot if it has no sign in ASCII."""
 
 
 # Render templates to pages, and make addresses of pages and files.

@@ -18,6 +18,7 @@ from kbackup.archive.query.selection import exact_entry
 from kbackup.config.times import not_a_time, now_ms, parse_time
 from kbackup.config.windows import parse_range
 from kbackup.errors import UsageError
+from kbackup.util.text import kbackup_command
 from kbackup.web.archive_cache import ArchiveCache, ArchiveSnapshot
 from kbackup.web.decoding import FieldDecoder, PageDecoding
 from kbackup.web.documents import document_links
@@ -87,6 +88,10 @@ class PageRequest:
         except ValueError:
             selected = {"topic": exact_entry(topic)}
         return self.link("restore", **selected)
+
+    def archive_command(self, *words: str) -> str:
+        """Return a command line on the archive of the page."""
+        return kbackup_command(*words, "--archive", self.cache.store.url)
 
     def page(self, template: str, tab: str, **context: Any) -> HTMLResponse:
         shared = {"request": self, "link": self.link, "path": path, "tab": tab, "document_links": document_links}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing import get_context
@@ -258,7 +258,7 @@ CHANGES: dict[str, Callable[[], None]] = {"": lambda: None, "nothing counted": _
 def _warm(session: SparkSession, tasks: int, change: str) -> None:
     """Start the Python workers and have them import what tasks need: a cost of the start, not of the data."""
 
-    def prepare(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    def prepare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from kbackup.jobs.restore import task as restore_task  # noqa: F401
         from kbackup.native import kernel
         from kbackup.store import s3  # noqa: F401

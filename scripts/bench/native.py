@@ -1,8 +1,9 @@
 """python -m scripts.bench.native: what a record costs in the compiled and in the plain code, in processor time.
 
-Nanoseconds of the thread that calls, the least of `--rounds`: of reading, of sending with its delivery reports, and of
-counting and mapping the ids of schemas. librdkafka's own threads, which cost the same for both, are left out. Brokers
-are librdkafka's, in memory. Counting and mapping take the code that `KBACKUP_KERNEL` names.
+Nanoseconds of the thread that calls, the least of `--rounds`: of reading, of sending with its delivery reports, of
+counting and mapping the ids of schemas, and of making batches. librdkafka's own threads, which cost the same for both,
+are left out. Brokers are librdkafka's, in memory. Counting, mapping and batches take the code that `KBACKUP_KERNEL`
+names.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 from confluent_kafka import Producer
 
 from kbackup.formats.schema_ids import SchemaCounter, make_map, rewrite
+from kbackup.kafka.batches import log_batches
 from kbackup.kafka.client import Connection
 from kbackup.kafka.messages import MessageSource
 from kbackup.kafka.record_clients import open_kernel_sink, open_message_sink
+from kbackup.native.batch_kernel import write_records
 from kbackup.native.contract import RecordSink, Source
 from kbackup.native.source import KernelSource
 from kbackup.types import Int64Array, OffsetRange, RecordBlock, TopicPartition
@@ -119,6 +123,27 @@ def measure_ids(topic: str, blocks: list[RecordBlock], rounds: int) -> tuple[flo
     return min(counting), min(mapping)
 
 
+def measure_batches(blocks: list[RecordBlock], rounds: int) -> tuple[float, float]:
+    """Measure the kernel that writes records of batches, and whole batches of a log."""
+    kernel: list[float] = []
+    whole: list[float] = []
+    out = np.empty(2 * sum(block.nbytes for block in blocks), np.uint8)
+    times = np.zeros(2, np.int64)
+
+    def write() -> None:
+        for block in blocks:
+            write_records(block.data, block.positions, block.lengths, 0, len(block), out, times)
+
+    def write_log() -> None:
+        for block in blocks:
+            log_batches(block, [], 128 << 10)
+
+    for _ in range(rounds):
+        kernel.append(nanoseconds(write))
+        whole.append(nanoseconds(write_log))
+    return min(kernel), min(whole)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
@@ -135,6 +160,8 @@ def main() -> None:
                 print(f"{topic}, {client}: reading {reading:.0f} ns a record, sending {sending:.0f}", flush=True)
             counting, mapping = measure_ids(topic, blocks, rounds)
             print(f"{topic}: counting schema ids {counting:.1f}, mapping them {mapping:.1f}", flush=True)
+            kernel, whole = measure_batches(blocks, rounds)
+            print(f"{topic}: records of batches {kernel:.1f}, whole batches of a log {whole:.1f}", flush=True)
 
 
 if __name__ == "__main__":

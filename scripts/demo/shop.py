@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.types import CommittedOffset, TopicPartition
 from scripts.demo.state import ends, read_all
-from scripts.dev.kafka import Broker
+from scripts.dev.kafka import Nodes
 
 TOPICS: dict[str, tuple[int, dict[str, str]]] = {
     "orders": (4, {"retention.ms": "31536000000"}),
@@ -47,7 +47,7 @@ Header = tuple[str, str | bytes | None]
 class Shop:
     """The events of the shop; the same `seed` makes the same events."""
 
-    def __init__(self, broker: Broker, seed: int = 7) -> None:
+    def __init__(self, broker: Nodes, seed: int = 7) -> None:
         self._broker = broker
         self._random = random.Random(seed)
         self._now = int(time.time() * 1000)
@@ -162,7 +162,7 @@ class Shop:
 
 
 @contextmanager
-def _sending(broker: Broker) -> Iterator[Callable[..., None]]:
+def _sending(broker: Nodes) -> Iterator[Callable[..., None]]:
     """A producer, whose records are all delivered at the end."""
     producer = Producer(broker.client(**{"linger.ms": 20, "acks": "all"}))
     failed: list[KafkaError] = []

@@ -2,8 +2,8 @@
 
     python -m scripts.dev kafka|minio|moto|versitygw|azurite|fakegcs|apicurio|all
 
-`fetch` fills the cache and starts nothing; `lock` locks the jars anew after a change of ivy*.xml or of the packages in
-`kbackup.spark.delta`; `rules` runs the tests of the alert rules by Prometheus' promtool, which it builds on
+`fetch` fills the cache; `lock` locks the jars anew after a change of ivy*.xml or of the packages in
+`kbackup.spark.jars`; `rules` runs the tests of the alert rules by Prometheus' promtool, which it builds on
 first use (four minutes).
 """
 
@@ -14,7 +14,7 @@ import sys
 from contextlib import ExitStack, suppress
 
 from kbackup.errors import KbackupError
-from scripts.dev import jars
+from scripts.dev import jars, kafka, zookeeper
 from scripts.dev.azurite import Azurite, azurite
 from scripts.dev.cache import FAKE_GCS, HELM, MINIO, VERSITY, binary, check_rules
 from scripts.dev.gcs import FakeGcs
@@ -41,6 +41,7 @@ def main(arguments: list[str]) -> int:
         case ["fetch"]:
             print(jars.kafka_jars(), jars.mirror_jars(), jars.zookeeper_jars(), jars.old_jars(), sep="\n")
             print(jars.serdes_jars(), jars.apicurio(), sep="\n")
+            print(kafka.write_classes(), zookeeper.write_classes(), sep="\n")
             print(*map(binary, (MINIO, VERSITY, FAKE_GCS, HELM)), azurite(), sep="\n")
         case ["rules"]:
             check_rules()

@@ -61,9 +61,18 @@ def check_sums(folder: Path, sums: Mapping[str, str]) -> None:
         )
 
 
-def run(argv: Sequence[str], label: str, hint: str, env: Mapping[str, str] | None = None) -> str:
-    """Run a build step and return its output; when it fails, the error carries the end of it."""
-    done = subprocess.run(argv, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=False)
+def run(
+    argv: Sequence[str], label: str, hint: str, env: Mapping[str, str] | None = None, seconds: float | None = None
+) -> str:
+    """Run a build step or a tool and return its output; when it fails, the error carries the end of it. What has not
+    ended after `seconds` is killed; None waits for as long as it takes."""
+    environment = {**os.environ, **(env or {})}
+    try:
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        printed = b"\n".join(filter(None, (error.stdout, error.stderr))).decode(errors="replace")
+        tail = "\n".join(printed.splitlines()[-25:])
+        raise KbackupError(f"{label} has not ended within {seconds:.0f} s:\n{tail}\n", hint) from error
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-25:])
         raise KbackupError(f"{label} ended with exit code {done.returncode}:\n{tail}\n", hint)

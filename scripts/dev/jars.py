@@ -1,9 +1,9 @@
 """Jars that tests need and Spark does not bring: resolved by the Ivy that pyspark brings, locked by their SHA-256.
 
-`kafka-jars.sha256` is the broker, `mirror-jars.sha256` MirrorMaker 2, `zookeeper-jars.sha256` ZooKeeper and the last
-Kafka that runs with it, `old-jars.sha256` the oldest Kafka that kbackup serves, `apicurio-jars.sha256` a schema
-registry, `serdes-jars.sha256` its Java clients; Delta with s3a is as `kbackup.spark.delta` names and locks it for
-users.
+`kafka-jars.sha256` is the broker with its tools, `mirror-jars.sha256` MirrorMaker 2, `zookeeper-jars.sha256` ZooKeeper
+and the last Kafka that runs with it, `old-jars.sha256` the oldest Kafka that kbackup serves, `apicurio-jars.sha256` a
+schema registry, `serdes-jars.sha256` its Java clients, `yarn-jars.sha256` YARN; Delta with s3a is as
+`kbackup.spark.jars` names and locks it for users, for each release of Spark.
 """
 
 from __future__ import annotations
@@ -13,17 +13,22 @@ import hashlib
 import importlib.util
 import tarfile
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
-from kbackup.spark.delta import DELTA, DELTA_LOCK, LEFT_OUT
-from kbackup.store.s3 import S3A
+from kbackup.spark.jars import LEFT_OUT, TABLE_JARS, TableJars, spark_release, table_jars
 from scripts.dev import cache, tools
 
 _HERE = Path(__file__).parent
-_MODULES = {name: _HERE / f"ivy-{name}.xml" for name in ("mirror", "zookeeper", "old", "apicurio", "serdes")}
+BETWEEN = ("3.3", "4.0")
+"""Releases of Kafka between those of the tests, for `make versions`."""
+_LABELS = ("mirror", "zookeeper", "old", "apicurio", "serdes", "yarn", *(f"kafka-{release}" for release in BETWEEN))
+_MODULES = {label: _HERE / f"ivy-{label}.xml" for label in _LABELS}
 _MODULES["kafka"] = _HERE / "ivy.xml"
-LOCKS = {label: _HERE / f"{label}-jars.sha256" for label in _MODULES} | {"delta": DELTA_LOCK}
+_DELTA = {f"delta-{spark}": jars for spark, jars in TABLE_JARS.items()}
+LOCKS = {label: _HERE / f"{label}-jars.sha256" for label in _MODULES}
+LOCKS |= {label: jars.lock for label, jars in _DELTA.items()}
 
 
 @functools.cache
@@ -42,11 +47,11 @@ def _jars(label: str) -> Path:
 
 
 kafka_jars = functools.partial(_jars, "kafka")
-"""The folder with exactly the locked jars of the broker; fetched on first use (44 MB)."""
+"""The folder with exactly the locked jars of the broker, with Kafka's tools, Kafka Streams and Java clients; fetched on
+first use (50 MB)."""
 
 mirror_jars = functools.partial(_jars, "mirror")
-"""MirrorMaker 2, Kafka Streams, Java clients and formatters, and the console consumer, which also needs the broker's
-(36 MB)."""
+"""MirrorMaker 2 with its clients and formatters (32 MB)."""
 
 zookeeper_jars = functools.partial(_jars, "zookeeper")
 """ZooKeeper 3.8, Kafka 3.9 with its tools, and the exporter of JMX metrics (49 MB)."""
@@ -54,8 +59,18 @@ zookeeper_jars = functools.partial(_jars, "zookeeper")
 old_jars = functools.partial(_jars, "old")
 """Kafka 2.8 (34 MB), which runs with ZooKeeper."""
 
-delta_jars = functools.partial(_jars, "delta")
-"""Delta (22 MB)."""
+yarn_jars = functools.partial(_jars, "yarn")
+"""YARN's ResourceManager and NodeManager (80 MB)."""
+
+between_jars: dict[str, Callable[[], Path]] = {
+    release: functools.partial(_jars, f"kafka-{release}") for release in BETWEEN
+}
+"""The brokers of `BETWEEN`, each of which is fetched on first use (40 MB)."""
+
+
+def delta_jars() -> Path:
+    """Delta and s3a for the installed Spark (22 MB)."""
+    return _jars(f"delta-{table_jars(spark_release()).spark}")
 
 
 serdes_jars = functools.partial(_jars, "serdes")
@@ -94,8 +109,8 @@ def _resolve(label: str, folder: Path) -> None:
     spark = Path(spec.origin if spec is not None and spec.origin is not None else "")
     with tempfile.TemporaryDirectory() as scratch:
         module = _MODULES.get(label, Path(scratch) / "ivy.xml")
-        if label == "delta":
-            module.write_text(_delta_module())
+        if label in _DELTA:
+            module.write_text(_delta_module(_DELTA[label]))
         argv = [
             *(tools.java(), f"-Dkbackup.ivy.cache={scratch}", "-cp", f"{spark.parent}/jars/*", "org.apache.ivy.Main"),
             *("-settings", str(_HERE / "ivysettings.xml"), "-ivy", str(module), "-confs", "default"),
@@ -104,13 +119,13 @@ def _resolve(label: str, folder: Path) -> None:
         cache.run(argv, f"resolving the {label} jars", "check that the Maven repository can be reached")
 
 
-def _delta_module() -> str:
+def _delta_module(jars: TableJars) -> str:
     """Return the packages that users' sessions load by `spark.jars.packages`, as a module of Ivy's."""
     module = ElementTree.Element("ivy-module", version="2.0")
     ElementTree.SubElement(module, "info", organisation="kbackup", module="delta")
     ElementTree.SubElement(ElementTree.SubElement(module, "configurations"), "conf", name="default")
     dependencies = ElementTree.SubElement(module, "dependencies")
-    for org, name, rev in (package.split(":") for package in (*DELTA, *S3A)):
+    for org, name, rev in (package.split(":") for package in jars.packages({"s3a"})):
         ElementTree.SubElement(dependencies, "dependency", org=org, name=name, rev=rev, conf="default->default")
     for org, name in (left_out.split(":") for left_out in LEFT_OUT):
         ElementTree.SubElement(dependencies, "exclude", org=org, module=name, matcher="glob")

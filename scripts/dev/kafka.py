@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 from confluent_kafka.cimpl import NewTopic
 
-from scripts.dev import cache, tools
+from scripts.dev import cache, classes
 from scripts.dev.jars import kafka_jars, mirror_jars
-from scripts.dev.process import Process, Server, free_ports, listening
+from scripts.dev.process import HANG, Process, Server, free_ports, listening
 
 MIB = 1 << 20
 SMALL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -38,7 +38,7 @@ DEFAULTS = _properties(
     transaction.state.log.num.partitions=4  transaction.state.log.replication.factor=1
     transaction.state.log.min.isr=1  share.coordinator.state.topic.num.partitions=1
     share.coordinator.state.topic.replication.factor=1  share.coordinator.state.topic.min.isr=1
-    broker.session.timeout.ms=4000  broker.heartbeat.interval.ms=500  group.initial.rebalance.delay.ms=0
+    broker.session.timeout.ms=9000  broker.heartbeat.interval.ms=500  group.initial.rebalance.delay.ms=0
     log.retention.ms=-1  log.retention.check.interval.ms=1000  log.initial.task.delay.ms=1000
     log.segment.delete.delay.ms=1000  log.cleaner.backoff.ms=500  log.cleaner.min.cleanable.ratio=0.01
     log.cleaner.dedupe.buffer.size={8 * MIB}  message.max.bytes={25 * MIB}
@@ -67,7 +67,7 @@ class Nodes(Server):
         return self.bootstrap_of("CLIENT")
 
     def bootstrap_of(self, listener: str) -> str:
-        return ",".join(f"127.0.0.1:{ports[listener]}" for ports in self._ports.values())
+        return ",".join(f"{self.host}:{ports[listener]}" for ports in self._ports.values())
 
     def client(self, **config: Any) -> dict[str, Any]:
         """A configuration for confluent_kafka's clients, with `config` added."""
@@ -89,10 +89,25 @@ class Nodes(Server):
     def tool(self, program: str, *arguments: str) -> str:
         """Run one of Kafka's own tools; return its output."""
         argv = self._jvm("-Xmx128m", *SMALL, program, *arguments)
-        return cache.run(argv, f"{program} {' '.join(arguments)}", "read its output, and check the nodes' properties")
+        hint = "read its output, and check the nodes' properties"
+        return cache.run(argv, f"{program} {' '.join(arguments)}", hint, seconds=HANG)
+
+    def create_topic(
+        self, name: str, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic and wait until every partition has a leader."""
+        admin = AdminClient(self.client(log_level=0))
+        made = admin.create_topics([NewTopic(name, partitions, replication, config=dict(config or {}))])
+        made[name].result(30)
+
+        def led() -> bool:
+            found = admin.list_topics(name, timeout=10).topics[name].partitions
+            return len(found) == partitions and all(p.leader >= 0 for p in found.values())
+
+        self.wait(min(self._processes), led, f"topic {name}", 30)
 
     def _jvm(self, *arguments: str) -> list[str]:
-        return [tools.java(), "-cp", ":".join(f"{jars()}/*" for jars in self._jars), *arguments]
+        return [*classes.java(*(jars() for jars in self._jars)), *arguments]
 
     def _write(self, node: int, properties: Mapping[str, str]) -> Path:
         """Write a node's properties; return their path."""
@@ -108,7 +123,7 @@ class Nodes(Server):
             self._processes[node] = Process(argv, self.home(node) / "log")
 
     def _wait_listening(self, node: int, port: int) -> None:
-        self.wait(node, partial(listening, port), f"Kafka node {node}", 90)
+        self.wait(node, partial(listening, port, self.host), f"Kafka node {node}", 90)
 
     def _wait_metadata(
         self, node: int, client: Mapping[str, Any], serves: Callable[[ClusterMetadata], bool], label: str = "Kafka"
@@ -159,20 +174,6 @@ class Broker(Nodes):
             self._format(node, self._write(node, self._node_properties(node)))
         self.start()
 
-    def create_topic(
-        self, name: str, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
-    ) -> None:
-        """Create a topic and wait until every partition has a leader."""
-        admin = AdminClient(self.client(log_level=0))
-        made = admin.create_topics([NewTopic(name, partitions, replication, config=dict(config or {}))])
-        made[name].result(30)
-
-        def led() -> bool:
-            found = admin.list_topics(name, timeout=10).topics[name].partitions
-            return len(found) == partitions and all(p.leader >= 0 for p in found.values())
-
-        self.wait(min(self._processes), led, f"topic {name}", 30)
-
     def start(self, *nodes: int) -> None:
         """Start what doesn't run, and wait until the whole of it serves."""
         starting = nodes or tuple(self._ports)
@@ -195,7 +196,7 @@ class Broker(Nodes):
         self.tool("kafka.tools.StorageTool", "format", "-t", self._cluster, "-c", str(properties), *arguments)
 
     def _node_properties(self, node: int) -> dict[str, str]:
-        listeners = {name: f"{name}://127.0.0.1:{port}" for name, port in self._ports[node].items()}
+        listeners = {name: f"{name}://{self.host}:{port}" for name, port in self._ports[node].items()}
         advertised = [address for name, address in listeners.items() if name != "CONTROLLER"]
         if self._via is not None:
             advertised[0] = f"CLIENT://127.0.0.1:{self._via(self._ports[node]['CLIENT'])}"
@@ -213,6 +214,28 @@ class Broker(Nodes):
             "log.dirs": str(self.home(node) / "data"),
             **self._properties,
         }
+
+
+def write_classes() -> Path:
+    """Write the archive of the classes that a node and its tools load, if it is missing."""
+    return classes.written(kafka_jars(), _serve_once)
+
+
+def _serve_once() -> None:
+    """Run a broker that takes and gives a record in a transaction, and keeps the position of a group."""
+    with Broker() as broker:
+        broker.create_topic("once")
+        producer = Producer(broker.client(**{"transactional.id": "once", "log_level": 0}))
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        producer.produce("once", b"value")
+        producer.commit_transaction(60)
+        reading = {"group.id": "once", "auto.offset.reset": "earliest", "log_level": 0}
+        consumer = Consumer(broker.client(**reading))
+        consumer.subscribe(["once"])
+        consumer.poll(60)
+        consumer.close()
+        broker.stop()
 
 
 def protocol_map(listeners: Mapping[str, str]) -> str:
@@ -255,7 +278,7 @@ class MirrorMaker(Server):
     def _open(self) -> None:
         file = write_properties(self.folder / "mm2.properties", self._properties)
         argv = [
-            *(tools.java(), "-cp", str(mirror_jars() / "*"), "-Xmx256m", *SMALL),
+            *(*classes.java(mirror_jars()), "-Xmx256m", *SMALL),
             *(f"-Djava.io.tmpdir={self.folder}", QUIET, "org.apache.kafka.connect.mirror.MirrorMaker", str(file)),
         ]
         self._processes[0] = Process(argv, self.folder / "log")

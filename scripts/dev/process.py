@@ -127,10 +127,10 @@ class Process:
         atexit.unregister(self.kill)
 
 
-def listening(port: int) -> bool:
+def listening(port: int, host: str = "127.0.0.1") -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((host, port)) == 0
 
 
 class Server(ABC):
@@ -140,6 +140,8 @@ class Server(ABC):
     """
 
     name: ClassVar[str]
+    host: ClassVar[str] = "127.0.0.1"
+    """The address of this machine that it listens on."""
     taken: ClassVar[str] = "Address already in use"
     """What its log says if another process took one of the ports meanwhile; all is started again then."""
 
@@ -201,7 +203,7 @@ class Server(ABC):
 
 
 class HttpServer(Server):
-    """One process that answers HTTP on loopback. After `stop` or `kill` it can `start` again, with its port."""
+    """One process that answers HTTP. After `stop` or `kill` it can `start` again, with its port."""
 
     health: ClassVar[str] = ""
     """A path that answers with 200 as soon as requests are taken."""
@@ -225,7 +227,7 @@ class HttpServer(Server):
 
     @property
     def endpoint_url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://{self.host}:{self._port}"
 
     def start(self) -> None:
         """Start it and wait until it answers."""

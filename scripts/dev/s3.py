@@ -79,7 +79,7 @@ class Minio(S3Server):
             "MINIO_UPDATE": "off",
             "MINIO_CI_CD": "on",  # one folder of a shared disk will do
         }
-        return [str(binary(MINIO)), "server", str(folder), "--address", f"127.0.0.1:{port}", "--quiet"], env
+        return [str(binary(MINIO)), "server", str(folder), "--address", f"{self.host}:{port}", "--quiet"], env
 
 
 class MinioWithKms(Minio):

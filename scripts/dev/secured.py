@@ -31,25 +31,40 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = name
         is_authority = x509.BasicConstraints(ca=True, path_length=0)
-        self.certificate = self._sign(name, self._key, is_authority, critical=True)
+        self.certificate = self._sign(_distinguished(name), self._key, is_authority, critical=True)
 
-    def issue(self, name: str) -> Issued:
-        """Issue a certificate for `CN=name`: a client, or a server on this machine's loopback address."""
+    def issue(
+        self, name: str, *, organization: str = "", names: Sequence[str] = (), addresses: Sequence[str] = ()
+    ) -> Issued:
+        """Issue a certificate for `CN=name`: a client, or a server on this machine's loopback address, and at these
+        names and addresses. Kubernetes takes the organization for the group of a client."""
         key = ec.generate_private_key(ec.SECP256R1())
-        here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        places: list[x509.GeneralName] = [x509.DNSName(each) for each in names]
+        for address in {"127.0.0.1", *addresses}:
+            places.append(x509.IPAddress(ipaddress.ip_address(address)))
+        here = x509.SubjectAlternativeName(places)
         text = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        return Issued(self._sign(name, key, here, critical=False), text.decode())
+        return Issued(self._sign(_distinguished(name, organization), key, here, critical=False), text.decode())
 
-    def _sign(self, name: str, key: ec.EllipticCurvePrivateKey, says: x509.ExtensionType, critical: bool) -> str:
+    def _sign(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, says: x509.ExtensionType, critical: bool
+    ) -> str:
         """Return the certificate of a key, from yesterday to tomorrow, as PEM."""
         now, day = datetime.now(UTC), timedelta(days=1)
-        subject, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in (name, self._name))
+        issuer = _distinguished(self._name)
         builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
         builder = builder.not_valid_before(now - day).not_valid_after(now + day).add_extension(says, critical)
         made = builder.sign(self._key, hashes.SHA256())
         return made.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _distinguished(name: str, organization: str = "") -> x509.Name:
+    parts = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
+    if organization:
+        parts.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
+    return x509.Name(parts)
 
 
 Acl = tuple[admin.ResourceType, str, admin.ResourcePatternType, str, str, admin.AclOperation, admin.AclPermissionType]

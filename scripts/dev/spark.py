@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from kbackup.spark.jvm import LIGHT
 from scripts.dev.process import Process, Server, free_ports, listening
 
 _MASTER = "org.apache.spark.deploy.master.Master"
@@ -18,14 +20,18 @@ _APART = 'set -e; hostname "$1"; until [ "$2" = -- ]; do shift; mount -t tmpfs t
 CHANNEL = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true", "spark.io.encryption.enabled": "true"}
 """The settings of a cluster whose traffic nobody else reads, but for its secret."""
 
+LIGHT_JVMS = {"JDK_JAVA_OPTIONS": LIGHT}
+"""Variables with which the JVMs of a program, and those that they start, start quickly. Each says on stderr that it
+took them."""
+
 
 class SparkCluster(Server):
     """One master and `workers` workers of one core each, as a context manager; everything ends with it. Each worker has
     a loopback address of its own: for Spark they are different machines.
 
-    Executors run this Python and find the package by PYTHONPATH, as they would in a shared image. `secret` is that of
-    `spark.authenticate`. Worker N of `unshared` (from 0) is a host named `apart-N`, with disks of its own at these
-    paths. `variables` are the last worker's own.
+    Executors run `python` (by default this one), whose Spark the cluster is of, and find the package by PYTHONPATH, as
+    they would in a shared image. `secret` is that of `spark.authenticate`. Worker N of `unshared` (from 0) is a host
+    named `apart-N`, with disks of its own at these paths. `variables` are the last worker's own.
     """
 
     name = "spark"
@@ -36,9 +42,10 @@ class SparkCluster(Server):
         secret: str = "",
         unshared: Mapping[int, Sequence[Path]] = MappingProxyType({}),
         variables: Mapping[str, str] = MappingProxyType({}),
+        python: str = sys.executable,
     ) -> None:
         super().__init__()
-        self._workers, self._secret = workers, secret
+        self._workers, self._secret, self._python = workers, secret, python
         self._unshared, self._variables = unshared, variables
         self._port = 0
 
@@ -81,21 +88,28 @@ class SparkCluster(Server):
         self, number: int, program: str, host: str, options: list[str], variables: Mapping[str, str], apart: list[str]
     ) -> Process:
         """Start the master (number 0) or a worker; `apart` are the words before its command."""
-        import pyspark
-
-        home = Path(pyspark.__file__).parent
+        home = _spark_of(self._python)
         root = Path(__file__).parents[2]
         env = {
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": host,
             "SPARK_NO_DAEMONIZE": "1",
-            "PYSPARK_PYTHON": sys.executable,
+            **LIGHT_JVMS,
+            "PYSPARK_PYTHON": self._python,
             "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         }
         secret = ["--properties-file", str(self.properties)] if self._secret else []
         command = [*apart, str(home / "bin" / "spark-class"), program, *secret, "--host", host, *options]
         process = self._processes[number] = Process(command, self.folder / f"spark-{number}.log", {**env, **variables})
         return process
+
+
+def _spark_of(python: str) -> Path:
+    """Return the folder of the pyspark that is installed for a Python."""
+    # Not imported: it takes a second.
+    where = "import importlib.util; print(importlib.util.find_spec('pyspark').origin)"
+    done = subprocess.run([python, "-c", where], capture_output=True, text=True, check=True)
+    return Path(done.stdout.strip()).parent
 
 
 def _registered(worker: Process) -> bool:

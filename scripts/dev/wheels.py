@@ -99,7 +99,7 @@ def try_commands(folder: Path) -> int:
     version = _output(folder, "kbackup", "--version")
     shown = _output(folder, "kbackup", "--help")
     records = _output(folder, "kbackup", "cat", "orders.v1", "--archive", _ARCHIVE, "--json")
-    verified = _output(folder, "kbackup", "verify", "--master", "local[1]", "--json", _ARCHIVE)
+    verified = _output(folder, "kbackup", "verify", "--quiet", "--master", "local[1]", "--json", _ARCHIVE)
     imported = _output(folder, "python", "-c", _IMPORTS)
     report = json.loads(verified)
     _check("--version", version.startswith("kbackup "), version)

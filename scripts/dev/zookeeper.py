@@ -18,8 +18,8 @@ from typing import Literal, get_args
 
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-from scripts.dev import tools
-from scripts.dev.jars import kafka_jars, mirror_jars, zookeeper_jars
+from scripts.dev import classes
+from scripts.dev.jars import kafka_jars, zookeeper_jars
 from scripts.dev.kafka import DEFAULTS, QUIET, SMALL, Nodes, protocol_map, write_properties
 from scripts.dev.process import HANG, Process, Server, free_ports, listening
 from scripts.dev.secured import Authority
@@ -98,7 +98,7 @@ class ZooKeeper(Server):
         users = {f"user_{name}": password for name, password in self._users.items()}
         login = [_login(self.folder / "jaas.conf", "Server", users)] if users else []
         argv = [
-            *(tools.java(), "-cp", str(zookeeper_jars() / "*"), "-Xmx256m", *SMALL, QUIET, *login),
+            *(*classes.java(zookeeper_jars()), "-Xmx256m", *SMALL, QUIET, *login),
             *("org.apache.zookeeper.server.quorum.QuorumPeerMain", str(file)),
         ]
         self._processes[0] = Process(argv, self.folder / "log")
@@ -287,20 +287,23 @@ class MigratingCluster(Nodes):
             shutil.rmtree(self.home(each), ignore_errors=True)
 
     def upgrade(self) -> None:
-        """Kafka 4.3 on the same disks: controllers, then brokers, then the features."""
-        self._jars = (kafka_jars, mirror_jars)
+        """Kafka 4.4 on the same disks: controllers, then brokers, then the features."""
+        self._jars = (kafka_jars,)
         self.start_controllers(migration=False)
         self.restart_brokers("kraft")
         feature = ("org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", self.bootstrap)
-        self.tool(*feature, "upgrade", "--release-version", "4.3")
+        self.tool(*feature, "upgrade", "--release-version", "4.4")
 
     def wait_serving(self) -> None:
-        """Until all brokers are there and every topic has its leaders."""
+        """Until all brokers are there and every partition has its leader, and the replicas that can be in sync.
+
+        A replica that comes back later changes the metadata once more, behind a test that wants them to rest."""
         alive = [each for each in self.brokers if self.running(each)]
 
         def serves(seen: ClusterMetadata) -> bool:
-            leaders = [p.leader for topic in seen.topics.values() for p in topic.partitions.values()]
-            return len(seen.brokers) == len(alive) and all(leader >= 0 for leader in leaders)
+            partitions = [partition for topic in seen.topics.values() for partition in topic.partitions.values()]
+            in_sync = all(set(alive) & set(each.replicas) <= set(each.isrs) for each in partitions)
+            return len(seen.brokers) == len(alive) and all(each.leader >= 0 for each in partitions) and in_sync
 
         self._wait_metadata(alive[0], self.client(), serves)
 
@@ -364,3 +367,19 @@ class MigratingCluster(Nodes):
             **(with_zookeeper | _ZOOKEEPER if migration else {}),
             **self._properties,
         }
+
+
+def write_classes() -> Path:
+    """Write the archive of the classes that ZooKeeper, brokers, controllers and their tools load, if it is missing."""
+    return classes.written(zookeeper_jars(), _begin_migration)
+
+
+def _begin_migration() -> None:
+    """Run a broker with ZooKeeper until it is in the middle of its migration."""
+    with MigratingCluster() as cluster:
+        cluster.start_controllers()
+        cluster.wait_for_state("PRE_MIGRATION")
+        cluster.restart_brokers("migration")
+        cluster.wait_for_state("MIGRATION")
+        cluster.stop()
+        cluster.zookeeper.stop()

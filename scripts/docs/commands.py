@@ -172,7 +172,9 @@ def configuration_document(root: Path) -> str:
 
 def _key_row(key: Key) -> str:
     default = f"`{key.default_text}`" if key.default_text else ""
-    return f"| `{key.path}` | {_takes(key)} | {default} | {_option_names().get(key.path, key.doc)} |\n"
+    option = _option_names().get(key.path)
+    meaning = f"{key.doc} Option {option}." if option else key.doc
+    return f"| `{key.path}` | {_takes(key)} | {default} | {meaning} |\n"
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from kbackup.archive.models import Document, Transactions
 from kbackup.archive.query.groups import GroupOverview, GroupsOverview
 from kbackup.archive.query.overview import ArchiveOverview, TopicOverview
 from kbackup.archive.restores.plan import RestorePlan
+from kbackup.archive.restores.target_topics import TargetTopics
 from kbackup.archive.segments.window import Choice
 from kbackup.archive.verify.findings import Verification
 from kbackup.cli.init import InitReport
@@ -27,6 +28,7 @@ from kbackup.jobs.compare.report import AgainstReport
 from kbackup.jobs.copy import CopyReport, PromoteReport
 from kbackup.jobs.diff import Diff, SchemasDiff
 from kbackup.jobs.drill.report import DrillReport
+from kbackup.jobs.erase import EraseReport
 from kbackup.jobs.export.destination import ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.export.job import ExportReport
 from kbackup.jobs.groups.documents import GroupsBefore
@@ -70,6 +72,7 @@ _KINDS: tuple[type[Document], ...] = (
         SettingsBefore,
         SchemasBefore,
         SchemaMap,
+        TargetTopics,
         DrillReport,
         Verification,
     ),
@@ -163,6 +166,19 @@ RecordOutput = model(
     ),
 )
 UiOutput = model("UiOutput", url=str, archive=str)
+ServeUserOutput = model("ServeUserOutput", file=str, user=str)
+ServeOutput = model(
+    "ServeOutput",
+    {
+        "bootstrap_servers": str,
+        "archive": str,
+        "restore_point": int | None,
+        "to_time": str | None,
+        "topics": int,
+        "partitions": int,
+        "groups": int,
+    },
+)
 GroupOutput = model("GroupOutput", archive=str, restore_point=int | None, captured_at=str | None, group=GroupOverview)
 _Schemas = model("_Schemas", archive=str, restore_point=int, registry=str, captured_at=str, kept=Literal["all", "used"])
 SubjectsOutput = model(
@@ -235,6 +251,8 @@ OUTPUTS: dict[str, tuple[Any, ...]] = {
     "cat": (RecordOutput,),
     "find": (RecordOutput,),
     "ui": (UiOutput,),
+    "serve": (ServeOutput,),
+    "serve-user": (ServeUserOutput,),
     "groups show": (GroupsOverview, GroupOutput),
     "groups plan": (GroupsPlanReport,),
     "groups apply": (GroupsReport,),
@@ -258,6 +276,7 @@ OUTPUTS: dict[str, tuple[Any, ...]] = {
     "drill": (DrillReport,),
     "check": (CheckReport,),
     "expire": (ExpireReport, ExpiryUndoReport),
+    "erase": (EraseReport,),
     "keep": (PinReport,),
     "release": (PinReport,),
     "label": (LabelReport,),
@@ -275,7 +294,7 @@ OUTPUTS: dict[str, tuple[Any, ...]] = {
 }
 """Command: the forms of its document."""
 
-WITHOUT_EXIT_CODE = {"cat", "find", "ui"}
+WITHOUT_EXIT_CODE = {"cat", "find", "ui", "serve"}
 """Commands that print records, or their document before they end."""
 
 WITHOUT_JSON = {"completion", "help"}

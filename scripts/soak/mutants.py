@@ -1,5 +1,5 @@
-"""`python -m scripts.soak.mutants [PACKAGE ...]`: change one operator of the code at a time, and see whether a unit
-test fails that imports its module, in the sample that `make quick` runs.
+"""`python -m scripts.soak.mutants [PACKAGE or MODULE ...]`: change one operator of the code at a time, and see whether
+a unit test fails that imports its module, in the sample that `make quick` runs.
 
 A changed line that no test notices is a hole, or a line that could as well be missing. Everything runs in a copy of the
 tree. The same `--seed` takes the same lines, as long as they stand in the code: so two versions of the tests compare.
@@ -52,9 +52,15 @@ class Mutant(NamedTuple):
 
 
 def mutants(tree: Path, packages: Sequence[str]) -> list[Mutant]:
-    """Return all changes of lines that stand once in their file."""
-    files = sorted(file for package in packages for file in (tree / "kbackup" / package).rglob("*.py"))
-    return [mutant for file in files for mutant in _mutants_of(file, str(file.relative_to(tree)))]
+    """Return all changes of lines that stand once in their file. A package may be a single module, without its .py."""
+    found: list[Mutant] = []
+    for package in packages:
+        folder = tree / "kbackup" / package
+        module = folder.with_suffix(".py")
+        files = [module] if module.is_file() else sorted(folder.rglob("*.py"))
+        for file in files:
+            found += _mutants_of(file, str(file.relative_to(tree)))
+    return found
 
 
 def _mutants_of(file: Path, name: str) -> Iterator[Mutant]:
@@ -122,7 +128,7 @@ def is_noticed(tree: Path, mutant: Mutant) -> bool:
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m scripts.soak.mutants", description=__doc__)
-    parser.add_argument("package", nargs="*", default=_PACKAGES, help="packages of kbackup")
+    parser.add_argument("package", nargs="*", default=_PACKAGES, help="packages or modules of kbackup")
     parser.add_argument("--sample", type=int, default=40, help="how many changes are tried (40)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)

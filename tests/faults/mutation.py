@@ -26,14 +26,7 @@ from kbackup.archive.models import dump, load
 from kbackup.archive.query.java import open_archive_or_folder
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.journal import RestoreJournal
-from kbackup.archive.restores.map_parts import (
-    MapPart,
-    MapPartName,
-    committed_names,
-    read_map_parts,
-    write_map,
-    write_map_part,
-)
+from kbackup.archive.restores.map_parts import MapPart, MapPartName, committed_names, read_map_parts
 from kbackup.archive.restores.offset_map import decode, runs_table
 from kbackup.archive.restores.plan import RestorePlan, UnitRange, check_same_archive, with_segments, write_plan
 from kbackup.archive.run import begin_writing
@@ -55,6 +48,7 @@ from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import Int64Array
 from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
+from tests.support.map_parts import a_map_part, write_map
 from tests.support.memory_store import MemoryStore
 from tests.support.restores import make_plan
 
@@ -148,11 +142,13 @@ def _restore(store: Store) -> Iterator[MapPartName]:
         for n, part in enumerate(unit):
             name = MapPartName("b", n - 1) if n else MapPartName("a", 0)
             table = runs_table({part.tp: _went(store, part, 100 * n)})
-            write_map_part(store, RESTORE, number, name, table, MapPartName("a", 0) if n else None)
+            a_map_part(store, name, table, restore_id=RESTORE, unit=number, previous=MapPartName("a", 0) if n else None)
             tables.append(MapPart(table))
         yield name
     write_map(store, RESTORE, tables)
-    report = make_report(plan, store.url, planned(plan), (), ["as planned"], {"run": 1.0}, "restored")
+    report = make_report(
+        plan, store.url, planned(plan), groups=(), warnings=["as planned"], seconds={"run": 1.0}, status="restored"
+    )
     store.put(layout.restore_key(RESTORE, layout.REPORT), dump(report))
 
 

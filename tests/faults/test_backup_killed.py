@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 _STEPS = ("connect", "discover", "capture groups", "resolve ranges", "plan", "run", "commit", "refresh derived files")
 UNBORN = [Wish("kill job", "before", "write archive.json"), Wish("kill job", "after", "write archive.json")]
 UNCOMMITTED = [
-    *(Wish("kill job", "before", f"phase {step}") for step in _STEPS[:-1]),
+    *(Wish("kill job", "before", f"phase {step}") for step in _STEPS[:-1]),  # and so after the phase before it
     Wish("kill job", "after", "phase connect"),  # without the lease yet
     Wish("kill job", "after", "phase connect", 2),
-    *(Wish("kill job", "after", f"phase {step}") for step in _STEPS[1:-2]),
     Wish("kill job", "before", "write catalog/0*"),  # of the fence
     Wish("kill job", "after", "write catalog/0*"),
     Wish("kill job", "after", "write catalog/latest.json"),

@@ -12,7 +12,7 @@ import pytest
 
 from kbackup.store.file import FileStore
 from kbackup.util.system import attempts
-from scripts.dev.spark import SparkCluster
+from scripts.dev.spark import LIGHT_JVMS, SparkCluster
 from tests.faults.conftest import backup_arguments
 from tests.faults.dying import Wish
 from tests.faults.process import Kbackup, run
@@ -46,7 +46,7 @@ def _on(cluster: SparkCluster, wish: Wish, counter: Path, conf: dict[str, str]) 
 
 
 def _env() -> dict[str, str]:
-    return {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    return {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, **LIGHT_JVMS}
 
 
 @pytest.mark.parametrize(

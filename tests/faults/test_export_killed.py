@@ -10,17 +10,16 @@ import pyarrow as pa
 import pytest
 
 from kbackup.archive import layout
-from kbackup.config.models import Export
 from kbackup.errors import KbackupError
 from kbackup.jobs.export.destination import Destination
-from kbackup.jobs.export.job import DeltaTable, ExportJob, export_delta, export_parquet
-from kbackup.metrics.registry import Silent
+from kbackup.jobs.export.job import DeltaTable, export_delta, export_parquet
 from kbackup.spark.delta import delta_session
 from kbackup.store.file import FileStore
 from tests.conftest import delta_conf
 from tests.faults.dying import Wish
 from tests.faults.process import run
 from tests.support.archives import make_archive
+from tests.support.export_jobs import export_job
 from tests.support.exported import Exported, exported, parquet_table
 from tests.support.truth import archive_records
 
@@ -72,9 +71,7 @@ def test_an_export_to_delta_tables_goes_on_after_a_kill(
     dead = run(tmp_path / "dead", ["export", "--config", str(config), "--delta", str(tables)], wish)
     assert dead.code == -9, dead.err
     free_destination(tables)
-    repeated = export_delta(
-        ExportJob(*(Export(), str(tables), FileStore(tmp_path / "archive"), {}), *(lambda: spark, Silent(), 60))
-    )
+    repeated = export_delta(export_job(FileStore(tmp_path / "archive"), str(tables), lambda: spark))
     assert repeated.records == appended
     session = delta_session(spark)
     rows = [DeltaTable(session, f"{tables}/{topic}", {}).rows().toArrow() for topic in TOPICS]
@@ -88,9 +85,7 @@ def test_an_export_to_parquet_files_goes_on_after_a_kill(config: Path, tmp_path:
     assert dead.code == -9, dead.err
     assert len(list(files.rglob("*.parquet"))) == 3
     free_destination(files)
-    repeated = export_parquet(
-        ExportJob(*(Export(), str(files), FileStore(tmp_path / "archive"), {}), *(lambda: spark, Silent(), 60))
-    )
+    repeated = export_parquet(export_job(FileStore(tmp_path / "archive"), str(files), lambda: spark))
     assert repeated.tables[0].restore_points == (1, 2)
     assert exported(parquet_table(FileStore(files))) == held(tmp_path / "archive")
 

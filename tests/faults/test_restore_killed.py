@@ -17,6 +17,7 @@ from kbackup.config.models import Restore
 from kbackup.errors import MismatchError, RefusedError
 from kbackup.jobs.groups.documents import Captures
 from kbackup.jobs.groups.undo import GroupsUndo
+from kbackup.jobs.restore.report import TransformReport
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
@@ -151,6 +152,53 @@ def _skips(store: Store) -> tuple[list[str], set[tuple[TopicPartition, int]]]:
     within = {tp: [r for r in rows if LOW <= (r.timestamp or 0) <= HIGH] for tp, rows in in_archive(store).items()}
     skipped = {(tp, rows[len(rows) // 2].offset) for tp, rows in within.items() if rows}
     return [f"{tp.topic}:{tp.partition}:{offset}" for tp, offset in skipped], skipped
+
+
+MASK = """
+import pyarrow as pa
+import pyarrow.compute as pc
+
+def mask(batch):
+    kept = batch.filter(pa.array([offset % 3 != 1 for offset in batch.column("offset").to_pylist()]))
+    masked = pc.if_else(pc.is_valid(kept.column("value")), pa.scalar(b"masked", pa.large_binary()), None)
+    return kept.set_column(4, "value", masked)
+"""
+
+
+def test_a_restore_that_was_killed_goes_on_with_the_same_function_alone(
+    shop: Shop, archive: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    store, id_ = FileStore(archive), f"masked-{secrets.token_hex(4)}"
+    file, other = tmp_path / "mask.py", tmp_path / "other.py"
+    file.write_text(MASK)
+    other.write_text(MASK + "\n")
+    arguments = [
+        *("restore", "--json", store.url, f"--bootstrap-server={shop.broker.bootstrap}", "--no-groups"),
+        *(f"--map-regex=^={id_}-", f"--restore-id={id_}", f"--transform={file}:mask"),
+        *("--set=restore.transaction_bytes=4000", "--set=spark.master=local[2]"),
+    ]
+    dead = run(tmp_path / "dead", arguments, Wish("kill job", "after", "transaction", 3))
+    assert dead.code == -9, dead.err
+    options = Restore(
+        restore_id=id_, map_regex=(f"^={id_}-",), no_groups=True, transaction_bytes=4000, transform=f"{file}:mask"
+    )
+    target = shop.broker.client()
+    for given, words in ((f"{other}:mask", "now other.py:mask"), (None, "now without one")):
+        with pytest.raises(MismatchError, match=rf"begun with transform mask.py:mask \(sha256 \w+\), {words}"):
+            run_restore(replace(options, transform=given), target, store, store, lambda: spark, Counting())
+    report = run_restore(options, target, store, store, lambda: spark, Counting())
+
+    archived = in_archive(store)
+    left_out = {tp.topic: 0 for tp in archived}
+    expected = {}
+    for tp, rows in archived.items():
+        kept = [row for row in rows if row.offset % 3 != 1]
+        left_out[tp.topic] += len(rows) - len(kept)
+        masked = [row._replace(value=None if row.value is None else b"masked") for row in kept]
+        expected[tp._replace(topic=f"{id_}-{tp.topic}")] = [row[1:] for row in masked]
+    assert without_offsets(in_cluster(shop.broker.bootstrap, {tp.topic for tp in expected})) == expected
+    assert isinstance(report.transform, TransformReport)
+    assert report.transform.left_out == {topic: records for topic, records in left_out.items() if records}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def test_no_restore_point_has_a_transaction_in_part(broker: Broker, spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / f"whole-{secrets.token_hex(3)}"
     folder.mkdir()
-    options = parsed(["--points=4", "--restores=1", "--producers=4", "--rate=200"])
+    options = parsed(["--points=4", "--restores=1", "--producers=4", "--rate=50"])
     verdicts = Soak(broker, spark, folder, options).run()
     assert len(verdicts) >= 3
     assert [each for each in verdicts if each.wrong] == []

@@ -11,7 +11,7 @@ import pytest
 
 from tests.golden.java_archive import PARTITIONS, Partition
 from tests.golden.vectors import FORMATS, each, record_of, refused
-from tests.unit.formats.reference import Record
+from tests.unit.formats.reference import Record, a_record
 
 READERS = {
     "records": "KafkaBackupRecords",
@@ -37,8 +37,13 @@ def nullable(field: Any) -> bytes | None:
 def as_record(parsed: Any) -> Record:
     timestamp = parsed.timestamp if parsed.timestamp_type >= 0 else None
     headers = [(header.key.decode(), nullable(header.value)) for header in parsed.headers]
-    return Record(
-        parsed.offset, parsed.timestamp_type, timestamp, nullable(parsed.key), nullable(parsed.value), headers
+    return a_record(
+        parsed.offset,
+        kind=parsed.timestamp_type,
+        timestamp=timestamp,
+        key=nullable(parsed.key),
+        value=nullable(parsed.value),
+        headers=headers,
     )
 
 

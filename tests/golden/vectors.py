@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.formats.reference import Record
+from tests.unit.formats.reference import Record, a_record
 
 FORMATS = Path(__file__).parents[2] / "formats"
 VECTORS = FORMATS / "vectors"
@@ -54,4 +54,11 @@ def record_of(row: list[Any]) -> Record:
 
     offset, kind, timestamp, key, value, headers = row
     pairs = [(name, decoded(content)) for name, content in headers]
-    return Record(offset, kind, timestamp if kind >= 0 else None, decoded(key), decoded(value), pairs)
+    return a_record(
+        offset,
+        kind=kind,
+        timestamp=timestamp if kind >= 0 else None,
+        key=decoded(key),
+        value=decoded(value),
+        headers=pairs,
+    )

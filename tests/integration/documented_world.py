@@ -38,6 +38,7 @@ FILES = {
     "order.avsc": ORDER,
     "shop.proto": 'syntax = "proto3"; package shop; message Order { string item = 1; }',
     "key.json": '{"type": "string"}',
+    "request-113.txt": "key-7\nkey-8\n",
 }
 WITH_ACLS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

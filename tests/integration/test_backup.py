@@ -19,7 +19,7 @@ from tests.integration.conftest import SPLIT_RECORDS, Archive, Kbackup
 from tests.integration.topics import ODD_RECORDS, produce
 from tests.integration.zoo import FIRST, POSITIONS, SECOND, Zoo
 from tests.support.truth import archive_records, documented_records
-from tests.unit.formats.reference import Record
+from tests.unit.formats.reference import a_record
 
 
 @pytest.mark.parametrize(("moment", "name"), [*((1, name) for name in FIRST), *((2, name) for name in SECOND)])
@@ -44,7 +44,9 @@ def test_odd_records_are_in_the_archive_as_they_were_sent(zoo: Zoo) -> None:
     expected = []
     for n, (key, value, stamp, headers) in enumerate([*ODD_RECORDS, *ODD_RECORDS]):
         kind, at = (-2, None) if stamp == -1 else (0, stamp)
-        expected.append(Record(n, kind, at, key, value, [(k.decode(), v) for k, v in headers]))
+        expected.append(
+            a_record(n, kind=kind, timestamp=at, key=key, value=value, headers=[(k.decode(), v) for k, v in headers])
+        )
     assert archive_records(zoo.archive.store, zoo.topic("odd"))[0] == expected
 
 

@@ -8,11 +8,16 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 from confluent_kafka import Producer
 
+from kbackup.archive.models import GroupOffset
+from kbackup.archive.restores.plan import PlannedGroup
+from kbackup.jobs.restore.preflight import warn_of_share_groups
+from kbackup.kafka.control.append import new_producer
 from kbackup.kafka.control.cluster import BrokerAdmin, Cluster
 from kbackup.kafka.control.logs import LogBatch, describe_producers, log_batches, log_windows, readable_topics
 from kbackup.kafka.control.offsets import EpochPosition
@@ -24,6 +29,8 @@ from scripts.dev.jars import old_jars
 from scripts.dev.kafka import Broker, Nodes
 from scripts.dev.zookeeper import MigratingCluster
 from tests.integration.secured import GUARDED
+from tests.support.same_offsets import MadeLog, MadeUnit
+from tests.support.truth import read_topic
 
 T = TypeVar("T")
 
@@ -31,9 +38,9 @@ RECORDS = 10
 BROKERS: dict[str, Callable[[], Nodes]] = {
     "2.8": lambda: MigratingCluster(controllers=0, jars=old_jars),
     "3.9": lambda: MigratingCluster(controllers=0),
-    "4.3": lambda: Broker(GUARDED),
+    "4.4": lambda: Broker(GUARDED),
 }
-TODAY = "4.3"
+TODAY = "4.4"
 
 
 @pytest.fixture(scope="module", params=BROKERS)
@@ -149,6 +156,21 @@ def test_groups_are_written_read_and_deleted(cluster: Cluster, topic: str) -> No
     assert (committed.get(group, []), refused) == ([], {})
 
 
+def test_share_groups_that_brokers_do_not_know_are_named_before_a_restore(
+    cluster: Cluster, topic: str, release: str
+) -> None:
+    position = GroupOffset(topic=topic, partition=0, offset=4, leader_epoch=None, metadata="")
+    shared = PlannedGroup(source="sharing", target=f"sharing-{topic}", type="share", offsets=(position,))
+    plain = PlannedGroup(source="plain", target=f"plain-{topic}", offsets=(position,))
+    warnings = warn_of_share_groups(cluster, [plain, shared])
+    if release == TODAY:
+        assert warnings == []
+    else:
+        (warning,) = warnings
+        assert warning.startswith(f"share group sharing-{topic} can't be set on the target")
+        assert "the brokers are too old for share groups" in warning
+
+
 def test_acls_users_quotas_and_tokens_are_read_and_changed(cluster: Cluster) -> None:
     name = secrets.token_hex(4)
     rule = Acl(
@@ -235,3 +257,21 @@ def test_logs_are_read_by_their_batches(cluster: Cluster, topic: str) -> None:
 def test_producers_of_logs_are_told(cluster: Cluster, topic: str) -> None:
     first = TopicPartition(topic, 0)
     assert describe_producers(cluster.router, [first])[first] == []
+
+
+def test_logs_are_filled_with_the_same_offsets_and_a_second_try_changes_nothing(
+    cluster: Cluster, nodes: Nodes, tmp_path: Path
+) -> None:
+    logs = [MadeLog([*range(5_000, 5_040), *range(5_041, 5_060)], 5_000, 5_066), MadeLog([], 700, 700)]
+    target = f"same-{secrets.token_hex(4)}"
+    assert cluster.topic_admin.create([TopicToCreate(target, 2, 1, {"retention.ms": "-1"})]) == {}
+    assert cluster.topic_admin.wait_visible({target: 2}) == {}
+    producer = new_producer(cluster.router)
+    unit = MadeUnit(str(tmp_path), nodes.bootstrap, target, logs, producer.id, producer.epoch)
+    assert unit.run().failed == ()
+    assert unit.run().failed == ()
+    found = read_topic(nodes.bootstrap, target, "read_uncommitted")
+    assert found == {0: unit.records(0), 1: []}
+    first, second = TopicPartition(target, 0), TopicPartition(target, 1)
+    assert cluster.log_starts([first, second]) == {first: 5_000, second: 700}
+    assert cluster.log_ends([first, second], "read_uncommitted") == {first: 5_066, second: 700}

@@ -103,6 +103,7 @@ def test_each_login_is_taken_and_nothing_of_it_is_logged(
     way: object, broker: SecuredBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="kbackup")
     with router_of({**way(broker), "debug": "all"}) as router:  # type: ignore[operator]  # one of the functions above
         assert len(router.metadata([]).brokers) == 1
     assert [record for record in caplog.records if record.name.startswith(("kbackup", "kafka"))] == []

@@ -19,7 +19,6 @@ from kbackup.archive.reader import open_archive
 from kbackup.config.models import Export
 from kbackup.jobs.export.destination import Destination
 from kbackup.jobs.export.job import DeltaTable, ExportJob, export_delta, export_parquet
-from kbackup.metrics.registry import Silent
 from kbackup.spark.delta import delta_session, hadoop_options
 from kbackup.store import S3Options, open_store
 from kbackup.store.base import Store
@@ -31,6 +30,7 @@ from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.integration.zoo import Zoo
 from tests.support.archives import make_archive
+from tests.support.export_jobs import export_job
 from tests.support.exported import Exported, exported, parquet_table
 from tests.support.schema_archive import NIGHTS, SchemaArchive, order
 from tests.support.truth import archive_records
@@ -165,7 +165,7 @@ def test_decoded_columns_grow_with_the_schemas(spark: SparkSession, session: Spa
 
     def export(write: Callable[[ExportJob], object], *topics: str, decode: bool = True) -> None:
         options = Export(decode=decode, topics=topics)
-        write(ExportJob(options, str(lake / write.__name__), store, {}, lambda: spark, Silent(), 60))
+        write(export_job(store, str(lake / write.__name__), lambda: spark, options))
 
     def rows(query: str, topic: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in session.sql(query.format(f"delta.`{lake}/export_delta/{topic}`")).collect()]

@@ -40,6 +40,8 @@ LEFT_OUT = {
     "kubernetes": "needs Docker and Kubernetes: tests/project/infra checks its files and commands",
     "mirroring": "needs two clusters with flows: tests/integration/mirror runs them",
     "mirror-properties": "as mirroring",
+    "serve": "each line serves until a signal: tests/unit/cli/test_serve.py sends it",
+    "test-data": "needs a function of the user's: tests/integration/test_masked.py has one",
     "spark": "needs a Spark cluster: tests/integration/test_spark_cluster.py has one",
     "zookeeper-to-kraft": "needs ZooKeeper: tests/interop/migration has it",
 }
@@ -53,6 +55,8 @@ NOT_RUN = {
     "--set 'source.sasl.password=${env:KAFKA_PASSWORD}' --notify chat": "needs a webhook: test_init.py has one",
     "backup --follow --listen 127.0.0.1:9464": "runs until a signal: test_follow.py sends it",
     "ui": "runs until a signal: test_web_page.py opens it",
+    "backup --bootstrap-server new-broker-1:9092 --adopt-cluster": "gives the archive of all pages to another cluster: "
+    "test_archive_goes_on.py has one of its own",
 }
 """Lines that do not run here, each with the reason."""
 
@@ -158,7 +162,7 @@ def in_the_world(line: str, world: World) -> list[str]:
         for pattern, replacement in REPLACED:
             new = pattern.sub(replacement, new)
         arguments.append(new.format(**names) if new != argument else new)
-    if "--same-offsets" in arguments:
+    if arguments[0] == "groups" and "--same-offsets" in arguments:
         arguments += ["--config", "same-cluster/kbackup.toml"]  # where the cluster of the backup is the target as well
     return arguments
 

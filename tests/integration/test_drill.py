@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -14,13 +14,16 @@ from pyspark.sql import SparkSession
 from kbackup.archive import layout
 from kbackup.archive.models import load
 from kbackup.archive.reader import open_archive
-from kbackup.config.models import Backup
+from kbackup.cli.drill import drill_page
+from kbackup.config.models import Backup, Restore
 from kbackup.errors import ClusterError
-from kbackup.jobs.compare.job import verify_against
-from kbackup.jobs.drill import job as drill
-from kbackup.jobs.drill.report import DrillReport
-from kbackup.jobs.restore.job import restore
+from kbackup.jobs.drill.job import DrillRequest, DrillTools, drill
+from kbackup.jobs.drill.report import DrillReport, store_report
+from kbackup.jobs.restore.job import RestoreResources, RestoreScreen, restore
+from kbackup.jobs.restore.report import RestoreReport
+from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.jobs.status.job import archive_status
+from kbackup.metrics.registry import Silent
 from scripts.dev.kafka import Broker
 from tests.integration.backed_up import BackedUp, Run, runner
 from tests.integration.conftest import run_command
@@ -84,6 +87,26 @@ def test_a_drill_passes_and_leaves_nothing_behind(run: Run, made: BackedUp, brok
     assert report["comparison"]["groups"] == []
 
 
+def test_a_drill_with_the_same_offsets_compares_them_and_deletes_everything(
+    run: Run, made: BackedUp, broker: Broker
+) -> None:
+    code, report = run("--same-offsets", "--keep", "--prefix", "same.")
+    scratch = f"same.{made.topic}"
+    try:
+        assert (code, report["result"]) == (0, "passed")
+        assert report["comparison"]["same"] == 180
+        assert log_ends(broker.bootstrap, scratch) == log_ends(broker.bootstrap, made.topic)
+        place = (scratch, 0)
+        archived = positions(broker.bootstrap, made.group)[made.topic, 0]
+        assert positions(broker.bootstrap, f"same.{made.group}")[place] == archived
+    finally:
+        delete_topic(broker, scratch)
+        admin = AdminClient(broker.client())
+        admin.delete_consumer_groups([f"same.{made.group}"])[f"same.{made.group}"].result(30)
+    code, report = run("--same-offsets")
+    assert (code, report["result"], report["left"]) == (0, "passed", [])
+
+
 def test_kept_topics_and_groups_are_reported(run: Run, made: BackedUp, broker: Broker) -> None:
     code, report = run("--keep", "--prefix", "kept.")
     try:
@@ -129,55 +152,78 @@ def test_prefixes_that_can_not_be(run: Run, prefix: str) -> None:
     assert (code, "can't be used" in document["error"]["message"]) == (2, True)
 
 
-def test_a_topic_that_goes_meanwhile(
-    run: Run, made: BackedUp, broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def without(*args: Any) -> Any:
-        delete_topic(broker, f"meanwhile.{made.topic}")
-        return verify_against(*args)
+@dataclass
+class Drilling:
+    """Drills in which something happens once the records are restored. `report` is what the last one published."""
 
-    monkeypatch.setattr(drill, "verify_against", without)
-    code, report = run("--prefix", "meanwhile.")
-    assert (code, report["result"]) == (3, "failed")
-    assert report["findings"][0] == f"topic meanwhile.{made.topic} is not in the target cluster"
-    assert report["comparison"]["counts"] == {"missing": 180}
-    assert 'class="result failed"' in _only_page(tmp_path)
+    made: BackedUp
+    broker: Broker
+    spark: SparkSession
+    report: DrillReport | None = None
+
+    def __call__(self, prefix: str, meanwhile: Callable[[], object]) -> DrillReport:
+        def restore_first(
+            request: RestoreRequest, resources: RestoreResources, screen: RestoreScreen | None = None
+        ) -> RestoreReport:
+            restored = restore(request, resources, screen)
+            meanwhile()
+            return restored
+
+        wanted = DrillRequest(RestoreRequest.of(Restore()), prefix, on_source=True)
+        store, target = self.made.store, self.broker.client()
+        tools = DrillTools(restore=restore_first)
+        return drill(wanted, target, store, store, lambda: self.spark, Silent(), self._publish, tools)
+
+    def _publish(self, report: DrillReport) -> None:
+        self.report = report
+        store_report(self.made.store, report, drill_page(report))
+
+    @property
+    def page(self) -> str:
+        assert self.report is not None
+        return self.made.store.get(layout.drill_key(self.report.drill_id, layout.PAGE)).decode()
 
 
-def test_a_record_that_nobody_restored(
-    run: Run, made: BackedUp, broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def with_one_more(*args: Any) -> Any:
-        produce(broker, f"more.{made.topic}", 1, [b"again"])
-        return verify_against(*args)
-
-    monkeypatch.setattr(drill, "verify_against", with_one_more)
-    code, report = run("--prefix", "more.")
-    assert (code, report["result"]) == (3, "failed")
-    assert "1 after the last restored one" in report["findings"][0]
+@pytest.fixture
+def drilling(made: BackedUp, broker: Broker, spark: SparkSession) -> Drilling:
+    return Drilling(made, broker, spark)
 
 
-def test_an_error_on_the_way(run: Run, made: BackedUp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fails(*args: Any, **more: Any) -> Any:
-        restore(*args, **more)
+def test_a_topic_that_goes_meanwhile_is_a_finding(drilling: Drilling, made: BackedUp, broker: Broker) -> None:
+    report = drilling("meanwhile.", lambda: delete_topic(broker, f"meanwhile.{made.topic}"))
+    assert report.result == "failed"
+    assert report.findings[0] == f"topic meanwhile.{made.topic} is not in the target cluster"
+    assert report.comparison is not None
+    assert report.comparison.counts == {"missing": 180}
+    assert 'class="result failed"' in drilling.page
+
+
+def test_a_record_that_nobody_restored_is_a_finding(drilling: Drilling, made: BackedUp, broker: Broker) -> None:
+    report = drilling("more.", lambda: produce(broker, f"more.{made.topic}", 1, [b"again"]))
+    assert report.result == "failed"
+    assert "1 after the last restored one" in report.findings[0]
+
+
+def test_an_error_on_the_way_is_reported(drilling: Drilling, made: BackedUp) -> None:
+    def fail() -> None:
         raise ClusterError("the target <gave> up", "look after it")
 
-    monkeypatch.setattr(drill, "restore", fails)
-    code, report = run()
-    assert (code, report["result"], report["left"]) == (1, "failed", [])
-    assert report["error"]["message"] == "the target <gave> up"
-    assert _stored(made, report["drill_id"]).error is not None
-    assert "the target &lt;gave&gt; up" in _only_page(tmp_path)
+    report = drilling("error.", fail)
+    assert (report.result, report.left) == ("failed", ())
+    assert report.error is not None
+    assert report.error.message == "the target <gave> up"
+    assert _stored(made, report.drill_id).error == report.error
+    assert "the target &lt;gave&gt; up" in drilling.page
 
 
-def test_an_interrupt_cleans_up(run: Run, made: BackedUp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def interrupted(*args: Any, **more: Any) -> Any:
-        restore(*args, **more)
+def test_an_interrupt_cleans_up(drilling: Drilling, made: BackedUp) -> None:
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(drill, "restore", interrupted)
-    code, document = run()
-    assert (code, document["error"]["exit_code"]) == (130, 130)
-    assert 'class="result interrupted"' in _only_page(tmp_path)
-    (stored,) = (tmp_path / "reports").glob("*.json")
-    assert _stored(made, stored.stem).result == "interrupted"
+    with pytest.raises(KeyboardInterrupt):
+        drilling("interrupted.", interrupt)
+    assert drilling.report is not None
+    assert drilling.report.error is not None
+    assert drilling.report.error.exit_code == 130
+    assert _stored(made, drilling.report.drill_id).result == "interrupted"
+    assert 'class="result interrupted"' in drilling.page

@@ -22,8 +22,8 @@ from kbackup.archive.reader import open_archive
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.store.file import FileStore
 from kbackup.types import CommittedOffset, TopicPartition
-from scripts.dev import tools
-from scripts.dev.jars import kafka_jars, mirror_jars
+from scripts.dev import classes
+from scripts.dev.jars import kafka_jars
 from scripts.dev.kafka import SMALL, Broker
 from tests.golden.java_archive import PARTITIONS, ROOT
 from tests.integration import topics
@@ -259,8 +259,8 @@ def test_kafkas_own_consumer_resumes_too(made: Made) -> None:
 
 def _java(*arguments: str) -> list[str]:
     """Run a file of this folder, or a class of Kafka's tools, and return the lines that it prints."""
-    quiet, jars = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", f"{mirror_jars()}/*:{kafka_jars()}/*"
-    program = [tools.java(), quiet, *SMALL, "-cp", jars, *arguments]
+    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+    program = [*classes.java(kafka_jars()), quiet, *SMALL, *arguments]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parent)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -5,7 +5,11 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import pytest
+
+from kbackup.kafka.control.cluster import Cluster
 from scripts.dev.kafka import Broker
+from scripts.dev.s3 import S3Server
 from tests.integration import topics
 from tests.integration.backed_up import commit
 from tests.integration.conftest import Archive, Kbackup
@@ -104,3 +108,119 @@ def test_a_topic_that_is_still_there_is_refused_with_a_free_name_and_without_bar
     assert guided.code == 1, guided
     assert f"--map {topic_name}={topic_name}-restored-2" in guided.err
     assert "--into-existing, which writes every record of the archive once more" in guided.err
+
+
+def undo_line(err: str) -> list[str]:
+    """Return the words after `kbackup` of the command that undoes what a command has done."""
+    (line,) = [line for line in err.splitlines() if line.startswith("to undo")]
+    program, *words = shlex.split(line.partition(": ")[2])
+    assert program == "kbackup"
+    return words
+
+
+def offset_of(broker: Broker, group: str) -> int:
+    committed, failed = Cluster(broker.client(), "target").groups.committed([group])
+    assert not failed
+    (offset,) = committed[group]
+    return offset.offset
+
+
+@pytest.fixture
+def remembers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """This machine remembers what its restores wrote: an undo trusts that alone."""
+    monkeypatch.setenv("KBACKUP_METADATA_CACHE", "true")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("remembers")
+def test_without_a_target_its_address_is_asked_for_first_and_is_in_every_command_also_in_the_undo(
+    broker: Broker, kbackup: Kbackup, minio_server: S3Server, archive: Archive, topic_name: str, tmp_path: Path
+) -> None:
+    gone = f"{topic_name}-gone"
+    for name in (topic_name, gone):
+        broker.create_topic(name)
+        topics.produce(broker, name, 0, topics.numbered(10))
+        commit(broker, name, name, {0: 4})
+    kbackup.backup(archive, "-t", topic_name, "-t", gone)
+    topics.delete_topic(broker, gone)
+    Cluster(broker.client(), "source").groups.delete([gone])
+    commit(broker, topic_name, topic_name, {0: 9})
+    config = tmp_path / "a folder" / "kbackup.toml"
+    config.parent.mkdir()
+    config.write_text(f'[source]\n"bootstrap.servers" = "{broker.bootstrap}"\n{minio_server.toml}')
+    answers = f"""
+        case = "offsets-lost"
+        group = "{topic_name}"
+        target = "{broker.bootstrap}"
+        run = true
+    """
+
+    guided = run_guide(config, archive.url, tmp_path, answers)
+
+    assert guided.code == 0, guided
+    asked = [
+        "No cluster to restore into is configured",
+        f"no longer in the source: 1 topic, {gone} (restore point 1)",
+        f"no longer in the source: 1 consumer group, {gone} (restore point 1)",
+        "What happened?",
+        f"Address of the cluster to restore into? (host:port) {broker.bootstrap}",
+        "Which group?",
+        "Now the first line runs:",
+    ]
+    places = [guided.out.find(text) for text in asked]
+    assert -1 not in places, list(zip(asked, places, strict=True))
+    assert places == sorted(places)
+    apply = printed_command(guided, "groups", "apply")
+    assert apply[apply.index("--bootstrap-server") + 1] == broker.bootstrap
+    assert offset_of(broker, topic_name) == 4
+    undo = undo_line(guided.err)
+    assert undo[undo.index("--config") + 1] == str(config)
+    undone = kbackup(*undo)
+    assert undone.code == 0, undone
+    assert undone.document["confirmed"]
+    assert offset_of(broker, topic_name) == 9
+
+
+@pytest.mark.usefixtures("remembers")
+def test_the_line_that_undoes_the_groups_of_a_restore_runs_as_it_is_printed(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
+) -> None:
+    broker.create_topic(topic_name)
+    topics.produce(broker, topic_name, 0, topics.numbered(10))
+    commit(broker, topic_name, topic_name, {0: 4})
+    kbackup.backup(archive, "-t", topic_name)
+    restored = f"{topic_name}-restored"
+    names = ("--map", f"{topic_name}={restored}", "--map-group", f"{topic_name}={restored}")
+    done = kbackup("restore", archive.url, "--bootstrap-server", broker.bootstrap, "--topic", topic_name, *names)
+    assert offset_of(broker, restored) == 4
+    words = undo_line(done.err)
+    assert "--archive" in words
+    assert words[words.index("--bootstrap-server") + 1] == broker.bootstrap
+
+    undone = kbackup(*words)
+
+    assert undone.code == 0, undone
+    assert undone.document["confirmed"]
+    committed, _ = Cluster(broker.client(), "target").groups.committed([restored])
+    assert not committed.get(restored)
+
+
+def test_a_refusal_of_full_topics_names_the_missing_ones_and_how_to_set_a_group_alone(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
+) -> None:
+    gone = f"{topic_name}-gone"
+    for name in (topic_name, gone):
+        broker.create_topic(name)
+        topics.produce(broker, name, 0, topics.numbered(3))
+    commit(broker, topic_name, topic_name, {0: 2})
+    kbackup.backup(archive, "-t", topic_name, "-t", gone)
+    topics.delete_topic(broker, gone)
+
+    error = kbackup.restore(archive, "--group", topic_name, "--dry-run", code=1)["error"]
+
+    assert f"target topic {topic_name} is not empty" in error["message"]
+    command = f"kbackup groups apply --same-offsets --group {topic_name} --restore-point 1"
+    assert f"to set the groups alone, without a record: {command}" in error["hint"]
+    assert f"to restore only what the target lacks: --topic {gone}" in error["hint"]
+    unnamed = kbackup.restore(archive, "--dry-run", code=1)["error"]
+    assert "groups apply" not in unnamed["hint"]

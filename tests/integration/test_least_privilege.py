@@ -15,8 +15,14 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from kbackup.jobs.drill import job as drill_job
+from kbackup.config.models import Restore
+from kbackup.jobs.drill.job import DrillRequest, DrillTools
+from kbackup.jobs.drill.job import drill as run_drill
+from kbackup.jobs.drill.report import DrillReport
+from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.kafka.control.cluster import Cluster
+from kbackup.metrics.registry import Silent
+from kbackup.store import open_store
 from kbackup.types import CommittedOffset, TopicPartition
 from scripts.dev.secured import Acl, SecuredBroker
 from tests.integration.backed_up import commit
@@ -221,13 +227,18 @@ LACKED_BY_A_DRILL = [
 
 @pytest.mark.parametrize(("missing", "message"), LACKED_BY_A_DRILL, ids=str)
 def test_a_drill_names_what_it_could_not_remove(
-    missing: Right, message: str, driller: User, kbackup: Command, monkeypatch: pytest.MonkeyPatch
+    missing: Right, message: str, driller: User, kbackup: Command, spark: SparkSession
 ) -> None:
-    monkeypatch.setattr(drill_job, "_DELETION_TIMEOUT", 3.0)  # it would try for a minute
+    store = open_store(kbackup.archive)
+    wanted = DrillRequest(RestoreRequest.of(Restore()), on_source=True)
+    impatient = DrillTools(deletion_seconds=3)
+    published: list[DrillReport] = []
     with driller.without(missing):
-        outcome = drill(kbackup, driller)
-    assert outcome.code != 0
-    assert message in str(outcome.document)
+        report = run_drill(
+            wanted, driller.properties, store, store, lambda: spark, Silent(), published.append, impatient
+        )
+    assert report.result == "failed"
+    assert any(message in name for name in report.left), report.left
 
 
 def test_every_documented_right_is_tried() -> None:

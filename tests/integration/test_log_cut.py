@@ -204,9 +204,9 @@ def test_a_cut_where_compaction_took_the_last_archived_record(
 def test_a_topic_of_another_cluster_is_not_backed_up(
     alone: Broker, broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
 ) -> None:
-    for each in (alone, broker):
+    for each, name in ((alone, "of another cluster"), (broker, "of its own")):
         each.create_topic(topic_name)
-        grow(each, topic_name, 10, "of its own")
+        grow(each, topic_name, 10, name)
     only = ["-t", topic_name]
     kbackup.backup(archive, *only)
     refused = kbackup("backup", "--archive", archive.url, "--bootstrap-server", alone.bootstrap, *only)

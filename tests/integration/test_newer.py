@@ -27,7 +27,15 @@ def test_a_restore_into_the_source_counts_what_is_newer_there(
     told = f"topic {topic_name}: {count}; 1,000 of them are in later restore points"
     in_none = [{"partition": 0, "records": 234}]
     counted = [
-        {"topic": topic_name, "records": 1234, "in_later_points": 1000, "recreated": False, "unarchived": in_none}
+        {
+            "topic": topic_name,
+            "records": 1234,
+            "in_later_points": 1000,
+            "recreated": False,
+            "unarchived": in_none,
+            "exact": True,
+            "restored_by": None,
+        }
     ]
     advice = "234 records of the source are in no restore point: run 'kbackup backup' first"
     words = [*only, "--restore-point", "1"]
@@ -64,7 +72,51 @@ def test_a_topic_that_was_created_again_is_told(
     planned = kbackup.restore(archive, "-t", topic_name, "--map", f"{topic_name}=x-{topic_name}", "--dry-run")
     (newer,) = planned["newer"]
     assert (newer["records"], newer["recreated"], newer["unarchived"]) == (7, True, [{"partition": 0, "records": 7}])
-    assert any("was created again in the source" in warning for warning in planned["warnings"])
+    told = f"in the source, topic {topic_name} was deleted and created again: it is not the topic of restore point 1"
+    assert any(told in warning for warning in planned["warnings"])
+
+
+def test_markers_and_aborted_records_are_not_counted_as_records(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
+) -> None:
+    broker.create_topic(topic_name)
+    grow(broker, topic_name, 10)
+    kbackup.backup(archive, "-t", topic_name)
+    for _ in range(4):
+        topics.committed(broker, topic_name, 0, topics.numbered(2))
+    topics.aborted(broker, topic_name, 0, topics.numbered(5))
+    newest = ["-t", topic_name, "--map", f"{topic_name}=x-{topic_name}", "--dry-run"]
+    (newer,) = kbackup.restore(archive, *newest)["newer"]
+    assert (newer["records"], newer["exact"]) == (8, True)
+
+
+def test_records_of_an_open_transaction_are_counted_at_most(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
+) -> None:
+    broker.create_topic(topic_name)
+    grow(broker, topic_name, 10)
+    kbackup.backup(archive, "-t", topic_name)
+    open_transaction = topics.begin(broker, topic_name, 0, topics.numbered(3))
+    newest = ["-t", topic_name, "--map", f"{topic_name}=x-{topic_name}", "--dry-run"]
+    planned = kbackup.restore(archive, *newest)
+    open_transaction.abort_transaction(60)
+    (newer,) = planned["newer"]
+    assert (newer["records"], newer["exact"]) == (3, False)
+    told = f"topic {topic_name}: up to 3 records in the source are newer than restore point 1"
+    assert [warning for warning in planned["warnings"] if told in warning]
+
+
+def test_many_newer_offsets_are_not_read(broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str) -> None:
+    broker.create_topic(topic_name)
+    grow(broker, topic_name, 10)
+    kbackup.backup(archive, "-t", topic_name)
+    grow(broker, topic_name, 10_001)
+    newest = ["-t", topic_name, "--map", f"{topic_name}=x-{topic_name}", "--dry-run"]
+    planned = kbackup.restore(archive, *newest)
+    (newer,) = planned["newer"]
+    assert (newer["records"], newer["exact"]) == (10_001, False)
+    told = "up to 10,001 records of the source are in no restore point: run 'kbackup backup' first"
+    assert [warning for warning in planned["warnings"] if told in warning]
 
 
 def test_a_comparison_with_the_source_names_what_it_does_not_compare(

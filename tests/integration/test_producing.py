@@ -9,15 +9,17 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
 
 from kbackup.errors import ClusterError, FencedError, UnreachableError
-from kbackup.kafka import produce
+from kbackup.kafka.client import Connection
 from kbackup.kafka.consume import RangeReader
-from kbackup.kafka.produce import TUNING, BlockProducer, RefusedTopicError
-from kbackup.native.contract import UNKNOWN, CommittedProgress, Runs
+from kbackup.kafka.produce import BlockProducer, RefusedTopicError
+from kbackup.kafka.record_clients import open_sink
+from kbackup.native.contract import UNKNOWN, CommittedProgress, RecordSink, Runs
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Choose
@@ -78,16 +80,22 @@ def held(broker: Broker, topic: str, isolation: str = "read_committed") -> dict[
 
 
 def producer_of(
-    broker: Broker, topic: str, transactional: bool = True, properties: Mapping[str, str] = MappingProxyType({})
+    broker: Broker,
+    topic: str,
+    transactional: bool = True,
+    properties: Mapping[str, str] = MappingProxyType({}),
+    sink: Callable[[Connection, Mapping[str, Any], str], RecordSink] = open_sink,
 ) -> BlockProducer:
     """Return a producer with an id of the topic's own, or without transactions."""
     client = broker.client(**properties)
-    return BlockProducer(client, f"{topic}-id" if transactional else None, f"{topic}-progress")
+    return BlockProducer(client, f"{topic}-id" if transactional else None, f"{topic}-progress", sink=sink)
 
 
-def produced(broker: Broker, tp: TopicPartition, records: Sequence[Plain]) -> dict[int, int]:
+def produced(
+    broker: Broker, tp: TopicPartition, records: Sequence[Plain], properties: Mapping[str, str] = MappingProxyType({})
+) -> dict[int, int]:
     """Send records without a transaction, and return where they went."""
-    with closing(producer_of(broker, tp.topic, False)) as producer:
+    with closing(producer_of(broker, tp.topic, False, properties)) as producer:
         producer.send(tp, block_of(records))
         return expanded(producer.flush()[tp])
 
@@ -164,14 +172,11 @@ def test_header_names_with_nul_bytes_or_no_utf8(broker: Broker, topic_name: str,
     check(broker, topic_name, {tp: list(enumerate(ODD_NAMES))}, {tp: went})
 
 
-def test_a_queue_that_is_always_full(
-    broker: Broker, topic_name: str, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny = {"queue.buffering.max.messages": 11, "batch.size": 700, "linger.ms": 0}
-    monkeypatch.setattr(produce, "TUNING", TUNING | tiny)
+def test_a_queue_that_is_always_full(broker: Broker, topic_name: str, way: str) -> None:
+    tiny = {"queue.buffering.max.messages": "11", "batch.size": "700", "linger.ms": "0"}
     broker.create_topic(topic_name, 1)
     tp, records = TopicPartition(topic_name, 0), many(3_000)
-    check(broker, topic_name, {tp: list(enumerate(records))}, {tp: produced(broker, tp, records)})
+    check(broker, topic_name, {tp: list(enumerate(records))}, {tp: produced(broker, tp, records, tiny)})
 
 
 def two_of_one_id(broker: Broker, topic: str) -> tuple[TopicPartition, BlockProducer, BlockProducer]:
@@ -292,64 +297,68 @@ def test_progress_comes_back_as_it_was(broker: Broker, topic_name: str) -> None:
         producer.close()
 
 
-@pytest.fixture
-def silent(monkeypatch: pytest.MonkeyPatch) -> Callable[[BlockProducer], None]:
-    """Reports that tell from now on that records were delivered, and not where to."""
+class Silenced:
+    """A sink whose reports, once it is `silent`, tell that records were delivered, and not where to."""
 
-    def silence(producer: BlockProducer) -> None:
-        told = producer._sink.taken
+    def __init__(self) -> None:
+        self.silent = False
+        self._sink: RecordSink
 
-        def taken() -> dict[TopicPartition, Runs]:
-            return {tp: Runs(r.source, np.full_like(r.target, UNKNOWN), r.count) for tp, r in told().items()}
+    def open(self, connection: Connection, tuning: Mapping[str, Any], group: str) -> RecordSink:
+        self._sink = open_sink(connection, tuning, group)
+        return self
 
-        monkeypatch.setattr(producer._sink, "taken", taken)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
 
-    return silence
+    def taken(self) -> dict[TopicPartition, Runs]:
+        taken = self._sink.taken()
+        if not self.silent:
+            return taken
+        return {tp: Runs(r.source, np.full_like(r.target, UNKNOWN), r.count) for tp, r in taken.items()}
 
 
-def test_the_broker_is_asked_where_records_are(
-    broker: Broker, topic_name: str, silent: Callable[[BlockProducer], None]
-) -> None:
+def test_the_broker_is_asked_where_records_are(broker: Broker, topic_name: str) -> None:
     """In an open transaction, and after the marker that ended the one before."""
     broker.create_topic(topic_name, 1)
     tp, records = TopicPartition(topic_name, 0), many(30)
-    producer = producer_of(broker, topic_name)
+    reports = Silenced()
+    producer = producer_of(broker, topic_name, sink=reports.open)
     producer.start([tp])
     maps: dict[int, int] = {}
     for at in (0, 10, 20):
         producer.send(tp, block_of(records[at : at + 10], range(at, at + 10)))
         maps |= expanded(producer.flush()[tp])
         if at == 0:
-            silent(producer)
+            reports.silent = True
         else:
             producer.commit({tp: CommittedProgress(at + 10, "")})
     producer.close()
     check(broker, topic_name, {tp: list(enumerate(records))}, {tp: maps})
 
 
-def test_offsets_that_the_broker_does_not_report_are_not_guessed(
-    broker: Broker, topic_name: str, silent: Callable[[BlockProducer], None]
-) -> None:
+def test_offsets_that_the_broker_does_not_report_are_not_guessed(broker: Broker, topic_name: str) -> None:
     """Somebody else writes to the partition; and where nothing is known of what was before."""
     broker.create_topic(topic_name, 1)
     tp = TopicPartition(topic_name, 0)
-    producer = producer_of(broker, topic_name, False)
-    producer.send(tp, block_of(many(10)))
-    producer.flush()
-    silent(producer)
-    rival = producer_of(broker, topic_name, False)
-    rival.send(tp, block_of(many(1)))
-    rival.flush()
-    producer.send(tp, block_of(many(10)))
-    with pytest.raises(ClusterError, match=f"did not report the offset of each record of {topic_name}-0"):
+    unproven = f"did not report the offset of each record of {topic_name}-0"
+    reports = Silenced()
+    with closing(producer_of(broker, topic_name, False, sink=reports.open)) as producer:
+        producer.send(tp, block_of(many(10)))
         producer.flush()
-    silent(rival)
-    rival._next.clear()
-    rival.send(tp, block_of(many(1)))
-    with pytest.raises(ClusterError, match=f"did not report the offset of each record of {topic_name}-0"):
-        rival.flush()
-    rival.close()
-    producer.close()
+        reports.silent = True
+        with closing(producer_of(broker, topic_name, False)) as rival:
+            rival.send(tp, block_of(many(1)))
+            rival.flush()
+        producer.send(tp, block_of(many(10)))
+        with pytest.raises(ClusterError, match=unproven):
+            producer.flush()
+    never_heard = Silenced()
+    never_heard.silent = True
+    with closing(producer_of(broker, topic_name, False, sink=never_heard.open)) as another:
+        another.send(tp, block_of(many(1)))
+        with pytest.raises(ClusterError, match=unproven):
+            another.flush()
 
 
 def test_batches_fit_a_topic_with_a_small_limit(way: str, broker: Broker, topic_name: str) -> None:

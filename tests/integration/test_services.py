@@ -11,7 +11,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from scripts.dev.kafka import Broker
+from scripts.dev.kafka import Broker, write_classes
 
 
 def test_cluster_serves_again_after_a_killed_node_came_back(topic_name: str) -> None:
@@ -22,6 +22,14 @@ def test_cluster_serves_again_after_a_killed_node_came_back(topic_name: str) -> 
         described = AdminClient(cluster.client(log_level=0)).list_topics(timeout=30)
         assert len(described.brokers) == 3
         assert len(described.topics[topic_name].partitions) == 3
+
+
+def test_a_broker_maps_the_archive_of_classes_that_was_written_for_it() -> None:
+    """A JVM passes an archive over in silence if it does not fit: then each start takes twice as long."""
+    archive = write_classes()
+    with Broker() as started_after_it:
+        maps = Path(f"/proc/{started_after_it.pid()}/maps").read_text()
+    assert str(archive) in maps
 
 
 def test_server_dies_with_a_killed_parent(tmp_path: Path) -> None:

@@ -28,9 +28,10 @@ from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
 from kbackup.metadata.entities import Acl
 from kbackup.store import open_store
-from scripts.dev import cache, tools
+from scripts.dev import cache, classes
 from scripts.dev.jars import kafka_jars
-from scripts.dev.kafka import Broker
+from scripts.dev.kafka import SMALL, Broker
+from scripts.dev.process import HANG
 from scripts.dev.secured import SecuredBroker
 from tests.integration.backed_up import commit
 from tests.integration.conftest import CountedSpark, Kbackup
@@ -139,10 +140,10 @@ def _set(broker: Broker, resource: ConfigResource, name: str, value: str) -> Non
 def _kafka_configs(broker: Broker, *arguments: str) -> None:
     """Run kafka-configs.sh."""
     words = [word for text in arguments for word in shlex.split(text)]
-    argv = [tools.java(), "-cp", str(kafka_jars() / "*"), "kafka.admin.ConfigCommand"]
+    argv = [*classes.java(kafka_jars()), *SMALL, "org.apache.kafka.tools.ConfigCommand"]
     if "--bootstrap-server" not in words:
         words = ["--bootstrap-server", broker.bootstrap, *words]
-    cache.run([*argv, *words], "kafka-configs", "look at the arguments")
+    cache.run([*argv, *words], "kafka-configs", "look at the arguments", seconds=HANG)
 
 
 def acls_of(broker: Broker) -> set[Acl]:

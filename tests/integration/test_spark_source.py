@@ -40,7 +40,7 @@ from tests.support.archives import (
 from tests.support.plain_records import Plain, block_of
 from tests.support.schema_archive import make_schema_archive
 from tests.support.secrets import know, watch
-from tests.unit.formats.reference import Record
+from tests.unit.formats.reference import Record, a_record
 
 Rows = dict[tuple[str, int], list[Record]]
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -71,7 +71,14 @@ def by_partition(frame: DataFrame) -> Rows:
     for row in collected(frame):
         headers = [(h["key"], h["value"]) for h in row["headers"] or []]
         assert row["segment"].startswith((f"topics/{row['topic']}", f"{row['topic']}/"))
-        record = Record(row["offset"], row["timestampType"], row["timestamp"], row["key"], row["value"], headers)
+        record = a_record(
+            row["offset"],
+            kind=row["timestampType"],
+            timestamp=row["timestamp"],
+            key=row["key"],
+            value=row["value"],
+            headers=headers,
+        )
         rows.setdefault((row["topic"], row["partition"]), []).append(record)
     return {tp: sorted(records, key=lambda r: r.offset) for tp, records in rows.items()}
 

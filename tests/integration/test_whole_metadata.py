@@ -24,9 +24,10 @@ from kbackup.metadata.differences import quota_values
 from kbackup.metadata.entities import ClientMetrics, ClientQuota, QuotaKey, Reading
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
-from scripts.dev import cache, tools
-from scripts.dev.jars import kafka_jars, mirror_jars
-from scripts.dev.kafka import Broker
+from scripts.dev import cache, classes
+from scripts.dev.jars import kafka_jars
+from scripts.dev.kafka import SMALL, Broker
+from scripts.dev.process import HANG
 from scripts.dev.secured import SecuredBroker
 from tests.integration.conftest import CountedSpark, Kbackup
 from tests.integration.secured import GUARDED, section
@@ -67,10 +68,10 @@ class Whole:
 
     def tool(self, name: str, *arguments: str) -> str:
         """Run one of Kafka's command line tools as `root`, and return its output."""
-        jars = f"{kafka_jars() / '*'}:{mirror_jars() / '*'}"
         config = ("--command-config", str(self.folder / "client.properties"))
         login = ["--bootstrap-server", self.source.bootstrap_of("SASL"), *config]
-        return cache.run([tools.java(), "-cp", jars, name, *login, *arguments], name, "look at the arguments")
+        java = [*classes.java(kafka_jars()), *SMALL]
+        return cache.run([*java, name, *login, *arguments], name, "look at the arguments", seconds=HANG)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +128,7 @@ def test_quotas_are_as_kafka_lists_them(whole: Whole, plain: Metadata) -> None:
     listed = ""
     for kinds in (["users"], ["clients"], ["users", "clients"], ["ips"]):
         named = [word for kind in kinds for word in ("--entity-type", kind)]
-        listed += whole.tool("kafka.admin.ConfigCommand", "--describe", *named)
+        listed += whole.tool("org.apache.kafka.tools.ConfigCommand", "--describe", *named)
     said = {line for line in listed.splitlines() if line.startswith("Quota configs for")}
     assert len(said) == len(quotas), listed
     for quota in plain.client_quotas or ():

@@ -13,6 +13,7 @@ from kbackup.schemas.base import RegistryOptions, SchemaReference
 from kbackup.store import open_store
 from scripts.dev.kafka import Broker
 from scripts.dev.registry import Apicurio
+from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.schema_archive import CART, EVENT, MONEY, SchemaArchive, schema_version
 from tests.support.schema_samples import Rows, formats, java_read, produce_samples, python_read, register, rows_of
@@ -37,24 +38,46 @@ def test_restored_records_are_read(
 ) -> None:
     prefix = f"s{secrets.token_hex(4)}-"
     expected = rows_of(produce_samples(broker.bootstrap, apicurio, prefix, java=True))
-    topics = formats(prefix)
+    kinds_of = formats(prefix)
     monkeypatch.setenv("KBACKUP_SCHEMA_REGISTRY_URL", apicurio.url)
     report = kbackup.run("backup", "--archive", archive.url, "--topic", f"/{prefix}.*/")
     assert report["warnings"] == []
 
     def restored(target: Apicurio, mode: str) -> tuple[dict[str, tuple[str, str]], Rows]:
         """Return the formats and the due records of the topics of a restore."""
-        names = {topic: f"{mode}-{topic}" for topic in topics}
+        names = {topic: f"{mode}-{topic}" for topic in kinds_of}
         flags = ("--target-schema-registry", target.url, "--schemas", mode, "--map-regex", f"^={mode}-")
         kbackup.run("restore", archive.url, *flags, "--restore-id", f"{mode}-{prefix}")
         compared = kbackup.run("verify", archive.url, "--against", "target", "--restore-id", f"{mode}-{prefix}")
         assert compared["findings"] == []
-        return {names[t]: kinds for t, kinds in topics.items()}, {names[t]: rows for t, rows in expected.items()}
+        return {names[t]: kinds for t, kinds in kinds_of.items()}, {names[t]: rows for t, rows in expected.items()}
 
     for target, mode in ((apicurio, "same"), (other, "map")):
         kinds, due = restored(target, mode)
         assert java_read(broker.bootstrap, target, kinds) == due
         assert python_read(broker.bootstrap, target.url, kinds) == due
+
+
+def test_records_with_the_offsets_of_the_source_get_the_ids_of_the_target(
+    broker: Broker,
+    apicurio: Apicurio,
+    other: Apicurio,
+    archive: Archive,
+    kbackup: Kbackup,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prefix = f"s{secrets.token_hex(4)}-"
+    topic, target = f"{prefix}avro", f"same-{prefix}avro"
+    written = rows_of(produce_samples(broker.bootstrap, apicurio, prefix))[topic]
+    topics.delete_records(broker, topic, {0: 1})
+    monkeypatch.setenv("KBACKUP_SCHEMA_REGISTRY_URL", apicurio.url)
+    kbackup.run("backup", "--archive", archive.url, "--topic", topic)
+    flags = ("--target-schema-registry", other.url, "--schemas", "map", "--map", f"{topic}={target}")
+    kbackup.run("restore", archive.url, "--same-offsets", *flags, "--restore-id", target)
+    compared = kbackup.run("verify", archive.url, "--against", "target", "--restore-id", target)
+    assert compared["findings"] == []
+    due = [row for row in written if (row["partition"], row["offset"]) != (0, 0)]
+    assert python_read(broker.bootstrap, other.url, {target: formats(prefix)[topic]}) == {target: due}
 
 
 def test_a_registry_that_gives_ids_of_its_own_is_told_to_be_one(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -31,9 +32,10 @@ from kbackup.archive.models import (
     TopicState,
     Transactions,
 )
+from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.plan import PlannedTopic, RestorePlan
-from kbackup.archive.run import TOOL, begin_writing, open_or_create, put_capture, put_manifest, totals_of
+from kbackup.archive.run import TOOL, WritingRun, begin_writing, open_or_create, put_capture, put_manifest, totals_of
 from kbackup.archive.segments.table import Segment, in_table
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.formats.record import encode
@@ -168,6 +170,24 @@ def partition_state(number: int, start: int, end: int, *, records: int = 0, size
     )
 
 
+def an_archived_topic(
+    name: str = "orders",
+    partitions: Iterable[ArchivedPartition] = (),
+    configs: Mapping[str, str] = MappingProxyType({}),
+    replication_factor: int = 1,
+) -> ArchivedTopic:
+    """The first incarnation of a topic that restore point 1 has captured."""
+    return ArchivedTopic(
+        name=name,
+        incarnation=1,
+        as_of=1,
+        state="present",
+        partitions=tuple(partitions),
+        configs=dict(configs),
+        replication_factor=replication_factor,
+    )
+
+
 def group_at(name: str, *offsets: tuple[str, int, int]) -> Group:
     committed = tuple(GroupOffset(topic=t, partition=p, offset=o) for t, p, o in offsets)
     return Group(group=name, type="share" if name == "share" else "consumer", state="empty", offsets=committed)
@@ -179,8 +199,10 @@ def _metadata(
     cluster_id: str,
     configs: Mapping[str, Mapping[str, str]],
     znodes: Sequence[Znode] | None,
+    settings: Mapping[str, Any],
 ) -> Metadata:
     return Metadata(
+        **settings,
         captured_at=at,
         cluster_id=cluster_id,
         brokers=1,
@@ -216,19 +238,25 @@ def commit_point(
     schemas: Schemas | None = None,
     transactions: Transactions | None = None,
     deletions: Deletions | DocumentRef | None = None,
+    writing: WritingRun | None = None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Commit restore point `number` by a run of its own; `archive` is opened again at it.
+    """Commit restore point `number` by a run of its own, or by the run `writing`, which ends with it; `archive` is
+    opened again at it.
 
     `topics` are those of the newest restore point, if none are given; `segments` are those added; `at` is the nth
-    night of 2026, unless it is given."""
+    night of 2026, unless it is given. `settings` are other members of its metadata, such as acls."""
     if topics is None:
         topics = archive.restore_point("latest").topics
     at = at or f"2026-01-0{number}T00:00:00.000Z"
     captured = [t for t in topics if t.captured == number]
-    metadata = _metadata(captured, at, cluster_id, configs, znodes)
+    metadata = _metadata(captured, at, cluster_id, configs, znodes, settings)
     store = archive.store
-    with HeldLease(store, "kbackup test", 60) as lease:
-        writing = begin_writing(store, lease, "backup")
+    with ExitStack() as held:
+        if writing is None:
+            lease = held.enter_context(HeldLease(store, "kbackup test", 60))
+            writing = begin_writing(store, lease, "backup")
+        run = writing.run
         assert writing.next_point <= number
         head = writing.archive.head
         older = {t.captured for t in topics} - {number}
@@ -266,7 +294,7 @@ def commit_point(
 
         def operation(state: State) -> State:
             state = replace(state, next_point=max(number, state.next_point))
-            return end_run(add_point(state, manifest, added), writing.run)
+            return end_run(add_point(state, manifest, added), run)
 
         writing.commit(operation, "backup", "test")
         writing.refresh_derived()
@@ -316,11 +344,12 @@ def written(store: Store, target: SegmentTarget, first: int, count: int, at: dat
 
 @dataclass
 class History:
-    """Run n is of day n. `configs` are those of topics."""
+    """Run n is of day n. `configs` are those of topics. With `writing`, a run that has begun commits the next one."""
 
     store: Store
     configs: Mapping[str, dict[str, str]] = field(default_factory=dict)
     topics: dict[str, TopicState] = field(default_factory=dict)
+    writing: WritingRun | None = None
 
     @property
     def archive(self) -> Archive:
@@ -378,6 +407,7 @@ class History:
             at=day(number).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             cluster_id="c",
             configs={name: self.configs.get(name, {}) for name in self.topics},
+            writing=self.writing,
         )
 
 

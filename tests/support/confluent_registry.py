@@ -55,13 +55,22 @@ def context_of(subject: str) -> str:
     return subject.split(":")[1] if subject.startswith(":.") else "."
 
 
+def _without_guids(answer: Any) -> Any:
+    """Return an answer, or a list of answers, as registries without GUIDs give it."""
+    if isinstance(answer, list):
+        return [_without_guids(each) for each in answer]
+    if isinstance(answer, dict):
+        return {name: value for name, value in answer.items() if name != "guid"}
+    return answer
+
+
 @dataclass
 class ConfluentRegistry:
     """A context manager. Subjects outside of the default context have names like `:.context:subject`.
 
     `authorization` is the header that it demands. The other fields are faults: `failures` are statuses of the next
     answers; `huge` the bytes of each answer; `lost` the number of writes that take effect and get no answer;
-    `page` how many items a list has at most, of all that there are.
+    `page` how many items a list has at most, of all that there are; without `guids` it gives none, as before release 8.
     """
 
     authorization: str | None = None
@@ -70,6 +79,7 @@ class ConfluentRegistry:
     huge: int = 0
     lost: int = 0
     page: int = 1 << 31
+    guids: bool = True
     subjects: dict[str, dict[int, Version]] = field(default_factory=dict)
     configs: dict[str, dict[str, Any]] = field(default_factory=lambda: {_GLOBAL: _DEFAULTS["config"]})
     modes: dict[str, dict[str, Any]] = field(default_factory=lambda: {_GLOBAL: _DEFAULTS["mode"]})
@@ -125,6 +135,8 @@ class ConfluentRegistry:
                 self.lost -= 1
                 request.close_connection = True
                 return
+        if not self.guids:
+            answer = _without_guids(answer)
         body = json.dumps(answer).encode()
         size = max(len(body), self.huge)
         request.send_response(status)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from kbackup.store.base import Store
 from tests.support.truth import Records
-from tests.unit.formats.reference import Record
+from tests.unit.formats.reference import Record, a_record
 
 Exported = dict[tuple[str, int], Records]
 """By topic and incarnation."""
@@ -44,7 +44,7 @@ def record_of(row: dict[str, Any]) -> Record:
     if row["rawHeaderKeys"] is not None:
         keys = [key.decode(errors="surrogateescape") for key in row["rawHeaderKeys"]]
         headers = [(key, value) for key, (_, value) in zip(keys, headers, strict=True)]
-    return Record(row["offset"], kind, stamp, row["key"], row["value"], headers)
+    return a_record(row["offset"], kind=kind, timestamp=stamp, key=row["key"], value=row["value"], headers=headers)
 
 
 def parquet_table(store: Store) -> pa.Table:

@@ -24,14 +24,17 @@ TOGETHER = {
 
 LONGEST = (
     *(
+        "interop/migration/test_walk",
         "integration/test_documented_commands",
         "zoo",
+        "interop/migration/test_sensitive_configs",
         "faults/test_cluster",
         "integration/test_web_page",
         "integration/test_spark_cluster",
         "secured",
     ),
     *("contract/test_store", "faults/test_backup_killed", "integration/test_broker_ages", "faults/test_mirror_loop"),
+    *("interop/migration/test_fresh_cluster", "interop/migration/test_rollback"),
     *("faults/test_kill_loop", "faults/test_follow", "faults/test_restore_killed", "mirror", "contract/test_s3_faults"),
 )
 """They take a minute or more and run first: at the end no process is left with one of them alone."""

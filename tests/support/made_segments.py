@@ -19,7 +19,7 @@ from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
 from kbackup.util.times import now
 from tests.support.archives import commit_point, group_at, partition_state, topic_of, write_block
-from tests.unit.formats.reference import Record, to_batch
+from tests.unit.formats.reference import Record, a_record, to_batch
 
 TOPIC = "orders"
 TOPIC_ID = "id-of-orders"
@@ -32,7 +32,8 @@ def target(partition: int = 0, threshold: int = 400, compression: str = "none", 
 def records(offsets: Iterable[int]) -> list[Record]:
     """Values begin with the ids 1 to 3 of a schema registry."""
     return [
-        Record(o, 0, 1000 + o, b"key-%d" % o, bytes([0, 0, 0, 0, 1 + o % 3]) + b"v" * (15 + o % 7), []) for o in offsets
+        a_record(o, timestamp=1000 + o, key=b"key-%d" % o, value=bytes([0, 0, 0, 0, 1 + o % 3]) + b"v" * (15 + o % 7))
+        for o in offsets
     ]
 
 
@@ -87,15 +88,13 @@ def state(*partitions: tuple[int, int, int], number: int, name: str = TOPIC, inc
 def committed(
     store: Store,
     number: int,
-    parent: int | None,
+    *,
     segments: Sequence[Segment] = (),
     topics: Sequence[TopicState] = (),
     offsets: dict[str, int] | None = None,
 ) -> tuple[Archive, Manifest]:
-    """A whole restore point; `offsets` are where groups stand in partition 0. `parent` must be the newest one."""
+    """A whole restore point after the newest one; `offsets` are where groups stand in partition 0."""
     archive = open_or_create(store)
-    newest = archive.state.newest
-    assert parent == (newest.number if newest is not None else None)
     groups = [group_at(group, (TOPIC, 0, offset)) for group, offset in (offsets or {}).items()]
     commit_point(
         archive, number, topics=topics, segments=segments, groups=groups, at=now(), cluster_id="", configs={TOPIC: {}}

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+import jsonschema
 import msgspec
 import pytest
 
 from kbackup.cli.common import record_formats
 from kbackup.cli.common.output import Reporter
-
-# For formats of IRIs, which no schema here has, jsonschema would compile 38 grammars in every process: 3 s of each.
-sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
-import jsonschema  # noqa: E402
 
 SCHEMAS = Path(__file__).parents[2] / "infra" / "docs" / "json"
 _MADE_BY_TESTS = {"it"}

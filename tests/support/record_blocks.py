@@ -10,11 +10,11 @@ import numpy as np
 from kbackup.formats import record
 from kbackup.formats.index import SegmentIndex
 from kbackup.types import RecordBlock
-from tests.unit.formats.reference import Record, to_batch
+from tests.unit.formats.reference import Record, a_record, to_batch
 
 
 def plain(offset: int, **changes: Any) -> Record:
-    return Record(offset, 0, 1_600_000_000_000, b"k", b"v", [])._replace(**changes)
+    return a_record(offset, timestamp=1_600_000_000_000)._replace(**changes)
 
 
 def encoded(*made: Record) -> RecordBlock:

@@ -23,7 +23,7 @@ from kbackup.archive.segments.table import Segment
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from tests.support.kafka_raw import raw_positions
-from tests.unit.formats.reference import Record, decode_records
+from tests.unit.formats.reference import Record, a_record, decode_records
 
 _COORDINATOR_NOT_READY = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -91,17 +91,45 @@ def record_of(message: Message) -> Record:
     kind = -2 if (kind, stamp) == (1, -1) else kind - 1
     # pairs of name and bytes; the stubs allow what produce() takes, dicts too
     headers: list[Any] = list(message.headers() or [])
-    return Record(offset, kind, stamp if kind >= 0 else None, message.key(), message.value(), headers)
+    return a_record(
+        offset,
+        kind=kind,
+        timestamp=stamp if kind >= 0 else None,
+        key=message.key(),
+        value=message.value(),
+        headers=headers,
+    )
+
+
+def log_starts(bootstrap: str, topic: str) -> dict[int, int]:
+    """The offset at which each log begins."""
+    return _offsets(bootstrap, topic, OffsetSpec.earliest(), "read_committed")
 
 
 def log_ends(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, int]:
     """The last stable offset of each partition, or its high watermark."""
+    return _offsets(bootstrap, topic, OffsetSpec.latest(), isolation)
+
+
+_LEADING_SECONDS = 30.0
+"""A topic that was just created, or whose broker is busy, may have no leader that answers for a moment."""
+
+
+def _offsets(bootstrap: str, topic: str, spec: OffsetSpec, isolation: str) -> dict[int, int]:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
     level = IsolationLevel[isolation.upper()]
-    asked = {KafkaTopicPartition(topic, p): OffsetSpec.latest() for p in partitions}
-    futures = admin.list_offsets(asked, isolation_level=level)
-    return {tp.partition: future.result(30).offset for tp, future in futures.items()}
+    asked = {KafkaTopicPartition(topic, p): spec for p in partitions}
+    until = time.monotonic() + _LEADING_SECONDS
+    while True:
+        futures = admin.list_offsets(asked, isolation_level=level)
+        try:
+            return {tp.partition: future.result(30).offset for tp, future in futures.items()}
+        except KafkaException as error:
+            is_moving = error.args[0].code() == KafkaError.NOT_LEADER_FOR_PARTITION
+            if not is_moving or time.monotonic() > until:
+                raise
+            time.sleep(0.2)
 
 
 def commit(bootstrap: str, group: str, positions: Mapping[tuple[str, int], Position]) -> None:
@@ -186,6 +214,9 @@ def _topic_records(archive: Archive, point: Manifest, state: TopicState) -> Reco
         held = records[partition.partition]
         went = expired.get((state.name, state.incarnation, partition.partition))
         gone = 0 if went is None else went.records if went.start <= partition.end else partition.records
+        for row in archive.state.rewrites:
+            if row.incarnation_partition == (state.name, state.incarnation, partition.partition):
+                gone += row.records if row.point <= point.number else 0
         assert partition.records - gone == len(held)
         assert all(partition.start <= record.offset < partition.end for record in held)
     return records

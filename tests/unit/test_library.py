@@ -72,6 +72,7 @@ def test_functions_of_the_library_keep_their_parameters() -> None:
         "records",
         "restore_points",
         "schemas",
+        "serve",
         "topics",
         "url",
     }

@@ -267,8 +267,12 @@ def _find_own(store: Store, number: int, archive_id: str, token: str) -> Committ
 
 def _catalog_of(state: State, number: int, previous: Link | None, operation: Operation, tables: Tables) -> Catalog:
     """Return the document that holds `state`, whose tables are written."""
-    pins = [Pin(point=point, at=at) for point, at in sorted(state.pins.items())]
-    labels = [Label(name=name, point=point) for name, point in sorted(state.labels.items())]
+    pins: list[Pin] = []
+    for point, at in sorted(state.pins.items()):
+        pins.append(Pin(point=point, at=at))
+    labels: list[Label] = []
+    for name, point in sorted(state.labels.items()):
+        labels.append(Label(name=name, point=point))
     return Catalog(
         archive_id=state.archive_id,
         number=number,
@@ -418,4 +422,5 @@ class SeenCatalog:
             document = json.loads(read_own(self._file))
             return Link(number=int(document["catalog"]), checksum=str(document.get("checksum", "")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            # A file that can't be understood is a machine that has seen nothing: the next command writes it anew.
             return Link(number=0, checksum="")

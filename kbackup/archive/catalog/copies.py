@@ -17,7 +17,9 @@ import pyarrow.compute as pc
 from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
 from kbackup.archive.catalog.operations import check_open, drop_superseded
 from kbackup.archive.catalog.retention import drop_unreferenced, log_start_rows, lose_points
+from kbackup.archive.catalog.rewriting import segments_without_erased
 from kbackup.archive.catalog.state import IncarnationRow, LogStart, LossRow, State, damage_row
+from kbackup.archive.catalog.tables import Rows
 from kbackup.archive.models import TopicState
 from kbackup.archive.segments.table import not_in, rows_where
 from kbackup.errors import RefusedError
@@ -37,7 +39,8 @@ def check_lineage(copy: State, source: State, name: str = "the destination") -> 
         )
     # A number has several manifests where a repair made its manifest anew: one that both have is enough.
     shared = {number for number, _ in copy.lineage & source.lineage}
-    diverged = min((number for number, _ in copy.lineage if number not in shared), default=None)
+    foreign = [number for number, _ in copy.lineage if number not in shared]
+    diverged = min(foreign, default=None)
     if diverged is not None:
         raise RefusedError(
             f"{name} has diverged: its restore point {diverged} is not of the source's history",
@@ -82,13 +85,18 @@ def follow_source(copy: State, source: State, run: str, origin: Origin, keep: bo
     check_lineage(copy, source)
     # Nothing below the ends of a copy is sent again. So restore points below its next number that the copy lacks,
     # because they expired there or because it never had them, stay out.
-    left_out = {p.number for p in source.restore_points if p.number < copy.next_point and copy.point(p.number) is None}
+    left_out: set[int] = set()
+    for point in source.restore_points:
+        if point.number < copy.next_point and copy.point(point.number) is None:
+            left_out.add(point.number)
     source = lose_points(source, left_out)
     source = without_holes(source, copy)
     source = with_whole_segments(source, copy)
     source = with_retained(source, copy) if keep else without_expired(source, copy)
     # Files of tables are the source's own. Rows that are put together anew have none, so the commit writes the copy's.
-    tables: dict[str, Any] = {name: rows.replace(rows.read()) for name, rows in source.tables().items()}
+    tables: dict[str, Any] = {}
+    for name, rows in source.tables().items():
+        tables[name] = rows.replace(rows.read())
     # The log of operations is the copy's: it names the copy's own catalogs.
     tables["history"] = copy.history
     state = replace(
@@ -132,17 +140,17 @@ def without_holes(source: State, copy: State) -> State:
     known = {row.identity for row in source.lost}
     new = [row for row in copy.damage if row.identity not in known]
     damaged = {row.segment_key for row in new}
+    # Only segments that the source still has would be sent again. Of the others there is nothing to leave out.
     present = damaged.intersection(source.segments.rows(*_PLACE, "first"))
     if not present:
         return source
+    new_losses = [row for row in new if row.segment_key in present]
 
     def is_whole(*segment_key: object) -> bool:
         return segment_key not in present
 
     return replace(
-        source,
-        segments=source.segments.where(is_whole, *_PLACE, "first"),
-        losses=source.losses_with(row for row in new if row.segment_key in present),
+        source, segments=source.segments.where(is_whole, *_PLACE, "first"), losses=source.losses_with(new_losses)
     )
 
 
@@ -151,7 +159,11 @@ def with_whole_segments(source: State, copy: State) -> State:
     lost = {row.segment_key for row in source.damage}
     if not lost:
         return source
-    known = {row[4] for row in source.segments.rows(*_PLACE, "first", "key") if row[:4] in lost}
+    # The source may have a segment at the place of a loss again.
+    known: set[str] = set()
+    for *segment_key, key in source.segments.rows(*_PLACE, "first", "key"):
+        if tuple(segment_key) in lost:
+            known.add(key)
 
     def is_lost_at_the_source(topic: str, incarnation: int, partition: int, first: int, key: str) -> bool:
         return (topic, incarnation, partition, first) in lost and key not in known
@@ -175,6 +187,7 @@ def without_expired(source: State, copy: State) -> State:
     last = source.last_points()
     higher: dict[IncarnationPartition, LogStart] = {}
     for key, start in copy.starts.items():
+        # Where nothing has expired, a log starts at 0.
         source_start = source.starts[key].start if key in source.starts else 0
         if key[:2] in last and start.start > source_start:
             higher[key] = start
@@ -203,7 +216,8 @@ def with_retained(source: State, copy: State) -> State:
     known.update(row.identity for row in holes)
     losses = [row for row in copy.lost if row.identity not in known]
 
-    ours = copy.segments.read()
+    # What the source has erased comes from there, written anew.
+    ours = segments_without_erased(copy, source).read()
     theirs = copied.segments.read()
     others = rows_where(theirs, not_in(theirs["key"], ours["key"]))
     segments = pa.concat_tables([others, ours])
@@ -223,6 +237,8 @@ def with_retained(source: State, copy: State) -> State:
         losses=copied.losses_with(holes + losses),
         incarnations=source.incarnations.replace(list(lives.values())),
         log_starts=log_start_rows(copied, log_starts),
+        erased=_joined_rows(copied.erased, copy.erased),
+        rewritten=_joined_rows(copied.rewritten, copy.rewritten),
         pins=pins,
         labels=labels,
     )
@@ -231,9 +247,18 @@ def with_retained(source: State, copy: State) -> State:
     last = state.last_points()
     rows: list[IncarnationRow] = []
     for key, life in sorted(lives.items()):
+        # One that no restore point ever had is reserved by a run, not retired.
         is_retired = life.first is not None and key not in last
         rows.append(life._replace(retired=is_retired))
     return replace(state, incarnations=state.incarnations.replace(drop_superseded(rows)))
+
+
+def _joined_rows(theirs: Rows, ours: Rows) -> Rows:
+    """Return the rows of both tables, each once."""
+    known = set(theirs.rows())
+    others = [row for row in ours.rows() if row not in known]
+    names = ours.schema.names
+    return theirs.append([dict(zip(names, row, strict=True)) for row in others])
 
 
 def _retained_starts(copied: State, copy: State) -> dict[IncarnationPartition, LogStart]:
@@ -270,9 +295,10 @@ def _expired_unseen(source: State, copy: State) -> list[LossRow]:
     """Return losses for the records that expired at the source before they were copied, beyond records that the copy
     keeps."""
     # The next restore point that is copied is the first that shows such a hole.
-    point = min((p.number for p in source.restore_points if p.number >= copy.next_point), default=None)
-    if point is None:
+    not_copied = [point.number for point in source.restore_points if point.number >= copy.next_point]
+    if not not_copied:
         return []
+    first_shown = min(not_copied)
     ends: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for topic, incarnation, partition, last in copy.segments.rows(*_PLACE, "last"):
         ends[topic, incarnation, partition].append(last + 1)
@@ -282,11 +308,13 @@ def _expired_unseen(source: State, copy: State) -> list[LossRow]:
             ends[row.partition_key].append(row.loss.end)
     holes: list[LossRow] = []
     for place, log_start in sorted(source.starts.items()):
-        # A log start is the end of a segment. If the copy has that segment, or its loss, there is no hole.
-        end = max((end for end in ends[place] if end <= log_start.start), default=None)
-        if end is not None and end != log_start.start:
+        # A log start is the end of a segment. If the copy has that segment, or its loss, there is no hole. Nor is there
+        # one if the copy has nothing below the log start: then its records begin there.
+        ends_before = [end for end in ends[place] if end <= log_start.start]
+        end = max(ends_before, default=log_start.start)
+        if end != log_start.start:
             why = "they expired at the source before they were copied"
-            holes.append(damage_row(point, place, end, log_start.start, why))
+            holes.append(damage_row(first_shown, place, end, log_start.start, why))
     return holes
 
 
@@ -297,7 +325,8 @@ def only_point(source: State, number: int, topics: Iterable[TopicState] = ()) ->
         if life.first is None or life.first <= number:
             # One that ended at this restore point or later is alive in it.
             is_alive = life.last is None or life.last >= number
-            lives.append(life._replace(last=None) if is_alive else life)
+            of_then = life._replace(last=None) if is_alive else life
+            lives.append(of_then)
 
     starts = dict(source.starts)
     for topic in topics:

@@ -12,7 +12,7 @@ from kbackup.util.text import ArchiveId
 
 OperationKind = Literal[
     "create", "begin", "backup", "end", "expire", "undo", "keep", "release", "label",
-    "sweep", "repair", "adopt", "import", "copy", "promote",
+    "sweep", "repair", "adopt", "import", "copy", "promote", "erase",
 ]  # fmt: skip
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
 
@@ -26,8 +26,9 @@ class TableRef(Member, frozen=True, kw_only=True):
     rows: int
 
 
-class Tables(Member, frozen=True, kw_only=True):
-    """The tables of a catalog. The chunks of each hold disjoint rows, the oldest and largest chunk first."""
+class Tables(Member, frozen=True, kw_only=True, omit_defaults=True):
+    """The tables of a catalog. The chunks of each hold disjoint rows, the oldest and largest chunk first. A table
+    without rows is missing: so an older version reads an archive that has nothing of what it doesn't know."""
 
     points: tuple[TableRef, ...] = ()
     incarnations: tuple[TableRef, ...] = ()
@@ -36,6 +37,8 @@ class Tables(Member, frozen=True, kw_only=True):
     past: tuple[TableRef, ...] = ()
     log_starts: tuple[TableRef, ...] = ()
     history: tuple[TableRef, ...] = ()
+    erased: tuple[TableRef, ...] = ()
+    rewritten: tuple[TableRef, ...] = ()
 
 
 class Link(Member, frozen=True, kw_only=True):

@@ -60,6 +60,7 @@ def reserve_incarnations(state: State, run: str, incarnations: Mapping[Incarnati
     """Reserve the numbers of new incarnations before the first segment is written: orphan segments in their folders
     are of these topic ids then."""
     check_open(state, run)
+    # Another attempt of the run may have reserved some of them.
     new = {key: topic_id for key, topic_id in incarnations.items() if key not in state.lives}
     for topic, incarnation in new:
         highest = state.highest.get(topic, 0)
@@ -91,7 +92,9 @@ def add_point(state: State, manifest: Manifest, segments: pa.Table) -> State:
     row = point_row(manifest, manifest_key(manifest))
     # The documents of an older restore point may have been swept while the run went on, after the point expired. The
     # newest one does not expire, so its documents are there for certain.
-    known = state.newest.documents if state.newest is not None else ()
+    known: tuple[str, ...] = ()
+    if state.newest is not None:
+        known = state.newest.documents
     prefix = layout.point_prefix(number)
     for key in row.documents:
         if key not in known and not key.startswith(prefix):
@@ -122,7 +125,12 @@ def _advance(state: State, number: int, present: Mapping[Incarnation, str]) -> R
         elif key in present and (life.first is None or life.retired):
             # A run reserved the number, or its restore points have all expired: it begins with this restore point.
             rows[key] = _incarnation_row(key, present[key], first=number)
-    new = [_incarnation_row(key, present[key], first=number) for key in sorted(present) if key not in lives]
+        elif life.is_alive and life.topic_id and life.topic_id != present[key]:
+            # The topic goes on in another cluster, which gave it another id.
+            rows[key] = life._replace(topic_id=present[key])
+    new: list[IncarnationRow] = []
+    for key in sorted(present.keys() - lives.keys()):
+        new.append(_incarnation_row(key, present[key], first=number))
     if rows == lives:
         # No row changed, so the files that are there go on being used: most commits make no incarnation.
         return state.incarnations.append(new)
@@ -146,7 +154,7 @@ def drop_superseded(lives: Iterable[IncarnationRow]) -> list[IncarnationRow]:
 
 
 def pin_points(state: State, numbers: Collection[int], at: str) -> State:
-    """Pin restore points; those that are pinned keep their time."""
+    """Pin restore points. A restore point that is pinned already keeps its time."""
     check_listed(state, numbers)
     new = {number: at for number in numbers if number not in state.pins}
     if not new:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Container
 from dataclasses import dataclass
 
 from msgspec.structs import asdict
@@ -59,7 +60,8 @@ def loss_rows(manifest: Manifest) -> list[LossRow]:
 @dataclass(frozen=True, slots=True)
 class PointOverview:
     """A restore point. Counts and sizes are what it added, `losses` and `warnings` are counts; `damaged` counts the
-    segments that it has lost since. `origin` is what it was made from."""
+    segments that it has lost since. `origin` is what it was made from, and `cluster_id` the cluster, '' if it is
+    unknown; `cluster_changed` if the restore points before are of another cluster."""
 
     number: int
     origin: str
@@ -77,11 +79,13 @@ class PointOverview:
     damaged: int = 0
     pinned: bool = False
     labels: tuple[str, ...] = ()
+    cluster_id: str = ""
+    cluster_changed: bool = False
 
 
-def point_overview(row: PointRow, state: State, damaged: int = 0) -> PointOverview:
-    """Return what readers are shown of a restore point that is in the catalog `state`. `damaged` is how many of its
-    segments are lost."""
+def point_overview(row: PointRow, state: State, changed: Container[int], damaged: int = 0) -> PointOverview:
+    """Return what readers are shown of a restore point that is in the catalog `state`. `changed` are the restore points
+    with which the cluster changed, `damaged` is how many of its segments are lost."""
     labels = [name for name, number in state.labels.items() if number == row.number]
     return PointOverview(
         number=row.number,
@@ -100,17 +104,32 @@ def point_overview(row: PointRow, state: State, damaged: int = 0) -> PointOvervi
         damaged=damaged,
         pinned=row.number in state.pins,
         labels=tuple(sorted(labels)),
+        cluster_id=row.cluster_id,
+        cluster_changed=row.number in changed,
     )
 
 
 def list_points(state: State) -> list[PointOverview]:
     """Return every restore point, oldest first."""
     damaged_by_point = damaged_segments(state)
+    changed = cluster_changes(state)
     points: list[PointOverview] = []
     for row in state.restore_points:
         damaged = damaged_by_point.get(row.number, 0)
-        points.append(point_overview(row, state, damaged))
+        points.append(point_overview(row, state, changed, damaged))
     return points
+
+
+def cluster_changes(state: State) -> set[int]:
+    """Return the restore points that are of another cluster than the ones before. A restore point of no known cluster
+    is passed over."""
+    changed: set[int] = set()
+    before = ""
+    for number, cluster_id in sorted(state.points.rows("number", "cluster_id")):
+        if before and cluster_id and cluster_id != before:
+            changed.add(number)
+        before = cluster_id or before
+    return changed
 
 
 def damaged_segments(state: State) -> dict[int, int]:

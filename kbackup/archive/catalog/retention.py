@@ -46,7 +46,10 @@ def expire_points(state: State, numbers: Iterable[int]) -> State:
 def lose_points(state: State, numbers: Collection[int]) -> State:
     """Return `state` without restore points, their pins and labels, and what no other restore point has. The numbers
     are not given again."""
-    expired = [ExpiredPoint(p.number, p.manifest) for p in state.restore_points if p.number in numbers]
+    expired: list[ExpiredPoint] = []
+    for point in state.restore_points:
+        if point.number in numbers:
+            expired.append(ExpiredPoint(point.number, point.manifest))
     if not expired:
         return state
     pins = {number: at for number, at in state.pins.items() if number not in numbers}
@@ -64,6 +67,8 @@ def drop_unreferenced(state: State) -> State:
     A segment is in all restore points from the one that added it to the last one of its incarnation. A loss concerns
     restore points with its incarnation, or with a later one of the topic, which shows that the loss is older.
     """
+    # Numbers of restore points only grow, so a comparison with the last one that has an incarnation is enough: no list
+    # of the restore points of each segment is kept.
     last = state.last_points()
     highest = highest_incarnations(last)
 
@@ -82,6 +87,8 @@ def drop_unreferenced(state: State) -> State:
         segments=state.segments.where(is_segment_of_a_point, "topic", "incarnation", "point"),
         losses=state.losses.where(is_loss_of_a_point, "topic", "incarnation"),
         log_starts=state.log_starts.where(is_incarnation_of_a_point, "topic", "incarnation"),
+        erased=state.erased.where(is_incarnation_of_a_point, "topic", "incarnation"),
+        rewritten=state.rewritten.where(is_incarnation_of_a_point, "topic", "incarnation"),
     )
 
 
@@ -92,7 +99,8 @@ def _retire(state: State, last: Mapping[Incarnation, int]) -> Rows:
     for key, life in state.lives.items():
         was_in_a_point = life.first is not None
         is_retired = was_in_a_point and key not in last
-        lives.append(life._replace(retired=True) if is_retired else life)
+        now = life._replace(retired=True) if is_retired else life
+        lives.append(now)
     kept = drop_superseded(lives)
     if kept == list(state.lives.values()):
         # The files of the table go on being used.
@@ -110,6 +118,7 @@ def old_starts(
     pinned = sorted(state.pins)
     names = ["topic", "incarnation", "partition", "first", "last", "max_timestamp", "point"]
     unsorted = state.segments.read(names)
+    # By offset within each partition; the catalog has segments in the order of their restore points.
     table = unsorted.sort_by([(name, "ascending") for name in names[:4]])
     columns = [column.to_pylist() for column in table.columns]
     starts: dict[IncarnationPartition, int] = {}
@@ -120,16 +129,23 @@ def old_starts(
         key = (topic, incarnation, partition)
         if key in stopped or incarnation_key in spared:
             continue
+        # A segment without any timestamp has no age, and stays.
         if newest is None or newest >= cutoff:
             stopped.add(key)
             continue
         first_point = lives[incarnation_key].first or 0
-        is_pinned = any(max(point, first_point) <= pin <= last[incarnation_key] for pin in pinned)
+        first_with_it = max(point, first_point)
+        is_pinned = _has_pin(pinned, first_with_it, last[incarnation_key])
         if is_pinned or any(hold.holds(topic, incarnation, partition, end, point) for hold in holds):
             stopped.add(key)
         else:
             starts[key] = end + 1
     return starts
+
+
+def _has_pin(pinned: Iterable[int], first: int, last: int) -> bool:
+    """Return whether a restore point from `first` to `last`, both included, is pinned: those that have a segment."""
+    return any(first <= pin <= last for pin in pinned)
 
 
 def expire_records(state: State, starts: Mapping[IncarnationPartition, int]) -> State:
@@ -143,7 +159,7 @@ def expire_records(state: State, starts: Mapping[IncarnationPartition, int]) -> 
         key = (topic, incarnation, partition)
         if end >= starts.get(key, 0):
             continue
-        if any(point <= pin <= last[topic, incarnation] for pin in pinned):
+        if _has_pin(pinned, point, last[topic, incarnation]):
             raise RefusedError(
                 f"{topic}-{partition}: a pinned restore point has records below offset {starts[key]}",
                 "release the restore point first",
@@ -220,6 +236,12 @@ def undo_expiration(state: State, before: State, after: State) -> State:
         raise RefusedError("this archive is a copy", "undo the expiration at the source, then copy to an empty address")
     if state.swept >= before.number:
         raise RefusedError("objects of that expiration may be deleted already", "run --undo within the grace time")
+    if any(row.catalog > before.number for row in state.rewrites):
+        # Nobody has looked for the erased records in what had expired by then, so it must not come back.
+        raise RefusedError(
+            "records were erased since that expiration; what has expired may have more of them",
+            "leave the expiration as it is",
+        )
     listed = {point.number for point in state.restore_points}
     kept = {point.number for point in after.restore_points}
     expired = {point.number for point in before.restore_points} - kept
@@ -253,6 +275,9 @@ def undo_expiration(state: State, before: State, after: State) -> State:
         losses=state.losses_with(losses),
         incarnations=state.incarnations.replace(lives),
         log_starts=before.log_starts,
+        # Nothing was erased since, and what is known of a dropped incarnation comes back with it.
+        erased=before.erased,
+        rewritten=before.rewritten,
     )
 
 

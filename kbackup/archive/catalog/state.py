@@ -6,6 +6,7 @@ Operations (`operations`, `retention`, `copies`) make one state from another; `c
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import asdict
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.documents import IsolationLevel, OpenRun, Origin
 from kbackup.archive.catalog.tables import SEGMENTS, Rows
 from kbackup.archive.models import Loss, LossKind
@@ -179,6 +181,44 @@ class HistoryRow(NamedTuple):
     summary: str
 
 
+class ErasedRange(NamedTuple):
+    """One row per run of erased records: one at each offset from `start` to `end` (exclusive). Catalog `catalog` erased
+    them, by the rewrite of that number. Who they were about stands nowhere."""
+
+    topic: str
+    incarnation: int
+    partition: int
+    start: int
+    end: int
+    catalog: int
+    rewrite: int
+
+    @property
+    def incarnation_partition(self) -> IncarnationPartition:
+        return self.topic, self.incarnation, self.partition
+
+
+class RewrittenRow(NamedTuple):
+    """One row per segment that was rewritten: `records` and `bytes` (of plain records files) that manifests go on
+    counting and that no segment has any more. `point` is the restore point that added the segment, `first` and `last`
+    are its offsets, `key` is the records object that has all of it until a sweep deletes it."""
+
+    topic: str
+    incarnation: int
+    partition: int
+    point: int
+    first: int
+    last: int
+    records: int
+    bytes: int
+    catalog: int
+    key: str
+
+    @property
+    def incarnation_partition(self) -> IncarnationPartition:
+        return self.topic, self.incarnation, self.partition
+
+
 SCHEMAS = {
     "points": schema_of(PointRow),
     "incarnations": schema_of(IncarnationRow),
@@ -187,6 +227,8 @@ SCHEMAS = {
     "past": schema_of(ExpiredPoint),
     "log_starts": schema_of(LogStart),
     "history": schema_of(HistoryRow),
+    "erased": schema_of(ErasedRange),
+    "rewritten": schema_of(RewrittenRow),
 }
 """The tables of a catalog. `history` is of catalogs that were swept."""
 _NO_ROWS = {name: Rows(schema) for name, schema in SCHEMAS.items()}
@@ -216,6 +258,8 @@ class State:
     past: Rows = _NO_ROWS["past"]
     log_starts: Rows = _NO_ROWS["log_starts"]
     history: Rows = _NO_ROWS["history"]
+    erased: Rows = _NO_ROWS["erased"]
+    rewritten: Rows = _NO_ROWS["rewritten"]
 
     def tables(self) -> dict[str, Rows]:
         """Return the tables by name."""
@@ -231,6 +275,7 @@ class State:
     def numbers(self) -> Int64Array:
         """int64[points]: the numbers of all restore points, rising."""
         table = self.points.read(["number"])
+        # Sorted: an undo, and a copy that retains, append older restore points behind newer ones.
         return np.sort(integers(table, "number"))
 
     @cached_property
@@ -269,6 +314,41 @@ class State:
     def losses_with(self, rows: Iterable[LossRow]) -> Rows:
         """Return the table of losses with more `rows`."""
         return self.losses.append([row.columns() for row in rows])
+
+    @cached_property
+    def erasures(self) -> Mapping[IncarnationPartition, tuple[ErasedRange, ...]]:
+        """The erased records of each partition that has any, in order of their offsets."""
+        by_partition: dict[IncarnationPartition, list[ErasedRange]] = defaultdict(list)
+        for row in sorted(self.erased.rows(*ErasedRange._fields)):
+            erased = ErasedRange(*row)
+            by_partition[erased.incarnation_partition].append(erased)
+        return {place: tuple(ranges) for place, ranges in by_partition.items()}
+
+    def erased_in(self, place: IncarnationPartition, first: int, last: int, key: str) -> ErasedRange | None:
+        """Return the first records that were erased from a segment, by a later rewrite than the one that wrote it; None
+        if none were. `first` and `last` are its offsets, `key` is its records object."""
+        ranges = self.erasures.get(place, ())
+        if not ranges:
+            return None
+        rewrite = layout.rewrite_of(key)
+        for erased in ranges:
+            is_inside = erased.start <= last and first < erased.end
+            if is_inside and erased.rewrite > rewrite:
+                return erased
+        return None
+
+    def erased_offsets(self, place: IncarnationPartition) -> list[tuple[int, int]]:
+        """Return the erased offsets of a partition as ranges, each with an exclusive end."""
+        return [(erased.start, erased.end) for erased in self.erasures.get(place, ())]
+
+    @property
+    def erased_records(self) -> int:
+        return sum(row.records for row in self.rewrites)
+
+    @cached_property
+    def rewrites(self) -> tuple[RewrittenRow, ...]:
+        """What manifests count and segments have no more, since these were rewritten."""
+        return tuple(RewrittenRow(*row) for row in self.rewritten.rows(*RewrittenRow._fields))
 
     @cached_property
     def past_manifests(self) -> Mapping[int, str]:
@@ -317,6 +397,7 @@ class State:
     def point(self, number: int) -> PointRow | None:
         """Return the row of restore point `number`; None if the archive doesn't have it."""
         points = self.restore_points
+        # A row is a tuple that begins with its number, so it sorts just behind the number alone.
         place = bisect_left(points, (number,))
         if place == len(points) or points[place].number != number:
             return None

@@ -58,7 +58,8 @@ def find_orphans(store: Store, newest: Committed, objects: Iterable[ObjectInfo],
     """
     state = newest.state
     listed = _list_catalogs(store, state.number)
-    first = max((number for number, each in listed.items() if each.modified <= cutoff), default=None)
+    old = [number for number, each in listed.items() if each.modified <= cutoff]
+    first = max(old, default=None)
     if first is None:
         # No catalog is older than the grace time: readers may still have any state open.
         return Orphans(0, ())
@@ -87,9 +88,14 @@ def find_orphans(store: Store, newest: Committed, objects: Iterable[ObjectInfo],
 
     # Catalogs come first, so that a sweep that is interrupted leaves none whose tables are gone.
     oldest_key = layout.catalog_key(first)
-    orphans = [each for each in sorted(listed.values()) if each.key < oldest_key and each.modified <= cutoff]
+    orphans: list[ObjectInfo] = []
+    for each in sorted(listed.values()):
+        if each.key < oldest_key and each.modified <= cutoff:
+            orphans.append(each)
     oldest_state = deciding[0].state
-    ends = [(oldest_state, _ends(oldest_state, manifests[0])), (state, _ends(state, manifests[-1]))]
+    oldest_ends = _ends(oldest_state, manifests[0])
+    newest_ends = _ends(state, manifests[-1])
+    ends = [(oldest_state, oldest_ends), (state, newest_ends)]
     orphans += _without_reference(deciding, ends, objects, cutoff)
     return Orphans(first - 1, tuple(orphans))
 
@@ -217,9 +223,19 @@ def _may_go(key: str, state: State, filled: Collection[IncarnationPartition], en
     segment = layout.parse_segment(name)
     if segment is None:
         return False
+    if segment.rewrite and _may_be_written(segment.rewrite, state):
+        return False
     # What lies at or beyond the end belongs to the next backup.
     end = ends.get((*incarnation_key, segment.partition), 0)
     return segment.start < end
+
+
+def _may_be_written(rewrite: int, state: State) -> bool:
+    """Return whether a run may still write segments of a rewrite, below the ends of their partitions: the rewrite
+    itself, or a copy that has not followed its source beyond the rewrite."""
+    if state.origin is not None and state.origin.catalog.number <= rewrite:
+        return True
+    return state.open_run is not None and state.open_run.command in ("erase", "copy")
 
 
 def _is_over(key: Incarnation, state: State) -> bool:

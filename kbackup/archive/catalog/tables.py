@@ -19,7 +19,16 @@ import pyarrow.parquet as pq
 
 from kbackup.archive.catalog.documents import TableRef
 from kbackup.archive.identity import REPAIR
-from kbackup.archive.segments.table import SCHEMA, decode_table, integers, of_topics, rows_where, values_of
+from kbackup.archive.segments.table import (
+    SCHEMA,
+    Segment,
+    decode_table,
+    integers,
+    of_topics,
+    rows_where,
+    to_batch,
+    values_of,
+)
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 from kbackup.util.system import in_threads
@@ -57,7 +66,7 @@ class Chunk:
         return self.source() if callable(self.source) else b""
 
     def read(self, columns: Sequence[str] | None = None, topics: Collection[str] | None = None) -> pa.Table:
-        """Return the rows, or some columns, or those of `topics` alone. `CorruptError` for a file that is missing or
+        """Return the rows, or some columns, or the rows of `topics` alone. `CorruptError` for a file that is missing or
         differs from its checksum in the catalog."""
         if self.rows > _MIDDLE and not isinstance(self.source, pa.Table):
             return self._decoded(columns, topics)
@@ -102,7 +111,7 @@ class Rows:
         return sum(chunk.rows for chunk in self.chunks)
 
     def read(self, columns: Sequence[str] | None = None, topics: Collection[str] | None = None) -> pa.Table:
-        """Return the rows as one table, or some columns, or those of `topics` alone."""
+        """Return the rows as one table, or some columns, or the rows of `topics` alone."""
         names = self.schema.names if columns is None else list(columns)
         schema = pa.schema([self.schema.field(name) for name in names])
         # Without chunks the table still has its columns. `schema.empty_table` would load pandas.
@@ -162,7 +171,10 @@ class Rows:
     def _table_of(self, rows: pa.Table | Sequence[dict[str, Any]] | Sequence[NamedTuple]) -> pa.Table:
         if isinstance(rows, pa.Table):
             return rows
-        dicts = [row if isinstance(row, dict) else row._asdict() for row in rows]
+        dicts: list[dict[str, Any]] = []
+        for row in rows:
+            values = row if isinstance(row, dict) else row._asdict()
+            dicts.append(values)
         return pa.Table.from_pylist(dicts, schema=self.schema)
 
     def replace(self, rows: pa.Table | Sequence[dict[str, Any]] | Sequence[NamedTuple]) -> Rows:
@@ -193,6 +205,13 @@ class Rows:
 
     def _chunk(self, table: pa.Table) -> Chunk:
         return Chunk(self.schema, len(table), table.cast(self.schema))
+
+
+def segment_rows(segments: Sequence[Segment], points: Sequence[int]) -> pa.Table:
+    """Return the rows of `SEGMENTS` of some segments, each with the restore point that added it."""
+    table = pa.Table.from_batches([to_batch(segments)])
+    column = pa.array(points, pa.int64())
+    return table.append_column(SEGMENTS.field("point"), column)
 
 
 def read_ref(store: Store, ref: TableRef, owner: str = "its catalog", hint: str = REPAIR) -> bytes:

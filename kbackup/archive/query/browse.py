@@ -71,7 +71,10 @@ def catalogue(archive: Archive, point_name: str, topic: str | None = None, at: i
         names = [state.name for state in topics]
         _chosen(names, topic, f"{url} as of {time_text(at)}")
         topics = [state for state in topics if state.name == topic]
-        excluded = {name: text for name, text in view.excluded.items() if name == topic}
+        # What is said of other topics is of no use to somebody who looks at this one.
+        excluded: dict[str, str] = {}
+        if topic in view.excluded:
+            excluded[topic] = view.excluded[topic]
         view = replace(view, excluded=excluded)
     content = content_as_restored(archive, view, topics, at)
     manifest = archive.restore_point(content.restore_point)
@@ -129,9 +132,8 @@ def records(
     remaining = most
     tp = TopicPartition(topic, partition.partition)
     for segment in filter(window.may_hold, partition.segments):
-        ranges = window.ranges if window.ranges is not None else ((segment.first, segment.last + 1),)
-        for start, end in ranges:
-            # of a window in time nobody knows how many records must be read for `most` of them
+        for start, end in window.ranges_in(segment):
+            # Of a window in time nobody knows how many records must be read for `most` of them.
             limit = None if window.timed else remaining
             for block in SegmentRanges(store, segment).between(start, end, limit):
                 selected, _ = window.cut(block)
@@ -148,6 +150,7 @@ def records(
 def tail(store: Store, topic: str, partition: ArchivedPartition, most: int) -> Iterator[PartitionRecords]:
     """Yield the last `most` records of a partition, in order. Records before them are not read."""
     tp = TopicPartition(topic, partition.partition)
+    # From the end, until there are enough: how many records a segment has is known without reading it.
     newest: list[tuple[Segment, int]] = []
     for segment in reversed(partition.segments):
         if most <= 0:
@@ -252,8 +255,9 @@ def _page(
 ) -> Page:
     """Return a page of at most `most` records from `offset` on, or before it if `back`. `nearest` are the segments in
     the order in which the page takes them."""
-    room = limit.room if limit is not None else ROOM
+    room = ROOM
     if limit is not None:
+        room = limit.room
         nearest = nearest[: limit.segments]
     # The records of each segment, by number. Only the last segment that is planned can have more than a page's bytes,
     # and is cut short for it.
@@ -268,6 +272,7 @@ def _page(
             low, high = edge, min(segment.count, edge + most)
         planned.append((ranges, low, high))
         most -= high - low
+        # At most: by the largest record of the segment.
         size += min(segment.bytes, (high - low) * segment.largest)
         if not most or size >= room:
             break

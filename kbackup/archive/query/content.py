@@ -70,7 +70,7 @@ class ArchivedPartition:
         return self.window.clip(low, high)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ArchivedTopic:
     """A topic with its partitions. `as_of` is the restore point that captured the topic. `configs` and
     `replication_factor` are None if they are unknown."""
@@ -138,8 +138,10 @@ def content_of(
     as of the run that did. The groups' offsets are from the captures of the topics in `groups`, by default of
     `topics`."""
     segments = archive.partitions(manifest, topics)
+    # The document of each capture is read once, for all topics that are as of it.
     metadata: dict[int, dict[str, TopicMetadata]] = {}
-    for number in {topic.captured for topic in topics}:
+    captures = {topic.captured for topic in topics}
+    for number in captures:
         metadata[number] = {topic.name: topic for topic in archive.metadata(number).topics}
     archived: list[ArchivedTopic] = []
     for topic in topics:
@@ -180,6 +182,7 @@ def narrowed(
         for partition in topic.partitions:
             window = window_of(topic.name, partition.partition)
             partitions.append(_in_window(partition, window))
+        # Only from the end: Kafka numbers partitions without gaps, so none can be left out between others.
         while len(partitions) > fewest.get(topic.name, len(partitions)) and not partitions[-1].segments:
             partitions.pop()
         topics.append(replace(topic, partitions=tuple(partitions)))
@@ -204,14 +207,16 @@ def _may_lie_in(window: Window, loss: Loss) -> bool:
     """Return whether lost records may lie in the window. Nobody knows their times: the offsets alone decide."""
     if window.ranges is None:
         return True
+    # A loss of a whole topic has no offsets: any record may be in it.
     start = loss.start or 0
-    end = loss.end if loss.end is not None else 1 << 63
+    end = 1 << 63 if loss.end is None else loss.end
     return any(low < end and start < high for low, high in window.ranges)
 
 
 def without_deleted(content: Content, archive: Archive, manifest: Manifest) -> Content:
     """Return the content without the archived records whose keys were deleted at the source, as far as the restore
     point of `manifest` knows. Warnings name these records, and deletions that the restore point may have missed."""
+    # As a window, not by other segments: the records are in the archive, and earlier restore points have them.
     deletions = archive.deletions(manifest)
     offsets = deleted_offsets(deletions)
     records = deleted_records(deletions)
@@ -232,7 +237,8 @@ def without_deleted(content: Content, archive: Archive, manifest: Manifest) -> C
                 "deleted at the source, by deletions that no backup saw"
             )
     selected = {topic.name for topic in content.topics}
-    warnings += unseen_warnings(topic for topic in manifest.topics if topic.name in selected)
+    states = [topic for topic in manifest.topics if topic.name in selected]
+    warnings += unseen_warnings(states)
     return replace(content, topics=tuple(topics), warnings=content.warnings + tuple(warnings))
 
 
@@ -252,14 +258,18 @@ def topic_of(
         own_segments = segments.get(number, ())
         log_start = starts.get((state.name, state.incarnation, number))
         partitions.append(_partition_of(number, states.get(number), own_segments, log_start))
+    configs: dict[str, str] | None = None
+    replication_factor: int | None = None
+    if known is not None:
+        configs, replication_factor = known.configs, known.replication_factor
     return ArchivedTopic(
         name=state.name,
         incarnation=state.incarnation,
         as_of=state.captured,
         state=state.state,
         partitions=tuple(partitions),
-        configs=known.configs if known is not None else None,
-        replication_factor=known.replication_factor if known is not None else None,
+        configs=configs,
+        replication_factor=replication_factor,
     )
 
 
@@ -292,8 +302,10 @@ def captured_groups(archive: Archive, topics: Sequence[TopicState]) -> tuple[dic
     newest: dict[str, Group] = {}
     offsets: dict[str, list[GroupOffset]] = defaultdict(list)
     not_carried: dict[str, str] = {}
-    for number in sorted({topic.captured for topic in topics}):  # rising, so that the newest comes last
-        captured = {topic.name for topic in topics if topic.captured == number}
+    names_by_capture: dict[int, set[str]] = defaultdict(set)
+    for topic in topics:
+        names_by_capture[topic.captured].add(topic.name)
+    for number, captured in sorted(names_by_capture.items()):  # rising, so that the newest comes last
         document = archive.groups(number)
         for name, why in document.not_carried.items():
             not_carried[name] = f"restore point {number} does not have it: {why}"
@@ -360,18 +372,28 @@ def view_of(archive: Archive, point_name: str | int, window: Window) -> View:
         point, at, note = captured_by(archive, points, window.to_time)
         if point is None:
             _check_not_before(archive, points, window.to_time)
+        # Whoever names a restore point means its topics, whatever there was at the moment.
         if str(point_name) == "latest":
             return _at(archive, upto, points, point, at, note, window)
         notes = [f"topics are those of restore point {upto.number}, which was asked for", note]
-    existing = [topic for topic in upto.topics if topic.state != "deleted"]
-    deleted = {topic.name: topic for topic in upto.topics if topic.state == "deleted"}
+    existing: list[TopicState] = []
+    deleted: dict[str, TopicState] = {}
+    for topic in upto.topics:
+        if topic.state == "deleted":
+            deleted[topic.name] = topic
+        else:
+            existing.append(topic)
+    groups: tuple[TopicState, ...] = ()
+    groups_as_of: int | None = None
+    if point is not None:
+        groups, groups_as_of = point.topics, point.number
     return View(
         upto=upto,
         topics=tuple(existing),
         others=deleted,
-        groups=point.topics if point is not None else (),
+        groups=groups,
         as_of=upto.number,
-        groups_as_of=point.number if point is not None else None,
+        groups_as_of=groups_as_of,
         captured_at=at,
         notes=tuple(notes),
     )
@@ -404,6 +426,7 @@ def choice_of(view: View, window: Window, ranges: Iterable[str], excluded: Itera
 
 def _check_not_before(archive: Archive, points: Sequence[PointRow], moment: int) -> None:
     """Raise `UsageError` for a moment, earlier than all `points`, at which no archived record was there either."""
+    # A point in time between the earliest record and the first restore point is one that can be restored.
     stamps: list[int] = []
     for (stamp,) in archive.state.segments.rows("min_timestamp"):
         if stamp is not None:
@@ -450,11 +473,15 @@ def _at(
     and by the restore point after that one, which shows what began in between."""
     then = point.topics if point is not None else ()
     existing = {topic.name: topic for topic in then if topic.state != "deleted"}
+    # A topic that began after `point` is first seen by the restore point after that one. Only such a topic can have
+    # existed at the moment; what later restore points found began later still.
     next_number = _number_after(points, point)
     first: dict[Incarnation, TopicState] = {}
     if next_number is not None:
-        captured = archive.restore_point(next_number).topics
-        first = {_key(topic): topic for topic in captured if topic.captured == next_number}
+        for topic in archive.restore_point(next_number).topics:
+            if topic.captured == next_number:
+                first[_key(topic)] = topic
+    # What the next restore point has takes the place of what `upto` has: it is nearer to the moment.
     later = {_key(topic): topic for topic in upto.topics} | first
     for topic in then:
         later.pop(_key(topic), None)
@@ -468,7 +495,7 @@ def _at(
         notes.insert(0, f"topics are as of restore point {point.number}")
     if new:
         notes.append(
-            f"first captured by restore point {next_number}, the next one, with records in the window: "
+            f"topics that restore point {next_number}, the next one, captured first, with records in the window: "
             f"{', '.join(sorted(new))}"
         )
     selected = existing | new
@@ -477,7 +504,8 @@ def _at(
     for topic in [*later.values(), *then]:
         if topic.name not in selected:
             others[topic.name] = topic
-    number = point.number if point is not None else None
+    number = None if point is None else point.number
+    within_window = [later[key] for key in sorted(within)]
     return View(
         upto=upto,
         topics=tuple(selected.values()),
@@ -487,7 +515,7 @@ def _at(
         groups_as_of=number,
         captured_at=at,
         notes=tuple(notes),
-        excluded=_excluded([later[key] for key in sorted(within)], selected, others),
+        excluded=_excluded(within_window, selected, others),
     )
 
 

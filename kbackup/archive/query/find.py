@@ -71,7 +71,7 @@ class Pattern:
             names = gather(block.data, fields.header_keys)
             values = gather(block.data, fields.header_values)
             headers = np.flatnonzero(self._among(names) | self._among(values))
-            # the record of a header is the last one whose headers begin at it or before
+            # The record of a header is the last one whose headers begin at the header or before.
             records = np.searchsorted(fields.header_starts, headers, side="right") - 1
             matching[records] = True
         return matching
@@ -87,7 +87,9 @@ class Pattern:
         # Arrow replaces matches, and tells no lengths: each match is put between two random marks that no field has.
         opening = secrets.token_hex(8).encode()
         closing = secrets.token_hex(8).encode()
-        pattern = b"(?i)" * self.ignore_case + b"(" + self.text.encode() + b")"
+        pattern = b"(" + self.text.encode() + b")"
+        if self.ignore_case:
+            pattern = b"(?i)" + pattern
         column = pa.array([field[:_MARKED]], pa.large_binary())
         try:
             marked = compute().replace_substring_regex(column, pattern=pattern, replacement=opening + rb"\1" + closing)
@@ -164,11 +166,12 @@ def search(
     with ThreadPoolExecutor(threads, "find") as pool:
         try:
             while True:
-                # half as many tasks again as threads, so that no thread is idle while a result is looked at
+                # Half as many tasks again as threads, so that no thread is idle while a result is looked at.
                 for task in islice(tasks, threads + threads // 2 - len(waiting)):
                     waiting.append(pool.submit(_look, task, matches, window, seen, stop))
                 if not waiting:
                     return
+                # In the order of the tasks, whichever ends first: the caller resumes a search behind the last result.
                 yield waiting.popleft().result()
         finally:
             stop.set()
@@ -192,9 +195,9 @@ def _tasks(
         tp = TopicPartition(topic, partition.partition)
         for segment in filter(window.may_hold, partition.segments):
             reader = SegmentRanges(store, segment)
+            # As if its records were of one size: a unit may well have more or less.
             step = max(1, segment.count * unit_bytes // max(segment.bytes, 1))
-            ranges = window.ranges if window.ranges is not None else ((segment.first, segment.last + 1),)
-            for start, end in ranges:
+            for start, end in window.ranges_in(segment):
                 low, high = reader.numbers(start, end)
                 for at in range(low, high, step):
                     yield _Task(tp, reader, at, min(at + step, high))

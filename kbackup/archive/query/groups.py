@@ -67,13 +67,19 @@ def groups_at(archive: Archive, manifest: Manifest, topics: Sequence[TopicState]
     """Return the groups with their offsets of `topics` at a restore point."""
     own = archive.groups(manifest)
     groups, _ = captured_groups(archive, topics)
-    return ArchivedGroups(manifest.number, own.captured_at, tuple(groups.values()), own.not_carried)
+    return ArchivedGroups(
+        restore_point=manifest.number,
+        captured_at=own.captured_at,
+        groups=tuple(groups.values()),
+        not_carried=own.not_carried,
+    )
 
 
 def java_groups(store: Store, topics: Sequence[str]) -> ArchivedGroups:
     """Return the groups with their offsets of `topics` in a folder of the Java tool."""
     content = java_content(store, topics)
-    return ArchivedGroups(0, None, tuple(content.groups.values()), {})
+    groups = tuple(content.groups.values())
+    return ArchivedGroups(restore_point=0, captured_at=None, groups=groups, not_carried={})
 
 
 def groups_overview(archive: Archive, manifest: Manifest) -> GroupsOverview:
@@ -110,7 +116,7 @@ def _overview(
     def stand(committed: GroupOffset) -> Stand:
         offset = committed.offset
         start, end = offsets.get((committed.topic, committed.partition), (offset, offset))
-        # what retention has deleted before it was archived, or has expired from the archive, can't be read any more
+        # What retention deleted before it was archived, or what has expired from the archive, can't be read any more.
         lag = max(0, end - max(offset, start))
         return Stand(
             topic=committed.topic,
@@ -124,8 +130,15 @@ def _overview(
     groups: list[GroupOverview] = []
     for group in archived.groups:
         stands = tuple(map(stand, group.offsets))
-        lag = sum(each.lag for each in stands)
-        groups.append(GroupOverview(group.group, group.type, group.state, len(stands), lag, stands))
+        shown = GroupOverview(
+            group=group.group,
+            type=group.type,
+            state=group.state,
+            partitions=len(stands),
+            lag=sum(each.lag for each in stands),
+            offsets=stands,
+        )
+        groups.append(shown)
     return GroupsOverview(store.url, archived.restore_point, archived.captured_at, tuple(groups), archived.not_carried)
 
 
@@ -148,6 +161,8 @@ def sample_points(points: Sequence[PointOverview], most: int) -> list[PointOverv
     seconds = np.array([ms_of(point.committed_at) // 1000 for point in points])
     width = 1
     _, first = np.unique(seconds, return_index=True)
+    # Spans of a power of two: when the width doubles, each span becomes half of a larger one, and half of the sample
+    # stays as it was. What is known of these restore points need not be read again.
     while len(first) > most - 1:
         width *= 2
         _, first = np.unique(seconds // width, return_index=True)
@@ -158,7 +173,7 @@ def sample_points(points: Sequence[PointOverview], most: int) -> list[PointOverv
 
 def point_lags(archive: Archive, point: PointOverview) -> PointLags:
     """Read the lag of every group at a restore point. This reads its manifest and its groups, and keeps neither."""
-    # an archive keeps what it reads; this one is dropped at the end
+    # An archive keeps what it reads. This one is dropped at the end.
     reader = Archive(archive.store, archive.info, archive.committed)
     time = ms_of(point.committed_at)
     try:

@@ -35,6 +35,7 @@ def open_archive_or_folder(store: Store) -> Archive | None:
 def is_java_archive(store: Store) -> bool:
     """Return whether any folder at the root has a partition index or a segment."""
     store = _listed(store)
+    # By the beginnings of names: a folder of another program may have millions of objects, which are not listed.
     for directory in store.list_dirs(""):
         for prefix in ("index_partition_", "segment_partition_"):
             for entry in store.list(f"{directory}/{prefix}"):
@@ -66,7 +67,10 @@ def java_content(store: Store, topics: Sequence[str]) -> Content:
     groups: dict[str, list[GroupOffset]] = {}
     archived: list[ArchivedTopic] = []
     for topic in topics:
-        files = {entry.key.rpartition("/")[2]: entry for entry in _files(store, topic)}
+        files: dict[str, ObjectInfo] = {}
+        for entry in _files(store, topic):
+            files[entry.key.removeprefix(f"{topic}/")] = entry
+        # Records are read through `folder`, which leaves out what the tool did not finish; the warnings name it.
         archived.append(_topic(folder, topic, files))
         warnings += [flaw.message for flaw in folder.flaws(topic)]
         warnings += [flaw.message for flaw in missing_indexes(topic, files)]
@@ -78,6 +82,7 @@ def java_content(store: Store, topics: Sequence[str]) -> Content:
                 warnings.append(empty_groups(entry.key).message)
             committed = decode_group_offsets(folder.get(entry.key), entry.key)
             for group, offset in committed.items():
+                # A group that this program commits offsets with, not one of the user's.
                 if layout.is_own_group(group):
                     continue
                 archived_offset = GroupOffset(topic=topic, partition=partition, offset=offset)
@@ -155,7 +160,15 @@ def _topic(store: JavaFolder, topic: str, files: dict[str, ObjectInfo]) -> Archi
     for number in sorted(numbers):
         own = [segment for segment in segments if segment.partition == number]
         partitions.append(_partition(number, own))
-    return ArchivedTopic(topic, 1, 0, "present", tuple(partitions), configs=None, replication_factor=None)
+    return ArchivedTopic(
+        name=topic,
+        incarnation=1,
+        as_of=0,
+        state="present",
+        partitions=tuple(partitions),
+        configs=None,
+        replication_factor=None,
+    )
 
 
 def _partition(number: int, segments: Iterable[Segment]) -> ArchivedPartition:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kbackup.archive.catalog.points import PointOverview, point_overview
+from kbackup.archive.catalog.points import PointOverview, cluster_changes, point_overview
 from kbackup.archive.catalog.state import State
 from kbackup.archive.deletions import deleted_records
 from kbackup.archive.models import Loss, Manifest, TopicState, Transactions
@@ -72,7 +72,10 @@ def total(parts: Iterable[Sums]) -> Sums:
         stored += part.stored_bytes
         segments += part.segments
         expired += part.expired_records
-        gaps = None if gaps is None or part.gaps is None else gaps + part.gaps
+        if gaps is not None and part.gaps is not None:
+            gaps += part.gaps
+        else:
+            gaps = None
         times.append((part.min_timestamp, part.max_timestamp))
     low, high = span(times)
     return Sums(
@@ -137,12 +140,16 @@ def not_reached(
         if seen is None:
             continue
         known.append(seen)
-        archived = {each.partition: each for each in topic.partitions if asked(topic.name, each.partition)}
+        archived: dict[int, ArchivedPartition] = {}
+        for each in topic.partitions:
+            if asked(topic.name, each.partition):
+                archived[each.partition] = each
         for state in seen.partitions:
             if state.end >= state.log_end or state.partition not in archived:
                 continue
             latest = _last_timestamp(archived[state.partition].segments)
-            if latest is None or latest <= to_time:  # else the last archived segment goes past the window
+            # If the last archived segment goes past the window, so do the records after it, in order of time.
+            if latest is None or latest <= to_time:
                 notes.append(
                     f"offsets {state.end} to {state.log_end - 1} of {topic.name}-{state.partition}, or some of them, "
                     f"are not in restore point {view.upto.number}"
@@ -167,14 +174,16 @@ def _ends(archive: Archive, view: View, states: Sequence[TopicState], to_time: i
     begun = archive.capture(last).started_at
     if ms_of(begun) < to_time:
         yield f"restore point {last} was begun at {begun}, before the window ends: it has no later records"
-    others = {state.captured for state in states} - {last}
-    for number in sorted(others):
+    names_by_capture: dict[int, list[str]] = {}
+    for state in states:
+        names_by_capture.setdefault(state.captured, []).append(state.name)
+    names_by_capture.pop(last, None)
+    for number, names in sorted(names_by_capture.items()):
         begun = archive.capture(number).started_at
         if ms_of(begun) < to_time:
-            names = sorted(state.name for state in states if state.captured == number)
             yield (
                 f"restore point {last} has topics as of restore point {number}, which was begun at {begun}, before "
-                f"the window ends, without later records: {join_names(names, _NAMED)}"
+                f"the window ends, without later records: {join_names(sorted(names), _NAMED)}"
             )
 
 
@@ -201,6 +210,7 @@ Growth = list[tuple[int, int]]
 def growth_of(archive: Archive, manifest: Manifest, topics: Collection[Incarnation]) -> dict[Incarnation, Growth]:
     """Return the growth of topics up to a restore point, of the segments that the archive still has. A number may be of
     an expired restore point."""
+    # By name first, as row groups without these topics are not even decoded; incarnations are told apart below.
     names = {name for name, _ in topics}
     table = archive.table(manifest.number, ["topic", "incarnation", "point", "stored"], topics=names)
     growth: dict[Incarnation, Growth] = {}
@@ -226,7 +236,8 @@ def added_after(archive: Archive, manifest: Manifest, number: int) -> dict[Incar
 def _sums(table: pa.Table, keys: list[str]) -> Iterator[tuple[Any, ...]]:
     """Yield the different keys with the sum of their stored bytes."""
     summed = table.group_by(keys).aggregate([("stored", "sum")])
-    columns = [summed.column(name).to_pylist() for name in [*keys, "stored_sum"]]
+    names = [*keys, "stored_sum"]
+    columns = [summed.column(name).to_pylist() for name in names]
     return zip(*columns, strict=True)
 
 
@@ -292,9 +303,9 @@ class ArchiveOverview:
 
     `oldest` and `newest` are its first and last restore points. `choice` is what was selected for a moment, and why.
     `not_known` describes what a repair or an adoption could not find out. `let_go` counts restore points that expired
-    or were lost. `settings` counts what was captured of the cluster's metadata, by its member of metadata.json;
-    `not_carried` names what was not captured. `transactions` says whether transactions are whole; it is null for a
-    moment, which cuts inside of them.
+    or were lost, `erased` the records that were erased. `settings` counts what was captured of the cluster's metadata,
+    by its member of metadata.json; `not_carried` names what was not captured. `transactions` says whether transactions
+    are whole; it is null for a moment, which cuts inside of them.
     """
 
     archive: str
@@ -316,6 +327,7 @@ class ArchiveOverview:
     not_carried: tuple[NotCarried, ...] = ()
     schemas: SchemasOverview | None = None
     transactions: Transactions | None = None
+    erased: int = 0
 
 
 def overview(
@@ -431,8 +443,11 @@ def _overview(
     )
     if manifest is None or state is None:
         return shown  # a folder of the Java tool has topics and groups, and nothing else
-    oldest = point_overview(state.oldest, state) if state.oldest is not None else None
-    newest = point_overview(state.newest, state) if state.newest is not None else None
+    oldest = newest = None
+    if state.oldest is not None and state.newest is not None:
+        changed = cluster_changes(state)
+        oldest = point_overview(state.oldest, state, changed)
+        newest = point_overview(state.newest, state, changed)
     # a moment cuts inside of transactions
     transactions = manifest.transactions if content.choice is None else None
     return replace(
@@ -446,6 +461,7 @@ def _overview(
         not_known=manifest.not_known,
         let_go=state.expired,
         transactions=transactions,
+        erased=state.erased_records,
     )
 
 

@@ -70,6 +70,7 @@ class Selection:
         entries if nothing is missing and nothing at all is selected. With `internal`, regular expressions select
         internal topics, too."""
         known = set(names)
+        # A name that is missing is a mistake of the user. A regular expression may well match nothing today.
         missing = sorted(self.names - known)
         if missing:
             return missing
@@ -77,7 +78,9 @@ class Selection:
             selected = self.topics(known)  # without internal topics that only a regular expression matches
         else:
             selected = [name for name in known if self.matches(name)]
-        return [] if selected else list(self.include)
+        if selected:
+            return []
+        return list(self.include)
 
 
 class Selections(NamedTuple):
@@ -108,6 +111,7 @@ def check_selection(
         reason = reasons.get(first) or suggest_name(first, known, hint)
         raise UsageError(f"there is no {kind} {first} {where}", reason)
     entries = ", ".join(unmatched)
+    # Asked once more without the exclusions, to say which of both leaves nothing.
     if selection.exclude and not Selection(selection.include).unmatched(kind, known, internal):
         raise UsageError(
             f"the exclude patterns leave out every {kind} {where} that {entries} selects", "leave one of them out"
@@ -115,7 +119,9 @@ def check_selection(
     hint += "; a regular expression must match the whole name"
     if kind == "topic":
         hint += "; internal topics, which begin with __, take their exact name"
-    raise UsageError(f"no {kind} {where} matches {entries}", suggest_name(first.strip("/"), known, hint))
+    # Of a regular expression without its slashes: many are a name with a mistake.
+    nearest = suggest_name(first.strip("/"), known, hint)
+    raise UsageError(f"no {kind} {where} matches {entries}", nearest)
 
 
 def exact_entry(name: str) -> str:
@@ -123,7 +129,11 @@ def exact_entry(name: str) -> str:
     where the name can't stand for itself."""
     if name and name.isprintable() and name == name.strip() and not _is_regex(name):
         return name
-    signs = [re.escape(sign) if sign.isprintable() else printable(sign) for sign in name]
+    signs: list[str] = []
+    for sign in name:
+        # What `printable` writes for a sign, such as \xff, is an escape of regular expressions, too.
+        shown = re.escape(sign) if sign.isprintable() else printable(sign)
+        signs.append(shown)
     escaped = "".join(signs)
     return f"/{escaped or '(?:)'}/"
 
@@ -133,7 +143,9 @@ def _is_regex(pattern: str) -> bool:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    return _regex(pattern).fullmatch(name) if _is_regex(pattern) else pattern == name
+    if _is_regex(pattern):
+        return _regex(pattern).fullmatch(name)
+    return pattern == name
 
 
 @cache

@@ -11,7 +11,7 @@ the page before ends where this one begins: no record is lost or repeated on the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -68,10 +68,12 @@ def together_from(store: Store, partitions: Sequence[ArchivedPartition], start: 
     def read(partition: ArchivedPartition) -> Page:
         return page_from(store, partition, begins[partition.partition], most, limit)
 
-    pages = dict(zip(begins, in_threads(read, partitions, _THREADS), strict=True))
+    read_pages = in_threads(read, partitions, _THREADS)
+    pages = dict(zip(begins, read_pages, strict=True))
+    logs = {number: page.rows() for number, page in pages.items()}
     rows: list[PlacedRow] = []
     end = dict(begins)
-    for placed in _in_order((number, page.rows()) for number, page in pages.items()):
+    for placed in _in_order(logs):
         rows.append(placed)
         number, offset = placed.partition, placed.row.offset
         end[number] = offset + 1
@@ -88,13 +90,14 @@ def together_before(store: Store, partitions: Sequence[ArchivedPartition], end: 
     limit = _limit(partitions)
     ends: dict[int, int] = {}
     for partition in partitions:
-        after_last = partition.segments[-1].last + 1 if partition.segments else 0
-        ends[partition.partition] = min(end.get(partition.partition, _END), after_last)
+        asked = end.get(partition.partition, _END)
+        ends[partition.partition] = min(asked, _end_of(partition))
 
     def read(partition: ArchivedPartition) -> Page:
         return page_before(store, partition, ends[partition.partition], most, limit)
 
-    pages = dict(zip(ends, in_threads(read, partitions, _THREADS), strict=True))
+    read_pages = in_threads(read, partitions, _THREADS)
+    pages = dict(zip(ends, read_pages, strict=True))
     start = dict(ends)
     taken: dict[int, list[Row]] = {}
     for count, placed in enumerate(_latest_first(pages), 1):
@@ -105,7 +108,10 @@ def together_before(store: Store, partitions: Sequence[ArchivedPartition], end: 
         if is_unread or count == most:
             break
     # Within the page the order is that of a page that is reached forwards.
-    rows = list(_in_order((number, reversed(latest_first)) for number, latest_first in taken.items()))
+    logs: dict[int, Iterator[Row]] = {}
+    for number, latest_first in taken.items():
+        logs[number] = reversed(latest_first)
+    rows = list(_in_order(logs))
     return _page(partitions, rows, start, ends)
 
 
@@ -119,15 +125,24 @@ def position_at(
     def search(partition: ArchivedPartition) -> Sought:
         return offset_at(store, partition, time, start.get(partition.partition, 0), share)
 
+    # Also without a match: the search goes on in each partition from where it is, and no record is looked at twice.
     position: dict[int, int] = {}
     found = True
     for partition, sought in zip(partitions, in_threads(search, partitions, _THREADS), strict=True):
         if sought.offset is None:
-            position[partition.partition] = partition.segments[-1].last + 1 if partition.segments else 0
+            position[partition.partition] = _end_of(partition)
         else:
             position[partition.partition] = sought.offset
             found = found and sought.matched
     return TimePosition(position, found)
+
+
+def _end_of(partition: ArchivedPartition) -> int:
+    """Return the offset after the last record of a partition. Its own end may lie far beyond: behind markers of
+    transactions, or records that compaction removed."""
+    if not partition.segments:
+        return 0
+    return partition.segments[-1].last + 1
 
 
 def _limit(partitions: Sequence[ArchivedPartition]) -> Limit:
@@ -147,20 +162,20 @@ def _page(
     return TogetherPage(tuple(rows), start, end, earlier, later)
 
 
-def _in_order(logs: Iterable[tuple[int, Iterator[Row]]]) -> Iterator[PlacedRow]:
-    """Merge the records of partitions: each time the next record with the earliest time, of equal ones the one of the
-    lowest partition. A record without a time waits for no other."""
-    rest = dict(logs)
+def _in_order(logs: Mapping[int, Iterator[Row]]) -> Iterator[PlacedRow]:
+    """Merge the records of partitions, by number: each time the next record with the earliest time, of equal ones the
+    one of the lowest partition. A record without a time waits for no other."""
     heads: list[tuple[float, int, Row]] = []
-    for number, log in rest.items():
-        for row in log:
-            heads.append((_time(row, -math.inf), number, row))
-            break
+    for number, log in logs.items():
+        first = next(log, None)
+        if first is not None:
+            heads.append((_time(first, -math.inf), number, first))
     heapify(heads)
+    # No two heads are of one partition, so the comparison of two never comes to the records themselves.
     while heads:
         _, number, row = heappop(heads)
         yield PlacedRow(number, row)
-        following = next(rest[number], None)
+        following = next(logs[number], None)
         if following is not None:
             heappush(heads, (_time(following, -math.inf), number, following))
 
@@ -169,11 +184,13 @@ def _latest_first(pages: Mapping[int, Page]) -> Iterator[PlacedRow]:
     """Merge the records of partitions backwards, as `_in_order` does forwards: each time the last record with the
     latest time."""
     rest: dict[int, list[Row]] = {}
+    # A heap gives its least entry, and here the latest time and the highest partition come first: so both are negated.
     tails: list[tuple[float, int]] = []
     for number, page in pages.items():
-        rest[number] = list(page.rows())
-        if rest[number]:
-            tails.append((-_time(rest[number][-1], math.inf), -number))
+        rows = list(page.rows())
+        rest[number] = rows
+        if rows:
+            tails.append((-_time(rows[-1], math.inf), -number))
     heapify(tails)
     while tails:
         _, negative = heappop(tails)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import FAR, Committed, far_numbers, read_catalog, state_of
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest, TableRef
+from kbackup.archive.catalog.rewriting import segments_without_erased
 from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.sweep import table_refs
 from kbackup.archive.catalog.tables import Chunk, Rows, read_ref
@@ -41,8 +42,8 @@ Documents = dict[str, tuple[Document, DocumentRef]]
 class RepairBase:
     """The state that a repair goes on from, and what was lost of the catalogs.
 
-    The number of `committed` is at least that of every catalog that is known to have existed. It has no catalog if none
-    can be read. `lost` are the numbers of newer catalogs that are lost or damaged. `stale` names the tables that could
+    No catalog that is known to have existed has a higher number than `committed`, which has no catalog if none can be
+    read. `lost` are the numbers of newer catalogs that are lost or damaged. `stale` names the tables that could
     not be read whole: each is as an older catalog has it, or lacks rows.
     """
 
@@ -85,6 +86,7 @@ def find_base(store: Store, sizes: Sizes, archive_id: str) -> RepairBase:
         number = layout.parse_catalog_key(key)
         if number is not None:
             numbers.append(number)
+    # The newest first: a repair goes back no farther than to the first catalog that can be read.
     numbers.sort(reverse=True)
 
     def read(number: int) -> Catalog | None:
@@ -93,6 +95,8 @@ def find_base(store: Store, sizes: Sizes, archive_id: str) -> RepairBase:
     newest = _first_readable(map(read, numbers))
     known = _highest_known(store, archive_id, numbers, newest)
     if newest is None:
+        # The state is empty, and yet it has a number: the catalog that the repair commits must be newer than every lost
+        # one, because a machine that has seen one of those refuses an archive that went back.
         empty = Committed(State(archive_id, number=known), None)
         return RepairBase(empty, lost=tuple(range(1, known + 1)))
     state = state_of(store, newest)
@@ -102,12 +106,21 @@ def find_base(store: Store, sizes: Sizes, archive_id: str) -> RepairBase:
         damaged = _damaged_chunks(rows)
         if not damaged:
             continue
-        files += [chunk.ref.key for chunk in damaged if chunk.ref is not None]
+        for chunk in damaged:
+            if chunk.ref is not None:
+                files.append(chunk.ref.key)
+        # What was added since the older version is found again elsewhere: restore points by their manifests, segments
+        # by their own files.
         earlier = [number for number in numbers if number < newest.number]
         older = _whole_before(store, map(read, earlier), name)
         tables[name] = older if older is not None else _without_chunks(rows, damaged)
+    # With the highest known number as well: the commit takes the next one, which no lost catalog had.
     changes: dict[str, Any] = {"number": known, **tables}
-    committed = Committed(replace(state, **changes), newest)
+    changed = replace(state, **changes)
+    if "segments" in tables:
+        # An older table has segments that were written anew since, without records that were erased.
+        changed = replace(changed, segments=segments_without_erased(changed, changed))
+    committed = Committed(changed, newest)
     lost = range(newest.number + 1, known + 1)
     past = _damaged_past(store, newest, numbers, read)
     return RepairBase(committed, lost=tuple(lost), stale=frozenset(tables), files=tuple(files), past=past)
@@ -126,6 +139,7 @@ def _highest_known(store: Store, archive_id: str, numbers: Collection[int], newe
     readable = newest.number if newest is not None else min(numbers, default=0)
     # A number that no run gave must not push the next catalog beyond what readers look for.
     listed = set(numbers) - far_numbers(numbers, readable)
+    # The documents are written after the catalog that they name, so it existed, however many are lost since.
     witnesses = _witnesses(store, archive_id)
     witnesses -= far_numbers(witnesses, readable, _MOST_LOST)
     return max(listed | witnesses, default=0)
@@ -174,6 +188,7 @@ def _damaged_past(
     # counts: this must end however far away the last sweep is.
     nearby = range(max(newest.swept, newest.number - FAR) + 1, newest.number)
     listed = [number for number in numbers if newest.swept < number < newest.number]
+    # What lies before the last sweep is gone by right, and no damage.
     older = sorted(set(nearby).union(listed))
     bad_keys: list[str] = []
     refs: set[TableRef] = set()

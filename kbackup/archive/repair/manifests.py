@@ -104,6 +104,7 @@ class ManifestRebuilder:
             )
             self.losses.append(f"restore point {point.number}: its manifest {_LOST}; made of the catalog")
             self.made.append(point.documents[0])
+        # These three describe in `notes` what is lost. Without a note the manifest stays the one that was committed.
         captures = [self._whole(point.number, capture, notes) for capture in manifest.captures]
         schemas = self._schemas(point.number, manifest.schemas, notes)
         deletions = self._deletions(point.number, manifest.deletions, notes)
@@ -125,7 +126,10 @@ class ManifestRebuilder:
 
     def _whole(self, number: int, capture: Capture, notes: list[str]) -> Capture:
         """Return the capture with documents that are there: empty ones in the place of lost ones."""
-        lost = [ref.key for ref in (capture.groups, capture.metadata) if not self._is_whole(ref)]
+        lost: list[str] = []
+        for ref in (capture.groups, capture.metadata):
+            if not self._is_whole(ref):
+                lost.append(ref.key)
         if not lost:
             return capture
         unknown: list[str] = []
@@ -141,7 +145,7 @@ class ManifestRebuilder:
         return self._captures[key]
 
     def _new_capture(self, number: int, capture: Capture, lost: Sequence[str]) -> Capture:
-        """Return the capture with empty documents for those that are `lost`, written for restore point `number`."""
+        """Return the capture with empty documents in place of the `lost` ones, written for restore point `number`."""
         at = capture.started_at
         groups = capture.groups
         if groups.key in lost:
@@ -215,6 +219,7 @@ class ManifestRebuilder:
         """Return the nearest manifests before and after a restore point, None where there is none."""
         earlier = [other for other in self.manifests if other < number]
         later = [other for other in self.manifests if other > number]
+        # Restore points are numbered from 1, so there is none under 0.
         before = self.manifests.get(max(earlier, default=0))
         after = self.manifests.get(min(later, default=0))
         return before, after
@@ -246,6 +251,8 @@ class ManifestRebuilder:
             if not life.first <= point.number <= (life.last or point.number):
                 continue
             known = topic_at(every, key[0], life.topic_id, point.number)
+            # Segments show only partitions that have had a record, so without a capture or a manifest beside this one
+            # the number of partitions may be too low.
             count = known.partitions if known is not None else 0
             topics.append(_lost_topic(state, point, key, extents.get(key, ()), beside, captured, count))
             if known is None and key not in in_others:
@@ -296,7 +303,8 @@ def _needed_captures(
     # the manifest before comes last: if both have a capture, its reference counts
     for manifest in (after, before):
         if manifest is not None:
-            captures |= {capture.number: capture for capture in manifest.captures}
+            for capture in manifest.captures:
+                captures[capture.number] = capture
     captures[own.number] = own
     needed = {topic.captured for topic in topics}
     needed.add(own.number)
@@ -304,15 +312,21 @@ def _needed_captures(
 
 
 def _extents_of(state: State) -> dict[Incarnation, list[_Extent]]:
-    """Return the extents of all segments and of all losses, whose offsets the restore points went over as well."""
+    """Return the extents of all segments, and of what was erased from them or lost: the restore points went over these
+    offsets as well."""
     extents: dict[Incarnation, list[_Extent]] = defaultdict(list)
     names = ("point", "partition", "first", "last", "count", "bytes")
     for topic, incarnation, *row in state.segments.rows("topic", "incarnation", *names):
         extents[topic, incarnation].append(_Extent(*row))
+    for gone in state.rewrites:
+        # A manifest counts erased records as well, and goes as far as the segment went that had them.
+        extent = _Extent(gone.point, gone.partition, gone.first, gone.last, gone.records, gone.bytes)
+        extents[gone.topic, gone.incarnation].append(extent)
     for lost in state.lost:
         loss = lost.loss
         if loss.partition is None or loss.end is None:
             continue
+        # A loss without a start has no offsets that are known, and still shows how far the partition went.
         start = loss.start if loss.start is not None else loss.end
         extent = _Extent(lost.point, loss.partition, start, loss.end - 1, 0, 0)
         extents[lost.incarnation_key].append(extent)
@@ -332,9 +346,12 @@ def _lost_topic(
     no document has it: a partition that never had a record has no row."""
     name, incarnation = key
     before, after = (_topic_of(manifest, key) for manifest in beside)
-    if after is not None and after.captured <= point.number:  # it was captured then, and not since
-        is_own = after.captured == point.number
-        return msgspec.structs.replace(after, state="present") if is_own else after
+    if after is not None and after.captured <= point.number:
+        # It was captured then, and not since, so nothing was added to it. Its `state` is what the later run found: at
+        # its own capture the topic was present.
+        if after.captured == point.number:
+            return msgspec.structs.replace(after, state="present")
+        return after
     own = [extent for extent in extents if extent.point <= point.number]
     # The topic may have got more partitions by the time of `after`: the capture's count comes before that one.
     template = before if before is not None or count else after
@@ -344,7 +361,8 @@ def _lost_topic(
         partitions.append(_lost_partition(state, (name, incarnation, partition), added, before, after))
     captured_at = point.number
     if before is not None and captured is not None and name not in captured:
-        captured_at = before.captured  # the lost restore point's run did not look at the topic
+        # The lost restore point's run did not look at the topic, and carried it over.
+        captured_at = before.captured
     as_before = before is not None and captured_at == before.captured
     return TopicState(
         name=name,
@@ -390,6 +408,8 @@ def _lost_partition(
         end = max(end, extent.last + 1)
     if old is not None:
         end = max(end, old.end)
+    # Segments below the log start have expired, so none shows that the partition went as far. If the restore point
+    # after this one ends before the log start, those records came later.
     if log_start is not None and (new is None or new.end >= log_start.start):
         end = max(end, log_start.start)
     log_end = max(end, old.log_end) if old is not None else end

@@ -35,6 +35,7 @@ Captured = Mapping[str, Sequence[tuple[int, TopicMetadata]]]
 
 def captured_topics(documents: Documents) -> Captured:
     """Return the topics of all whole metadata documents."""
+    # By the number in the key: a later restore point with the same settings refers to this document, and writes none.
     topics: dict[str, list[tuple[int, TopicMetadata]]] = defaultdict(list)
     for key, (document, _) in documents.items():
         parsed = layout.parse_point_key(key)
@@ -51,17 +52,17 @@ def topic_at(captured: Captured, name: str, topic_id: str, number: int) -> Topic
     """Return the topic as the last capture up to restore point `number` has it, or else as the first capture after
     that. If `topic_id` is empty, return a topic only where all documents mean the same one."""
     entries = captured.get(name, ())
-    if topic_id:
-        # a document without an id may mean this topic
-        entries = [(at, topic) for at, topic in entries if topic.id in ("", topic_id)]
-    else:
-        ids = {topic.id for _, topic in entries}
-        if len(ids) > 1:
-            return None
-    earlier = [topic for at, topic in entries if at <= number]
-    if earlier:
-        return earlier[-1]
-    return entries[0][1] if entries else None
+    ids = {topic.id for _, topic in entries}
+    if not topic_id and len(ids) > 1:
+        # Two topics had this name, one after the other, and nothing says which of them is meant.
+        return None
+    closest: TopicMetadata | None = None
+    for at, topic in entries:
+        # Older brokers give no ids: a document without one may mean this topic.
+        may_be_it = not topic_id or topic.id in ("", topic_id)
+        if may_be_it and (closest is None or at <= number):
+            closest = topic
+    return closest
 
 
 # A restore point that is made of segments and group files alone: by an adoption, or where manifests are lost.
@@ -125,6 +126,7 @@ def _partition_state(
     end = before.end
     if segments:
         end = max(end, segments[-1].last + 1)
+    # A restore point's counts are of all records since the partition's start: the new segments add to those before.
     # Records of open transactions that the restore point before left out are held no longer where a segment has them.
     added = [(segment.first, segment.last + 1) for segment in segments]
     held = without(before.held, added)
@@ -135,6 +137,7 @@ def _partition_state(
         start=before.start,
         end=end,
         log_start=before.log_start,
+        # A group that has committed an offset has read to there, so the log went on at least as far.
         log_end=max(end, before.log_end, highest_offset),
         records=before.records + records,
         bytes=before.bytes + size,
@@ -200,6 +203,8 @@ def manifest_behind(
     carried: list[TopicState] = []
     if last:
         names = {topic.name for topic in made}
+        # Several restore points may be made, of former incarnations first. Only the last one stands for the present: a
+        # restore of the newest restore point must find every topic, also those without new segments.
         carried = [topic for topic in old.values() if topic.name not in names]
         names.update(topic.name for topic in carried)
         behind = head.number if head is not None else 0
@@ -229,7 +234,7 @@ def _following(found: Manifest, head: Manifest | None, carried: Sequence[TopicSt
     topics.sort(key=lambda topic: topic.name)
     if head is None:
         return msgspec.structs.replace(found, topics=tuple(topics), isolation_level="read_committed", deletions=None)
-    # a carried topic is as of its own run, whose capture has its configs and its groups
+    # A carried topic is as of its own run, whose capture has its configs and its groups.
     needed = {topic.captured for topic in carried}
     captures = [capture for capture in head.captures if capture.number in needed]
     captures.extend(found.captures)
@@ -249,14 +254,17 @@ def _empty_topics(
     restore point `head`."""
     newest = 0
     for entries in captured.values():
-        newest = max(newest, entries[-1][0])  # in order of restore points
+        at, _ = entries[-1]  # in order of restore points
+        newest = max(newest, at)
     if newest <= head:
+        # The manifest of `head` knows that capture, and so has its empty topics.
         return []
     no_groups = Groups(captured_at="", groups=())
     topics: list[tuple[TopicState, TopicMetadata]] = []
     for name, entries in sorted(captured.items()):
         at, topic = entries[-1]
         if at != newest or name in names:
+            # A topic that the newest capture lacks was deleted by then.
             continue
         key = (name, _incarnation_of(name, topic.id, ids))
         places = [(*key, partition) for partition in range(topic.partitions)]
@@ -295,6 +303,7 @@ def manifest_of_files(
     metadata = Metadata(
         captured_at=at, cluster_id=cluster_id, brokers=0, topics=tuple(settings), not_carried=(unknown,)
     )
+    # The documents come before the manifest that refers to them, as in a backup.
     capture = put_capture(writing, number, at, groups, metadata)
     partitions = sum(len(topic.partitions) for topic in topics)
     totals = totals_of(segments, topics=len(topics), partitions=partitions, groups=len(groups.groups))
@@ -378,7 +387,12 @@ def unlisted_points(base: RepairBase, documents: Documents) -> dict[int, tuple[M
             continue
         points.append((document, point_row(document, ref.key)))
     points.sort(key=lambda entry: (entry[0].number, entry[0].committed_at))
-    return {manifest.number: (manifest, point) for manifest, point in points}
+    # Two runs may have written documents for one number, and only the later one can have committed: the earlier one was
+    # fenced off. In this order the later manifest takes the place of the earlier.
+    by_number: dict[int, tuple[Manifest, PointRow]] = {}
+    for manifest, point in points:
+        by_number[manifest.number] = (manifest, point)
+    return by_number
 
 
 def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> list[IncarnationRow]:
@@ -389,7 +403,6 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
     """
     newest = max(manifests, default=0)
     topics = manifests[newest].incarnations() if newest else {}
-    # If the newest manifest is lost, only the table of incarnations says what was alive then.
     is_newest = state.newest is None or state.newest.number <= newest
     seen = _points_with(state, manifests)
     firsts = {key: min(numbers) for key, numbers in seen.items() if numbers}
@@ -400,16 +413,23 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
     lives: list[IncarnationRow] = []
     for key in sorted(_folders(sizes).union(seen)):
         known = state.lives.get(key)
-        if key not in firsts:  # a folder without restore points, or a number that was reserved
+        if key not in firsts:
+            # A folder without restore points, or a number that was reserved. The number stays taken: a new incarnation
+            # under it would write into the folder of the old one.
             retired = known is None or known.retired
             lives.append(IncarnationRow(*key, ids.get(key, ""), None, None, retired))
             continue
-        # the first restore point of each later incarnation: where one begins, this one has ended
+        # The first restore point of each later incarnation: where one begins, this one has ended.
         successors = [first for other, first in firsts.items() if other[0] == key[0] and other > key]
         taken_over = min(successors, default=0)
-        is_alive = key in topics if is_newest else known is None or known.last is None
+        is_alive = key in topics
+        if not is_newest:
+            # The newest manifest is lost. Only the table of incarnations says which topics there were then.
+            is_alive = known is None or known.last is None
         ended: int | None = None
         if taken_over or not is_alive:
+            # Restore points whose manifests are lost may lie between the last one that is seen to have the topic and
+            # the one where the next incarnation begins.
             numbers = [number for number in state.numbers.tolist() if number < taken_over]
             ended = max(seen[key].union(numbers))
         lives.append(IncarnationRow(*key, ids.get(key, ""), firsts[key], ended, False))
@@ -442,7 +462,7 @@ def _folders(sizes: Sizes) -> set[Incarnation]:
 
 def losses_of(state: State, manifests: Mapping[int, Manifest]) -> list[LossRow]:
     """Return the losses that manifests have and `state` lacks, in order of the restore points."""
-    known = set(state.lost)
+    known = set(state.lost)  # there may be as many as segments: a set, so that each is looked up once
     lacking: list[LossRow] = []
     for _, manifest in sorted(manifests.items()):
         lacking += [row for row in loss_rows(manifest) if row not in known]
@@ -483,6 +503,6 @@ def with_points(state: State, points: Iterable[PointRow], next_point: int) -> St
     every.sort()
     next_number = max(state.next_point, next_point)
     if every:
-        # no number is given to two restore points
+        # No number is given to two restore points, also if the catalog that counted them is lost.
         next_number = max(next_number, every[-1].number + 1)
     return replace(state, next_point=next_number, points=state.points.replace(every))

@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.state import IncarnationRow, LogStart, LossRow, State, damage_row
-from kbackup.archive.catalog.tables import SEGMENTS
+from kbackup.archive.catalog.tables import SEGMENTS, segment_rows
 from kbackup.archive.models import Loss, Manifest, PartitionState
 from kbackup.archive.repair.base import Sizes
 from kbackup.archive.segments.salvage import IndexState, drop_overlaps, parse_records_object, read_unlisted
-from kbackup.archive.segments.table import PLACE, Segment, in_order, to_batch
+from kbackup.archive.segments.table import PLACE, Segment, in_order
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.index import PartitionIndexEntry, decode_partition_index
@@ -86,6 +86,7 @@ def scan(store: Store, item: ToScan, mend: bool) -> Whole | Damaged:
         segment, data, state, end = read_unlisted(store, item.target, item.key)
     except (CorruptError, NotFoundError) as error:
         return item.damaged(error)
+    # Whole, and yet the wrong one: somebody may have put an object of another place under this key.
     if not layout.is_records_key(item.key, item.target.directory, segment.partition, segment.first):
         return Damaged(item.target, item.start, item.key, f"begins with offset {segment.first}")
     if item.row is not None and segment.crc != item.row.crc:
@@ -127,6 +128,7 @@ def arrange(scanned: Iterable[Whole | Damaged]) -> Arranged:
         else:
             holes.append(_Hole(each.target.incarnation_partition, each.start, None, each.why))
             arranged.skipped.append((each.key, each.why))
+    # Two objects may hold the same offsets: a run that was killed wrote one, and the next run the other.
     kept, overlapping = drop_overlaps(whole, lambda each: each.segment)
     arranged.skipped += [(each.segment.key, "overlaps another segment") for each in overlapping]
     for each in kept:
@@ -174,6 +176,7 @@ def attribute(
     counts.
     """
     partitions = partitions_of(manifests)
+    # The restore points that are listed and whose manifests are lost: nothing says how far their partitions reached.
     lost = sorted(set(state.numbers.tolist()) - manifests.keys())
     damaged = damaged_ranges(state)
     listed = _listed_offsets(state)
@@ -190,12 +193,16 @@ def attribute(
         beside = [(first, last) for first, last, _ in taken[max(0, at - 1) : at + 1]]
         if _overlaps(segment, beside) or _overlaps(segment, damaged.get(key, ())):
             continue
+        # What was erased from it may not come back: it waits for a sweep.
+        if state.erased_in(key, segment.first, segment.last, segment.key) is not None:
+            continue
         next_point = taken[at][2] if at < len(taken) else 0
         if next_point and not points[-1]:
             # No manifest reaches this segment, but a later one of the partition is attributed. Segments are added in
             # order, so this one was there by then.
             points = [point for point in points if 0 < point < next_point]
             points.append(next_point)
+        # From here on the segment counts as listed, so that a later one can't overlap it.
         taken.insert(at, (segment.first, segment.last, points[-1]))
         kept.append((segment, points))
     chosen = _chosen(kept, state, manifests, modified)
@@ -205,8 +212,7 @@ def attribute(
         if point:
             added.append(segment)
             added_by.append(point)
-    table = pa.Table.from_batches([to_batch(added)])
-    return table.append_column(SEGMENTS.field("point"), pa.array(added_by, pa.int64()))
+    return segment_rows(added, added_by)
 
 
 def _listed_offsets(state: State) -> dict[IncarnationPartition, list[tuple[int, int, int]]]:
@@ -225,11 +231,12 @@ def _overlaps(segment: Segment, ranges: Iterable[tuple[int, int]]) -> bool:
 
 
 def by_preference(segment: Segment) -> tuple[object, ...]:
-    """Return the key to sort segments by: in order; of two that begin alike, the one with the padded name first,
-    because the other is an orphan."""
+    """Return the key to sort segments by: those of the latest rewrite first, which were written in place of others;
+    then in order; of two that begin alike, the one with the padded name first, because the other is an orphan."""
     name = layout.parse_segment(segment.key.rpartition("/")[2])
     extra_zeros = name.extra_zeros if name is not None else 0
-    return (*in_order(segment), -extra_zeros, -segment.last)
+    rewrite = name.rewrite if name is not None else 0
+    return (-rewrite, *in_order(segment), -extra_zeros, -segment.last)
 
 
 def _possible(
@@ -237,6 +244,7 @@ def _possible(
 ) -> list[int]:
     """Return the restore points that may have added a segment: the ones with `lost` manifests after the last restore
     point that ends before the segment, then the first that includes it, or 0 if none does."""
+    # A partition's end only grows, so its states come in this order: before the segment, then from it on.
     reaching: int | None = None
     before = 0
     for number, partition in states:
@@ -263,6 +271,8 @@ def _chosen(
     """Return for each segment one of the restore points that may have added it; 0 for a segment of an interrupted
     run."""
     chosen = [points[-1] for _, points in kept]
+    # The segments that each restore point certainly added, damaged ones among them, because its row counts them as
+    # well.
     counted = Counter(state.segments.columns("point")[0])
     counted.update(loss.point for loss in state.damage)
     unsure: set[int] = set()
@@ -275,6 +285,8 @@ def _chosen(
         if point.number in manifests or _may_have_expired(point.number, state, manifests):
             continue
         pool = [at for at in unsure if point.number in kept[at][1]]
+        # Restore points are gone through in rising order, and each wrote its segments before the next one began: so the
+        # oldest objects are the ones of the earliest restore point.
         oldest = sorted(pool, key=lambda at: (modified.get(kept[at][0].key, 0.0), at))
         lacking = max(0, point.segments - counted[point.number])
         for at in oldest[:lacking]:
@@ -290,7 +302,8 @@ def _may_have_expired(number: int, state: State, manifests: Manifests) -> bool:
     before = manifests.get(max(earlier, default=0))
     ends: dict[IncarnationPartition, int] = {}
     if before is not None:
-        ends = {place: partition.end for place, partition in before.partitions().items()}
+        for place, partition in before.partitions().items():
+            ends[place] = partition.end
     return any(start.start > ends.get(place, 0) for place, start in state.starts.items())
 
 
@@ -322,7 +335,10 @@ def unreached(segments: Iterable[Segment], state: State, manifests: Manifests, n
     known: set[Incarnation] = set()
     for manifest in manifests.values():
         known.update(manifest.incarnations())
-    known |= {topic_key for topic_key, life in state.lives.items() if life.first is None and not life.retired}
+    for topic_key, life in state.lives.items():
+        # The open run has reserved this number, and has not committed a restore point with the topic yet.
+        if life.first is None and not life.retired:
+            known.add(topic_key)
     reached: dict[IncarnationPartition, int] = {}
     for key, states in partitions_of(manifests).items():
         reached[key] = max(partition.end for _, partition in states)
@@ -332,6 +348,7 @@ def unreached(segments: Iterable[Segment], state: State, manifests: Manifests, n
         is_named = key[:2] not in known or segment.first in named.get(key, ())
         if is_named and segment.first >= reached.get(key, 0):
             unlisted.append(segment)
+            # The next segment of the partition must begin behind this one: what overlaps it has the same records.
             reached[key] = segment.last + 1
     return unlisted
 
@@ -356,6 +373,7 @@ def by_rank(segments: Sequence[Segment], newest: Mapping[str, int]) -> list[list
 def named_starts(store: Store, sizes: Sizes) -> dict[IncarnationPartition, list[int]]:
     """Return, by partition, the first offsets that the partition index names. Damaged indexes are left out, and so are
     indexes whose names and offsets don't agree."""
+    # The index is written after the commit, so what it names was committed, whatever became of the catalog since.
     starts_by_partition: dict[IncarnationPartition, list[int]] = {}
     for key in sizes:
         parsed = layout.parse_topic_key(key)
@@ -397,6 +415,7 @@ def missing_segments(state: State, manifests: Manifests, named: Starts) -> list[
         edges.append(last)
         holes = list(damaged.get(key, ()))
         for first, end in pairwise(edges):
+            # A segment that an earlier repair found damaged is a loss already.
             is_known = any(low <= first <= high for low, high in holes)
             if first not in firsts[key] and not is_known:
                 point = _first_with(states, first)

@@ -6,14 +6,16 @@ In the order in which a restore writes them:
    finds the ids as well. A run that was killed in between left no plan, and the next one takes up its schemas.
 2. plan.json: the restore has begun, under its id. More segments than fit are in a table that is created before.
 3. settings-before-<n>.json: before settings of the target are changed, which is before its topics are created.
-4. map/<unit>/<attempt>-<n>.parquet: parts of the offset map. Workers write each before the transaction that it is of.
-5. offsets.parquet: the whole offset map. With it the records are done.
-6. groups-before-<n>.json: before offsets of groups are set.
-7. report.json: the restore is finished.
+4. topics-<n>.json: the ids of the topics, once these exist and before their first record.
+5. map/<unit>/<attempt>-<n>.parquet: parts of the offset map. Workers write each before the transaction that it is of.
+6. offsets.parquet: the whole offset map. With it the records are done.
+7. groups-before-<n>.json: before offsets of groups are set.
+8. report.json: the restore is finished.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -46,6 +48,10 @@ D = TypeVar("D", bound=Document)
 P = TypeVar("P")
 R = TypeVar("R", bound=Member)
 R_co = TypeVar("R_co", bound=Member, covariant=True)
+
+
+_NAMED = 5
+"""Ids of restores that an error names at most."""
 
 
 class _ReportExcerpt(msgspec.Struct):
@@ -123,7 +129,7 @@ class RestoreJournal:
     ) -> None:
         """Write a part of a unit's map. `previous` is the last part of the attempt before, `cut` what windows selected
         since the part before."""
-        write_map_part(self.state, self.restore_id, unit, name, runs, previous, cut)
+        write_map_part(self.state, self.restore_id, unit, name=name, runs=runs, previous=previous, cut=cut)
 
     def begun_map_parts(self, unit: int) -> Iterator[pa.Table]:
         """Yield every part that an attempt at the unit has written, whether its transaction was committed or not."""
@@ -156,7 +162,7 @@ class RestoreJournal:
         if plan is None:
             raise UsageError(
                 f"there is no restore {self.restore_id} at {self.state.url}",
-                "check the id, and --state if the restore was given one",
+                f"check the id{_nearest(self.restore_id, self.state)}, and --state if the restore was given one",
             )
         map_key = self.key(layout.OFFSETS)
         try:
@@ -167,18 +173,19 @@ class RestoreJournal:
                 f"run the same kbackup restore … --restore-id {self.restore_id} again; topics that failed can be left "
                 "out with --exclude-topic",
             ) from error
-        excluded = self._excluded()
-        if excluded:
-            plan = without_topics(self.with_segments(plan), excluded)
+        left_out = self.left_out()
+        if left_out:
+            plan = without_topics(self.with_segments(plan), left_out)
         return plan, offsets
 
-    def _excluded(self) -> tuple[str, ...]:
-        """Return the topics, by their names in the source, that a finished restore has left out of its plan."""
+    def left_out(self) -> tuple[str, ...] | None:
+        """Return the topics, by their names in the source, that a finished restore has left out of its plan. None if
+        there is no report: the restore is not finished."""
         key = self.key(layout.REPORT)
         try:
             return msgspec.json.decode(self.state.get(key), type=_ReportExcerpt).excluded
         except NotFoundError:
-            return ()
+            return None
         except msgspec.DecodeError as error:
             raise CorruptError(f"file {key}: {error}", "take it from a bucket version or another copy") from error
 
@@ -199,6 +206,13 @@ class RestoreJournal:
         else:
             report = steps.planned_report(planned)
         return msgspec.structs.replace(report, unproven=unproven)
+
+
+def _nearest(restore_id: str, state: Store) -> str:
+    """Return words that name those ids of restores in the store that are most like `restore_id`."""
+    ids = list(state.list_dirs(layout.RESTORES))
+    near = difflib.get_close_matches(restore_id, ids, n=_NAMED, cutoff=0.0)
+    return f" (the nearest ones there are {', '.join(near)})" if near else ""
 
 
 class NumberedCaptures(Generic[D]):

@@ -13,6 +13,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -36,6 +37,7 @@ from kbackup.util.system import in_threads
 
 _CUT = b"kbackup.cut"
 _UNMAPPED = b"kbackup.unmapped"
+_LEFT_OUT = b"kbackup.left_out"
 _THREADS = 8
 _NO_OFFSETS = np.empty(0, np.int64)
 
@@ -59,13 +61,15 @@ class MapPartName(NamedTuple):
 
 class Cut(NamedTuple):
     """Counts that only reading the records gives. `records` and `bytes` are in the windows, and `untimed` records were
-    left out because they have no timestamp; all three count only parts with a window. `unmapped` counts, for all parts,
-    the records whose schemas could not be mapped."""
+    left out because they have no timestamp; all three count only parts with a window. For all parts, `unmapped` counts
+    the records whose schemas could not be mapped, and `left_out` those that a transform left out, by topic of the
+    target."""
 
     records: int = 0
     bytes: int = 0
     untimed: int = 0
     unmapped: tuple[UnmappedRecords, ...] = ()
+    left_out: tuple[tuple[str, int], ...] = ()
 
     def plus(self, other: Cut) -> Cut:
         return Cut(
@@ -73,7 +77,16 @@ class Cut(NamedTuple):
             bytes=self.bytes + other.bytes,
             untimed=self.untimed + other.untimed,
             unmapped=sum_unmapped(self.unmapped + other.unmapped),
+            left_out=_sum_left_out(self.left_out + other.left_out),
         )
+
+
+def _sum_left_out(counts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    """Return one count per topic, in order."""
+    sums = Counter[str]()
+    for topic, records in counts:
+        sums[topic] += records
+    return tuple(sorted(sums.items()))
 
 
 NOTHING = Cut()
@@ -103,6 +116,7 @@ def write_map_part(
     store: Store,
     restore_id: str,
     unit: int,
+    *,
     name: MapPartName,
     runs: pa.Table,
     previous: MapPartName | None,
@@ -114,6 +128,8 @@ def write_map_part(
     metadata = {PREVIOUS: str(previous or "").encode(), _CUT: counts.encode()}
     if cut.unmapped:
         metadata[_UNMAPPED] = encode_unmapped(cut.unmapped)
+    if cut.left_out:
+        metadata[_LEFT_OUT] = msgspec.json.encode(dict(cut.left_out))
     key = _part_key(restore_id, unit, name)
     part = runs.replace_schema_metadata(metadata)
     store.put_new(key, encode(part, key))
@@ -140,7 +156,13 @@ def read_map_parts(
     def read(key: str) -> pa.Table:
         return decode(store.get(key), key)
 
-    keys = (_part_key(restore_id, unit, name) for unit, names in units for name in names)
+    def keys_of_parts() -> Iterator[str]:
+        for unit, names in units:
+            for name in names:
+                yield _part_key(restore_id, unit, name)
+
+    keys = keys_of_parts()
+    # A batch at a time: there is a part for each transaction, and only these are in memory.
     while batch := list(islice(keys, 2 * _THREADS)):
         for table in in_threads(read, batch, _THREADS):
             cut = _cut_of(table.schema.metadata)
@@ -154,7 +176,10 @@ def _cut_of(metadata: Mapping[bytes, bytes]) -> Cut:
     unmapped: tuple[UnmappedRecords, ...] = ()
     if _UNMAPPED in metadata:
         unmapped = decode_unmapped(metadata[_UNMAPPED])
-    return Cut(records, size, untimed, unmapped)
+    left_out: dict[str, int] = {}
+    if _LEFT_OUT in metadata:
+        left_out = msgspec.json.decode(metadata[_LEFT_OUT], type=dict[str, int])
+    return Cut(records, size, untimed, unmapped, tuple(left_out.items()))
 
 
 class MappedUnit(NamedTuple):
@@ -176,7 +201,9 @@ def in_order(store: Store, restore_id: str, units: Iterable[MappedUnit]) -> Iter
             yield MapPart(pa.concat_tables(tables))
 
     units = sorted(units, key=lambda unit: min(unit.partitions))
-    reading = read_map_parts(store, restore_id, ((unit.number, unit.parts) for unit in units))
+    named_parts = [(unit.number, unit.parts) for unit in units]
+    # One reader for all units, so that the parts of small units are read side by side, too.
+    reading = read_map_parts(store, restore_id, named_parts)
     for unit in units:
         first = min(unit.partitions)
         yield from release([tp for tp in held if tp < first])
@@ -236,22 +263,11 @@ def collect_map(
     return CollectedMap(file.data(), known)
 
 
-def write_map(
-    store: Store,
-    restore_id: str,
-    parts: Iterable[MapPart],
-    wanted: Mapping[TopicPartition, Int64Array] = MappingProxyType({}),
-) -> WrittenMap:
-    """Write offsets.parquet from parts in order (`collect_map`)."""
-    collected = collect_map(restore_id, parts, wanted)
-    store.put(layout.restore_key(restore_id, layout.OFFSETS), collected.data)
-    return collected.known
-
-
 def around(runs: Runs, offsets: Int64Array) -> Runs:
     """Return the first and the last run, and the runs by which `OffsetMap` maps `offsets`."""
     source, target, count = runs
     last = len(source) - 1
+    # The first run maps the offsets before all runs. The last one shows where they end.
     after = np.searchsorted(source, offsets, side="right")
     numbers = np.concatenate(([0, last], after - 1, after))
     keep = np.unique(np.clip(numbers, 0, last))

@@ -158,6 +158,7 @@ def split_runs(table: pa.Table) -> Iterator[tuple[tuple[Any, ...], Runs]]:
     """Yield each stretch of rows with the same key: the values in the columns before the runs, and the runs."""
     if not len(table):
         return
+    # Names as numbers: neighbours are compared by numpy, a million rows at once.
     topics: Any = table.column("topic").combine_chunks().dictionary_encode()
     codes = topics.indices.to_numpy()
     source, target, count = (table.column(name).to_numpy() for name in _RUNS)
@@ -233,6 +234,7 @@ def previous_name(part: pa.Table) -> str:
 def decode(data: bytes, name: str, schema: pa.Schema = SCHEMA) -> pa.Table:
     """Return the map or the part that belongs under the key `name`. `CorruptError` for anything else. A file with
     another checksum is refused before it is parsed."""
+    # A file has one checksum, its own. With another one beside it nobody could tell which of them to check it by.
     sums = re.findall(rb"sha256:[0-9a-f]{64}", data)
     if len(sums) != 1 or _sum(data.replace(sums[0], _NO_SUM)) != sums[0]:
         raise CorruptError(

@@ -19,6 +19,7 @@ from kbackup.archive.query.java import JAVA
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import SCHEMA, Segment, Segments, column_of, decode_table, in_columns
 from kbackup.archive.segments.window import Choice, Window
+from kbackup.archive.transforms import TransformRef
 from kbackup.errors import RefusedError
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -46,10 +47,30 @@ class PlannedTopic(Member, frozen=True, kw_only=True):
     created: bool = False
 
 
+class LogBounds(Member, frozen=True, kw_only=True):
+    """Where a log is to begin and to end (exclusive) on the target, in a restore with the same offsets."""
+
+    start: int
+    end: int
+
+
+class SameOffsets(Member, frozen=True, kw_only=True):
+    """How the logs of a restore with the same offsets are filled.
+
+    `fill` says what stands in gaps: markers of transactions alone, records of aborted transactions, or tombstones.
+    Records are appended by the producer of `producer_id` and `producer_epoch`, with sequences that follow from the
+    plan: so every run of the restore sends the same batch for the same place.
+    """
+
+    fill: Literal["markers", "aborted", "tombstones"] = "markers"
+    producer_id: int
+    producer_epoch: int
+
+
 class UnitRange(Member, frozen=True, kw_only=True):
     """One source partition and where its records go. `segments` are in order of offset. `window` selects records, None
     selects all of them. `kbackup.jobs.replay` reads them. With `rows`, which only plan.json has, `segments` are empty:
-    they are the next `rows` rows of the plan's table of segments."""
+    they are the next `rows` rows of the plan's table of segments. `log` is there in a restore with the same offsets."""
 
     topic: str
     partition: int
@@ -57,6 +78,7 @@ class UnitRange(Member, frozen=True, kw_only=True):
     segments: Sequence[Segment] = ()
     window: Window | None = None
     rows: int | msgspec.UnsetType = msgspec.UNSET
+    log: LogBounds | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def tp(self) -> TopicPartition:
@@ -84,7 +106,8 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     gives the reasons why the restore point lacks requested groups. `options` are the keys of `[restore]` that decide
     what is restored, as they were given; null if an older version wrote the plan. `progress_groups` is the number of
     consumer groups that hold the progress, missing if it is 1. `segments` is the table of all units' segments, in their
-    order, missing if the units have their segments themselves. So earlier versions can read a plan that needs neither.
+    order, missing if the units have their segments themselves. `transform` is the function that records go through,
+    missing without one. So earlier versions can read a plan that needs none of them, and refuse any other.
     """
 
     format: Literal["kbackup-restore-plan"] = "kbackup-restore-plan"
@@ -107,10 +130,19 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     """Losses by damage of records that are asked for, one sentence each."""
     progress_groups: Annotated[int, msgspec.Meta(ge=2)] | msgspec.UnsetType = msgspec.UNSET
     segments: TableRef | msgspec.UnsetType = msgspec.UNSET
+    same_offsets: SameOffsets | msgspec.UnsetType = msgspec.UNSET
+    transform: TransformRef | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def keeps_offsets(self) -> bool:
+        """Return whether records keep the offsets that they had at the source."""
+        return any(range_.log is not msgspec.UNSET for range_ in self.ranges)
 
     @property
     def exact(self) -> bool:
         """False if `records` is an upper bound."""
+        if self.transform is not msgspec.UNSET:
+            return False
         return self.choice is None or all(topic.exact for topic in self.topics)
 
     @property
@@ -153,7 +185,7 @@ _INLINE = 10_000  # segments that a plan has in itself
 def write_plan(state: Store, plan: RestorePlan, inline: int = _INLINE) -> None:
     """Create the plan: the restore has begun, under its id. If there are more segments than `inline`, they are written
     as a table before the plan. `AlreadyExistsError` if another run has begun the restore."""
-    number_of_segments = sum(len(part.segments) for unit in plan.units for part in unit)
+    number_of_segments = sum(len(range_.segments) for range_ in plan.ranges)
     plan = _with_table(state, plan) if number_of_segments > inline else _with_values(plan)
     state.put_new(layout.restore_key(plan.restore_id, layout.PLAN), dump(plan))
 
@@ -166,10 +198,9 @@ def _with_values(plan: RestorePlan) -> RestorePlan:
 def _with_table(state: Store, plan: RestorePlan) -> RestorePlan:
     """Write the plan's segments as a table. Return the plan without them: each part says how many rows are its own."""
     tables: list[pa.Table] = []
-    for unit in plan.units:
-        for part in unit:
-            columns = [column_of(part.segments, name) for name in SCHEMA.names]
-            tables.append(pa.Table.from_arrays(columns, schema=SCHEMA))
+    for range_ in plan.ranges:
+        columns = [column_of(range_.segments, name) for name in SCHEMA.names]
+        tables.append(pa.Table.from_arrays(columns, schema=SCHEMA))
     # Two runs may begin one restore at once. Only one of them creates the plan, and each plan names its own table.
     key = layout.restore_key(plan.restore_id, f"segments-{uuid.uuid4().hex[:8]}.parquet")
     rows = Rows(SCHEMA).append(pa.concat_tables(tables))
@@ -188,6 +219,7 @@ def with_segments(state: Store, plan: RestorePlan) -> RestorePlan:
     columns = in_columns(table, np.arange(ref.rows))
     start = 0
 
+    # The parts are changed in the order in which their rows were written, so each takes the next ones.
     def filled(part: UnitRange) -> UnitRange:
         nonlocal start
         first = start
@@ -231,6 +263,23 @@ def check_same_archive(plan: RestorePlan, archive: Archive | None) -> None:
     archive_id = archive.info.id if archive is not None else JAVA
     if plan.archive_id != archive_id:
         raise RefusedError(f"restore {plan.restore_id} was begun from another archive", "use another --restore-id")
+
+
+def check_not_erased(plan: RestorePlan, archive: Archive | None) -> None:
+    """Raise `RefusedError` if records of a plan's segments were erased since: the plan names the segments that still
+    have them."""
+    if archive is None or not len(archive.state.erased):
+        return
+    for range_ in plan.ranges:
+        for segment in range_.segments:
+            place = segment.incarnation_partition
+            erased = archive.state.erased_in(place, segment.first, segment.last, segment.key)
+            if erased is not None:
+                raise RefusedError(
+                    f"restore {plan.restore_id} was planned before records of {segment.topic}-{segment.partition} "
+                    f"were erased, from offset {erased.start} on",
+                    "begin another one into new topics, with another --restore-id",
+                )
 
 
 def check_same_target(plan: RestorePlan, cluster_id: str) -> None:

@@ -154,7 +154,7 @@ def check_proven(state: Store, restore_id: str, accept: bool) -> None:
         return
     raise RefusedError(
         f"nothing proves that {join_names(unproven, _NAMED)} at {state.url} are what restore {restore_id} wrote: "
-        "this machine did not write them, and the archive is not encrypted",
-        "undo it on the machine that ran the restore; or compare the plan with what the restore did, and pass "
-        "--accept-unproven",
+        "this machine keeps no record of having written them, and the archive is not encrypted",
+        "undo it on the machine that ran the restore; or run the line without --confirm, compare the plan with what "
+        "the restore did, and pass --accept-unproven",
     )

@@ -46,7 +46,9 @@ def sum_unmapped(counts: Iterable[UnmappedRecords]) -> tuple[UnmappedRecords, ..
     sums: dict[tuple[str, str], UnmappedRecords] = {}
     for each in counts:
         key = (each.topic, each.part)
-        sums[key] = _added(sums[key], each) if key in sums else each
+        if key in sums:
+            each = _added(sums[key], each)
+        sums[key] = each
     return tuple(sums[key] for key in sorted(sums))
 
 

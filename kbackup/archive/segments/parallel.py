@@ -66,6 +66,7 @@ class WholeSegments:
 def whole_units(segments: Sequence[Segment], part_bytes: int = PART_BYTES) -> list[ReadUnit]:
     """Return all records of segments as units of work, in the same order. No segment is cut: each is held against its
     checksum."""
+    # The opening of an object takes as long as so many bytes.
     sizes = (size + _OPENING for (size,) in rows_of(segments, "bytes"))
     slices = cut(sizes, part_bytes, len(segments))
     return [ReadUnit(WholeSegments(segments[part])) for part in slices]
@@ -151,9 +152,8 @@ def _selected_spans(segment: Segment, window: Window) -> list[tuple[int, int]]:
     """Return the segment's offsets in the window, joined where few records lie between them."""
     first, end = segment.first, segment.last + 1
     near = _NEAR * (end - first) // segment.bytes
-    ranges = window.ranges if window.ranges is not None else ((first, end),)
     spans: list[tuple[int, int]] = []
-    for low, high in ranges:
+    for low, high in window.ranges_in(segment):
         start, stop = max(low, first), min(high, end)
         if start >= stop:
             continue

@@ -21,7 +21,7 @@ from kbackup.formats.fields import Buffer, check, corrupt
 from kbackup.formats.index import ENTRY, SegmentIndex, decode_entries, decode_index
 from kbackup.formats.stream import block_of, blocks, record_cuts
 from kbackup.store.base import Store
-from kbackup.types import Bytes, RecordBlock
+from kbackup.types import Bytes, Int64Array, RecordBlock
 from kbackup.util.system import BufferPool
 
 FETCH_SPAN = 16 << 20
@@ -212,6 +212,21 @@ class SegmentRanges:
         for part in self._entries(low, high):
             yield from self._blocks(part, 0, len(part))
 
+    def entries(self, low: int, high: int) -> SegmentIndex:
+        """Return the entries of records number `low` (inclusive) to `high` (exclusive), in memory. Their positions are
+        those in the segment."""
+        parts = list(self._entries(low, high))
+        return SegmentIndex(
+            np.concatenate([part.offsets for part in parts]),
+            np.concatenate([part.positions for part in parts]),
+            np.concatenate([part.lengths for part in parts]),
+        )
+
+    def blocks(self, entries: SegmentIndex, first: int, stop: int) -> Iterator[RecordBlock]:
+        """Yield the records of some of the `entries` that were read before: from entry `first` to `stop` (exclusive),
+        in blocks of about `SPAN`."""
+        yield from self._blocks(entries, first, stop)
+
     def last(self, most: int) -> Iterator[RecordBlock]:
         """Yield the last `most` records, or all of them."""
         return self.numbered(max(0, self._segment.count - most), self._segment.count)
@@ -292,15 +307,7 @@ class SegmentRanges:
         ends = part.positions + part.lengths
         while first < stop:
             start = int(part.positions[first])
-            edge = start + SPAN
-            if self._packed:
-                # up to where a frame ends, so that no frame is read twice
-                frames = self._frames.plain
-                whole_frames = int(frames[np.searchsorted(frames, edge, side="right") - 1])
-                if whole_frames > start:
-                    edge = whole_frames
-            fitting = int(np.searchsorted(ends[:stop], edge, side="right"))
-            cut = max(fitting, first + 1)  # a record that is larger is alone
+            cut = self._cut(ends[:stop], start, first)
             length = int(ends[cut - 1]) - start
             data = np.frombuffer(self._plain(start, length), np.uint8)
             records = slice(first, cut)
@@ -308,6 +315,28 @@ class SegmentRanges:
             check(block, self._segment.key, start)
             yield block
             first = cut
+
+    def _cut(self, ends: Int64Array, start: int, first: int) -> int:
+        """Return the number behind the last record of a block that begins with record `first`, at byte `start`. `ends`
+        are the ends of all records."""
+        edge = start + SPAN
+        if self._packed:
+            # up to where a frame ends, so that no frame is read twice
+            frames = self._frames.plain
+            whole_frames = int(frames[np.searchsorted(frames, edge, side="right") - 1])
+            if whole_frames > start:
+                edge = whole_frames
+        fitting = int(np.searchsorted(ends, edge, side="right"))
+        return max(fitting, first + 1)  # a record that is larger is alone
+
+    def cuts(self, entries: SegmentIndex) -> list[int]:
+        """Return the number of the first of each block that `blocks` makes of all `entries`, and their number."""
+        ends = entries.positions + entries.lengths
+        cuts = [0]
+        while cuts[-1] < len(entries):
+            first = cuts[-1]
+            cuts.append(self._cut(ends, int(entries.positions[first]), first))
+        return cuts
 
     def _plain(self, start: int, length: int) -> bytes:
         """Return bytes of the records file as it is without compression."""

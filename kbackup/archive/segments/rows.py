@@ -119,14 +119,15 @@ def _headers(block: RecordBlock, fields: BlockFields) -> pa.Array[Any]:
 # Records as exported tables hold them (`formats/delta.md`): the columns above, what these columns can't hold of a
 # record, and where the record is from. Nothing of a record is lost.
 
-_BINARY: dict[str, pa.DataType] = {
+SPARK_TYPES: dict[str, pa.DataType] = {
     "key": pa.binary(),
     "value": pa.binary(),
     "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
 }
+"""Columns of `SCHEMA` that have other types in Spark and in files: there, offsets within a column have 32 bits."""
 EXPORT_SCHEMA: pa.Schema = pa.schema(
     {
-        **(_TYPES | _BINARY),
+        **(_TYPES | SPARK_TYPES),
         "incarnation": pa.int32(),
         "partitions": pa.int32(),
         "restorePoint": pa.int64(),

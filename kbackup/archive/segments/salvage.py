@@ -7,6 +7,8 @@ catalog lists.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Literal, NamedTuple, TypeVar
@@ -61,24 +63,29 @@ def parse_records_object(key: str) -> RecordsObject | None:
 
 
 def drop_overlaps(items: Iterable[T], segment_of: Callable[[T], Segment]) -> tuple[list[T], list[T]]:
-    """Split items with a segment each, in order, into kept and overlapping ones. Of two that overlap, the one that
-    begins first is kept; of two that begin alike, the longer one."""
+    """Split items with a segment each, in order, into kept and overlapping ones. Of two that overlap, the one of the
+    later rewrite is kept, which was written in place of the other; else the one that begins first, and of two that
+    begin alike the longer one."""
 
     def preference(item: T) -> tuple[object, ...]:
         segment = segment_of(item)
-        return (*in_order(segment), -segment.last)
+        return (-layout.rewrite_of(segment.key), *in_order(segment), -segment.last)
 
     kept: list[T] = []
     overlapping: list[T] = []
-    ends: dict[IncarnationPartition, int] = {}
+    taken: dict[IncarnationPartition, list[tuple[int, int]]] = defaultdict(list)
     for item in sorted(items, key=preference):
         segment = segment_of(item)
-        key = segment.incarnation_partition
-        if segment.first < ends.get(key, 0):
+        ranges = taken[segment.incarnation_partition]
+        # The ranges rise and don't overlap: only the one before the place of this segment and the one behind can.
+        at = bisect_left(ranges, (segment.first, segment.last))
+        beside = ranges[max(0, at - 1) : at + 1]
+        if any(first <= segment.last and segment.first <= last for first, last in beside):
             overlapping.append(item)
         else:
             kept.append(item)
-            ends[key] = segment.last + 1
+            ranges.insert(at, (segment.first, segment.last))
+    kept.sort(key=lambda item: in_order(segment_of(item)))
     return kept, overlapping
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from kbackup.archive.models import Member
 from kbackup.archive.segments.table import Segment
 from kbackup.formats.block import heads, select_records, slice_block
-from kbackup.types import Offsets, RecordBlock
+from kbackup.types import Int64Array, Offsets, RecordBlock
 
 MOST = 2**63 - 1
 EVERY_OFFSET: Offsets = ((0, MOST),)
@@ -26,6 +26,16 @@ def joined(ranges: Iterable[tuple[int, int]]) -> Offsets:
         elif low < high:
             merged.append((low, high))
     return tuple(merged)
+
+
+def ranges_of(offsets: Int64Array) -> Offsets:
+    """Return rising offsets as ranges. Offsets between two of them stay out."""
+    if not len(offsets):
+        return ()
+    breaks = np.flatnonzero(np.diff(offsets) > 1)
+    firsts = offsets[np.concatenate(([0], breaks + 1))]
+    lasts = offsets[np.concatenate((breaks, [len(offsets) - 1]))]
+    return tuple(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
 
 
 def without(ranges: Offsets, skipped: Iterable[tuple[int, int]]) -> Offsets:
@@ -122,6 +132,12 @@ class Window(Member, frozen=True, kw_only=True):
         early = high is not None and self.from_time is not None and high < self.from_time
         late = low is not None and self.to_time is not None and low > self.to_time
         return not early and not late
+
+    def ranges_in(self, segment: Segment) -> Offsets:
+        """Return the selected ranges of offsets, which may reach beyond a segment; without any, the segment's own."""
+        if self.ranges is None:
+            return ((segment.first, segment.last + 1),)
+        return self.ranges
 
     def at_most(self, segment: Segment) -> int:
         """Return the greatest number of records of a segment that can lie in the window."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -13,7 +14,7 @@ from msgspec.structs import asdict, replace
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Committed, check_archive, check_catalog, far_numbers, list_catalogs, state_of
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest, TableRef
-from kbackup.archive.catalog.state import SCHEMAS, PointRow, State
+from kbackup.archive.catalog.state import SCHEMAS, PointRow, RewrittenRow, State
 from kbackup.archive.catalog.sweep import table_refs
 from kbackup.archive.catalog.tables import open_rows, read_ref
 from kbackup.archive.identity import ANOTHER_COPY, check_encryption
@@ -46,6 +47,7 @@ def check_vectors(state: State, manifests: Mapping[int, Manifest], added: Ordere
     """
     sums: dict[IncarnationPartition, tuple[int, int]] = {}
     damaged = {row.partition_key for row in state.damage}
+    rewritten = _rewritten_by_partition(state)
     since = 0
     for number, extents in _extents(added, sorted(manifests), findings):
         states = _captured_after(since, manifests[number])
@@ -61,8 +63,17 @@ def check_vectors(state: State, manifests: Mapping[int, Manifest], added: Ordere
                 _check_offsets(added.segments, extent, partition, number, findings)
         for key, partition in states.items():
             if key not in damaged:
-                _check_totals(state, number, key, partition, sums.get(key, (0, 0)), findings)
+                gone = [row for row in rewritten.get(key, ()) if row.point <= number]
+                _check_totals(state, number, key, partition, sums.get(key, (0, 0)), gone, findings)
         since = number
+
+
+def _rewritten_by_partition(state: State) -> dict[IncarnationPartition, list[RewrittenRow]]:
+    """Return what rewrites have taken out of the segments of each partition."""
+    rows: dict[IncarnationPartition, list[RewrittenRow]] = defaultdict(list)
+    for row in state.rewrites:
+        rows[row.incarnation_partition].append(row)
+    return rows
 
 
 def _captured_after(since: int, manifest: Manifest) -> dict[IncarnationPartition, PartitionState]:
@@ -81,9 +92,11 @@ def _check_totals(
     key: IncarnationPartition,
     partition: PartitionState,
     found: tuple[int, int],
+    gone: Sequence[RewrittenRow],
     findings: Findings,
 ) -> None:
-    """Compare the records and bytes that a manifest counts in a partition with `found`, the sums of its segments."""
+    """Compare the records and bytes that a manifest counts in a partition with `found`, the sums of its segments.
+    `gone` is what rewrites have taken out of them, and the manifest goes on counting."""
     records, size = found
     log_start = state.starts.get(key)
     if log_start is not None:
@@ -94,6 +107,8 @@ def _check_totals(
             size += log_start.bytes
         elif not records:
             return
+    records += sum(row.records for row in gone)
+    size += sum(row.bytes for row in gone)
     if (partition.records, partition.bytes) == (records, size):
         return
     row = state.point(number)
@@ -473,9 +488,15 @@ def check_stored_checksums(store: Store, segments: Segments, lacking: Collection
                 findings.add(expected.key, f"has checksum {kept:016x} in the store, not {expected.crc}", CHANGED)
         return True
 
-    present = (each for pair in objects_of(segments) for each in pair if each.key not in lacking)
+    def objects_that_are_there() -> Iterator[ExpectedObject]:
+        for pair in objects_of(segments):
+            for expected in pair:
+                if expected.key not in lacking:
+                    yield expected
+
+    present = objects_that_are_there()
     unknown = 0
-    # in batches: a pool of threads takes in all that it is given at once, and there may be a million objects
+    # In batches: a pool of threads takes in all that it is given at once, and there may be a million objects.
     while batch := list(islice(present, _AT_ONCE)):
         has_checksum = in_threads(compare, batch, threads=32)
         unknown += has_checksum.count(False)

@@ -146,8 +146,9 @@ def _check_index(store: Store, key: str, partition: _Partition, findings: Findin
         return
     with findings.catching(key):
         entries = {entry.name: entry for entry in decode_partition_index(data, key, partial=True)}
-        # what is left behind the entries that could be decoded: the sink was killed while it wrote one
-        rest = len(data) - len(encode_partition_index(list(entries.values())))
+        whole = encode_partition_index(list(entries.values()))
+        # What is left behind the entries that could be decoded: the sink was killed while it wrote one.
+        rest = len(data) - len(whole)
         if rest:
             findings.note(key, "ends within an entry", rest)
         for name in sorted(stems - entries.keys()):

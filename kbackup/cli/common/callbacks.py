@@ -85,8 +85,8 @@ def _check_one_sign(path: str, text: str) -> None:
 
 
 def zoned(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Return a time with its date and its zone: that of `--tz`, which is read first, or of this machine. A callback of
-    options that take a time."""
+    """Return a time with its date and its zone: the zone of `--tz`, which is read first, or of this machine. A callback
+    of options that take a time."""
     if value is None:
         return None
     zone = context.ensure_object(FlagValues).time_zone

@@ -66,6 +66,7 @@ def as_error(raised: BaseException) -> KbackupError:
         context = getattr(raised, "ctx", None)
         path = context.command_path if context else "kbackup"
         return UsageError(_click_message(raised), f"try '{path} --help'")
+    # An error of a task comes as Java's traceback, in which our own one stands as text.
     known = from_text(str(raised))
     if known is not None:
         return known
@@ -121,6 +122,7 @@ def requested_metrics_file(args: Sequence[str], command: str) -> MetricsFile | N
     """Return the file of `--metrics-file`, or None. Raises `UsageError` if it can't be written.
 
     Reads the raw arguments: a command line that click can't parse is counted, too."""
+    # The last one counts, as with click.
     path = ""
     for at, argument in enumerate(args):
         if argument == METRICS_FILE:
@@ -250,7 +252,8 @@ class CommandContext:
 
 def start_reporter(state: FlagValues) -> Reporter:
     """Configure logging and make the reporter of a command."""
-    configure_logging(2 if state.debug else state.verbose)
+    verbosity = 2 if state.debug else state.verbose
+    configure_logging(verbosity)
     state.reporter = Reporter(json=state.json, one_line=state.json_line, quiet=state.quiet, wide=state.wide)
     state.reporter.time_zone = state.time_zone
     return state.reporter

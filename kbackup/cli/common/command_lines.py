@@ -8,7 +8,7 @@ from types import MappingProxyType
 import click
 
 from kbackup.cli.common.command_context import FlagValues
-from kbackup.config import KEYS, Key, exposes_secret
+from kbackup.config import KEYS, Config, Key, Setting, exposes_secret
 from kbackup.config.values import escape_references
 from kbackup.errors import UsageError
 from kbackup.store.registry import KINDS
@@ -72,7 +72,8 @@ def _toml(text: str) -> str:
     signs = []
     for sign in text:
         is_plain = sign.isprintable() and sign not in '"\\$'
-        signs.append(sign if is_plain else f"\\U{ord(sign):08x}")
+        shown = sign if is_plain else f"\\U{ord(sign):08x}"
+        signs.append(shown)
     return f'"{"".join(signs)}"'
 
 
@@ -80,35 +81,78 @@ def store_options() -> list[str]:
     """Return the options of this run by which another command finds the same store: the file of the configuration, and
     flags of stores and of encryption. Secrets are left out."""
     state = click.get_current_context().ensure_object(FlagValues)
-    words = ["--config", state.config_file] if state.config_file is not None else []
-    sections = {"encryption", *(kind.section for kind in KINDS.values())}
+    words: list[str] = []
+    if state.config_file is not None:
+        words += ["--config", state.config_file]
+    sections = {kind.section for kind in KINDS.values()}
+    sections.add("encryption")
     for setting in state.settings:
         section = setting.path.partition(".")[0]
         if section not in sections or exposes_secret(setting.path, setting.value):
             continue
-        if setting.origin.name == "--set":
-            words += ["--set", f"{setting.path}={setting.value}"]
-        else:
-            words += _words(KEYS[setting.path], setting.origin.name, setting.value)
+        words += _words_as_given(setting)
     return words
 
 
-def own_command(
-    *, add: str = "", drop: Collection[str] = (), times: Mapping[str, int | None] = MappingProxyType({})
-) -> str:
-    """Return this run's command line with the option `add`, or without the options `drop`, for messages. `times` are in
-    ms since the epoch, by option: they replace what the command line says, which may be "2h ago".
+def confirmed_undo(config: Config) -> tuple[str, ...]:
+    """Return the option with which a printed undo changes something.
+
+    There is none where a later run can't tell this run's files from forged ones: it would refuse to go by them. Without
+    the option it shows its plan, and then the command that trusts them."""
+    remembers = config.metadata_cache
+    is_encrypted = config.encryption.key is not None
+    return ("--confirm",) if remembers or is_encrypted else ()
+
+
+def undo_command(config: Config, *words: str, clusters: Collection[str]) -> str:
+    """Return the whole command line that undoes what this run has done: `words` and `--confirm`, with the options by
+    which this run found the archive, its state and what the sections `clusters` name.
+
+    Dots stand for secrets of the command line. `confirmed_undo` says when `--confirm` is left out."""
+    state = click.get_current_context().ensure_object(FlagValues)
+    options = store_options()
+    has_secret = False
+    for setting in state.settings:
+        section = setting.path.partition(".")[0]
+        if exposes_secret(setting.path, setting.value):
+            has_secret = True
+        elif setting.path == "archive":
+            # It may have been an argument, which not every command takes.
+            options += _option_words("--archive", str(setting.value))
+        elif section in clusters or setting.path == "restore.state":
+            options += _words_as_given(setting)
+    if "target" in clusters and state.target_file is not None:
+        options += ["--target-config", state.target_file]
+    if state.accept_rollback:
+        options.append("--accept-rollback")
+    line = kbackup_command(*words, *confirmed_undo(config), *options)
+    return f"{line} …" if has_secret else line
+
+
+def _words_as_given(setting: Setting) -> list[str]:
+    """Return the words that set a key, or an entry of a table, by the option by which this run got it."""
+    option = setting.origin.name
+    if option == "--set":
+        return ["--set", f"{setting.path}={setting.value}"]
+    if setting.path in KEYS:
+        return list(_words(KEYS[setting.path], option, setting.value))
+    return _option_words(option, str(setting.value))
+
+
+def own_command(*add: str, drop: Collection[str] = (), times: Mapping[str, int | None] = MappingProxyType({})) -> str:
+    """Return this run's command line with the options `add`, or without the options `drop`, for messages. `times` are
+    in ms since the epoch, by option: they replace what the command line says, which may be "2h ago".
 
     Where it holds a secret, all arguments but the command are dots."""
     context = click.get_current_context()
     state = context.ensure_object(FlagValues)
-    added = [add] if add else []
+    # A secret may be a part of any argument, so none of them is shown.
     has_secret = any(exposes_secret(setting.path, setting.value) for setting in state.settings)
     if has_secret:
-        return " ".join([context.command_path, "…", *added])
+        return " ".join([context.command_path, "…", *add])
     kept = [word for word in state.arguments if word not in drop]
     fixed = _with_times(kept, times)
-    return kbackup_command(*fixed, *added)
+    return kbackup_command(*fixed, *add)
 
 
 _NAMES_OF_TIMES = {"--from-time": "--from-time", "--to-time": "--to-time", "--at": "--to-time"}
@@ -126,6 +170,6 @@ def _with_times(words: Sequence[str], times: Mapping[str, int | None]) -> list[s
             fixed.append(word)
             continue
         if not sign:
-            next(rest, None)
+            next(rest, None)  # the value is the next word
         fixed += [name, time_text(time)]
     return fixed

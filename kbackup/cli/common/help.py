@@ -40,8 +40,18 @@ RARE = (
     "--recheck-compacted --schema-registry-ca --schemas-topics --segment-bytes --small-bytes --small-segments --state "
     "--strict --subject-prefix --target-schema-registry-ca --transaction-wait-seconds --transactions --unmapped --wide"
 )
-"""The options that only `--help-all` shows, beside those of stores."""
-_STORE_FLAGS = tuple(f"--{prefix}{kind.section}-" for kind in KINDS.values() for prefix in ("", "to-") if kind.flags)
+"""The options that only `--help-all` shows, beside the options of stores."""
+
+
+def _beginnings_of_store_flags() -> tuple[str, ...]:
+    beginnings: list[str] = []
+    for kind in KINDS.values():
+        if kind.flags:
+            beginnings += [f"--{kind.section}-", f"--to-{kind.section}-"]
+    return tuple(beginnings)
+
+
+_STORE_FLAGS = _beginnings_of_store_flags()
 """What the flags of stores begin with. They are rare, as a configuration has them."""
 
 _SHOWS_ALL = "kbackup help-all"
@@ -71,7 +81,9 @@ class SectionedCommand(click.Command):
         for heading in HEADINGS:
             below = _below(heading, options)
             rows[heading] = [record_of(option, ctx) for option in below]
-        names = [name for of_heading in rows.values() for name, _ in of_heading]
+        names: list[str] = []
+        for of_heading in rows.values():
+            names += [name for name, _ in of_heading]
         width = min(max(map(len, names)), _NAME_WIDTH)
         for heading, of_heading in rows.items():
             if not of_heading:
@@ -163,9 +175,17 @@ _REPEATABLE = re.compile(r"\[repeatable(, )?")
 def _short_record(option: click.Option, ctx: click.Context) -> tuple[str, str]:
     """Return one short and one long name of an option, and its help. Dots stand for `[repeatable]`."""
     names, text = _whole_record(option, ctx)
-    short = [name for name in option.opts if not name.startswith("--")]
-    long = [name for name in option.opts if name.startswith("--")]
+    short: list[str] = []
+    long: list[str] = []
+    for name in option.opts:
+        if name.startswith("--"):
+            long.append(name)
+        else:
+            short.append(name)
+    shown = ", ".join([*short[:1], *long[:1]])
+    # The record has the metavar behind the last name; behind " / " it has the name that turns a flag off.
     metavar = names.partition(long[-1])[2].partition(" / ")[0]
     dots = " …" if _REPEATABLE.search(text) else ""
+    # Of notes in brackets that were `[repeatable]` alone, nothing is left between the brackets.
     text = _REPEATABLE.sub("[", text).replace(" []", "").replace("[]", "").rstrip()
-    return ", ".join([*short[:1], *long[:1]]) + metavar + dots, text
+    return shown + metavar + dots, text

@@ -53,7 +53,9 @@ def configure_logging(verbose: int = 0) -> None:
     logging.basicConfig(handlers=[handler], level=root_level, force=True)
     levels = {0: logging.WARNING, 1: logging.INFO}
     logging.getLogger("kbackup").setLevel(levels.get(verbose, logging.DEBUG))
-    for name, level in _LEVELS_OF_LIBRARIES.items():
-        logging.getLogger(name).setLevel(logging.NOTSET if are_libraries_logged else level)
+    for name, quiet_level in _LEVELS_OF_LIBRARIES.items():
+        level = logging.NOTSET if are_libraries_logged else quiet_level
+        logging.getLogger(name).setLevel(level)
     # librdkafka logs ten lines a second while a broker is down; our errors hold its last message.
-    logging.getLogger("kbackup.librdkafka").setLevel(logging.WARNING if verbose else logging.CRITICAL)
+    level_of_librdkafka = logging.WARNING if verbose else logging.CRITICAL
+    logging.getLogger("kbackup.librdkafka").setLevel(level_of_librdkafka)

@@ -21,6 +21,7 @@ from kbackup import __version__
 from kbackup.cli.common.output import Reporter, json_text
 from kbackup.config import HIDDEN, Config
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError, without_credentials
+from kbackup.jobs.finding_kinds import loss_finding
 from kbackup.metrics.registry import counted
 from kbackup.util.plain_http import warn_of_plain_http
 from kbackup.util.system import attempts
@@ -114,7 +115,7 @@ class Webhook:
                 reason = f"it answered HTTP {answer.code}"
                 answer.close()
                 if answer.code < 500 and answer.code not in _TRY_AGAIN:
-                    break
+                    break  # the same request would get the same answer
             except (OSError, http.client.HTTPException) as error:
                 text = str(getattr(error, "reason", error)) or type(error).__name__
                 reason = self._hide(text)
@@ -126,6 +127,7 @@ class Webhook:
 
     def _hide(self, text: str) -> str:
         parts = urlsplit(self._url)
+        # Webhooks have their secret in the path or in the query; the host may be shown, and helps.
         for secret in (self._url, parts.path.strip("/"), parts.query):
             if secret:
                 text = text.replace(secret, HIDDEN)
@@ -186,6 +188,7 @@ class RequestBody:
     def __init__(self, template: str) -> None:
         self._template = Template(template) if template else None
         try:
+            # Tried now: at the end of a run of hours it would be too late to mend a template.
             for sample in _SAMPLES:
                 json.loads(self.render(sample))
         except (KeyError, ValueError) as error:
@@ -222,7 +225,7 @@ _SAMPLES = (
         _HOSTILE,
         EXIT_LOSS,
         summary=_HOSTILE,
-        warnings=(_HOSTILE, "loss: one"),
+        warnings=(_HOSTILE, loss_finding("one")),
         error=KbackupError(_HOSTILE, f"check {_HOSTILE}"),
         report={"losses": [{"message": _HOSTILE, "offset": 1}], "warnings": [_HOSTILE], _HOSTILE: None},
     ),
@@ -305,9 +308,8 @@ def _summary(output: Reporter, exit_code: int) -> str:
     """Return the last line of a command, after the first losses or warnings where the result is a loss."""
     if exit_code != EXIT_LOSS or not output.warnings:
         return output.summary
-    losses = [text for text in output.warnings if text.startswith("loss: ")]
-    others = [text for text in output.warnings if not text.startswith("loss: ")]
-    named = join_names(losses + others, _NAMED, "; ")
+    others = [text for text in output.warnings if text not in output.loss_warnings]
+    named = join_names([*output.loss_warnings, *others], _NAMED, "; ")
     return f"{named}; {output.summary}"
 
 

@@ -73,6 +73,8 @@ _METAVARS = {
     "restore.range": "RANGE",
     "restore.skip": "RANGE",
     "restore.where": "JQ",
+    "restore.transform": "FILE.py:FUNCTION",
+    "export.transform": "FILE.py:FUNCTION",
     "restore.map_regex": "RULE",
     "restore.restore_id": "ID",
     "archive": "URL",
@@ -111,16 +113,21 @@ def key_option(
     is_multiple = key.kind in ("list", "table")
     name = path.rpartition(".")[2].replace("_", "-")
     kind_of_names = _ARCHIVED.get(name.removeprefix("exclude-"), "")
+    if not names:
+        names = (_usual_name(name, is_flag),)
+    # The default is what tells that the option was not given: the configuration has the key's own.
+    nothing_given = () if is_multiple else None
+    value_type = bool if is_flag else str
     return hidden_value(
-        *(names or (_usual_name(name, is_flag),)),
+        *names,
         path.replace(".", "_"),
         callback=record_key(key),
         cls=AliasedOption,
         aliases=aliases,
-        default=() if is_multiple else None,
+        default=nothing_given,
         multiple=is_multiple,
         is_flag=is_flag,
-        type=bool if is_flag else str,
+        type=value_type,
         metavar=_metavar(key),
         help=_help(key, help, default),
         shell_complete=archived(kind_of_names, *key.choices),
@@ -241,7 +248,9 @@ def point_option(
     show_default: bool = True,
 ) -> Callable[[F], F]:
     """Return the option `--restore-point`, whose value a command gets as text."""
-    attributes: dict[str, Any] = {"show_default": show_default} if default is not None else {}
+    attributes: dict[str, Any] = {}
+    if default is not None:
+        attributes["show_default"] = show_default
     return click.option(
         "-b",
         "--restore-point",
@@ -359,7 +368,14 @@ class _StoreFlag(NamedTuple):
         return f"--{flag}/--no-{flag}" if KEYS[self.path].kind == "flag" else f"--{flag}"
 
 
-_STORE_FLAGS = [_StoreFlag(kind, setting) for kind in KINDS.values() for setting in kind.flags]
+def _store_flags() -> list[_StoreFlag]:
+    flags: list[_StoreFlag] = []
+    for kind in KINDS.values():
+        flags += [_StoreFlag(kind, setting) for setting in kind.flags]
+    return flags
+
+
+_STORE_FLAGS = _store_flags()
 
 
 def second_store_options(body: F) -> F:
@@ -373,9 +389,8 @@ def second_store_options(body: F) -> F:
     return options(*added)(body)
 
 
-store_options = options(
-    *[key_option(flag.path, flag.option()) for flag in _STORE_FLAGS], key_option("encryption.key", "--encryption-key")
-)
+_options_of_stores = [key_option(flag.path, flag.option()) for flag in _STORE_FLAGS]
+store_options = options(*_options_of_stores, key_option("encryption.key", "--encryption-key"))
 spark_options = key_option("spark.master")
 rate_option = key_option("limit_rate")
 cache_option = key_option(
@@ -407,6 +422,7 @@ def archive_command(
     archive may also be an argument; with `spark`, the command may start Spark. `example` is a line at the end of its
     help."""
 
+    # In the order of the help: the command's own options come before the ones that all commands have.
     decorators: list[Callable[[Any], Any]] = []
     if argument:
         decorators.append(archive_argument)

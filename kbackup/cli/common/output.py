@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import tzinfo
-from typing import TextIO
+from typing import Self, TextIO
 
 import msgspec
 
@@ -15,9 +17,12 @@ from kbackup.cli.common.colors import colored
 from kbackup.cli.common.progress import Progress
 from kbackup.cli.common.tables import Cell, Column, T, cell_text, print_table
 from kbackup.errors import KbackupError
-from kbackup.util.text import json_sign, printable
+from kbackup.jobs.finding_kinds import kind_of, loss_finding
+from kbackup.util.text import human_duration, json_sign, printable
 
 KEPT_WARNINGS = 20
+SILENCE = 30.0
+"""Seconds after which a job that has printed nothing says where it is, where stderr is no terminal."""
 
 
 class Reporter:
@@ -30,7 +35,7 @@ class Reporter:
     line. `time_zone` is the zone of `--tz`, in which times are shown beside UTC; None is that of this machine. `wide`
     prints all columns of tables, on a narrow terminal too. `documents` counts the JSON documents of a
     command: its report, or the records that it has printed. `report`, `summary` and `warnings` keep the document, the
-    last line and the first warnings.
+    last line and the first warnings; `loss_warnings` are the first warnings of losses.
     """
 
     def __init__(self, *, json: bool = False, one_line: bool = False, quiet: bool = False, wide: bool = False) -> None:
@@ -43,6 +48,7 @@ class Reporter:
         self.report: object = None
         self.summary = ""
         self.warnings: list[str] = []
+        self.loss_warnings: list[str] = []
         self._fields: dict[str, object] | None = None
 
     def document(self, value: object, *, at_once: bool = False) -> None:
@@ -67,6 +73,7 @@ class Reporter:
         After records or a document that was printed at once, errors go to stderr alone."""
         if not self.json:
             return
+        # Whoever reads records as lines of JSON would take an error's document for one more record.
         is_error_alone = error is not None and not self.documents
         if self._fields is None and not is_error_alone:
             return
@@ -131,39 +138,108 @@ class Reporter:
             self.note(text)
 
     def warning(self, *texts: str) -> None:
+        # A follower may warn for months: what a notification shows of it are the first ones.
         room = KEPT_WARNINGS - len(self.warnings)
         self.warnings += texts[:room]
         for text in texts:
             _print(f"warning: {printable(text)}", sys.stderr)
 
-    def progress(self, label: str, *, records: int | None = None, nbytes: int | None = None) -> Progress:
+    def losses(self, messages: Iterable[str], label: str = "") -> None:
+        """Print losses of the archive as warnings, each behind the `label`."""
+        for message in messages:
+            self._loss(f"{label}{loss_finding(message)}")
+
+    def findings(self, findings: Iterable[str]) -> None:
+        """Print the findings of a report as warnings."""
+        for finding in findings:
+            if kind_of(finding) == "loss":
+                self._loss(finding)
+            else:
+                self.warning(finding)
+
+    def _loss(self, text: str) -> None:
+        if len(self.loss_warnings) < KEPT_WARNINGS:
+            self.loss_warnings.append(text)
+        self.warning(text)
+
+    def progress(
+        self,
+        label: str,
+        *,
+        records: int | None = None,
+        nbytes: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Progress:
         """Return a context manager that shows the progress of `label`; pass totals if they are known."""
-        return Progress(label, records, nbytes, shown=not self.quiet)
+        return Progress(label, records, nbytes, shown=not self.quiet, clock=clock)
 
 
-class ShownProgress(ExitStack):
+class ShownProgress:
     """A job's listener (`kbackup.metrics.registry.ProgressListener`): one progress for each phase with a count.
 
     Use it as a context manager: the end removes the bar. `phase_name` is the phase that was reached last, '' before the
     first; `records` of `expected` records are done in it.
+
+    Where stderr is no terminal, a phase that counts nothing, or stands still, is named every `SILENCE` seconds. A
+    command that works in rounds (`in_rounds`) has a line for each round, and waits between them: it names no phases.
     """
 
-    def __init__(self, reporter: Reporter) -> None:
-        super().__init__()
+    def __init__(
+        self, reporter: Reporter, *, in_rounds: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._reporter = reporter
+        self._names_phases = not in_rounds and not reporter.quiet
+        self._clock = clock
         self.phase_name = ""
         self.records = 0
         self.expected = 0
         self._progress: Progress | None = None
+        self._bar = ExitStack()
+        """Ends the progress of the present phase."""
+        self._began_at = self._printed_at = clock()
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._began_at = self._printed_at = self._clock()
+        if self._names_phases and not sys.stderr.isatty():
+            thread = threading.Thread(target=self._break_silence, name="kbackup-silence", daemon=True)
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._bar.close()
+
+    def _break_silence(self) -> None:
+        while not self._ended.wait(1.0):
+            self.print_if_silent()
+
+    def print_if_silent(self) -> None:
+        """Print the phase, and how far it is, unless something was printed within `SILENCE` seconds."""
+        # The job goes on meanwhile: its phase may end at any moment.
+        progress, phase = self._progress, self.phase_name
+        printed_at = self._printed_at
+        if progress is not None:
+            printed_at = max(printed_at, progress.printed_at)
+        now = self._clock()
+        if now - printed_at < SILENCE:
+            return
+        self._printed_at = now
+        if progress is not None:
+            progress.print_line()
+        else:
+            self._reporter.note(f"{phase or 'start'}: {human_duration(now - self._began_at)} so far")
 
     def phase(self, name: str) -> None:
-        self.close()
+        self._bar.close()
         self.phase_name, self._progress = name, None
         self.records = self.expected = 0
+        self._began_at = self._clock()
 
     def progress(self, records: int, size: int, expected: int) -> None:
         if self._progress is None:
-            self._progress = self.enter_context(self._reporter.progress(self.phase_name))
+            progress = self._reporter.progress(self.phase_name, clock=self._clock)
+            self._progress = self._bar.enter_context(progress)
         self.records, self.expected = records, expected
         self._progress.reach(records, size, expected)
 
@@ -174,7 +250,8 @@ def json_text(value: object, indent: int) -> str:
         text = msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
     except UnicodeEncodeError:
         # Half a surrogate pair, of an argument or a file name that is not UTF-8: msgspec refuses it, json escapes it.
-        text = json.dumps(value, indent=indent if indent >= 0 else None)
+        python_indent = indent if indent >= 0 else None
+        text = json.dumps(value, indent=python_indent)
     lines = []
     for line in text.split("\n"):
         if not line.isprintable():
@@ -184,4 +261,5 @@ def json_text(value: object, indent: int) -> str:
 
 
 def _print(text: str, stream: TextIO) -> None:
+    # Flushed line by line: stdout and stderr of a command often go to one log, in their order.
     print(text, file=stream, flush=True)

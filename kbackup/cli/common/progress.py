@@ -21,7 +21,8 @@ _BAR = 20  # columns
 class Progress:
     """Counts records and bytes, and shows them on stderr: a bar on a terminal, elsewhere a line every ten seconds.
 
-    The bar shows the share of bytes if their total is known, else of records. Thread-safe."""
+    Both show the share of bytes if their total is known, else of records. `printed_at` is when the last line was
+    printed, by `clock`, or when the progress began. Thread-safe."""
 
     def __init__(
         self,
@@ -36,12 +37,12 @@ class Progress:
         self.total_records, self.total_bytes = records, nbytes
         self.records = self.nbytes = 0
         self._shown, self._clock = shown, clock
-        self._started = self._printed_at = clock()
+        self._started = self.printed_at = clock()
         self._lock = threading.Lock()
         self._bar: RichProgress | None = None
 
     def __enter__(self) -> Self:
-        self._started = self._printed_at = self._clock()
+        self._started = self.printed_at = self._clock()
         if self._shown and sys.stderr.isatty():
             self._bar = _rich_bar(self.label)
             self._bar.start()
@@ -80,9 +81,19 @@ class Progress:
         self.records, self.nbytes = records, nbytes
         if self._bar is not None:
             self._show(self._bar)
-        elif self._shown and self._clock() - self._printed_at >= PLAIN_INTERVAL:
-            self._printed_at = self._clock()
-            print(f"{self.label}: {self.status()}", file=sys.stderr, flush=True)
+        elif self._shown and self._clock() - self.printed_at >= PLAIN_INTERVAL:
+            self._print_line()
+
+    def print_line(self) -> None:
+        """Print how far the work is, in a line of its own."""
+        with self._lock:
+            self._print_line()
+
+    def _print_line(self) -> None:
+        self.printed_at = self._clock()
+        share = self._share()
+        percent = "" if share is None else f"{share:.0%}, "
+        print(f"{self.label}: {percent}{self.status()}", file=sys.stderr, flush=True)
 
     def status(self, room: int | None = None) -> str:
         """Return records, bytes, rates and the remaining time, in at most `room` columns.

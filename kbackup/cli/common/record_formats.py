@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 from kbackup.errors import UsageError
@@ -12,7 +12,7 @@ from kbackup.formats.record import Row
 from kbackup.jobs.decoding import PARTS, TYPES, UNDECODED, document
 from kbackup.schemas.decoder import Decoded, DecodedRecord, Made, Undecoded
 from kbackup.types import TopicPartition
-from kbackup.util.text import json_line, plural, printable
+from kbackup.util.text import hex_lines, json_line, plural, printable
 from kbackup.util.times import time_text
 
 
@@ -60,21 +60,8 @@ def as_hex(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> st
             lines.append(f"{name}, null")
             continue
         lines.append(f"{name}, {plural(len(data), 'byte')}")
-        lines += _dump(data)
+        lines += hex_lines(data)
     return "\n".join(lines) + "\n\n"
-
-
-_SIGNS = bytes(octet if 32 <= octet < 127 else ord(".") for octet in range(256))
-"""What `hexdump -C` shows for each byte in the column of signs."""
-
-
-def _dump(data: bytes) -> Iterator[str]:
-    """Yield lines as `hexdump -C` prints them."""
-    for at in range(0, len(data), 16):
-        piece = data[at : at + 16]
-        octets = f"{piece[:8].hex(' ')}  {piece[8:].hex(' ')}"
-        signs = piece.translate(_SIGNS).decode("ascii")
-        yield f"{at:08x}  {octets:<49} |{signs}|"
 
 
 def _address(tp: TopicPartition, row: Row) -> str:

@@ -18,12 +18,12 @@ from kbackup.archive.schemas import archived_schemas
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common.callbacks import zoned
 from kbackup.cli.common.command_context import CommandContext
-from kbackup.cli.common.options import bucket_options, key_option, options, state_options
+from kbackup.cli.common.options import F, bucket_options, hidden_value, key_option, options, state_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.record_formats import FORMAT_HELP, SHOWS, Show, as_format, as_json
 from kbackup.cli.common.session import cached_archive_store
 from kbackup.cli.common.window import show_window
-from kbackup.config.times import moment_of
+from kbackup.config.times import moment_of, now_ms
 from kbackup.config.windows import ADDRESSES, TopicAddress
 from kbackup.config.windows import parse_address as parse_config_address
 from kbackup.errors import KbackupError, UsageError
@@ -34,6 +34,7 @@ from kbackup.library.reading import ArchiveReader, topic_decoders_of
 from kbackup.schemas.decoder import DecodedRecord, Decoder
 from kbackup.store import Store
 from kbackup.types import TopicPartition
+from kbackup.util.text import kbackup_command
 
 
 def print_records(
@@ -43,6 +44,7 @@ def print_records(
     hidden_bar: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> int:
     """Print records and return their number. Flushes each batch before reading the next, within `hidden_bar`."""
+    # By batch, not at the end: a pipe gets what was found so far, and Ctrl-C loses none of it.
     count = 0
     for tp, block in batches:
         with hidden_bar():
@@ -105,7 +107,10 @@ def open_archive_at(
         context.reporter.note(f"{catalogue.archive} as a restore would bring it back:")
         show_window(catalogue.choice, context.reporter)
     context.reporter.warning(*catalogue.warnings)
-    readable = store if catalogue.restore_point is not None else JavaFolder(store)
+    readable = store
+    if catalogue.restore_point is None:
+        # The Java tool may have been killed in the middle of a record: a folder of it shows whole records alone.
+        readable = JavaFolder(store)
     return OpenedArchive(readable, catalogue, reader)
 
 
@@ -136,6 +141,17 @@ def partitions_of(catalogue: Catalogue, address: TopicAddress) -> Iterable[Archi
         if topic.name == address.topic:
             partitions += topic.partitions
     return partitions
+
+
+def misplaced_topic(*command: str) -> Callable[[F], F]:
+    """Return the hidden option --topic of a command whose topic is an argument: other commands have it as an option.
+    `command` are the words that the topic follows."""
+
+    def refuse(context: click.Context, parameter: click.Parameter, topic: str | None) -> None:
+        if topic is not None:
+            raise UsageError("the topic is an argument, not an option", f"write: {kbackup_command(*command, topic)}")
+
+    return hidden_value("-t", "--topic", "--topics", hidden=True, callback=refuse)
 
 
 MM2 = "mm2"
@@ -201,7 +217,7 @@ class RecordRequest:
         return self.times if address is None else self.times.at_offsets(address.start, address.end)
 
     def open(self, context: CommandContext, address: TopicAddress | None) -> OpenedArchive:
-        topic = address.topic if address is not None else None
+        topic = None if address is None else address.topic
         return open_archive_at(context, self.restore_point, self.times.to_time, topic)
 
     def show(self, context: CommandContext) -> Show:
@@ -234,6 +250,8 @@ class RecordRequest:
             if self.raw and self.template is None:
                 raise UsageError("--raw shows what is archived, undecoded", "leave --raw out to decode")
             return Decoding(decoders, self.strict, mm2)
+        # Nobody has asked to decode. What the archive itself can decode is decoded all the same, and no registry is
+        # asked.
         if not self.raw and not is_hex:
             archived = topic_decoders_of(opened.reader, _undecoded_warning(context.reporter))
             if archived is not None:
@@ -260,6 +278,7 @@ class RecordRequest:
         named = [part for part in self.decode if part != MM2]
         if named:
             return named
+        # A registry in the configuration is for backups and restores: who only reads did not ask for it.
         is_registry_named = context.loaded.origins["schema_registry.url"].kind == "flag"
         return PARTS if is_registry_named else ()
 
@@ -294,8 +313,10 @@ def with_record_request(command: Callable[..., int | None]) -> Callable[..., int
     @functools.wraps(command)
     def run(context: CommandContext, /, **given: Any) -> int | None:
         times = _times_of(given.pop("from_time"), given.pop("to_time"))
-        names = [field.name for field in fields(RecordRequest) if field.name != "times"]
-        values = {name: given.pop(name) for name in names}
+        values: dict[str, Any] = {}
+        for field in fields(RecordRequest):
+            if field.name != "times":
+                values[field.name] = given.pop(field.name)
         request = RecordRequest(times=times, **values)
         # What is left are the options that the command has for itself.
         return command(context, request, **given)
@@ -307,8 +328,9 @@ def _times_of(from_time: str | None, to_time: str | None) -> Window:
     """Return the window between two times, both included.
 
     Raises `UsageError` for an invalid time and for an empty window."""
-    start = moment_of("--from-time", from_time, up=True)
-    end = moment_of("--to-time", to_time)
+    now = now_ms()
+    start = moment_of("--from-time", from_time, now=now, up=True)
+    end = moment_of("--to-time", to_time, now=now)
     if start is not None and end is not None and start > end:
         raise UsageError(
             f"--from-time {from_time} is later than --to-time {to_time}", "give the earlier time as --from-time"

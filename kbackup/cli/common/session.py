@@ -161,7 +161,7 @@ def stop_at_signals(stop: Stop, grace: float = GRACE, *, note: str = "") -> Iter
 
     def on_signal(number: int, stack: FrameType | None) -> None:
         if stop.asked:
-            interrupt_by(before, stack)
+            interrupt_by(before, stack)  # raises: who asks twice does not want to wait for the last round
         stop.ask()
         grace_timer.start()
         if note:

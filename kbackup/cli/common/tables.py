@@ -135,7 +135,7 @@ def print_table(columns: Sequence[Column[T]], rows: Sequence[T], *, wide: bool =
         cells = [read(row) for row in rows]
         is_hidden = column.optional and len(rows) > 0 and not any(cells)
         if not is_hidden:
-            # A terminal gets times without seconds: more columns fit.
+            # A terminal gets times without seconds: more columns fit. Programs read a pipe, and get them whole.
             filled.append(_FilledColumn.of(column, cells, short_times=is_fitted))
     if is_fitted:
         return _print_fitted(filled)
@@ -204,8 +204,9 @@ def _widths_within(filled: Sequence[_FilledColumn], room: int) -> dict[int, int]
             width = max([head, *lengths])
             # A number that lost a digit would be another one: numbers and short texts are never cut.
             is_whole = each.is_number or width <= _SHORT
+            least_width = width if is_whole else head
             widths.append(width)
-            least.append(width if is_whole else head)
+            least.append(least_width)
         fitted = _fit(columns, widths, least, room)
         if len(fitted) == len(columns):
             break

@@ -35,10 +35,11 @@ def named_restore(context: CommandContext) -> str:
 
 def show_unconfirmed(unproven: Sequence[str], reporter: Reporter) -> None:
     """Say that nothing was changed, and which command does it. `unproven` are files that anybody may have written."""
-    if unproven:
-        reporter.warning(
-            f"nothing proves that {join_names(unproven, _NAMED)} are what the restore wrote: this machine did not "
-            "write them, and the archive is not encrypted; compare the plan with what the restore did, and add "
-            "--accept-unproven"
-        )
-    reporter.note(f"nothing was changed; to undo: {own_command(add='--confirm')}")
+    if not unproven:
+        reporter.note(f"nothing was changed; to undo: {own_command('--confirm')}")
+        return
+    reporter.warning(
+        f"nothing proves that {join_names(unproven, _NAMED)} are what the restore wrote: this machine keeps no record "
+        "of having written them, and the archive is not encrypted; compare the plan with what the restore did"
+    )
+    reporter.note(f"nothing was changed; if that is the same, to undo: {own_command('--confirm', '--accept-unproven')}")

@@ -8,6 +8,7 @@ from typing import BinaryIO, NamedTuple
 
 import click
 
+from kbackup.archive.restores.target_topics import created_again
 from kbackup.cli.common.command_context import CommandContext, FlagValues
 from kbackup.cli.common.tables import Column, human_age
 from kbackup.cli.guide.answers import GuideAnswers, GuideQuestion, open_answers, yes_or_no
@@ -18,12 +19,13 @@ from kbackup.cli.guide.processes import run_kbackup
 from kbackup.config import Setting, exposes_secret
 from kbackup.config.times import shown_time
 from kbackup.errors import EXIT_LOSS, EXIT_OK, InterruptedByUserError, RefusedError, UsageError
-from kbackup.jobs.newer import unarchived_records
-from kbackup.util.text import kbackup_command, plural
+from kbackup.jobs.newer import unarchived_count, unarchived_records
+from kbackup.util.text import join_names, kbackup_command, plural
 from kbackup.util.times import ms_of
 
 _ROWS = 20  # partitions with newer records that are listed
-_MAYBE = ("backup", "without_backup", "without_acls", "run")
+_NAMED = 10  # topics and groups that are gone from the source, by name
+_MAYBE = ("backup", "without_backup", "without_acls", "after_newest", "target", "run")
 """Keys of questions that are not asked each time: a file may always answer them."""
 _KEPT = ("restore.state", "restore.restore_id")
 """Keys of `[restore]` that a guide takes from options. All others are what it asks for."""
@@ -39,6 +41,10 @@ def run_guide(context: CommandContext, file: BinaryIO | None) -> int:
     answers = open_answers(file)
     archive = open_guided(context)
     _show_age(context, archive)
+    target = _configured_target(context)
+    if target is None:
+        click.echo("No cluster to restore into is configured: after what happened, the guide asks for its address.")
+        click.echo("  If it takes a login or TLS, write [target] into kbackup.toml before, or give --target-config.")
     since = ask_source(context, archive)
     _show_since(context, since)
     before_backup: str | None = None
@@ -60,11 +66,13 @@ def run_guide(context: CommandContext, file: BinaryIO | None) -> int:
         recreated=since.recreated,
         before_backup=before_backup,
         given_id=context.config.restore.restore_id,
-        target=_configured_target(context),
+        target=target,
     )
+    if target is None and not case.asks_cluster:
+        dialog.ask_target()
     remedy = case.remedy(dialog)
     answers.finish(_MAYBE)
-    common = _common_words(context, flags)
+    common = (*_common_words(context, flags), *dialog.target_words)
     show_commands(remedy, common)
     return _run(remedy, answers, common)
 
@@ -73,11 +81,12 @@ def run_guide(context: CommandContext, file: BinaryIO | None) -> int:
 
 
 class _Behind(NamedTuple):
-    """A partition of the source with records that are in no restore point."""
+    """A partition of the source with records that are in no restore point; `records` is their number, or words for
+    what it is at most."""
 
     topic: str
     partition: int
-    records: int
+    records: int | str
 
 
 _BEHIND: Sequence[Column[_Behind]] = (
@@ -123,7 +132,12 @@ def _show_since(context: CommandContext, since: SourceSince) -> None:
         click.echo(f"What the source has since is not known: {since.problem}")
         click.echo("  If a broker of it still answers, run 'kbackup backup' before anything else.")
         return
-    rows = [_Behind(topic.topic, each.partition, each.records) for topic in since.newer for each in topic.unarchived]
+    show_gone(since)
+    rows: list[_Behind] = []
+    for topic in since.newer:
+        for each in topic.unarchived:
+            records = each.records if topic.exact else f"up to {each.records:,}"
+            rows.append(_Behind(topic.topic, each.partition, records))
     if not rows:
         click.echo("Every record of the source is in a restore point.")
         return
@@ -132,9 +146,20 @@ def _show_since(context: CommandContext, since: SourceSince) -> None:
         click.echo(f"and {plural(len(rows) - _ROWS, 'partition')} more")
     for topic in since.newer:
         if topic.recreated:
-            click.echo(f"topic {topic.topic} was created again since: it is not the one that is archived")
-    count = plural(unarchived_records(since.newer), "record")
-    click.echo(f"{count} of the source would be lost with it.")
+            click.echo(f"since then, {created_again(topic.topic, topic.restored_by)}")
+    click.echo(f"{unarchived_count(since.newer)} of the source would be lost with it.")
+
+
+def show_gone(since: SourceSince) -> None:
+    """Name the topics and groups of the archive that the source no longer has: most likely, they are what is to be
+    restored."""
+    for kind, gone in (("topic", since.gone_topics), ("consumer group", since.gone_groups)):
+        if gone:
+            named = [f"{name} (restore point {point})" for name, point in gone.items()]
+            count = plural(len(gone), kind)
+            click.echo(f"In the archive, and no longer in the source: {count}, {join_names(named, _NAMED)}")
+    if since.groups_problem:
+        click.echo(f"Which consumer groups the source no longer has is not known: {since.groups_problem}")
 
 
 def _configured_target(context: CommandContext) -> GuidedTarget | None:

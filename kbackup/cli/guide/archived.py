@@ -3,7 +3,7 @@ restore point is, and what the source has since."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,17 +13,19 @@ from kbackup.archive.models import Manifest
 from kbackup.archive.query.content import view_of
 from kbackup.archive.query.java import java_content, java_topics, open_archive_or_folder
 from kbackup.archive.reader import Archive
+from kbackup.archive.restores.target_topics import TopicRestore, find_restores, is_brought_back
 from kbackup.archive.segments.window import Window
 from kbackup.cli.common.command_context import CommandContext, FlagValues
-from kbackup.cli.common.session import archive_store
+from kbackup.cli.common.session import archive_store, state_store
 from kbackup.config.times import moment_of
 from kbackup.config.windows import parse_address
 from kbackup.errors import KbackupError, UsageError, suggest_name
 from kbackup.jobs.groups.plan import Moment
-from kbackup.jobs.newer import NewerRecords, newer_in_source
+from kbackup.jobs.newer import LiveCluster, NewerRecords, newer_in_source
 from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.store.base import Store
+from kbackup.util.system import in_threads
 from kbackup.util.text import join_names, plural
 from kbackup.util.times import ms_of, time_text
 
@@ -36,10 +38,12 @@ _SEARCHED = 100
 
 @dataclass
 class GuidedArchive:
-    """The archive of a guide. `archive` is None for a folder of the Java tool, which has no restore points."""
+    """The archive of a guide. `archive` is None for a folder of the Java tool, which has no restore points. `state` has
+    the documents of restores."""
 
     store: Store
     archive: Archive | None
+    state: Store
 
     @cached_property
     def newest(self) -> Manifest | None:
@@ -92,6 +96,22 @@ class GuidedArchive:
                     return point.number
         return None
 
+    def restore_of(self, name: str) -> TopicRestore | None:
+        """Return the restore that the topic of the newest restore point comes from; None if none is known."""
+        if self.archive is None or self.newest is None:
+            return None
+        ids = [topic.id for topic in self.newest.topics if topic.name == name]
+        found = find_restores(self.state, self.archive.info.id, self.newest.cluster_id, ids)
+        return next(iter(found.by_topic_id.values()), None)
+
+    def is_whole(self, name: str, before: int, restore: TopicRestore | None) -> bool:
+        """Return whether `restore` brought back all that the archive had of a topic before its deletion; restore point
+        `before` is the last with that topic."""
+        if restore is None or not is_brought_back(restore) or restore.source != name:
+            return False
+        former = next(topic for topic in self._archive.restore_point(before).topics if topic.name == name)
+        return restore.restore_point >= former.captured
+
     def group(self, answer: str) -> str:
         """Check that a group is archived, in the newest restore point or in an earlier one. `UsageError` if not."""
         name = answer.strip()
@@ -124,8 +144,11 @@ class GuidedArchive:
         """The groups that the newest restore point lacks, each with the last restore point that has it. Only the last
         restore points are searched."""
         older: dict[str, int] = {}
-        for point in self._earlier:
-            for group in self._archive.groups(point).groups:
+        if not self._earlier:
+            return older
+        captured = in_threads(self._archive.groups, self._earlier)
+        for point, groups in zip(self._earlier, captured, strict=True):
+            for group in groups.groups:
                 if group.group not in self.groups:
                     older.setdefault(group.group, point)
         return older
@@ -135,11 +158,26 @@ class GuidedArchive:
         """The topics that the newest restore point lacks or has as deleted, each with the last restore point in which
         it existed."""
         older: dict[str, int] = {}
-        for point in self._earlier:
-            for topic in self._archive.restore_point(point).topics:
-                if topic.state != "deleted" and topic.name not in self.existing_topics:
-                    older.setdefault(topic.name, point)
+        if not self._earlier:
+            return older
+        existing = self.existing_topics
+        for manifest in in_threads(self._archive.restore_point, self._earlier):
+            for topic in manifest.topics:
+                if topic.state != "deleted" and topic.name not in existing:
+                    older.setdefault(topic.name, manifest.number)
         return older
+
+    @property
+    def last_points_of_topics(self) -> dict[str, int]:
+        """Every topic of the archive, with the last restore point in which it existed."""
+        newest = dict.fromkeys(self.existing_topics, self.number)
+        return {**self.older_topics, **newest}
+
+    @property
+    def last_points_of_groups(self) -> dict[str, int]:
+        """Every group of the archive, with the last restore point that has its offsets."""
+        newest = dict.fromkeys(self.groups, self.number)
+        return {**self.older_groups, **newest}
 
     @property
     def _archive(self) -> Archive:
@@ -214,6 +252,12 @@ class GuidedArchive:
             Moment(at=ms_of(text)).of(self.archive)
         return text
 
+    def point_with_groups(self, moment: str) -> int:
+        """Return the restore point whose groups count at a time; 0 for a folder."""
+        if self.archive is None:
+            return 0
+        return Moment(at=ms_of(moment)).of(self.archive).number
+
     def time_with_records(self, answer: str) -> str:
         """Return a time in UTC at which the archive had records. `UsageError` for other text, and for a time before the
         archive begins."""
@@ -241,7 +285,7 @@ def open_guided(context: CommandContext) -> GuidedArchive:
     """Open the archive of a guide. `NoArchiveError` for an archive without a restore point, and errors as of every
     command on an archive."""
     store = archive_store(context)
-    guided = GuidedArchive(store, open_archive_or_folder(store))
+    guided = GuidedArchive(store, open_archive_or_folder(store), state_store(context, store))
     if guided.archive is not None:
         guided.archive.restore_point("latest")
     return guided
@@ -253,16 +297,27 @@ def open_guided(context: CommandContext) -> GuidedArchive:
 @dataclass(frozen=True)
 class SourceSince:
     """The cluster that was backed up, as it is now. `role` is the section of the configuration that names it, '' if
-    none does. `newer` are its records that the newest restore point lacks, `problem` says why they are not known."""
+    none does. `newer` are its records that the newest restore point lacks, `problem` says why they are not known.
+
+    `gone_topics` and `gone_groups` are in the archive and no longer in the source, each with the last restore point
+    that has it. `groups_problem` says why the source's groups are not known."""
 
     role: str = ""
     newer: Sequence[NewerRecords] = field(default_factory=tuple)
     problem: str = ""
+    gone_topics: Mapping[str, int] = field(default_factory=dict)
+    gone_groups: Mapping[str, int] = field(default_factory=dict)
+    groups_problem: str = ""
 
     @property
     def recreated(self) -> set[str]:
-        """The topics that were created again since."""
-        return {topic.topic for topic in self.newer if topic.recreated}
+        """The topics that were created again since. A topic that a restore has brought back is not among them: it has
+        the archived records."""
+        names: set[str] = set()
+        for topic in self.newer:
+            if topic.recreated and not is_brought_back(topic.restored_by):
+                names.add(topic.topic)
+        return names
 
 
 def ask_source(context: CommandContext, guided: GuidedArchive) -> SourceSince:
@@ -281,10 +336,24 @@ def ask_source(context: CommandContext, guided: GuidedArchive) -> SourceSince:
         cluster_id, _ = cluster.connect()
         if cluster_id != point.cluster_id:
             return SourceSince(role, problem=f"cluster {cluster_id} is not the one that was backed up")
-        newer = newer_in_source(cluster, cluster_id, guided.archive, point.number, names)
+        live = LiveCluster(cluster, cluster_id, properties)
+        newer = newer_in_source(live, guided.archive, point.number, names, guided.state)
+        present_topics = cluster.topic_names()
+        present_groups, unlisted = cluster.groups.listed()
     except KbackupError as error:
         return SourceSince(role, problem=error.message)
-    return SourceSince(role, newer)
+    gone_topics = _without(guided.last_points_of_topics, present_topics)
+    if unlisted:
+        # A group of a broker that does not answer may be there all the same.
+        return SourceSince(role, newer, gone_topics=gone_topics, groups_problem=next(iter(unlisted.values())))
+    gone_groups = _without(guided.last_points_of_groups, [group.group for group in present_groups])
+    return SourceSince(role, newer, gone_topics=gone_topics, gone_groups=gone_groups)
+
+
+def _without(last_points: Mapping[str, int], present: Iterable[str]) -> dict[str, int]:
+    """Return the names that are not `present`, in order."""
+    gone = last_points.keys() - set(present)
+    return {name: last_points[name] for name in sorted(gone)}
 
 
 def _source_of(context: CommandContext) -> tuple[str, Properties]:

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 import click
 
+from kbackup.archive.restores.target_topics import created_again
 from kbackup.cli.common.command_context import CommandContext
+from kbackup.cli.common.command_lines import confirmed_undo
 from kbackup.cli.guide.answers import GuideAnswers, GuideQuestion, yes_or_no
 from kbackup.cli.guide.archived import GuidedArchive
 from kbackup.cli.guide.clusters import GuidedTarget, parse_servers
@@ -68,7 +70,8 @@ class Dialog:
     """A run of the guide: it asks, checks answers against the archive, and says how it has understood them. `recreated`
     are topics of the source that have the name of an archived one, and are not the same. `before_backup` is when groups
     were captured for the last time before this guide has taken a backup; None if it took none. `target` is the cluster
-    to restore into; None as long as no case has asked for it."""
+    to restore into; None as long as nobody has named it. `target_words` are the options by which the commands find a
+    target that was asked for."""
 
     context: CommandContext
     archive: GuidedArchive
@@ -78,6 +81,7 @@ class Dialog:
     given_id: str | None = None
     target: GuidedTarget | None = None
     open_target: Callable[[Properties, str], GuidedTarget] = GuidedTarget
+    target_words: Words = ()
     made_id: str = field(default="", init=False)
 
     def ask(self, question: GuideQuestion) -> str:
@@ -100,8 +104,49 @@ class Dialog:
     def ask_time(self, text: str, check: Callable[[str], str]) -> str:
         """Ask for a time, and show it as it was understood."""
         moment = self.ask(GuideQuestion("time", f"{text} (such as 14:05, 'yesterday 14:05' or '2 hours ago')", check))
-        self._say(f"that is {shown_time(ms_of(moment), self.context.reporter.time_zone)}")
+        self._say(f"that is {self._shown(moment)}")
         return moment
+
+    def ask_time_of_records(self, text: str) -> str:
+        """Ask up to which time to restore records. A time after the newest restore point needs a second answer."""
+        moment = self.ask_time(text, self.archive.time_with_records)
+        newest = self.archive.newest
+        if newest is not None and ms_of(moment) > ms_of(newest.started_at):
+            self._confirm_newest(moment, newest.started_at)
+        return moment
+
+    def ask_time_of_groups(self, text: str) -> str:
+        """Ask as of which time to set offsets. A time after the newest restore point needs a second answer."""
+        moment = self.ask_time(text, self.archive.time_with_groups)
+        self.check_time_of_groups(moment)
+        return moment
+
+    def check_time_of_groups(self, moment: str) -> None:
+        """Say which restore point has the offsets of a time, and ask whether to go on if it is the newest one."""
+        captured_at = self.archive.groups_captured_at
+        if captured_at is None:
+            return
+        if ms_of(moment) > ms_of(captured_at):
+            self._confirm_newest(moment, captured_at)
+        else:
+            self._say(f"offsets as of restore point {self.archive.point_with_groups(moment)}")
+
+    def _confirm_newest(self, moment: str, taken_at: str) -> None:
+        """Ask whether the newest restore point will do for a time after it."""
+        number = self.archive.number
+        self._say(
+            f"the newest restore point before that is {number}, taken at {self._shown(taken_at)}: whatever the source "
+            "has got since is not in it"
+        )
+        text = f"Go on with restore point {number}? (yes, no)"
+        if self.ask(GuideQuestion("after_newest", text, yes_or_no, "yes")) == "no":
+            raise RefusedError(
+                f"no restore point was taken after {moment}",
+                "if the source still lives, run 'kbackup backup' and begin again; else give an earlier time",
+            )
+
+    def _shown(self, moment: str) -> str:
+        return shown_time(ms_of(moment), self.context.reporter.time_zone)
 
     def ask_name(self, topic: str, *, beside: bool) -> str:
         """Ask under which name to restore a topic. `beside`: another topic has its own name, so a free name is the
@@ -129,26 +174,47 @@ class Dialog:
             self._say(f"which topics the target has is not known: {error.message}")
             return ()
 
+    def ask_same_offsets(self) -> bool:
+        """Ask whether somebody keeps offsets of a topic that is created again, and say what it costs to keep them."""
+        answer = self.ask(GuideQuestion("same_offsets", _KEEPS_OFFSETS, yes_or_no, "no"))
+        if answer == "yes":
+            self._say("so each record gets the offset that it had. It takes longer where logs do not begin at 0, or")
+            self._say("offsets have no record: the dry run says how long for each topic, and which it holds back")
+        return answer == "yes"
+
     def ask_servers(self) -> GuidedTarget:
         """Ask for the address of a new cluster, which must answer and be another one than the one that was backed
         up."""
-        properties = self.context.config.target
+
+        def check_new(target: GuidedTarget) -> None:
+            newest = self.archive.newest
+            if newest is not None and newest.cluster_id == target.cluster_id:
+                raise UsageError(
+                    f"{target.servers} is the cluster that was backed up, {target.cluster_id}: it is not gone",
+                    "give the address of the new cluster, or begin again and choose another case",
+                )
+
+        return self._ask_cluster("servers", "Address of the new cluster? (host:port)", check_new)
+
+    def ask_target(self) -> None:
+        """Ask for the address of the cluster to restore into, which the configuration does not name."""
+        self.target = self._ask_cluster("target", "Address of the cluster to restore into? (host:port)")
+        self.target_words = ("--bootstrap-server", self.target.servers)
+
+    def _ask_cluster(self, key: str, text: str, check: Callable[[GuidedTarget], None] | None = None) -> GuidedTarget:
+        """Ask for the address of a cluster, which must answer and pass the `check`."""
         opened: dict[str, GuidedTarget] = {}
 
         def reachable(answer: str) -> str:
             servers = parse_servers(answer)
-            target = self.open_target(properties, servers)
+            target = self.open_target(self.context.config.target, servers)
             target.check_reachable()
-            newest = self.archive.newest
-            if newest is not None and newest.cluster_id == target.cluster_id:
-                raise UsageError(
-                    f"{servers} is the cluster that was backed up, {target.cluster_id}: it is not gone",
-                    "give the address of the new cluster, or begin again and choose another case",
-                )
+            if check is not None:
+                check(target)
             opened[servers] = target
             return servers
 
-        return opened[self.ask(GuideQuestion("servers", "Address of the new cluster? (host:port)", reachable))]
+        return opened[self.ask(GuideQuestion(key, text, reachable))]
 
     def restore_id(self, about: str) -> str:
         """Return the id of the restore, one for all its commands: the given one, or a new one that tells what it is
@@ -170,12 +236,19 @@ def _word(text: str) -> str:
 
 
 class Case(NamedTuple):
-    """`name` is its name in a file of answers; `remedy` asks for what it needs."""
+    """`name` is its name in a file of answers; `remedy` asks for what it needs. `asks_cluster`: the case asks for the
+    address of the cluster to restore into, whatever the configuration names."""
 
     name: str
     title: str
     remedy: Callable[[Dialog], GuideRemedy]
+    asks_cluster: bool = False
 
+
+_KEEPS_OFFSETS = (
+    "Does anything keep offsets outside of consumer groups, such as Flink, Spark, Kafka Streams, Connect, a sink's "
+    "tables or a database? (yes, no)"
+)
 
 _CLIENTS = "producers and consumers"
 _START = "start consumers, then producers"
@@ -211,16 +284,26 @@ def _deleted(dialog: Dialog) -> GuideRemedy:
     topic = dialog.ask_topic()
     words: Words = ()
     before = dialog.archive.point_before_recreation(topic)
+    is_other = False
     if before is not None:
-        # The newest restore point has what was created since, and would restore that.
+        restore = dialog.archive.restore_of(topic)
+        is_other = not dialog.archive.is_whole(topic, before, restore)
+        # The newest restore point has what was created since, and would restore that. A topic that a restore has
+        # brought back has gone on from there, so the newest restore point has the most of it.
+        default = before if is_other else dialog.archive.number
         text = (
-            f"{topic} was created again: {dialog.archive.where} has the new one, and {before} is the last with the one "
-            "before. Of which restore point?"
+            f"{created_again(topic, restore)}: {dialog.archive.where} has the new one, and {before} is the last with "
+            "the one before. Of which restore point?"
         )
-        words = ("--restore-point", dialog.ask(GuideQuestion("restore_point", text, _number, str(before))))
-    is_taken = before is not None or topic in dialog.recreated
+        words = ("--restore-point", dialog.ask(GuideQuestion("restore_point", text, _number, str(default))))
+    is_taken = is_other or topic in dialog.recreated
     name = dialog.ask_name(topic, beside=is_taken)
-    then = _START if name == topic else _USE_RESTORED
+    if name != topic:
+        return _restore(dialog, topic, (*_mapped(topic, name), *words), _USE_RESTORED)
+    then = _START
+    if dialog.ask_same_offsets():
+        words += ("--same-offsets",)
+        then += "; the next backup needs --adopt-topics once, and goes on in the archive where it ended"
     return _restore(dialog, topic, (*_mapped(topic, name), *words), then)
 
 
@@ -232,7 +315,7 @@ def _number(answer: str) -> str:
 
 def _bad_records(dialog: Dialog) -> GuideRemedy:
     topic = dialog.ask_topic()
-    moment = dialog.ask_time("The last good moment?", dialog.archive.time_with_records)
+    moment = dialog.ask_time_of_records("The last good moment?")
     name = dialog.ask_name(topic, beside=True)
     return _restore(dialog, topic, (*_mapped(topic, name), "--to-time", moment), _USE_RESTORED)
 
@@ -244,9 +327,10 @@ def _groups(dialog: Dialog, group: str, moment: str | None) -> GuideRemedy:
         words += ["--to-time", moment]
     id_ = ("--restore-id", dialog.restore_id(group))
     plan = ("groups", "plan", *words)
+    undo = ("groups", "undo", *id_, *confirmed_undo(dialog.context.config))
     return GuideRemedy(
         dry_run=Step(plan, "shows the offsets that it would get, beside those of now; writes nothing"),
-        run=Step(("groups", "apply", *words, *id_), "sets them", ("groups", "undo", *id_, "--confirm")),
+        run=Step(("groups", "apply", *words, *id_), "sets them", undo),
         verify=Step(plan, "shows the offsets again: NOW and TARGET OFFSET are the same once they are set"),
         store=dialog.archive.store,
         question="Set these offsets now?",
@@ -261,7 +345,7 @@ def _groups(dialog: Dialog, group: str, moment: str | None) -> GuideRemedy:
 def _processed_wrongly(dialog: Dialog) -> GuideRemedy:
     """Set the group back first: no record has to be moved for its consumers to read the same ones again."""
     group = dialog.ask_group()
-    moment = dialog.ask_time("The last good moment? The group goes back to it", dialog.archive.time_with_groups)
+    moment = dialog.ask_time_of_groups("The last good moment? The group goes back to it")
     remedy = _groups(dialog, group, moment)
     topics = dialog.archive.topics_of(group, ms_of(moment))
     words: list[str] = []
@@ -300,7 +384,10 @@ def _offsets_lost(dialog: Dialog) -> GuideRemedy:
         return answer if answer == "latest" else dialog.archive.time_with_groups(answer)
 
     moment = dialog.ask(GuideQuestion("time", "As of which time? (latest, 14:05, '2 hours ago')", point, default))
-    return _groups(dialog, group, None if moment == "latest" else moment)
+    if moment == "latest":
+        return _groups(dialog, group, None)
+    dialog.check_time_of_groups(moment)
+    return _groups(dialog, group, moment)
 
 
 def _cluster_gone(dialog: Dialog) -> GuideRemedy:
@@ -323,25 +410,31 @@ def _cluster_gone(dialog: Dialog) -> GuideRemedy:
         parts.remove("acls")
     if parts:
         words += ["--with", ",".join(parts)]
-    remedy = _restore(dialog, "cluster", words, _START)
+    then = _START
+    same: Words = ()
+    if dialog.ask_same_offsets():
+        same = ("--same-offsets",)
+        then += "; the next backup needs --adopt-cluster once, and goes on in the archive where it ended"
+    words += same
+    remedy = _restore(dialog, "cluster", words, then)
     # A restore without an edit of kbackup.toml is verified without one.
     address = ("--bootstrap-server", target.servers)
     verify = Step((*remedy.verify.words, *address), remedy.verify.why)
     id_ = dialog.restore_id("cluster")
-    left_out = (*_older_topics(dialog, id_, address), *_older_groups(dialog, id_, address))
+    left_out = (*_older_topics(dialog, id_, (*address, *same)), *_older_groups(dialog, id_, address))
     return replace(remedy, verify=verify, left_out=left_out)
 
 
 # What older restore points have, and a restore of the newest one leaves out.
 
 
-def _older_topics(dialog: Dialog, restore_id: str, address: Words) -> list[Step]:
-    """Return the commands that restore, each by a restore of its own, the topics that the newest restore point
-    lacks."""
+def _older_topics(dialog: Dialog, restore_id: str, options: Words) -> list[Step]:
+    """Return the commands that restore, each by a restore of its own with these options, the topics that the newest
+    restore point lacks."""
     steps: list[Step] = []
     for topic, point in sorted(dialog.archive.older_topics.items()):
         own_id = f"{restore_id}-{_word(topic)}"
-        words = ("restore", "--topic", topic, "--restore-point", str(point), *address, "--restore-id", own_id)
+        words = ("restore", "--topic", topic, "--restore-point", str(point), *options, "--restore-id", own_id)
         why = f"topic {topic} is in restore point {point}, not in {dialog.archive.number}; to restore it as well"
         steps.append(Step(words, why))
     return steps
@@ -369,7 +462,7 @@ def _poison(dialog: Dialog) -> GuideRemedy:
     address = dialog.ask(question)
     topic, partition, offset = address.split(":")
     name = dialog.ask_name(topic, beside=True)
-    servers = dialog.context.config.target.get("bootstrap.servers", "HOST:PORT")
+    servers = dialog.target.servers if dialog.target is not None else "HOST:PORT"
     move = ("--reset-offsets", "--to-offset", str(int(offset) + 1), "--topic", f"{topic}:{partition}", "--execute")
     past = kafka_command("kafka-consumer-groups", servers, "--group", "GROUP", *move)
     cheaper = (
@@ -386,7 +479,7 @@ CASES = (
     Case("bad-records", "a topic has bad records since some time", _bad_records),
     Case("processed-wrongly", "consumers processed records wrongly", _processed_wrongly),
     Case("offsets-lost", "the offsets of a group are lost", _offsets_lost),
-    Case("cluster-gone", "the cluster is gone", _cluster_gone),
+    Case("cluster-gone", "the cluster is gone", _cluster_gone, asks_cluster=True),
     Case("poison-record", "one poison record stops consumers", _poison),
 )
 

@@ -19,18 +19,24 @@ def run_kbackup(words: Sequence[str]) -> int:
 
 
 def run_to_end(command: Sequence[str]) -> int:
-    """Run a process and wait until it has ended, also over Ctrl-C. Return its exit code.
+    """Run a process, pass signals on to it, and wait until it has ended, also over Ctrl-C. Return its exit code.
 
-    A terminal sends Ctrl-C to the process as well, which says what it has done and which command goes on.
-    `subprocess.run` would kill it before it has done so."""
-    with subprocess.Popen(command) as process:  # noqa: S603 (kbackup itself, with checked answers)
+    The process says at a signal what it has done and which command goes on. `subprocess.run` would kill it before it
+    has done so."""
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
 
-        def wait_on(number: int, frame: FrameType | None) -> None:
-            """Let the process end by its own handler."""
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        if process is None:
+            early.append(number)
+        else:
+            process.send_signal(number)
 
-        def pass_on(number: int, frame: FrameType | None) -> None:
-            # Who sends SIGTERM sends it to the guide alone.
-            process.terminate()
-
-        with signal_handler(wait_on, signal.SIGINT), signal_handler(pass_on, signal.SIGTERM):
-            return process.wait()
+    with signal_handler(pass_on, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # In a process group of its own, the process gets no Ctrl-C from the terminal: else it would get that and the
+        # signal that is passed on, and the second one stops what the first one has it finish. A terminal halts such a
+        # process when it reads from it, and none of the commands reads.
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603 (kbackup itself)
+        for number in early:
+            process.send_signal(number)
+        return process.wait()

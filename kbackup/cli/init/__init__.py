@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -169,6 +170,9 @@ def _write(dialog: _Dialog, draft: ConfigDraft, config: Path, schedule: Schedule
     reporter.line("next:")
     for text in commands:
         reporter.line(f"  {text}")
+    if schedule.kind == "systemd" and environment.variables:
+        reporter.line("commands that you type need the same variables; to give them to your shell:")
+        reporter.line(f"  set -a; . {quote(str(environment.path))}; set +a")
     report = InitReport(str(config), files, dialog.steps, commands, environment.report(), clean_steps)
     reporter.document(report)
     return dialog.exit_code or _exit_code_of(clean_steps)

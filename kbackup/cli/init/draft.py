@@ -22,7 +22,7 @@ _ORIGIN = SettingOrigin("option", "kbackup init")
 _VARIABLE = re.compile(r"(?<!\$)\$\{env:([^}]*)\}")
 _KEY_VARIABLE = re.compile(r"env:(.+)")
 """How `encryption.key` names a variable."""
-_CLIENT_FILE = "KBACKUP_SOURCE_CONFIG"
+CLIENT_FILE = "KBACKUP_SOURCE_CONFIG"
 _KERNEL = "KBACKUP_KERNEL"
 _OTHER_JOBS = ("target.", "target_schema_registry.", "restore.", "follow.", "ui.")
 """Keys that a nightly backup does not read."""
@@ -56,10 +56,10 @@ class ConfigDraft:
 
     def _take_environment(self) -> None:
         """Take over the settings of KBACKUP_ variables: values as they are, secrets as references to the variables."""
-        client_file = self.environ.get(_CLIENT_FILE)
+        client_file = self.environ.get(CLIENT_FILE)
         if client_file:
             # A service runs in another folder.
-            self.environ[_CLIENT_FILE] = str(Path(client_file).absolute())
+            self.environ[CLIENT_FILE] = str(Path(client_file).absolute())
         for path, value, origin in settings_of_environment(self.environ):
             text = str(value)
             if path.startswith(_OTHER_JOBS):
@@ -128,7 +128,7 @@ class ConfigDraft:
         for name in self.kept:
             # A table may have a secret under any name.
             names[name] = True
-        for name in (_CLIENT_FILE, _KERNEL):
+        for name in (CLIENT_FILE, _KERNEL):
             if self.environ.get(name):
                 names[name] = False
         return dict(sorted(names.items()))

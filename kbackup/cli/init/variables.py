@@ -7,18 +7,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kbackup.cli.init.draft import ConfigDraft
+from kbackup.cli.init.draft import CLIENT_FILE, ConfigDraft
 from kbackup.cli.init.environment_file import NAME
 from kbackup.config.secrets import is_secret
 from kbackup.errors import UsageError, without_credentials
-from kbackup.store.registry import kind_of
+from kbackup.store.registry import DIRECTORY, kind_of
 from kbackup.util.text import printable
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE")
+"""Certificates that OpenSSL, requests and boto3 trust."""
+
 _OF_MACHINE = (
     *_PROXIES,
     *[name.upper() for name in _PROXIES],
-    # Certificates that OpenSSL, requests and boto3 trust.
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
     # Spark's own, and Java's.
     *(
@@ -66,6 +68,8 @@ def used_variables(draft: ConfigDraft, *, on_this_machine: bool = True) -> list[
     names += _of_store(draft)
     if on_this_machine:
         names += _OF_MACHINE
+    if not _may_use_tls(draft):
+        names = [name for name in names if name in referenced or name not in _CERTIFICATES]
     variables: dict[str, Variable] = {}
     for name in names:
         value = draft.environ.get(name) or None
@@ -107,6 +111,25 @@ def _of_store(draft: ConfigDraft) -> Iterable[str]:
     section = f"{kind.section}."
     given = [path.removeprefix(section) for path in draft.settings if path.startswith(section)]
     return kind.variables(given)
+
+
+def _may_use_tls(draft: ConfigDraft) -> bool:
+    """Return whether the backup may check a certificate: of the store, the cluster, the registry or the webhook."""
+    if CLIENT_FILE in draft.references() or "SSL" in draft.text("source.security.protocol").upper():
+        return True
+    if any("https://" in str(value) for value in draft.settings.values()):
+        return True
+    registry_and_webhook = [draft.text("schema_registry.url"), draft.text("notify.url")]
+    try:
+        kind = kind_of(draft.text("archive"))
+    except UsageError:
+        # The trial of the archive names what is wrong with it.
+        return True
+    if kind is not DIRECTORY:
+        # Without an endpoint, the store is the provider's own, which answers by https alone.
+        registry_and_webhook.append(draft.text(f"{kind.section}.endpoint_url") or "https://")
+    # An address in a variable is known to the service alone.
+    return any(address.startswith(("https://", "${")) for address in registry_and_webhook)
 
 
 def _hides(name: str, value: str) -> bool:

@@ -85,11 +85,12 @@ class CompactionCheck:
     def run(
         self, settings: Metadata, started_at: str, plan: Plan, read: Read, topics: Sequence[TopicState]
     ) -> CheckedDeletions:
-        """Return what the restore point of `topics` knows of deletions. `settings` are those of its capture, which
-        began at `started_at`; `read` has the records of `plan`."""
+        """Return what the restore point of `topics` knows of deletions. `settings` are the settings of its capture,
+        which began at `started_at`; `read` has the records of `plan`."""
         read_at = now()
         session = self.session
         looks = looks_of(plan, read.segments, read.vanished, session.looks, session.head, started_at)
+        # Without a missing offset every record was read, deletions included: such topics need no request.
         gaps = {tp.topic for tp, look in looks.items() if look.missing}
         configs = self._configs(gaps)
         compacted = explicitly_compacted(settings, session.settings)
@@ -103,7 +104,9 @@ class CompactionCheck:
         for tp in self._left_by_transactions(plan, read, late):
             del late[tp]
         marked = with_looks(topics, looks, late, started_at)
-        session.looks.update((tp, started_at) for tp, look in looks.items() if look.complete)
+        for tp, look in looks.items():
+            if look.complete:
+                session.looks[tp] = started_at
         found = self._recheck(plan, read, marked, compacted, late)
         checked = {each.tp for each in found if not each.failure}
         failures = [f"the log of {each.tp} was not rechecked: {each.failure}" for each in found if each.failure]
@@ -139,7 +142,8 @@ class CompactionCheck:
                 tp = TopicPartition(topic.name, partition.partition)
                 few = tp in late and late[tp].offsets <= MOST_MISSING
                 if few and sum_of(segments[tp], "count") <= MOST_RECORDS:
-                    vanished = [(gone.start, gone.end) for gone in read.vanished if gone.tp == tp]
+                    own = [gone for gone in read.vanished if gone.tp == tp]
+                    vanished = [(gone.start, gone.end) for gone in own]
                     ranges = read_ranges(partition, vanished)
                     missing[tp] = missing_ranges(self.session.run.plain, segments[tp], ranges)
         return left_by_transactions(self.source, missing)
@@ -154,7 +158,9 @@ class CompactionCheck:
     ) -> list[DeletedKeys]:
         """Compare the logs of the partitions that are due with the archive. Of the partitions in `late`, this run may
         have missed deletions; of others, an earlier run may have."""
-        captured = {TopicPartition(t.name, p.partition) for t in plan.topics for p in t.partitions}
+        captured: set[TopicPartition] = set()
+        for planned in plan.topics:
+            captured.update(TopicPartition(planned.name, each.partition) for each in planned.partitions)
         due: list[CheckedPartition] = []
         room = self.options.recheck_bytes
         # small partitions first: as many as possible get an answer
@@ -190,21 +196,27 @@ class CompactionCheck:
         if head is not None:
             archived = archive.partitions(head, [topic])
             segments += archived.get((topic.name, topic.incarnation), {}).get(state.partition, ())
+        # Those of this run are not committed yet: the archive has none of them.
         segments += [s for s in read.segments if (s.topic, s.partition) == (topic.name, state.partition)]
-        retained = archive.state.starts.get((topic.name, topic.incarnation, state.partition))
+        place = (topic.name, topic.incarnation, state.partition)
+        retained = archive.state.starts.get(place)
         start = state.start if retained is None else max(state.start, retained.start)
+        absent = [*state.held, *archive.state.erased_offsets(place)]
         return CheckedPartition(
             tp=TopicPartition(topic.name, state.partition),
             incarnation=topic.incarnation,
             segments=tuple(sorted(segments, key=in_order)),
             start=start,
             end=state.end,
-            held=state.held,
+            held=joined(absent),
         )
 
 
 def _partitions(topics: Sequence[TopicState]) -> list[tuple[TopicState, PartitionState]]:
-    return [(topic, state) for topic in topics for state in topic.partitions]
+    places: list[tuple[TopicState, PartitionState]] = []
+    for topic in topics:
+        places += [(topic, state) for state in topic.partitions]
+    return places
 
 
 def _size(place: tuple[TopicState, PartitionState]) -> int:
@@ -216,6 +228,7 @@ def _least_retention(
 ) -> dict[str, int]:
     """Return the least delete.retention.ms that each of `topics` is known to have had: by its `configs` now, and as it
     was captured."""
+    # A topic's setting may have been lower when the deletions were written: compaction went by the setting of its time.
     least: dict[str, int] = {}
     for name in topics:
         least[name] = int(configs[name].get(_RETENTION, DEFAULT_RETENTION))
@@ -261,6 +274,7 @@ def merge_deletions(before: Deletions | None, found: Sequence[DeletedKeys]) -> t
     partitions: dict[IncarnationPartition, DeletedRecords] = {}
     for each in before.partitions if before is not None else ():
         partitions[each.topic, each.incarnation, each.partition] = each
+    # A recheck may find again what an earlier one has found: only what is new is counted.
     added = 0
     for deleted in found:
         if not deleted.offsets:

@@ -50,7 +50,7 @@ def looks_of(
 ) -> dict[TopicPartition, Look]:
     """Return what the run that began at `started_at` read of each captured partition.
 
-    `known` are later times than those of the newest restore point `head`, at which a follower found nothing new.
+    `known` are times after the newest restore point `head` at which a follower found nothing new.
     """
     records = Counter[TopicPartition]()
     for segment in segments:
@@ -67,6 +67,7 @@ def looks_of(
             if partition.before is not None:
                 archived_at = partition.before.seen_at or captured_at.get(topic.name, started_at)
                 since = max(archived_at, known.get(tp, ""))
+            # What retention took while it was read is a loss of its own, and no gap of compaction.
             missing = _offsets_to_read(partition) - lost[tp] - records[tp]
             looks[tp] = Look(since, max(0, missing), is_complete(partition))
     return looks
@@ -83,7 +84,11 @@ def _capture_times(head: Manifest | None) -> dict[str, str]:
     if head is None:
         return {}
     began = {capture.number: capture.started_at for capture in head.captures}
-    return {topic.name: began[topic.captured] for topic in head.topics if topic.captured in began}
+    times: dict[str, str] = {}
+    for topic in head.topics:
+        if topic.captured in began:
+            times[topic.name] = began[topic.captured]
+    return times
 
 
 def _offsets_to_read(partition: PartitionPlan) -> int:
@@ -130,6 +135,7 @@ def with_looks(
         look = looks.get(tp)
         if look is None:
             return state
+        # A run that has not archived all of the log leaves the time as it was: what it left may be deleted meanwhile.
         seen_at = started_at if look.complete else look.since
         unseen = _joined(before.get(tp), late.get(tp))
         return msgspec.structs.replace(state, seen_at=seen_at, unseen=unseen)

@@ -215,6 +215,7 @@ class Follower:
             ends = job.capture_ends(source, session, selections, phases, self._captured[1])
             if ends is not None:
                 return ends, False
+        # Every few seconds all logs are compared again, also those that kept their leader.
         session.compared.clear()
         snapshot = job.capture_cluster(source, session, selections, phases, now(), True, self._offline)
         self._captured = moment, snapshot
@@ -227,7 +228,9 @@ class Follower:
         # at the start nobody knows how long records wait already, and at the end nobody waits for more
         may_wait = not is_last and self.report.rounds > 0
         batching = self._batching if may_wait else NO_PATIENCE
-        plan = job.plan_records(source, session, snapshot, phases, self.options.adopt_topics)
+        plan = job.plan_records(
+            source, session, snapshot, phases, self.options.adopt_topics, self.options.adopt_cluster
+        )
         moment = self.clock()
         self._since = {partition: self._since.get(partition, moment) for partition in waiting(plan)}
         return hold_back(plan, batching, self._since, moment, snapshot.ends.written)
@@ -277,7 +280,8 @@ class Follower:
         """Wait until the next round is `due`, a whole segment has come in, or a stop is requested."""
         every = min(self.rhythm.interval_seconds, _LOG_ENDS_EVERY)
         while (remaining := due - self.clock()) > 0:
-            if self.stop.wait(min(remaining, every)) or self._has_whole_segment(source, session):
+            pause = min(remaining, every)
+            if self.stop.wait(pause) or self._has_whole_segment(source, session):
                 return
 
     def _has_whole_segment(self, source: SourceCluster, session: BackupSession) -> bool:
@@ -312,4 +316,7 @@ class Follower:
 
 def partitions_without_leader(plan: Plan) -> set[TopicPartition]:
     """Return the partitions of a plan that have no leader."""
-    return {TopicPartition(topic.name, each.partition) for topic in plan.topics for each in topic.offline}
+    partitions: set[TopicPartition] = set()
+    for topic in plan.topics:
+        partitions.update(TopicPartition(topic.name, each.partition) for each in topic.offline)
+    return partitions

@@ -27,7 +27,7 @@ MOST_RECORDS = 4_000_000
 
 
 def read_ranges(partition: PartitionPlan, vanished: Iterable[tuple[int, int]]) -> Offsets:
-    """Return the offsets that a run was to read of a partition, apart from those that vanished meanwhile."""
+    """Return the offsets that a run was to read of a partition, apart from offsets that vanished meanwhile."""
     planned = without(((partition.first, partition.end),), partition.skips)
     return without(planned, joined(vanished))
 
@@ -65,10 +65,13 @@ def left_by_transactions(source: SourceCluster, missing: Mapping[TopicPartition,
         following: dict[TopicPartition, Offsets] = {}
         for tp, ranges in waiting.items():
             batch = batches.get(tp)
+            # The broker answers with the first batch at or behind an offset. One that begins behind it shows that no
+            # batch has the offset any more: compaction took it.
             if batch is None or batch.first > firsts[tp]:
                 continue
             if not (batch.control or (committed and batch.aborted)):
                 continue
+            # A batch of an aborted transaction explains all its offsets at once: fewer requests than offsets.
             rest = without(ranges, ((0, batch.last + 1),))
             if rest:
                 following[tp] = rest

@@ -33,6 +33,7 @@ from kbackup.archive.models import (
     Transactions,
 )
 from kbackup.archive.query.selection import Selection, Selections
+from kbackup.archive.restores.target_topics import TopicRestore, find_restores
 from kbackup.archive.run import TOOL, WritingRun, begin_writing, check_written, open_or_create, put_manifest, totals_of
 from kbackup.archive.secrets import as_archived
 from kbackup.archive.segments.table import in_table
@@ -42,6 +43,7 @@ from kbackup.formats.schema_ids import merge
 from kbackup.jobs import capture
 from kbackup.jobs.backup import plan as planning
 from kbackup.jobs.backup import transactions
+from kbackup.jobs.backup.adoption import adopt
 from kbackup.jobs.backup.compaction import CheckedDeletions, CompactionCheck
 from kbackup.jobs.backup.log_check import compare_logs, is_compacted, truncated_partitions
 from kbackup.jobs.backup.plan import Plan
@@ -58,8 +60,9 @@ from kbackup.metrics.registry import LOSSES, Phases, ProgressListener, counted
 from kbackup.schemas.base import RegistryOptions
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
-from kbackup.types import OffsetRange, TopicPartition
-from kbackup.util.text import join_names
+from kbackup.systems import metadata_sources
+from kbackup.types import Incarnation, OffsetRange, TopicPartition
+from kbackup.util.text import join_names, plural
 from kbackup.util.times import now
 
 _SMALL_BYTES = 16 << 20
@@ -184,7 +187,7 @@ def backup(
         with phases.step("connect"):
             session = begin(store, lease, source, options.adopt_cluster)
         snapshot = capture_cluster(source, session, selections_of(options), phases, started_at)
-        plan = plan_records(source, session, snapshot, phases, options.adopt_topics)
+        plan = plan_records(source, session, snapshot, phases, options.adopt_topics, options.adopt_cluster)
         show_plan(plan)
         read = archive_records(source, session, plan, options, spark, phases, here=options.small_without_spark)
         recheck = CompactionCheck(source, session, options, spark, phases, options.recheck_compacted)
@@ -275,7 +278,7 @@ def capture_cluster(
         ends = capture_logs(source, session, topics, begun, asked, selections, phases)
     with phases.step("resolve ranges"):
         reading = capture.read_brokers(cluster, topics, source.id, [group.group for group in asked.groups])
-        merged = with_sources(reading, source.brokers, source.sources)
+        merged = with_sources(reading, source.brokers, metadata_sources(source.sources))
     # The next run compares its settings with these as the archive has them.
     settings = as_archived(merged.metadata, session.archive.info)
     return ClusterSnapshot(
@@ -317,7 +320,10 @@ def capture_ends(
     captures everything anew.
     """
     started_at = now()
-    offline = {TopicPartition(topic.name, p) for topic in snapshot.topics for p in topic.offline}
+    # Partitions without a leader then: no time is given to an election that did not come in the round before.
+    offline: set[TopicPartition] = set()
+    for topic in snapshot.topics:
+        offline.update(TopicPartition(topic.name, number) for number in topic.offline)
     with phases.step("discover"):
         topics, existing = capture.discover(source.cluster, selections.topics, session.head, True, offline)
     before: dict[str, tuple[str, set[int]]] = {}
@@ -336,17 +342,40 @@ def capture_ends(
 
 
 def plan_records(
-    source: SourceCluster, session: BackupSession, snapshot: ClusterSnapshot, phases: Phases, adopt_topics: bool
+    source: SourceCluster,
+    session: BackupSession,
+    snapshot: ClusterSnapshot,
+    phases: Phases,
+    adopt_topics: bool,
+    adopt_cluster: bool = False,
 ) -> Plan:
     """Plan what to archive. A topic whose log was cut begins a new incarnation."""
     with phases.step("compare logs"):
         check_identity(session.head, snapshot.topics, adopt_topics)
+        adopted = adopt(source, session, snapshot.topics) if adopt_cluster or adopt_topics else []
         diverged, log_warnings = compare_logs(source, session, snapshot.topics)
     with phases.step("plan"):
         numbers = partial(operations.next_incarnation, session.archive.state)
-        plan = planning.make_plan(session.head, snapshot.topics, snapshot.existing, numbers, diverged)
-    warnings = [*plan.warnings, *log_warnings, *snapshot.ends.warnings, *snapshot.warnings]
+        restores, unread = restores_of_recreated(source, session, snapshot.topics)
+        plan = planning.make_plan(session.head, snapshot.topics, snapshot.existing, numbers, diverged, restores)
+    warnings = [*adopted, *plan.warnings, *unread, *log_warnings, *snapshot.ends.warnings, *snapshot.warnings]
     return replace(plan, warnings=tuple(warnings))
+
+
+def restores_of_recreated(
+    source: SourceCluster, session: BackupSession, topics: Sequence[LiveTopic]
+) -> tuple[Mapping[str, TopicRestore], list[str]]:
+    """Return the restores of this archive that topics which were created again come from, by the topics' ids; and
+    warnings of documents of restores that can't be read, if one of them may name such a topic."""
+    recreated = planning.recreated_topics(session.head, topics)
+    archive = session.archive
+    found = find_restores(archive.store, archive.info.id, source.id, recreated.values())
+    unexplained = [name for name, topic_id in sorted(recreated.items()) if topic_id not in found.by_topic_id]
+    if not unexplained:
+        return found.by_topic_id, []
+    names = join_names(unexplained, 5)
+    warnings = [f"whether a restore has created {names} again is not known: {why}" for why in found.problems]
+    return found.by_topic_id, warnings
 
 
 def archive_records(
@@ -364,7 +393,8 @@ def archive_records(
     with phases.step("plan"):
         reserve(run, plan)
     with phases.step("run"):
-        # What an interrupted run has written is taken over, and not read again.
+        # What an interrupted run has written is taken over, and not read again. It was read from the same logs, unless
+        # they were cut since: these partitions are compared first.
         read = salvaged = recover(run, plan, spark, partial(truncated_partitions, source, session))
         taken = [OffsetRange(s.topic, s.partition, s.first, s.last + 1) for s in salvaged.segments]
         ranges = without(plan.ranges, taken)
@@ -426,9 +456,14 @@ def _is_small(plan: Plan, pack_records: int) -> bool:
 def reserve(run: WritingRun, plan: Plan) -> None:
     """Give new incarnations their numbers before the first segment is written in their folders."""
     lives = run.archive.state.lives
-    new = {(t.name, t.incarnation): t.id for t in plan.topics if (t.name, t.incarnation) not in lives}
+    new: dict[Incarnation, str] = {}
+    for topic in plan.topics:
+        key = (topic.name, topic.incarnation)
+        if key not in lives:
+            new[key] = topic.id
     if new:
-        summary = f"backup found {len(new)} new topics"
+        # By a commit of its own: if this run is killed, no later topic gets the folder that its segments lie in.
+        summary = f"backup found {plural(len(new), 'new topic')}"
         run.commit(lambda state: operations.reserve_incarnations(state, run.run, new), "begin", summary)
 
 
@@ -480,6 +515,7 @@ def commit(
 
     Raises `ClusterError` if a topic was created anew while its records were read.
     """
+    # Asked last: a topic that is created anew after this has other records than the ones that were read.
     check_same_topics(source.cluster, content.plan)
     run = session.run
     number = run.next_point
@@ -494,7 +530,11 @@ def commit(
             state = operations.end_run(state, run.run)
         return state
 
-    run.commit(operation, "backup", f"restore point {number}: {manifest.totals.records} records added")
+    summary = f"restore point {number}: {plural(manifest.totals.records, 'record')} added"
+    before = session.head
+    if before is not None and before.cluster_id and manifest.cluster_id not in ("", before.cluster_id):
+        summary += f"; of cluster {manifest.cluster_id}, before of {before.cluster_id}"
+    run.commit(operation, "backup", summary)
     session.head = manifest
     session.groups = content.snapshot.groups
     session.settings = content.snapshot.settings
@@ -510,6 +550,7 @@ def _put_documents_and_manifest(source: SourceCluster, session: BackupSession, c
     snapshot = content.snapshot
     topics = content.checked.topics
     committed_at = now()
+    # All documents before the manifest, which has their sizes and checksums.
     captures = _older_captures(session.head, topics, run.next_point)
     captures.append(put_documents(session, snapshot))
     schemas = put_schemas(session, content.taken.schemas)
@@ -548,6 +589,7 @@ def put_documents(session: BackupSession, snapshot: ClusterSnapshot) -> Capture:
     """Write the groups and the settings. A document that equals the newest restore point's is not written again."""
     run = session.run
     number = run.next_point
+    # A follower may commit every few seconds: groups and settings that did not change would be most of what it writes.
     old = _own_capture(session.head)
     if old is not None and session.groups is not None and planning.same_groups(session.groups, snapshot.groups):
         groups = old.groups
@@ -740,7 +782,9 @@ def lag_of(topics: Iterable[TopicState]) -> dict[str, list[int]]:
 
 def lag(by_topic: Mapping[str, Iterable[int]]) -> None:
     """Set the lag of the whole archive, and the lag of the partition that is farthest behind."""
-    every = [offsets for partitions in by_topic.values() for offsets in partitions]
+    every: list[int] = []
+    for offsets in by_topic.values():
+        every += offsets
     counted.put("kbackup_lag_offsets", sum(every))
     counted.put("kbackup_lag_max_offsets", max(every, default=0))
 

@@ -135,6 +135,8 @@ def compare_logs(
     session.head, warnings = with_last_records(session.archive, session.head, live)
     exact = may_salvage(session.archive.state)
     expected = expectations(session.head, live, exact=exact)
+    # A range without an archived record is expected to be empty. That the archive has lost the records is found out by
+    # reading its tables, and so only if there is such a range.
     if not all(each.archived for each in expected):
         expected = _without_lost(session.archive, session.head, expected)
     diverged, unanswered = _compare(source, session, expected)
@@ -146,7 +148,10 @@ def compare_logs(
 
 def _with_partitions(topic: LiveTopic, kept: Collection[TopicPartition]) -> LiveTopic:
     """Return the topic with the partitions in `kept` alone."""
-    partitions = {number: live for number, live in topic.partitions.items() if (topic.name, number) in kept}
+    partitions: dict[int, Live] = {}
+    for number, live in topic.partitions.items():
+        if TopicPartition(topic.name, number) in kept:
+            partitions[number] = live
     return replace(topic, partitions=partitions)
 
 
@@ -170,6 +175,7 @@ def truncated_partitions(
     by_partition: dict[TopicPartition, list[Segment]] = defaultdict(list)
     for segment in sorted(segments, key=attrgetter("last")):
         by_partition[TopicPartition(segment.topic, segment.partition)].append(segment)
+    # The last segment is enough: a log that was cut below it differs at its end, or at one of its earlier records.
     newest = {tp: own[-1] for tp, own in by_partition.items()}
     records = last_records(session.archive.store, newest)
     unreadable = {tp for tp, few in records.items() if isinstance(few, str)}
@@ -265,6 +271,7 @@ def with_last_records(archive: Archive, head: Manifest, live: Sequence[LiveTopic
         return head, []
     known: dict[TopicPartition, tuple[LastRecord, ...]] = {}
     warnings: list[str] = []
+    # A damaged segment is no reason to stop backing up: its log goes uncompared, and the restore point says so.
     for tp, answer in read_last_records(archive, head, missing).items():
         if isinstance(answer, str):
             warnings.append(f"the log of {tp} was not compared with the archive: {answer}")
@@ -303,7 +310,7 @@ def expectations(head: Manifest, live: Sequence[LiveTopic], *, exact: bool) -> l
     expected: list[ExpectedRecords] = []
     for topic, state, now in _continued(head, live):
         if now.high < state.end:
-            continue
+            continue  # the plan finds that, without reading a record
         last = state.last
         if last is None:
             start = max(state.start, now.start)
@@ -389,6 +396,7 @@ def differs(expected: ExpectedRecords, seen: SeenRecords | None, *, exact: bool)
         if seen.earlier.get(offset, digest) != digest:
             return offset
     archived = {record.offset: record.digest for record in expected.archived}
+    # Of the first `FEW` records from `exact_from` on, digests are known; of all others behind them, the number alone.
     for offset, digest in seen.digests.items():
         if archived.get(offset, digest) != digest or (exact and offset not in archived):
             return offset
@@ -421,6 +429,7 @@ def compare(reader: RangeReader, expected: Sequence[ExpectedRecords], *, exact: 
             if offset is not None:
                 diverged[tp] = offset
                 continue
+            # A record that is not there proves nothing yet: `compare_missing` asks what has taken it.
             missing = [offset for offset in sorted(each.earlier) if offset not in seen.earlier]
             if each.archived and each.last.offset not in seen.digests:
                 missing.append(each.last.offset)
@@ -505,6 +514,7 @@ def _compare_batches(
         return {}, []
     last = {each.range.tp: each.last for each in missing}
     batches = log_batches(source.cluster.router, {tp: record.offset for tp, record in last.items()})
+    # Without an answer the leader epochs are left, which show less: a cut within an epoch stays unseen.
     if isinstance(batches, Unavailable):
         why, batches = batches.why, {}
     else:
@@ -529,6 +539,8 @@ def is_replaced(last: LastRecord, batch: LogBatch, *, committed: bool) -> bool:
     has no record of an aborted transaction."""
     if not batch.first <= last.offset <= batch.last:
         return False
+    # A batch keeps the epoch that it was written with, also when compaction takes some of its records. A marker never
+    # was a record, and an aborted record never was archived.
     other_epoch = last.leader_epoch is not None and batch.leader_epoch != last.leader_epoch
     return batch.control or other_epoch or (committed and batch.aborted)
 
@@ -546,15 +558,20 @@ def _compare_epochs(
     most = max(map(len, known.values()), default=0)
     # One request validates one epoch of each log: the newest first, and earlier ones only of logs that are not yet cut.
     for depth in range(most):
-        asked = {tp: ends[depth] for tp, ends in known.items() if depth < len(ends) and tp not in truncated}
+        asked: dict[TopicPartition, EpochPosition] = {}
+        for tp, ends in known.items():
+            if depth < len(ends) and tp not in truncated:
+                asked[tp] = ends[depth]
         cut, silent = source.cluster.validate_epochs(asked, source.poll_timeout)
         for tp in cut:
             truncated[tp] = asked[tp].offset - 1
         unanswered |= silent
-    return truncated, [
-        f"the log of {tp} was not compared with the archive: the cluster did not validate its leader epoch in time"
-        for tp in sorted(unanswered - truncated.keys())
-    ]
+    warnings: list[str] = []
+    for tp in sorted(unanswered - truncated.keys()):
+        warnings.append(
+            f"the log of {tp} was not compared with the archive: the cluster did not validate its leader epoch in time"
+        )
+    return truncated, warnings
 
 
 def positions(expected: ExpectedRecords, start: int) -> list[EpochPosition]:

@@ -25,6 +25,7 @@ from kbackup.archive.models import (
     TopicState,
     UsedSchemas,
 )
+from kbackup.archive.restores.target_topics import TopicRestore, created_again, is_brought_back
 from kbackup.archive.schemas import merged
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import MOST, without
@@ -92,7 +93,11 @@ class Plan:
     @property
     def ranges(self) -> list[OffsetRange]:
         """One range per partition, empty ranges included. Offsets in `skips` are not read."""
-        return [OffsetRange(t.name, p.partition, p.first, p.end) for t in self.topics for p in t.partitions]
+        ranges: list[OffsetRange] = []
+        for topic in self.topics:
+            for partition in topic.partitions:
+                ranges.append(OffsetRange(topic.name, partition.partition, partition.first, partition.end))
+        return ranges
 
     @property
     def skips(self) -> dict[TopicPartition, Offsets]:
@@ -118,11 +123,14 @@ def make_plan(
     existing: Iterable[str],
     next_incarnation: NextIncarnation,
     diverged: Mapping[TopicPartition, int] = MappingProxyType({}),
+    restores: Mapping[str, TopicRestore] = MappingProxyType({}),
 ) -> Plan:
     """Plan the topics to capture, the topics to carry over, and the losses. `existing` are the names of all topics of
     the cluster. `diverged` are partitions whose log has another history than the archive, with an offset at which they
-    differ."""
-    known = {t.name: t for t in head.topics} if head is not None else {}
+    differ. `restores` are the restores that topics of the cluster come from, by the topics' ids."""
+    known: dict[str, TopicState] = {}
+    if head is not None:
+        known = {topic.name: topic for topic in head.topics}
     names = {t.name for t in selected}
     on_source = set(existing)
     topics: list[TopicPlan] = []
@@ -131,7 +139,9 @@ def make_plan(
     if not names:
         warnings.append("no topic of the source is selected: this restore point captures none; correct backup.topics")
     for topic in selected:
-        plan, lost, warned = _plan_topic(topic, known.get(topic.name), next_incarnation, diverged)
+        before = known.get(topic.name)
+        restore = restores.get(topic.id)
+        plan, lost, warned = _plan_topic(topic, before, next_incarnation, diverged, restore)
         topics.append(plan)
         losses += lost
         warnings += warned
@@ -143,6 +153,7 @@ def make_plan(
         if state.name in names:
             continue
         if state.name in on_source:
+            # It is there and not selected any more, so nothing of it is lost.
             carried.append(msgspec.structs.replace(state, state="unselected"))
             continue
         if state.state != "deleted":
@@ -165,6 +176,19 @@ def _losses_with_topic(deleted: TopicState) -> list[Loss]:
     return losses
 
 
+def recreated_topics(head: Manifest | None, selected: Iterable[LiveTopic]) -> dict[str, str]:
+    """Return the ids of the topics that are not the archived ones of their names, by name."""
+    if head is None:
+        return {}
+    known = {topic.name: topic for topic in head.topics}
+    ids: dict[str, str] = {}
+    for topic in selected:
+        archived = known.get(topic.name)
+        if archived is not None and archived.is_other_than(topic.id):
+            ids[topic.name] = topic.id
+    return ids
+
+
 _NOTHING = PartitionState(partition=0, start=0, end=0, log_start=0, log_end=0, records=0, bytes=0)
 
 
@@ -173,20 +197,31 @@ def _plan_topic(
     before: TopicState | None,
     next_incarnation: NextIncarnation,
     diverged: Mapping[TopicPartition, int],
+    restore: TopicRestore | None,
 ) -> tuple[TopicPlan, list[Loss], list[str]]:
     """Return the plan of one topic, its losses and warnings. A topic that was created again, or whose log was cut,
-    begins a new incarnation."""
+    begins a new incarnation. `restore` is the restore that the topic comes from, if it is known."""
     losses: list[Loss] = []
     warnings: list[str] = []
     archived: dict[int, PartitionState] = {}
     incarnation: int | None = None
-    if before is not None and topic.id and before.id and topic.id != before.id:
+    # Without an id on both sides the name alone counts, and the logs are compared (`check_identity`, `_cut_logs`).
+    if before is not None and before.is_other_than(topic.id):
         incarnation = next_incarnation(topic.name, topic.id)
-        message = f"topic {topic.name} was deleted and created again (incarnation {incarnation})"
-        if before.state == "deleted":
+        message = f"{created_again(topic.name, restore)} (incarnation {incarnation})"
+        if restore is not None:
+            warnings.append(f"{message}; {_archived_anew(before, restore)}")
+            if before.state != "deleted":
+                # A deletion that no backup has seen: these records are known to be in no restore point.
+                losses += _losses_with_topic(before)
+        elif before.state == "deleted":
+            # What was lost with the old topic was reported when it was found to be deleted.
             warnings.append(message)
         else:
-            message += "; what the old one got after the last restore point is lost"
+            message += (
+                f"; lost are at most the records that the former topic got after restore point {before.captured} and "
+                "before its deletion"
+            )
             losses.append(Loss(kind="recreated", topic=topic.name, message=message))
     elif before is not None:
         archived = {p.partition: p for p in before.partitions}
@@ -221,6 +256,22 @@ def _plan_topic(
     return planned, losses, warnings
 
 
+def _archived_anew(before: TopicState, restore: TopicRestore) -> str:
+    """Return what a restore point has of a topic that a restore has created again. `before` is the former topic."""
+    last = before.captured
+    if is_brought_back(restore):
+        parts = [
+            "its records are archived anew, so the archive has them twice until restore point "
+            f"{last} and those before it expire"
+        ]
+    else:
+        parts = [f"what it has is archived anew, and restore point {last} is the last with the former topic"]
+    if restore.outcome == "unfinished":
+        parts.append(f"to finish the restore, run it again with --restore-id {restore.restore_id}")
+    parts.append(f"records that the former topic got after restore point {last} are in no restore point")
+    return "; ".join(parts)
+
+
 def _plan_partitions(
     topic: LiveTopic, archived: Mapping[int, PartitionState]
 ) -> tuple[list[PartitionPlan], list[Loss]]:
@@ -247,7 +298,11 @@ def _plan_partition(number: int, live: Live, old: PartitionState | None) -> tupl
         owed = old.held
         if live.start > old.end:
             owed = (*owed, (old.end, live.start))
-    deleted = [(low, min(high, live.start)) for low, high in owed if low < live.start]
+    # Of what earlier restore points left to this one, the part below the log's start can never be read any more.
+    deleted: list[tuple[int, int]] = []
+    for low, high in owed:
+        if low < live.start:
+            deleted.append((low, min(high, live.start)))
     # A last stable offset may lie behind the archived end; the archive keeps what it has.
     end = max(start, live.end)
     held = without(live.held, [(0, start), (end, MOST)])
@@ -362,9 +417,12 @@ def hold_back(
     for place, partition in waiting(plan).items():
         topic, _, number = place
         is_small = new_bytes(partition.end - partition.start, partition.before) < batching.small_bytes
+        # Records that an earlier restore point owes have waited for their transaction already. The partitions in
+        # `never` have records of transactions, which a restore point has whole: no partition of one may stay behind.
         may_wait = not partition.owed and TopicPartition(topic, number) not in never
         if is_small and may_wait:
             small[place] = since.get(place, now)
+    # The longest waiting come first, so that each has its turn however many there are.
     places_by_time = sorted((begun, place) for place, begun in small.items())
     too_old = sum(now - begun >= batching.max_age for begun in small.values())
     by_share = int(batching.share * len(small))
@@ -451,6 +509,7 @@ def next_states(
 
     topics = list(plan.carried)
     for topic in plan.topics:
+        # Of a compacted topic the last record may be gone by the next run: then one of the few before it is compared.
         few = FEW if topic.name in compacted else 1
         partitions = list(topic.offline)
         for partition in topic.partitions:
@@ -512,25 +571,32 @@ def _next_partition(
     records = _last_records(plan, known, added, read)
     last = records[-1] if records else None
     epochs = before.epochs if before is not None else ()
+    # The end of each epoch is remembered when a later leader has written: where compaction has taken the last record,
+    # the cluster can still say whether its log has that epoch up to there.
     epoch = known[-1].leader_epoch if known else None
     if epoch is not None and (last is None or last.leader_epoch != epoch):
         epoch_end = EpochEnd(leader_epoch=epoch, offset=known[-1].offset)
         epochs = (*epochs, epoch_end)[-_EPOCHS:]
-    new_records = sum(segment.count for segment in added)
-    new_size = sum(segment.bytes for segment in added)
+    # Of all records since the partition's first one, also of those that have expired in the archive since.
+    start, all_records, size, unseen = plan.start, 0, 0, None
+    if before is not None:
+        start, all_records, size, unseen = before.start, before.records, before.bytes, before.unseen
+    for segment in added:
+        all_records += segment.count
+        size += segment.bytes
     return PartitionState(
         partition=plan.partition,
-        start=before.start if before is not None else plan.start,
+        start=start,
         end=plan.end,
         log_start=plan.live.start,
         log_end=plan.live.high,
-        records=new_records + (before.records if before is not None else 0),
-        bytes=new_size + (before.bytes if before is not None else 0),
+        records=all_records,
+        bytes=size,
         last=last,
         tail=records[-few:-1],
         epochs=epochs,
         held=plan.held,
-        unseen=before.unseen if before is not None else None,
+        unseen=unseen,
     )
 
 

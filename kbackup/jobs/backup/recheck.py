@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment, sum_of
+from kbackup.archive.segments.window import ranges_of
 from kbackup.errors import CorruptError
 from kbackup.formats.key_digests import KEYS, keys_of
 from kbackup.kafka.client import Properties
@@ -40,7 +41,8 @@ Keys = npt.NDArray[np.void]
 
 
 class CheckedPartition(NamedTuple):
-    """A partition to recheck. The archive has its offsets [`start`, `end`) in `segments`, apart from `held`."""
+    """A partition to recheck. The archive has its offsets [`start`, `end`) in `segments`, apart from `held`: what the
+    restore point leaves to the next one, and what was erased."""
 
     tp: TopicPartition
     incarnation: int
@@ -197,13 +199,3 @@ def strangers(archived: Keys, present: Keys, compared: OffsetRange, held: Offset
     is_other = (known["offset"][at] != offsets) | (known["digest"][at] != seen["digest"])
     strange: Int64Array = offsets[is_other]
     return strange
-
-
-def ranges_of(offsets: Int64Array) -> Offsets:
-    """Return rising offsets as ranges. Offsets between two records stay out: they may be held, and archived later."""
-    if not len(offsets):
-        return ()
-    breaks = np.flatnonzero(np.diff(offsets) > 1)
-    firsts = offsets[np.concatenate(([0], breaks + 1))]
-    lasts = offsets[np.concatenate((breaks, [len(offsets) - 1]))]
-    return tuple(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))

@@ -187,8 +187,9 @@ def _kept(before: Schemas | None, why: str) -> TakenSchemas:
 def capture_schemas(
     registry: SchemaRegistry, used: Collection[int | str], before: Schemas | None, keep: Literal["used", "all"]
 ) -> Schemas:
-    """Read a registry: all of its subjects, or those of the ids `used` with what they refer to. Versions that `before`
-    has are not read again, apart from each subject's last one. What only `before` has is kept if it is in use."""
+    """Read a registry: all of its subjects, or the subjects of the ids `used` with what they refer to. Versions that
+    `before` has are not read again, apart from each subject's last one. What only `before` has is kept if it is in
+    use."""
     contexts = registry.contexts()
     due = set(registry.subjects(deleted=True)) if keep == "all" else _subjects_of_ids(registry, used, contexts)
     before = before or NO_SCHEMAS
@@ -222,13 +223,18 @@ def _subjects_of_ids(registry: SchemaRegistry, used: Collection[int | str], cont
         schema_id, context = asked_for
         return registry.places(schema_id, context)
 
-    return {subject for answer in in_threads(places, asked) for subject, _ in answer}
+    subjects: set[str] = set()
+    for answer in in_threads(places, asked):
+        subjects.update(subject for subject, _ in answer)
+    return subjects
 
 
 def _read_versions(registry: SchemaRegistry, subjects: set[str], before: Schemas) -> dict[Place, SchemaVersion]:
     """Read all versions of `subjects`, and of the subjects that they refer to. `UnreachableError` if they are too many:
     something else than a registry may answer, and a backup must not fill the memory with that."""
-    known = {(v.subject, v.version): v for v in before.versions if v.state != "gone"}
+    # A version that was gone is read again if the registry has one in its place now: it may be another.
+    there_before = [version for version in before.versions if version.state != "gone"]
+    known = {(version.subject, version.version): version for version in there_before}
 
     def read(subject: str) -> list[SchemaVersion]:
         return read_subject(registry, subject, known)

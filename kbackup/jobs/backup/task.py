@@ -173,6 +173,7 @@ class BackupWork:
             start = int(held[-1].offsets[-1]) + 1 if held else offsets.start
             yield from (block for _, block in source.read([offsets._replace(start=start)]))
 
+        # Each turn gets farther: behind what is salvaged, or on to the next name.
         while True:
             try:
                 yield from self._segments(source, offsets, blocks(), extra_zeros)
@@ -233,6 +234,7 @@ class BackupWork:
         or replaces objects beyond an end, so a run that slept can't damage a segment of a later run. The new segment
         gets another name.
         """
+        # By the store's clock: a worker's may differ by more than a run takes.
         if self.salvage and self.store.stat(taken.key).modified >= self.since:
             target = self.target(offsets.tp, extra_zeros)
             count_schemas = partial(schemas.add, offsets.tp, end=offsets.end)
@@ -275,7 +277,7 @@ def read_records(
     segments = [r for r in results if isinstance(r, Segment)]
     vanished = [r for r in results if isinstance(r, Vanished)]
     schemas = merge(r for r in results if isinstance(r, SchemaUse))
-    # A large partition is read as several ranges: its last records are those of its last range.
+    # Tasks end in any order. A large partition is read as several ranges: its last records are those of its last range.
     ranges = [r for r in results if isinstance(r, LastRead)]
     ranges.sort(key=_last_offset)
     lasts: dict[TopicPartition, tuple[LastRecord, ...]] = {}
@@ -468,7 +470,10 @@ def _orphans(run: WritingRun, plan: Plan) -> list[RecordsObject]:
     listings = in_threads(keys_in, folders)
     orphans: list[RecordsObject] = []
     for topic, keys in zip(plan.topics, listings, strict=True):
-        ends = {p.partition: p.before.end for p in topic.partitions if p.before is not None}
+        ends: dict[int, int] = {}
+        for partition in topic.partitions:
+            if partition.before is not None:
+                ends[partition.partition] = partition.before.end
         for key in keys:
             found = parse_records_object(key)
             if found is None or found.key in known:

@@ -104,6 +104,7 @@ def whole_ends(
         if commit.tp.topic not in names or not selected(commit.group):
             continue
         if commit.group in unread:
+            # With these commits alone the group would have some of its positions, and pass for whole.
             unread_commits.add(commit.group)
         else:
             commits.append(commit)
@@ -158,6 +159,7 @@ _REASONS: Mapping[CutReason, str] = {
 
 def _transactions(cut: TransactionCut, wait: float, topics: Sequence[LiveTopic], unread: Sequence[str]) -> Transactions:
     """Return what a restore point records of transactions. `unread` are groups with commits that it lacks."""
+    # One sentence for each reason: a producer that is late may have hundreds of partitions.
     reasons: list[str] = []
     by_reason: dict[CutReason, list[OpenTransaction]] = {}
     for each in cut.open:
@@ -170,21 +172,22 @@ def _transactions(cut: TransactionCut, wait: float, topics: Sequence[LiveTopic],
             reasons.append(f"{many} did not end within {human_duration(wait)}, in {names}: {_BY_POSITION} there")
         else:
             reasons.append(f"{_REASONS[reason]}, in {names}: {_BY_POSITION} there")
+    # Nobody can say which transactions have records in a partition that nobody leads.
     offline = offline_partitions(topics)
     if offline:
         reasons.append(f"partitions without a leader: {join_names(offline, _NAMED)}")
     if unread:
         reasons.append(f"groups that commit in transactions and can't be read: {join_names(unread, _NAMED)}")
-    still = [
-        HangingTransaction(
+    still: list[HangingTransaction] = []
+    for each in cut.open:
+        hanging = HangingTransaction(
             topic=each.tp.topic,
             partition=each.tp.partition,
             producer_id=each.producer_id,
             start=each.start,
             timestamp=each.timestamp,
         )
-        for each in cut.open
-    ]
+        still.append(hanging)
     return Transactions(whole=not reasons, why="; ".join(reasons), open=tuple(still))
 
 

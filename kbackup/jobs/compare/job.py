@@ -21,9 +21,16 @@ from kbackup.archive.models import SHARE
 from kbackup.archive.query.java import open_archive_or_folder, readable
 from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.offset_map import How, runs_by_partition
-from kbackup.archive.restores.plan import RestorePlan, UnitRange, check_same_archive, check_same_target, with_segments
+from kbackup.archive.restores.plan import (
+    RestorePlan,
+    UnitRange,
+    check_not_erased,
+    check_same_archive,
+    check_same_target,
+    with_segments,
+)
 from kbackup.archive.segments.table import sum_of
-from kbackup.archive.segments.window import pieces
+from kbackup.archive.segments.window import joined, pieces
 from kbackup.config.models import Restore
 from kbackup.errors import UsageError
 from kbackup.jobs.compare.partition import Open, PartitionComparer, Side, TargetOffsets
@@ -37,14 +44,16 @@ from kbackup.jobs.compare.report import (
     is_wrong,
     topics_of,
     totals,
-    unread_group,
 )
-from kbackup.jobs.newer import NewerRecords, newer_in_source, newer_sentences
+from kbackup.jobs.finding_kinds import unread_group
+from kbackup.jobs.newer import LiveCluster, NewerRecords, newer_in_source, newer_sentences
 from kbackup.jobs.replay import ahead, read_range
 from kbackup.jobs.restore.plan import UNIT_BYTES, UNIT_PARTITIONS, plan_restore, select_content
 from kbackup.jobs.restore.request import RestoreRequest
+from kbackup.jobs.restore.resume import check_same_transform
 from kbackup.jobs.schemas.records import checked_schemas, missing_schemas
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
+from kbackup.jobs.transform import Transform, transform_of
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.control.cluster import Cluster
@@ -61,7 +70,7 @@ _AHEAD = 1  # blocks of the archive that wait while one is compared
 class ComparedPartition:
     """A partition of the archive from source offset `first` on, and the offsets [`start`, `end`) of the target. The two
     are equal if the target partition does not exist. `target_offsets` is as in `PartitionComparer`. `held` are offsets
-    of the source that the restore point leaves to the next one."""
+    of the source that the restore point leaves to the next one, or whose records were erased in the archive."""
 
     archived: UnitRange
     first: int
@@ -89,6 +98,7 @@ class CompareWork:
     show: int
     timeout: float
     schemas: SchemaRewrite | None = None
+    transform: Transform | None = None
 
     def __call__(self, task: tuple[ComparedPartition, ...], progress: ProgressSender) -> Iterator[Comparison]:
         group = layout.reader_group("verify", uuid.uuid4().hex)
@@ -105,7 +115,7 @@ class CompareWork:
 
     def _archived(self, part: UnitRange) -> Open:
         def blocks(start: int) -> Iterator[RecordBlock]:
-            for piece in read_range(self.store, part, start, schemas=self.schemas):
+            for piece in read_range(self.store, part, start, schemas=self.schemas, transform=self.transform):
                 if piece.block is not None:
                     yield piece.block
 
@@ -213,7 +223,8 @@ class CompareRequest:
 @dataclass
 class ComparePlan:
     """The partitions to compare, and what is known before. `target_offsets` are by target partition, None if they are
-    unknown. `schemas` has the ids that the restored records have in place of the archived ones."""
+    unknown. `schemas` has the ids that the restored records have in place of the archived ones, `transform` the
+    function that they went through."""
 
     plan: RestorePlan
     target_offsets: dict[TopicPartition, TargetOffsets] | None
@@ -225,29 +236,31 @@ class ComparePlan:
     findings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     schemas: SchemaRewrite | None = None
+    transform: Transform | None = None
     held: dict[TopicPartition, Offsets] = field(default_factory=dict)
     newer: tuple[NewerRecords, ...] = ()
 
 
-def find_newer(plan: RestorePlan, cluster: Cluster, cluster_id: str, store: Store) -> tuple[NewerRecords, ...]:
+def find_newer(plan: RestorePlan, live: LiveCluster, store: Store, state: Store) -> tuple[NewerRecords, ...]:
     """Return the topics with records that the restore point lacks, if the cluster is the source of the restore
-    point."""
+    point. `state` has the documents of restores."""
     sources = {topic.source for topic in plan.topics}
-    return newer_in_source(cluster, cluster_id, open_archive_or_folder(store), plan.restore_point, sources)
+    return newer_in_source(live, open_archive_or_folder(store), plan.restore_point, sources, state)
 
 
 def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster_id: str) -> ComparePlan:
     options = request.options
     _check_options(request)
     if request.against == "target" and options.restore_id:
-        return _plan_of_restore(store, state, options.restore_id, cluster_id)
+        return _plan_of_restore(store, state, options.restore_id, cluster_id, transform_of(options.transform))
     if request.against == "source":
-        # The source's topics have the names that the archive has, whatever a restore would call them.
-        options = msgspec.structs.replace(options, map={}, map_regex=())
+        # The source's topics have the names that the archive has, whatever a restore would call them, and its records
+        # went through no transform.
+        options = msgspec.structs.replace(options, map={}, map_regex=(), transform=None)
     asked = RestoreRequest.of(msgspec.structs.replace(options, no_groups=True))
     plan = plan_restore(asked, select_content(asked, store), cluster_id)
     if request.against == "target":
-        return ComparePlan(plan, None, "read_committed")
+        return ComparePlan(plan, None, "read_committed", transform=asked.transform)
     return _plan_of_source(store, plan)
 
 
@@ -265,13 +278,18 @@ def _check_options(request: CompareRequest) -> None:
         )
 
 
-def _plan_of_restore(store: Store, state: Store, restore_id: str, cluster_id: str) -> ComparePlan:
-    """Plan to compare the result of a restore."""
+def _plan_of_restore(
+    store: Store, state: Store, restore_id: str, cluster_id: str, transform: Transform | None
+) -> ComparePlan:
+    """Plan to compare the result of a restore. `MismatchError` unless its records went through `transform`."""
     plan, runs = RestoreJournal(state, restore_id).finished()
     plan = with_segments(state, plan)
     check_same_target(plan, cluster_id)
-    check_same_archive(plan, open_archive_or_folder(store))
-    return ComparePlan(plan, restored_offsets(plan, runs), "read_committed")
+    archive = open_archive_or_folder(store)
+    check_same_archive(plan, archive)
+    check_not_erased(plan, archive)
+    check_same_transform(plan, transform)
+    return ComparePlan(plan, restored_offsets(plan, runs), "read_committed", transform=transform)
 
 
 def _plan_of_source(store: Store, plan: RestorePlan) -> ComparePlan:
@@ -284,7 +302,9 @@ def _plan_of_source(store: Store, plan: RestorePlan) -> ComparePlan:
     held: dict[TopicPartition, Offsets] = {}
     for topic in point.topics:
         for partition in topic.partitions:
-            held[TopicPartition(topic.name, partition.partition)] = partition.held
+            place = (topic.name, topic.incarnation, partition.partition)
+            absent = [*partition.held, *archive.state.erased_offsets(place)]
+            held[TopicPartition(topic.name, partition.partition)] = joined(absent)
     return ComparePlan(plan, offsets, point.isolation_level, held=held)
 
 
@@ -298,7 +318,7 @@ def restored_offsets(plan: RestorePlan, runs: pa.Table) -> dict[TopicPartition, 
 
 def _all_partitions(plan: RestorePlan) -> list[UnitRange]:
     """Return all partitions of the plan, also the empty ones: the target may have records in them."""
-    parts = {part.tp: part for unit in plan.units for part in unit}
+    parts = {part.tp: part for part in plan.ranges}
     for topic in plan.topics:
         for number in range(topic.partitions):
             empty = UnitRange(topic=topic.source, partition=number, target=topic.target, segments=())
@@ -384,7 +404,8 @@ def verify_against(
     with phases.step("plan"):
         compare_plan = plan_comparison(request, store, state, cluster_id)
         inspect_cluster(compare_plan, cluster, request.against)
-        compare_plan.newer = find_newer(compare_plan.plan, cluster, cluster_id, store)
+        live = LiveCluster(cluster, cluster_id, properties)
+        compare_plan.newer = find_newer(compare_plan.plan, live, store, state)
         if registry is not None:
             archive, is_source = open_archive_or_folder(store), request.against == "source"
             compare_plan.findings += missing_schemas(registry, is_source, archive, compare_plan.plan, state)
@@ -404,6 +425,7 @@ def verify_against(
             show=request.show,
             timeout=_TIMEOUT,
             schemas=compare_plan.schemas,
+            transform=compare_plan.transform,
         )
         expected = sum(sum_of(p.archived.segments, "count") for p in partitions)
         results = run_counted(spark, tasks, work, listener, expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -149,13 +148,13 @@ def topics_of(
 def totals(results: Iterable[Comparison]) -> dict[str, Any]:
     """Return the counts of a report or a topic."""
     every = list(results)
-    return {
-        "records": sum(result.records for result in every),
-        "bytes": sum(result.bytes for result in every),
-        "same": sum(result.same for result in every),
-        "after": sum(result.after for result in every),
-        "counts": sum_counts(every),
-    }
+    records = size = same = after = 0
+    for result in every:
+        records += result.records
+        size += result.bytes
+        same += result.same
+        after += result.after
+    return {"records": records, "bytes": size, "same": same, "after": after, "counts": sum_counts(every)}
 
 
 def sum_counts(results: Iterable[Comparison]) -> dict[DifferenceKind, int]:
@@ -163,19 +162,6 @@ def sum_counts(results: Iterable[Comparison]) -> dict[DifferenceKind, int]:
     for result in results:
         total.update(result.counts)
     return {kind: total[kind] for kind in WORDS if total[kind]}
-
-
-_UNREAD = re.compile(r"group .* can't be read: ", re.DOTALL)
-
-
-def unread_group(group: str, why: str) -> str:
-    """Return the finding of a group whose offsets the cluster did not tell."""
-    return f"group {group} can't be read: {why}"
-
-
-def is_unread(finding: str) -> bool:
-    """Return whether a finding is of a group that could not be read: then nothing is known to differ."""
-    return _UNREAD.match(finding) is not None
 
 
 def findings_of(results: Iterable[Comparison], exact: bool) -> list[str]:

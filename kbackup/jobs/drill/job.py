@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import version
+from typing import Protocol
 
 import msgspec
 
@@ -25,8 +26,9 @@ from kbackup.config.models import Restore
 from kbackup.errors import ClusterError, InterruptedByUserError, KbackupError, NoArchiveError, RefusedError, UsageError
 from kbackup.jobs.compare.job import CompareRequest, verify_against
 from kbackup.jobs.compare.report import AgainstReport
-from kbackup.jobs.drill.report import NOTHING_COMPARED, DrillError, DrillReport, Result
-from kbackup.jobs.restore.job import NoScreen, RestoreResources, restore
+from kbackup.jobs.drill.report import DrillError, DrillReport, Result
+from kbackup.jobs.finding_kinds import NOTHING_COMPARED
+from kbackup.jobs.restore.job import NoScreen, RestoreResources, RestoreScreen, restore
 from kbackup.jobs.restore.plan import select_content
 from kbackup.jobs.restore.report import NotRestoredTopic, RestoreReport
 from kbackup.jobs.restore.request import RestoreRequest
@@ -87,9 +89,24 @@ def _moment_text(moment: int | None) -> str | None:
 
 
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,99}")
-_DELETION_TIMEOUT = 60.0  # s, until all topics are gone
-_QUIET_TIME = 1.0  # s without a topic: a producer that was cut off may have asked for its topic once more
-_PAUSE = 0.25  # s
+
+
+class RunRestore(Protocol):
+    def __call__(
+        self, request: RestoreRequest, resources: RestoreResources, screen: RestoreScreen | None = None
+    ) -> RestoreReport: ...
+
+
+@dataclass(frozen=True)
+class DrillTools:
+    """What a drill reaches its target and restores with. Topics are deleted until none has been there for
+    `quiet_seconds`, as a producer that was cut off may have asked for its topic once more; after `deletion_seconds`
+    those that are still there are left."""
+
+    open_cluster: Callable[[Properties, str], Cluster] = Cluster
+    restore: RunRestore = restore
+    quiet_seconds: float = 1.0
+    deletion_seconds: float = 60.0
 
 
 @dataclass
@@ -99,6 +116,7 @@ class Scratch:
 
     cluster: Cluster
     prefix: str
+    tools: DrillTools
     topics: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
 
@@ -163,8 +181,9 @@ class Scratch:
 
     def _delete_topics(self) -> list[str]:
         """Delete topics until none has existed for a while; return the failures."""
-        deadline = time.monotonic() + _DELETION_TIMEOUT
-        quiet_until = time.monotonic() + _QUIET_TIME
+        quiet_seconds = self.tools.quiet_seconds
+        deadline = time.monotonic() + self.tools.deletion_seconds
+        quiet_until = time.monotonic() + quiet_seconds
         own = set(self.topics)
         try:
             while time.monotonic() < quiet_until:
@@ -173,8 +192,8 @@ class Scratch:
                     failures = self.cluster.delete_topics(names)
                     if time.monotonic() > deadline:
                         return [f"topic {name}: {failures[name] or 'it is still there'}" for name in names]
-                    quiet_until = time.monotonic() + _QUIET_TIME
-                time.sleep(_PAUSE)
+                    quiet_until = time.monotonic() + quiet_seconds
+                time.sleep(quiet_seconds / 4)
         except KbackupError as error:
             return [f"topics {self.prefix}*: {error.message}"]
         return []
@@ -208,6 +227,7 @@ class DrillRun:
     state: Store
     spark: Spark
     listener: ProgressListener
+    tools: DrillTools
     id: str = field(default_factory=lambda: f"drill-{now()[:10]}-{uuid.uuid4().hex[:8]}")
     started_at: str = field(default_factory=now)
     cluster_id: str = ""
@@ -230,7 +250,7 @@ class DrillRun:
     def prepare(self) -> None:
         """Check everything that can be refused before the first topic is created."""
         with self.phases.step("connect"):
-            cluster = Cluster(self.target, "target")
+            cluster = self.tools.open_cluster(self.target, "target")
             self.cluster_id, _ = cluster.connect()
         with self.phases.step("plan"):
             self.content = select_content(self.request.restore, self.store)
@@ -238,7 +258,7 @@ class DrillRun:
             if self.point is not None:
                 self._look_for_damage(self.point)
                 self._check_target(self.point)
-            scratch = Scratch(cluster, self.prefix)
+            scratch = Scratch(cluster, self.prefix, self.tools)
             scratch.check_free()
             self.scratch = scratch
 
@@ -261,7 +281,7 @@ class DrillRun:
     def restore(self) -> None:
         options = self._options()
         resources = RestoreResources(self.target, self.store, self.state, self.spark, self.listener)
-        self.restored = restore(RestoreRequest.of(options), resources, ScratchNames(self))
+        self.restored = self.tools.restore(RestoreRequest.of(options), resources, ScratchNames(self))
         self.refused = self.restored.failed
         if self.refused:
             # The target refused records of these topics. The restore ends without them under the same id, so that the
@@ -269,7 +289,7 @@ class DrillRun:
             refused_topics = {topic.source for topic in self.refused}
             exclude = (*options.exclude_topics, *sorted(refused_topics))
             remaining = RestoreRequest.of(msgspec.structs.replace(options, exclude_topics=exclude))
-            self.restored = restore(remaining, resources)
+            self.restored = self.tools.restore(remaining, resources)
         for name, seconds in self.restored.seconds.items():
             self.phases.seconds[f"restore: {name}"] = seconds
         self.warnings += self.restored.warnings
@@ -426,13 +446,14 @@ def drill(
     spark: Spark,
     listener: ProgressListener,
     publish: Callable[[DrillReport], None],
+    tools: DrillTools = DrillTools(),
 ) -> DrillReport:
     """Run a drill: restore under scratch names, compare every record and group with the archive. In any case, delete
     its topics and groups at the end, and pass the report to `publish`.
 
     An interrupt, and an error that is not kbackup's, is raised afterwards.
     """
-    run = DrillRun(request, target, store, state, spark, listener)
+    run = DrillRun(request, target, store, state, spark, listener, tools)
     raised: BaseException | None = None
     try:
         try:

@@ -11,7 +11,8 @@ from kbackup.archive import layout
 from kbackup.archive.models import USE_NEWER, Document, FileSum, Member, dump, file_sum, load
 from kbackup.archive.segments.window import Choice
 from kbackup.errors import CorruptError, KbackupError, NotFoundError, UsageError
-from kbackup.jobs.compare.report import AgainstReport, is_unread
+from kbackup.jobs.compare.report import AgainstReport
+from kbackup.jobs.finding_kinds import kind_of, of_kind
 from kbackup.metrics.registry import counted
 from kbackup.store.base import Store
 from kbackup.util.text import kafka_command
@@ -26,8 +27,6 @@ not to the end, so the drill says nothing of the archive.
 """
 CONCLUSIVE: tuple[Outcome, ...] = ("passed", "passed in part", "failed")
 """The outcomes of drills that compared what they restored."""
-NOTHING_COMPARED = "nothing was compared: there is no record in what was chosen"
-_LOSS = "loss: "
 
 
 class DrillError(Member, frozen=True, kw_only=True):
@@ -90,12 +89,12 @@ class DrillReport(Document, frozen=True, kw_only=True):
         """The findings of the comparison: what is not as in the archive."""
         if self.comparison is None:
             return ()
-        return tuple(finding for finding in self.comparison.findings if not is_unread(finding))
+        return tuple(finding for finding in self.comparison.findings if kind_of(finding) != "unread group")
 
     @property
     def lost(self) -> tuple[str, ...]:
         """The findings of records that the archive itself lacks, because they were found missing or damaged."""
-        return tuple(finding for finding in self.findings if finding.startswith(_LOSS))
+        return of_kind("loss", self.findings)
 
     @property
     def shortfalls(self) -> tuple[str, ...]:
@@ -114,8 +113,8 @@ class DrillReport(Document, frozen=True, kw_only=True):
         """Why the drill compared nothing, or not all, with a hint; '' if it came to its end."""
         if self.error is not None:
             return f"{self.error.message}; {self.error.hint}" if self.error.hint else self.error.message
-        if NOTHING_COMPARED in self.findings:
-            return NOTHING_COMPARED
+        for finding in of_kind("nothing compared", self.findings):
+            return finding
         return ""
 
     @property

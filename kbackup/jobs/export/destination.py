@@ -17,9 +17,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import msgspec
+
 from kbackup.archive import layout
 from kbackup.archive.models import Document, Member, dump, load
 from kbackup.archive.reader import Archive, check_same_point
+from kbackup.archive.transforms import TransformRef, is_same_transform, named_transform
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError, UsageError
 from kbackup.store import Store, StoreOptions, open_store
 from kbackup.store.base import check_apart
@@ -34,13 +37,15 @@ ExportKind = Literal["delta tables", "delta table", "parquet"]
 
 
 class ExportInfo(Document, frozen=True, kw_only=True):
-    """_kbackup/export.json. `topics` and `exclude_topics` hold for a destination whose topics are written together."""
+    """_kbackup/export.json. `topics` and `exclude_topics` hold for a destination whose topics are written together.
+    `transform` is the function that all of its records went through, missing without one."""
 
     format: Literal["kbackup-export"] = "kbackup-export"
     archive_id: str
     kind: ExportKind
     topics: tuple[str, ...] = ()
     exclude_topics: tuple[str, ...] = ()
+    transform: TransformRef | msgspec.UnsetType = msgspec.UNSET
 
 
 class Reached(Document, frozen=True, kw_only=True):
@@ -159,6 +164,19 @@ class Destination:
                 f"{self.url} was begun with other topics ({topics}{excluded})",
                 "give the same topics, or use another destination: an export of this kind has one selection of topics",
             )
+        self._check_transform(named_transform(existing.transform), named_transform(info.transform))
+
+    def _check_transform(self, existing: TransformRef | None, given: TransformRef | None) -> None:
+        """Raise `RefusedError` for another transform than the destination began with: its records would be masked in
+        two ways, or only some of them."""
+        if is_same_transform(existing, given):
+            return
+        before = "without a transform" if existing is None else f"with transform {existing}"
+        now = "without one" if given is None else f"with {given}"
+        raise RefusedError(
+            f"{self.url} was begun {before}, this export is {now}",
+            "give --transform with the same bytes and function as then, or another destination",
+        )
 
     def check_same_lineage(self, archive: Archive) -> None:
         """Raise `RefusedError` if `archive` is behind the export, or has diverged from it; note its newest point."""

@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -42,6 +42,7 @@ from kbackup.jobs.export.destination import (
     point_key,
     point_of,
 )
+from kbackup.jobs.transform import Transform, transform_of
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.schemas.base import RegistryOptions
 from kbackup.schemas.columns import DECODE_ERROR, DECODED, JSON, decoded_columns, merged_types
@@ -248,12 +249,14 @@ def table_schema(types: Types) -> pa.Schema:
 
 @dataclass(frozen=True)
 class ReadRows:
-    """The work of a task: reading the rows of its part. `point` is the restore point that the records came with."""
+    """The work of a task: reading the rows of its part, as `transform` makes them. `point` is the restore point that
+    the records came with."""
 
     store: Store
     point: int
     partitions: Mapping[Incarnation, int]
     decoded: DecodedTopics = DecodedTopics()
+    transform: Transform | None = None
 
     def __call__(self, part: ReadUnit, progress: ProgressSender) -> Iterator[pa.RecordBatch]:
         for piece in part.ranges:
@@ -264,6 +267,8 @@ class ReadRows:
     def rows(self, piece: SegmentRange, block: RecordBlock) -> pa.RecordBatch:
         s = piece.segment
         count = self.partitions[s.topic, s.incarnation]
+        if self.transform is not None:
+            block = self.transform(TopicPartition(s.topic, s.partition), block)
         batch = to_export_batch(block, s.topic, s.partition, s.key, s.incarnation, count, self.point)
         types = self.decoded.types.get(s.topic)
         if not types:
@@ -282,11 +287,13 @@ class ReadRows:
 
 @dataclass(frozen=True)
 class TableReport:
-    """The restore points, in order, and the number of records that were appended to a table."""
+    """The restore points, in order, and the number of records that were appended to a table. `left_out` are those that
+    a transform left out."""
 
     url: str
     restore_points: tuple[int, ...]
     records: int
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -306,8 +313,12 @@ class ExportReport:
     def records(self) -> int:
         return sum(t.records for t in self.tables)
 
+    @property
+    def left_out(self) -> int:
+        return sum(table.left_out for table in self.tables)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class ExportJob:
     """An export of the archive in `store` to `url`. The job holds a lease of `lease_seconds` on the destination."""
 
@@ -332,13 +343,15 @@ class ExportRun:
     lease: HeldLease
     since: int
     decode: DecodeTopics
+    transform: Transform | None = None
     losses: list[str] = field(default_factory=list)
 
 
-def table_report(url: str, added: Sequence[Addition]) -> TableReport:
+def table_report(url: str, added: Sequence[Addition], written: int) -> TableReport:
+    """Return the report of a table to which `written` of the added records were appended."""
     points = tuple(addition.point.number for addition in added)
     records = sum(addition.records for addition in added)
-    return TableReport(url, points, records)
+    return TableReport(url, points, written, records - written)
 
 
 def run_export(
@@ -349,6 +362,7 @@ def run_export(
     newest restore point, and returns the tables with new records."""
     phases = Phases(job.listener)
     options = job.options
+    transform = transform_of(options.transform)
     destination = Destination.at(job.url, job.stores)
     with phases.step("connect"):
         archive = open_archive(job.store)
@@ -359,7 +373,7 @@ def run_export(
         decode = decode_topics(archive, options, job.registry)
     with HeldLease(destination.own, "kbackup export", job.lease_seconds) as lease:
         with phases.step("plan"):
-            destination.claim(_export_info(archive, options, holds))
+            destination.claim(_export_info(archive, options, holds, transform))
             destination.check_same_lineage(archive)
             due = Reached(
                 archive_id=archive.info.id,
@@ -368,7 +382,7 @@ def run_export(
                 exclude_topics=options.exclude_topics,
             )
             since = destination.reached(due)
-            run = ExportRun(job, archive, destination, additions, lease, since, decode)
+            run = ExportRun(job, archive, destination, additions, lease, since, decode, transform)
         with phases.step("run"):
             tables = tuple(write(run))
         # Only after all tables: the next export looks for nothing up to this restore point.
@@ -378,10 +392,12 @@ def run_export(
     return ExportReport(kind, destination.url, job.store.url, newest, tables, losses, phases.seconds)
 
 
-def _export_info(archive: Archive, options: Export, holds: ExportKind) -> ExportInfo:
+def _export_info(archive: Archive, options: Export, holds: ExportKind, transform: Transform | None) -> ExportInfo:
     """Return what the destination is claimed for. Delta tables by topic are independent of one another, so each export
     may select other topics; a table of several topics, or a commit of their files, has one selection for good."""
     info = ExportInfo(archive_id=archive.info.id, kind=holds)
+    if transform is not None:
+        info = replace(info, transform=transform.ref)
     if holds == "delta tables":
         return info
     return replace(info, topics=options.topics, exclude_topics=options.exclude_topics)
@@ -435,6 +451,18 @@ class DeltaTable:
         # in a thread: an interrupt would tear the main one's connection to the JVM, which it takes to cancel this
         with self._errors(), ThreadPoolExecutor(1) as apart:
             apart.submit(writer.save, self.path).result()
+
+    def written(self, destination: Destination) -> int | None:
+        """Return how many rows the newest commit added, by the table's log in the destination; None if the log does not
+        say."""
+        version = self._snapshot("version")
+        folder = self.url.removeprefix(destination.url).strip("/")
+        log = destination.store.get(f"{folder}/_delta_log/{version:020d}.json".lstrip("/"))
+        for line in log.splitlines():
+            metrics = json.loads(line).get("commitInfo", {}).get("operationMetrics", {})
+            if "numOutputRows" in metrics:
+                return int(metrics["numOutputRows"])
+        return None
 
     def decoded(self) -> Types:
         """Return the types of the columns of decoded keys and values that the table has."""
@@ -506,18 +534,29 @@ def _first_line(text: str) -> str:
 PART_BYTES = 128 << 20  # of records that one task writes: a file for each date of them.
 
 
+@dataclass(frozen=True)
+class DeltaTools:
+    """What an export makes Delta tables with. A task writes units of `part_bytes`, but a segment is never cut."""
+
+    open_session: Callable[[SparkSession], SparkSession] = delta_session
+    open_table: Callable[[SparkSession, str, Mapping[str, str]], DeltaTable] = DeltaTable
+    batch_frame: Callable[..., AbstractContextManager[DataFrame]] = batch_frame
+    part_bytes: int = PART_BYTES
+
+
 @dataclass
 class _DeltaExport:
     """An export of Delta tables under way, with its counts for the listener."""
 
     run: ExportRun
+    tools: DeltaTools
     records: int = 0
     bytes: int = 0
     expected: int = 0
 
     @cached_property
     def session(self) -> SparkSession:
-        return delta_session(self.run.job.spark())
+        return self.tools.open_session(self.run.job.spark())
 
     def every(self, topics: Mapping[str, str | None]) -> list[TableReport]:
         """Bring the tables of `topics`, by URL, up to date; return the tables with new records. An error of one
@@ -525,7 +564,7 @@ class _DeltaExport:
         done: list[TableReport] = []
         failed: dict[str, KbackupError] = {}
         for url, topic in topics.items():
-            table = DeltaTable(self.session, url, hadoop_options(self.run.job.stores, url))
+            table = self.tools.open_table(self.session, url, hadoop_options(self.run.job.stores, url))
             try:
                 done += self.table(table, topic)
             except (LeaseLostError, UnreachableError):  # others would fail alike
@@ -556,9 +595,18 @@ class _DeltaExport:
         since = max(reached, self.run.since)
         self.run.losses += losses_of(additions, since, table.url, topic)
         self.expected += sum(addition.records for addition in due)
+        written = 0
         for addition in due:
             self._append(table, app, addition, decoded)
-        return [table_report(table.url, due)] if due else []
+            written += self._written(table, addition)
+        return [table_report(table.url, due, written)] if due else []
+
+    def _written(self, table: DeltaTable, addition: Addition) -> int:
+        """Return how many records of an addition the table got: what a transform left out, Delta's own log tells."""
+        if self.run.transform is None:
+            return addition.records
+        written = table.written(self.run.destination)
+        return addition.records if written is None else written
 
     def _decoded(self, table: DeltaTable, topics: Collection[str]) -> DecodedTopics:
         """Return the column types of topics. A column that the table has keeps its type there."""
@@ -581,8 +629,8 @@ class _DeltaExport:
             "committedAt": point.committed_at,
             "records": addition.records,
         }
-        parts = whole_units(addition.segments, PART_BYTES)
-        work = ReadRows(run.archive.store, point.number, addition.partitions, decoded)
+        parts = whole_units(addition.segments, self.tools.part_bytes)
+        work = ReadRows(run.archive.store, point.number, addition.partitions, decoded, run.transform)
         # One table of all topics has the same columns for each of them, so the first topic speaks for all.
         first_topic = addition.segments[0].topic
         schema = table_schema(decoded.types.get(first_topic, {}))
@@ -590,7 +638,7 @@ class _DeltaExport:
         def show(records: int, size: int) -> None:
             run.job.listener.progress(self.records + records, self.bytes + size, self.expected)
 
-        with batch_frame(self.session, parts, work, schema, show, run.destination.own) as rows:
+        with self.tools.batch_frame(self.session, parts, work, schema, show, run.destination.own) as rows:
             # Delta's log on S3 is safe with one writer alone: no commit without the lease.
             run.lease.check()
             table.append(rows, app, point.number, note)
@@ -598,13 +646,17 @@ class _DeltaExport:
         self.bytes += addition.bytes
 
 
-def export_delta(job: ExportJob) -> ExportReport:
+def export_delta(job: ExportJob, tools: DeltaTools = DeltaTools()) -> ExportReport:
     """Export an archive as Delta tables: one of each topic, or one of all. A table that can't be written does not stop
     the others: its error is raised after them."""
-    return run_export(job, "delta", "delta table" if job.options.one_table else "delta tables", _write_tables)
+
+    def write(run: ExportRun) -> list[TableReport]:
+        return _write_tables(run, tools)
+
+    return run_export(job, "delta", "delta table" if job.options.one_table else "delta tables", write)
 
 
-def _write_tables(run: ExportRun) -> list[TableReport]:
+def _write_tables(run: ExportRun, tools: DeltaTools) -> list[TableReport]:
     additions = run.additions
     url = run.destination.url
     selected = set(additions.topics_after(run.since))
@@ -612,7 +664,7 @@ def _write_tables(run: ExportRun) -> list[TableReport]:
     selected.update(tp.topic for tp, _ in additions.missed(run.since))
     selected.update(tp.topic for tp, _ in additions.damaged(run.since))
     topics = sorted(selected)
-    export = _DeltaExport(run)
+    export = _DeltaExport(run, tools)
     if run.job.options.one_table:
         run.destination.check_links([""])
         return export.every({url: None} if topics else {})
@@ -666,15 +718,15 @@ class WriteFiles:
         return ExportedFile(path=path, records=len(rows), bytes=size)
 
 
-def chunks(blocks: Iterator[RecordBlock]) -> Iterator[list[RecordBlock]]:
-    """Yield the blocks' records in chunks. A chunk ends with the record that makes it larger than `CHUNK_BYTES`,
+def chunks(blocks: Iterator[RecordBlock], chunk_bytes: int = CHUNK_BYTES) -> Iterator[list[RecordBlock]]:
+    """Yield the blocks' records in chunks. A chunk ends with the record that makes it larger than `chunk_bytes`,
     wherever the blocks end: a file's name is its first offset, so a second attempt must cut at the same records."""
     gathered: list[RecordBlock] = []
     size = 0
     for block in blocks:
         at = 0
         while at < len(block):
-            fits = rotation_cut(block.lengths[at:], size, CHUNK_BYTES)
+            fits = rotation_cut(block.lengths[at:], size, chunk_bytes)
             if fits:
                 gathered.append(slice_block(block, at, at + fits))
                 size += gathered[-1].nbytes
@@ -688,6 +740,8 @@ def chunks(blocks: Iterator[RecordBlock]) -> Iterator[list[RecordBlock]]:
 
 def by_date(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """Yield each date and its rows, in their order. Rows without a date come under `_NO_DATE`, Hive's name for none."""
+    if not len(table):
+        return  # a transform has left out all of them
     dates: Any = table.column("date").cast(pa.int32())
     days = pc.fill_null(dates, -1).to_numpy()
     order = np.argsort(days, kind="stable")
@@ -713,17 +767,18 @@ def _write_points(run: ExportRun) -> list[TableReport]:
     run.losses += losses_of(run.additions, max(reached, run.since), destination.url)
     due = list(run.additions.after(reached))
     decoded = run.decode(run.additions.topics_after(reached))
+    written = 0
     for addition in due:
-        _write_point(run, addition, decoded)
-    return [table_report(destination.url, due)] if due else []
+        written += _write_point(run, addition, decoded)
+    return [table_report(destination.url, due, written)] if due else []
 
 
-def _write_point(run: ExportRun, addition: Addition, decoded: DecodedTopics) -> None:
-    """Write the files of a restore point, and then its commit."""
+def _write_point(run: ExportRun, addition: Addition, decoded: DecodedTopics) -> int:
+    """Write the files of a restore point, and then its commit. Return how many records they have."""
     destination = run.destination
     number = addition.point.number
     run.lease.check()
-    rows = ReadRows(run.job.store, number, addition.partitions, decoded)
+    rows = ReadRows(run.job.store, number, addition.partitions, decoded, run.transform)
     work = WriteFiles(destination.store, rows)
     parts = whole_units(addition.segments)
     files: list[ExportedFile] = run_counted(run.job.spark, parts, work, run.job.listener, addition.records)
@@ -737,6 +792,7 @@ def _write_point(run: ExportRun, addition: Addition, decoded: DecodedTopics) -> 
     # Once more: the files may have taken hours, and another export may have taken the lease over meanwhile.
     run.lease.check()
     destination.own.put(point_key(number), dump(point))
+    return sum(file.records for file in files)
 
 
 def _reached(destination: Destination) -> int:

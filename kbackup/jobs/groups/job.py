@@ -84,7 +84,11 @@ def committed_offsets(plan: RestorePlan) -> dict[TopicPartition, Int64Array]:
         for position in group.offsets:
             tp = TopicPartition(targets[position.topic], position.partition)
             offsets[tp].add(position.offset)
-    return {tp: np.array(sorted(of_partition), np.int64) for tp, of_partition in offsets.items()}
+    by_partition: dict[TopicPartition, Int64Array] = {}
+    for tp, of_partition in offsets.items():
+        in_order = sorted(of_partition)
+        by_partition[tp] = np.array(in_order, np.int64)
+    return by_partition
 
 
 def restore_groups(
@@ -96,6 +100,7 @@ def restore_groups(
 ) -> tuple[GroupResult, ...]:
     """Set the groups of a restore, by the runs of its offset map; their own offsets are captured before. In topics that
     `failed` (by their names on the target) no offset is set: nobody knows the place of the records that are to come."""
+    # The other offsets of such a group are set: it goes on in the topics that are there.
     targets = plan.targets
     unusable: dict[TopicPartition, str] = {}
     for group in plan.groups:
@@ -128,13 +133,15 @@ def _plan_by_map(
 def _target_partitions(groups: Iterable[PlannedGroup], targets: Mapping[str, str]) -> set[TopicPartition]:
     partitions: set[TopicPartition] = set()
     for group in groups:
-        partitions.update(TopicPartition(targets[offset.topic], offset.partition) for offset in group.offsets)
+        for offset in group.offsets:
+            target = targets[offset.topic]
+            partitions.add(TopicPartition(target, offset.partition))
     return partitions
 
 
 def offset_maps(
     cluster: Cluster, plan: RestorePlan, partitions: Iterable[TopicPartition], runs: Mapping[TopicPartition, Runs]
-) -> tuple[dict[TopicPartition, OffsetMap], dict[TopicPartition, str]]:
+) -> tuple[dict[TopicPartition, OffsetMap | SameLog], dict[TopicPartition, str]]:
     """Return, by target partition, the offset maps as the logs are now, and the reasons for partitions without a
     map."""
     topics = cluster.topics({tp.topic for tp in partitions})
@@ -150,19 +157,25 @@ def offset_maps(
     ends = cluster.log_ends(usable, "read_uncommitted")
     # These ends may still be lower: a broker may not have written all markers of transactions yet.
     stable_ends = cluster.log_ends(usable, "read_committed")
-    maps: dict[TopicPartition, OffsetMap] = {}
+    maps: dict[TopicPartition, OffsetMap | SameLog] = {}
     none = np.empty(0, np.int64)
     for tp in usable:
         source, target, count = runs.get(tp, (none, none, none))
         stable_end = stable_ends[tp]
+        restored_to = int(target[-1] + count[-1]) if len(target) else 0
+        if restored_to > ends[tp]:
+            # Records that the map knows are not in the log. Another log would give groups other records.
+            unusable[tp] = f"{tp} ends at {ends[tp]}, and was restored up to {restored_to}: it was created again since"
+            continue
+        if plan.keeps_offsets:
+            maps[tp] = SameLog(starts[tp], ends[tp])
+            continue
         if len(target):
-            following = int(target[-1] + count[-1])
-            if following > ends[tp]:
-                unusable[tp] = (
-                    f"{tp} ends at {ends[tp]}, and was restored up to {following}: it was created again since"
-                )
-                continue
-            if plan.transactions and stable_end == following + 1:  # the marker behind the last record
+            # A group that had read all restored records goes on here.
+            following = restored_to
+            if plan.transactions and stable_end == following + 1:
+                # Only the marker of the restore's last transaction lies behind the last record. A group that stood
+                # before that marker would show a lag of one for good.
                 following = stable_end
         elif plan.into_existing:
             # Nothing was restored here: for all that is known, the records were there before, and groups skip them.
@@ -198,7 +211,8 @@ def set_groups(
     """Commit the planned offsets, after the groups' own are captured. Return the results and the capture's number, 0
     if nothing was written. A group with live members is left alone."""
     share = share_groups(plans)  # their offsets are read and set by requests of their own
-    alone, unknown = groups_with_members(cluster, [plan.group for plan in plans if plan.offsets])
+    wanted = [plan.group for plan in plans if plan.offsets]
+    alone, unknown = groups_with_members(cluster, wanted)
     free = [group for group, why in alone.items() if not why]
     current, unread = cluster.groups.committed(free, share)
     before: list[GroupBefore] = []
@@ -214,6 +228,7 @@ def set_groups(
     # goes back to the offsets right before it.
     if by == "restore":
         before = _resumed(before, _captured_by(captures, by))
+    # Before the commits: if this process is killed among them, the capture still says what each group had.
     number = captures.write(by, cluster_id, groups=tuple(before)) if before else 0
     refusals = refused_groups(cluster.groups.commit_all(commits, share))
     refused_commits = {group: commits[group] for group in refusals}
@@ -233,12 +248,13 @@ def _result(plan: GroupPlan, refused: str, alone: str, not_set: Sequence[str]) -
     status, why = _outcome(plan, refused, alone, not_set)
     if status != "applied in part":
         not_set = []  # all partitions are set, or none
+    offsets = [_as_result(offset) for offset in plan.offsets]
     return GroupResult(
         source=plan.source,
         group=plan.group,
         status=status,
         why=why,
-        offsets=tuple(_as_result(offset) for offset in plan.offsets),
+        offsets=tuple(offsets),
         not_set=tuple(not_set),
         left_out=plan.skipped,
     )
@@ -331,6 +347,7 @@ def _prepare_same(cluster: Cluster, cluster_id: str, store: Store, request: Grou
     partitions = _target_partitions(selection.groups, names)
     unusable = _changed(cluster, manifest, partitions)
     usable = partitions - unusable.keys()
+    # The log's own bounds: records may have expired since, or the log may have been cut.
     starts = cluster.log_starts(usable)
     ends = cluster.log_ends(usable, "read_uncommitted")
     maps = {tp: SameLog(starts[tp], ends[tp]) for tp in usable}
@@ -346,6 +363,7 @@ def _changed(cluster: Cluster, manifest: Manifest, partitions: set[TopicPartitio
     """Return partitions that are not the archived ones any more, with the reasons."""
     archived_ids = {topic.name: topic.id for topic in manifest.topics}
     topics = cluster.topics({tp.topic for tp in partitions})
+    # Equal names are not enough: in a topic that was created again, the archived offsets mean other records.
     changed: dict[TopicPartition, str] = {}
     for tp in partitions:
         topic = topics.get(tp.topic)
@@ -358,6 +376,7 @@ def _changed(cluster: Cluster, manifest: Manifest, partitions: set[TopicPartitio
 
 def plan_report(cluster: Cluster, prepared: Prepared, named: bool) -> GroupsPlanReport:
     """Report the offsets that groups would get and the ones they have. `named`: a restore is named."""
+    # The plan asks what `apply` asks before it writes, so that a group that would be left alone is seen here.
     group_names = [plan.group for plan in prepared.plans]
     alone, unknown = groups_with_members(cluster, group_names)
     committed, unread = cluster.groups.committed(group_names, share_groups(prepared.plans))
@@ -368,12 +387,9 @@ def plan_report(cluster: Cluster, prepared: Prepared, named: bool) -> GroupsPlan
         reason = hindered.get(plan.group, "")
         if not reason and not plan.offsets:
             reason = "it gets no offset"
+        offsets = [PlannedOffset(**asdict(offset), now=current.get(offset.tp)) for offset in plan.offsets]
         group = PlannedGroupReport(
-            source=plan.source,
-            group=plan.group,
-            hindered=reason,
-            offsets=tuple(PlannedOffset(**asdict(offset), now=current.get(offset.tp)) for offset in plan.offsets),
-            left_out=plan.skipped,
+            source=plan.source, group=plan.group, hindered=reason, offsets=tuple(offsets), left_out=plan.skipped
         )
         groups.append(group)
     return GroupsPlanReport(

@@ -72,6 +72,7 @@ def check_groups(content: Content, names: Container[str], selection: Selection |
 
 def _asked_offsets(content: Content, names: Container[str]) -> dict[str, Group]:
     """Return the groups that have offsets of restored partitions, with these offsets."""
+    # A partition of which a window selects nothing gets no records: an offset in it would mean none.
     left_out: set[tuple[str, int]] = set()
     for topic in content.topics:
         for partition in topic.partitions:
@@ -250,6 +251,7 @@ def select_for_restore(store: Store, plan: RestorePlan, request: GroupsRequest) 
     request names no groups, they are the groups that the restore was about, or all if it left groups alone."""
     names = plan.targets
     unusable: dict[TopicPartition, str] = {}
+    # A folder of the Java tool has no restore points, and so no other moment than its own.
     archive = open_archive(store) if request.moment else open_archive_or_folder(store)
     archive_id = JAVA if archive is None else archive.info.id
     if plan.archive_id != archive_id:
@@ -265,6 +267,7 @@ def select_for_restore(store: Store, plan: RestorePlan, request: GroupsRequest) 
         if plan.choice is not None and plan.choice.ranges:
             archived = _within_ranges(archived, plan.choice.ranges)
         unusable = _other_logs(plan, manifest, states, names)
+    # The restore's own new names stay, unless the request gives others.
     new_names = {group.source: group.target for group in plan.groups}
     new_names.update(request.new_names)
     restored = [group.source for group in plan.groups]
@@ -301,6 +304,7 @@ def _other_logs(
 ) -> dict[TopicPartition, str]:
     """Return, by target partition, why offsets of `manifest` can't be translated: they are of another incarnation of
     the topic than the restored one."""
+    # The offset map is of the restored incarnation: in another one, the same offset is another record.
     restored = {topic.source: topic.incarnation for topic in plan.topics}
     why = f"it was created again between restore points {plan.restore_point} and {manifest.number}"
     unusable: dict[TopicPartition, str] = {}
@@ -342,6 +346,7 @@ def _selected(
     hint = "see 'kbackup groups show'"
     check_selection(selection, "group", by_name, where, hint, archived.not_carried)
     check_selection(Selection(tuple(request.new_names)), "group", selected, where, hint, archived.not_carried)
+    # The same rules for names as in a restore, which has a content: this one has nothing but the groups.
     content = Content("", archived.restore_point, (), selected)
     groups = map_groups(content, names, Selection(), new_names)
     return GroupSelection(archived.restore_point, archived.captured_at, groups, unusable)

@@ -69,9 +69,11 @@ def undo_of(before: GroupBefore, now: Sequence[GroupOffset]) -> Undo:
         former_offset = had.get(tp)
         current_offset = current.get(tp)
         if current_offset == former_offset:
+            # The write was refused here, or was put back already.
             continue
         position = NONE if current_offset is None else current_offset.offset
         if position != written[tp].offset:
+            # The group has read on since, or somebody else has set it: that must not be lost.
             moved.append(tp)
         elif former_offset is not None:
             sets.append(former_offset)
@@ -130,6 +132,7 @@ def _check_planned(plan: RestorePlan | None, before: GroupsBefore, where: str) -
     else has written it. Offsets that were set without a restore (`groups apply --same-offsets`) have no plan."""
     if plan is None:
         return
+    # Whoever may write to the bucket could name any group here, and the undo would delete it.
     partitions = {topic.target: topic.partitions for topic in plan.topics}
     groups = {group.target for group in plan.groups}
     hint = "find out who wrote it; the restore's plan is plan.json beside it"
@@ -146,6 +149,8 @@ def _put_back(cluster: Cluster, undos: Sequence[Undo], share: set[str]) -> dict[
     """Put groups back; return, by group, why the broker refused. Commits are set before others are removed."""
     sets = {undo.group: as_committed(undo.sets) for undo in undos if undo.sets}
     refused = refused_groups(cluster.groups.commit_all(sets, share))
+    # Where a broker refused the first step the second is left out, so that an undo in part still has offsets to go back
+    # to.
     removes: dict[str, list[CommittedOffset]] = {}
     for undo in undos:
         if undo.removes and undo.group not in refused:
@@ -166,6 +171,7 @@ def _chosen(captures: Captures, number: int | None) -> GroupsBefore:
                 f"restore {captures.restore_id} has no capture {number} of its groups",
                 f"use one of its captures: {known or 'none'}",
             ) from error
+    # An undo makes a capture as well. Without its number nobody means that one: a second undo would redo the first.
     for capture in reversed(captures.every()):
         if capture.by != "undo":
             return capture
@@ -189,6 +195,7 @@ def _undo_result(
         set_back -= len(not_done.sets)
         removed -= len(not_done.removes)
     status: UndoStatus
+    # The gravest first: why nothing was done comes before what was to be done.
     if refused:
         status = "put back in part" if set_back or removed else "refused"
     elif alone:
@@ -270,6 +277,7 @@ class GroupsUndo:
         for group, offsets in current.items():
             offsets_now[group] = as_stored(offsets)
             undos[group] = undo_of(selected[group], offsets_now[group])
+        # A group without a change needs no look at its members: it may go on reading.
         changed = [group for group, undo in undos.items() if undo.writes]
         alone, unknown = groups_with_members(self.cluster, changed)
         return PlannedGroupsUndo(cluster_id, before, selected, offsets_now, undos, alone, unread | unknown)
@@ -287,6 +295,7 @@ class GroupsUndo:
         """Put the groups back, after their offsets of now are captured."""
         share = share_groups(planned.before.groups)
         without_members = [planned.undos[group] for group, why in planned.alone.items() if not why]
+        # Before the first change: an undo that is killed can be undone itself.
         number = self._capture(planned, without_members) if without_members else 0
         refused = _put_back(self.cluster, without_members, share)
         # Brokers refuse a commit partition by partition: only the offsets that such groups have now tell how much was

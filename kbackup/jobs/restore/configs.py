@@ -60,9 +60,12 @@ def settle_configs(admin: TopicAdmin, topics: Sequence[TopicToCreate], given: Ma
             _substitute(settled.configs[topic_name], config, substitutes)
         changed.update(topic_names)
         settled.notes.append(_note(config, topic_names, substitutes, reasons[config]))
-    again = [replace(topic, configs=settled.configs[topic.name]) for topic in with_refused if topic.name in changed]
-    for topic in again:
-        del settled.refused[topic.name]
+    again: list[TopicToCreate] = []
+    for topic in with_refused:
+        if topic.name in changed:
+            again.append(replace(topic, configs=settled.configs[topic.name]))
+            del settled.refused[topic.name]
+    # Another config may be refused now: a broker names one at a time.
     settled.refused |= admin.create(again, dry_run=True)
     return settled
 

@@ -13,6 +13,7 @@ from kbackup.archive.restores.plan import RestorePlan, UnitRange
 from kbackup.errors import RefusedError
 from kbackup.formats.record import Row, rows
 from kbackup.jobs.replay import SILENCE, read_range
+from kbackup.jobs.transform import Transform
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.control.cluster import Cluster
@@ -83,8 +84,10 @@ def foreign_topics(reading: TargetReading, plan: RestorePlan, starts: Offsets, e
     own_topics: set[str] = set()
     for positions in committed.values():
         own_topics.update(position.tp.topic for position in positions)
+    # A topic with any progress is the restore's own: all its partitions, also the ones that it has not come to.
     filled_topics = {tp.topic for tp in starts if ends[tp] > starts[tp]}
-    partitions = [tp for tp in starts if tp.topic in filled_topics - own_topics]
+    without_progress = filled_topics - own_topics
+    partitions = [tp for tp in starts if tp.topic in without_progress]
     stable = reading.cluster.log_ends(partitions, "read_committed")
     ranges = [OffsetRange(*tp, starts[tp], stable[tp]) for tp in partitions if stable[tp] > starts[tp]]
     return set(_with_records(reading, ranges))
@@ -103,16 +106,18 @@ def _with_records(reading: TargetReading, ranges: Sequence[OffsetRange]) -> Iter
 _COMPARED = 20  # records of a partition, and partitions of a topic, that are compared
 
 
-def warn_of_existing(reading: TargetReading, store: Store, plan: RestorePlan) -> list[str]:
+def warn_of_existing(reading: TargetReading, store: Store, plan: RestorePlan, transform: Transform | None) -> list[str]:
     """Return warnings of the target topics to which the restore would append: how much they hold, and whether they
-    begin with the records that are to be restored."""
+    begin with the records that are to be restored, as `transform` makes them."""
     ranges: dict[str, list[UnitRange]] = defaultdict(list)
     for range_ in plan.ranges:
         ranges[range_.target].append(range_)
     existing = set(reading.cluster.topic_names())
     planned = {topic.target for topic in plan.topics}
     topics = reading.cluster.topics(existing & planned)
-    partitions = [TopicPartition(topic.name, number) for topic in topics.values() for number in topic.partitions]
+    partitions: list[TopicPartition] = []
+    for topic in topics.values():
+        partitions += [TopicPartition(topic.name, number) for number in topic.partitions]
     starts = reading.cluster.log_starts(partitions)
     ends = reading.cluster.log_ends(partitions, "read_committed")
     warnings: list[str] = []
@@ -122,14 +127,19 @@ def warn_of_existing(reading: TargetReading, store: Store, plan: RestorePlan) ->
             continue
         filled = [range_ for range_ in ranges[name] if ends[range_.tp] > starts[range_.tp]]
         warning = f"target topic {name} holds up to {plural(held, 'record')} now"
-        if _begin_alike(reading, store, filled[:_COMPARED], starts, ends):
+        if begin_alike(reading, store, filled[:_COMPARED], transform, starts, ends):
             warning += ", and begins with the same records: they would be in it twice"
         warnings.append(warning)
     return warnings
 
 
-def _begin_alike(
-    reading: TargetReading, store: Store, ranges: Sequence[UnitRange], starts: Offsets, ends: Offsets
+def begin_alike(
+    reading: TargetReading,
+    store: Store,
+    ranges: Sequence[UnitRange],
+    transform: Transform | None,
+    starts: Offsets,
+    ends: Offsets,
 ) -> bool:
     """Return whether the target's partitions of some ranges begin with the records of these ranges. Partitions without
     a committed record at their beginning don't count; False if there are no others."""
@@ -148,16 +158,16 @@ def _begin_alike(
         on_target = present[range_.tp]
         if not on_target:
             continue
-        archived = _first_rows(store, range_, len(on_target))
+        archived = _first_rows(store, range_, len(on_target), transform)
         if _contents(on_target) != _contents(archived):
             return False
         alike = True
     return alike
 
 
-def _first_rows(store: Store, range_: UnitRange, count: int) -> list[Row]:
+def _first_rows(store: Store, range_: UnitRange, count: int, transform: Transform | None) -> list[Row]:
     first: list[Row] = []
-    for step in read_range(store, range_):
+    for step in read_range(store, range_, transform=transform):
         if step.block is not None:
             missing = count - len(first)
             block_rows = rows(step.block, str(range_.source))

@@ -120,7 +120,9 @@ class ExamineRecords:
                 continue
             for kind, offsets, worst in unfit_in(step.block, demands):
                 new = UnfitRecords(range_.target, range_.source, kind, int(offsets[0]), len(offsets), worst)
-                found[kind] = joined_unfit([found[kind], new]) if kind in found else new
+                if kind in found:
+                    new = joined_unfit([found[kind], new])
+                found[kind] = new
             progress.add(len(step.block), step.block.nbytes)
         yield from found.values()
 
@@ -176,7 +178,8 @@ def _packed_size(record: Bytes, codec: Codec) -> int:
     """Return how many bytes a record may have when it is packed, at most."""
     if codec == "none":
         return len(record)
-    packer = pa.Codec(codec, compression_level=_ZSTD_LEVEL if codec == "zstd" else None)
+    level = _ZSTD_LEVEL if codec == "zstd" else None
+    packer = pa.Codec(codec, compression_level=level)
     data: Any = packer.compress(record.tobytes())
     size: int = data.size
     at_most = size + size // _UNSURE
@@ -236,7 +239,8 @@ def find_unfit(
     """Return the records that the target would refuse, by its topic: one entry for each reason. Reads the records that
     the table of segments can't vouch for; a few of them here, many by tasks."""
     to_read = segments_to_read(ranges, demands)
-    work = ExamineRecords(store, {range_.target: demands[range_.target] for range_ in to_read})
+    of_read_topics = {range_.target: demands[range_.target] for range_ in to_read}
+    work = ExamineRecords(store, of_read_topics)
     size = sum(_size(range_) for range_ in to_read)
     if size <= _BYTES_WITHOUT_SPARK:
         unseen = ProgressSender(None, 0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,12 +18,20 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.map_parts import MappedUnit, collect_map
 from kbackup.archive.restores.offset_map import Runs
-from kbackup.archive.restores.plan import PlannedTopic, RestorePlan, UnitRange, check_same_archive, without_topics
+from kbackup.archive.restores.plan import (
+    PlannedTopic,
+    RestorePlan,
+    UnitRange,
+    check_not_erased,
+    check_same_archive,
+    without_topics,
+)
+from kbackup.archive.restores.target_topics import TargetTopic, TopicCaptures, topics_to_note
 from kbackup.archive.segments.table import sum_of
 from kbackup.errors import ClusterError, KbackupError, RefusedError, UnreachableError
 from kbackup.jobs.groups.job import committed_offsets, restore_groups
 from kbackup.jobs.groups.report import GroupResult
-from kbackup.jobs.newer import NewerRecords, backup_first, newer_in_source, newer_sentences, refused_with
+from kbackup.jobs.newer import LiveCluster, NewerRecords, backup_first, newer_in_source, newer_sentences, refused_with
 from kbackup.jobs.restore.contents import warn_of_existing
 from kbackup.jobs.restore.demands import find_unfit
 from kbackup.jobs.restore.plan import (
@@ -43,11 +52,13 @@ from kbackup.jobs.restore.preflight import (
     rights_to_write,
     topic_to_create,
     warn_of_members,
+    warn_of_share_groups,
 )
 from kbackup.jobs.restore.report import (
     NotRestoredTopic,
     Restored,
     RestoreReport,
+    TopicFill,
     late_warnings,
     make_report,
     planned,
@@ -56,6 +67,17 @@ from kbackup.jobs.restore.report import (
 )
 from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.jobs.restore.resume import excluded_targets, find_begun
+from kbackup.jobs.restore.same_offsets.pieces import LogShape
+from kbackup.jobs.restore.same_offsets.plan import (
+    has_gaps,
+    markers_per_second,
+    measure_logs,
+    plan_fills,
+    problems_of,
+    same_offsets_of,
+    with_logs,
+)
+from kbackup.jobs.restore.same_offsets.task import SameOffsetsWork
 from kbackup.jobs.restore.task import FailedTopic, RestoreWork, Unit, UnitResult, numbered_units, side_by_side
 from kbackup.jobs.schemas.documents import SchemaMap
 from kbackup.jobs.schemas.judgement import Unmapped
@@ -64,6 +86,7 @@ from kbackup.jobs.schemas.records import RecordSchemas, plan_record_schemas, res
 from kbackup.jobs.schemas.write import apply_schemas
 from kbackup.jobs.settings.documents import SettingsCaptures
 from kbackup.jobs.settings.plan import SettingsReport
+from kbackup.jobs.settings.while_filled import as_filled, settle_configs_after
 from kbackup.jobs.settings.write import apply_settings, compare_settings
 from kbackup.kafka.client import Properties, fetch_size_factor
 from kbackup.kafka.control.cluster import Cluster
@@ -99,6 +122,9 @@ class RestoreScreen(Protocol):
     def show_plan(self, plan: RestorePlan, warnings: list[str]) -> None:
         """Show the plan, without the topics that it can't restore, and the warnings of the preflight."""
 
+    def show_fills(self, fills: Sequence[TopicFill]) -> None:
+        """Show how logs get the offsets of the source; nothing where offsets may differ."""
+
     def show_settings(self, settings: SettingsReport) -> None:
         """Show the changes of the target's settings."""
 
@@ -110,6 +136,8 @@ class NoScreen:
     """A `RestoreScreen` that shows nothing."""
 
     def show_plan(self, plan: RestorePlan, warnings: list[str]) -> None: ...
+
+    def show_fills(self, fills: Sequence[TopicFill]) -> None: ...
 
     def show_settings(self, settings: SettingsReport) -> None: ...
 
@@ -154,11 +182,12 @@ class RestoreSession:
 class PlannedRestore:
     """The plan of a restore, and the `content` that it was made of: None if an earlier run has made the plan. The
     archive may have later restore points by then, and the plan alone says what is restored. `newer` are records of the
-    source that the restore point lacks."""
+    source that the restore point lacks. `shapes` tell where the logs have gaps, if offsets are to stay the same."""
 
     plan: RestorePlan
     content: Content | None = None
     newer: tuple[NewerRecords, ...] = ()
+    shapes: Mapping[TopicPartition, LogShape] = field(default_factory=dict)
 
     @property
     def resumed(self) -> bool:
@@ -174,6 +203,7 @@ class CheckedRestore:
     `excluded` are topics that a resumed restore is to leave out: their names in the source, by those on the target.
     `held_back` are the topics that the target would refuse. `settings` and `schemas` are to be written; `registered`
     are the schemas that an earlier run has written, and `unmapped` says what is done about records that get no new id.
+    `fills` says how logs get the same offsets.
     """
 
     work: PlannedRestore
@@ -185,6 +215,7 @@ class CheckedRestore:
     schemas: RecordSchemas | None
     registered: SchemaMap | None
     unmapped: Unmapped | None
+    fills: tuple[TopicFill, ...] = ()
 
     @cached_property
     def restorable(self) -> RestorePlan:
@@ -270,9 +301,9 @@ def restore(
             try_transactions(work.plan, resources.target)
     if dry_run:
         return planned_report(session, checked)
-    prepared = prepare_target(session, checked)
+    prepared = prepare_target(request, session, checked)
     with phases.step("run"):
-        replayed = replay(session, prepared)
+        replayed = replay(request, session, prepared)
     with phases.step("offset map"):
         mapped = map_offsets(session, replayed)
     with phases.step("groups"):
@@ -316,14 +347,22 @@ def make_plan(request: RestoreRequest, session: RestoreSession, content: Content
     """Plan the restore of some content, and count the records of the source that it lacks."""
     target = session.target
     plan = plan_restore(request, content, target.id)
+    shapes: dict[TopicPartition, LogShape] = {}
+    if plan.keeps_offsets:
+        resources = session.resources
+        records = session.source.records
+        shapes = measure_logs(plan.ranges, records, resources.spark, resources.listener, request.transform)
+        plan = with_logs(plan, request, shapes)
     topics = {topic.source for topic in plan.topics}
-    newer = newer_in_source(target.cluster, target.id, session.source.archive, plan.restore_point, topics)
-    return PlannedRestore(plan, content, newer)
+    live = LiveCluster(target.cluster, target.id, session.resources.target)
+    newer = newer_in_source(live, session.source.archive, plan.restore_point, topics, session.resources.state)
+    return PlannedRestore(plan, content, newer, shapes)
 
 
 def resume(session: RestoreSession, plan: RestorePlan) -> PlannedRestore:
     """Go on with the plan of an earlier run. `RefusedError` if that run was of another archive."""
     check_same_archive(plan, session.source.archive)
+    check_not_erased(plan, session.source.archive)
     return PlannedRestore(plan)
 
 
@@ -334,7 +373,7 @@ def preflight(request: RestoreRequest, session: RestoreSession, work: PlannedRes
     """Check everything that can be known to go wrong, and plan settings and schemas. Raise `RefusedError` with every
     problem where the restore can't begin, or none of its topics can be restored."""
     plan, target = work.plan, session.target
-    check_segments(session.source.records, [range_.segments for range_ in plan.ranges])
+    check_segments(session.source.records, [range_.segments for range_ in plan.ranges if range_.segments])
     excluded = excluded_targets(plan, request) if work.resumed else {}
     check = TargetCheck(
         cluster=target.cluster,
@@ -344,6 +383,7 @@ def preflight(request: RestoreRequest, session: RestoreSession, work: PlannedRes
         given=request.topic_config,
         resumed=work.resumed,
         into_source=session.is_into_source(plan.restore_point),
+        named_groups=request.groups.include if request.groups is not None else (),
     )
     newer = newer_sentences(work.newer, plan.restore_point) + backup_first(work.newer)
     try:
@@ -355,7 +395,10 @@ def preflight(request: RestoreRequest, session: RestoreSession, work: PlannedRes
     if work.content is not None:
         findings.warnings += work.content.warnings
         if plan.into_existing:
-            findings.warnings += warn_of_existing(check.reading, session.source.records, plan)
+            records = session.source.records
+            findings.warnings += warn_of_existing(check.reading, records, plan, request.transform)
+    fills = fills_of(request, session, work, findings)
+    findings.warnings += warn_of_share_groups(target.cluster, plan.groups)
     held_back = list(held_back_topics(plan, findings))
     compared = compare_settings(session.resources.store, plan, target.cluster)
     schemas: RecordSchemas | None = None
@@ -369,17 +412,53 @@ def preflight(request: RestoreRequest, session: RestoreSession, work: PlannedRes
         schemas = plan_record_schemas(request.record_schemas, registry, session.source.archive, plan, session.journal)
     if schemas is not None:
         findings.warnings += schemas.warnings
+    settings: SettingsReport | None = None
+    settings_refusal: RefusedError | None = None
+    if compared is not None:
+        settings, settings_refusal = compared.report, compared.refusal
     return CheckedRestore(
         work=work,
         findings=findings,
         excluded=excluded,
         held_back=held_back,
-        settings=compared.report if compared is not None else None,
-        refusal=compared.refusal if compared is not None else None,
+        settings=settings,
+        refusal=settings_refusal,
         schemas=schemas,
         registered=registered,
         unmapped=request.given.unmapped,
+        fills=fills,
     )
+
+
+def fills_of(
+    request: RestoreRequest, session: RestoreSession, work: PlannedRestore, findings: PreflightFindings
+) -> tuple[TopicFill, ...]:
+    """Return how logs get the same offsets, and hold back the topics that can't be filled so; none if offsets may
+    differ. Topics that an earlier run has created passed this check then, and are left out. Raise `RefusedError` if no
+    topic is left."""
+    if not work.plan.keeps_offsets:
+        return ()
+    plan, shapes = work.plan, work.shapes
+    if work.resumed:
+        known = [topic.source for topic in plan.topics if topic.target not in findings.create]
+        plan = without_topics(plan, known)
+        resources = session.resources
+        records = session.source.records
+        shapes = measure_logs(plan.ranges, records, resources.spark, resources.listener, request.transform)
+    rate = math.inf
+    if request.may_mark and has_gaps(plan, shapes):
+        rate = markers_per_second(session.target.cluster, plan.restore_id, plan.progress_group_names[0])
+    fills = plan_fills(plan, shapes, request.fill, rate)
+    topics = {topic.target: topic for topic in plan.topics}
+    for fill in fills:
+        topic = topics[fill.target]
+        configs = findings.configs.get(fill.target, topic.configs)
+        exists = fill.target not in findings.create
+        for problem, hint in problems_of(fill, request.fill, configs, exists=exists, may_mark=request.may_mark):
+            findings.hold_back(topic, problem, hint)
+    if not work.resumed:
+        findings.raise_unless_any(topics)
+    return fills
 
 
 def check_topics(session: RestoreSession, check: TargetCheck, excluded: Container[str]) -> PreflightFindings:
@@ -418,6 +497,7 @@ def show(screen: RestoreScreen, checked: CheckedRestore) -> None:
     # The report names the topics that are held back once more, but perhaps hours later.
     held_back = [topic.sentence for topic in checked.held_back]
     screen.show_plan(checked.restorable, held_back + checked.findings.warnings)
+    screen.show_fills(checked.fills)
     if checked.settings is not None:
         screen.show_settings(checked.settings)
     if checked.schemas is not None:
@@ -444,21 +524,22 @@ def planned_report(session: RestoreSession, checked: CheckedRestore) -> RestoreR
         plan,
         session.resources.store.url,
         planned(plan),
-        (),
-        checked.findings.warnings,
-        session.phases.seconds,
-        "planned",
+        groups=(),
+        warnings=checked.findings.warnings,
+        seconds=session.phases.seconds,
+        status="planned",
         settings=checked.settings,
         schemas=schemas,
         newer=checked.work.newer,
         failed=checked.held_back,
+        fills=checked.fills,
     )
 
 
 # Prepare the target: schemas, settings and topics.
 
 
-def prepare_target(session: RestoreSession, checked: CheckedRestore) -> PreparedRestore:
+def prepare_target(request: RestoreRequest, session: RestoreSession, checked: CheckedRestore) -> PreparedRestore:
     """Write the schemas, the plan, the settings and the topics, in this order: whoever resumes a killed restore finds
     in its journal what was written to the target before."""
     journal, work = session.journal, checked.work
@@ -472,6 +553,8 @@ def prepare_target(session: RestoreSession, checked: CheckedRestore) -> Prepared
     plan = work.plan
     if not work.resumed:
         plan = as_created(plan, checked.findings)
+        if plan.keeps_offsets:
+            plan = msgspec.structs.replace(plan, same_offsets=same_offsets_of(cluster, request.fill))
         journal.begin(plan)
     with session.phases.step("create topics"):
         # ACLs come before the topics that they are to guard.
@@ -480,7 +563,13 @@ def prepare_target(session: RestoreSession, checked: CheckedRestore) -> Prepared
         left_out = {*checked.excluded, *checked.findings.held_back}
         topics = [topic for topic in plan.topics if topic.target not in left_out]
         # A resumed plan keeps its configs: topics that an earlier run did not create get the configs of now.
-        failed = create_topics(cluster, as_created(plan, checked.findings), topics, checked.findings)
+        created = as_created(plan, checked.findings)
+        if plan.keeps_offsets:
+            created = as_filled(created)
+        failed = create_topics(cluster, created, topics, checked.findings)
+        refused = {topic.target for topic in failed}
+        ready = [topic for topic in topics if topic.target not in refused]
+        note_topics(session, plan, ready, checked.findings.create)
     not_restored = [*checked.held_back, *not_restored_topics(plan, failed)]
     return PreparedRestore(checked, plan, settings, registered, not_restored)
 
@@ -517,7 +606,9 @@ def create_topics(
         refused |= cluster.topic_admin.alter_configs(changes)
     failed = [FailedTopic(target, error.message, error.hint) for target, error in refused.items()]
     # The preflight asked for rights on the existing topics; on these nobody could ask before they were there.
-    denied = cluster.missing_rights(created.keys() - refused.keys(), rights_to_write(plan.transactions))
+    denied = cluster.missing_rights(
+        created.keys() - refused.keys(), rights_to_write(plan.transactions, plan.keeps_offsets)
+    )
     closed: list[FailedTopic] = []
     for target, rights in denied.items():
         reason, hint = missing_rights_problem(target, rights)
@@ -525,6 +616,32 @@ def create_topics(
     if closed and len(closed) == len(topics):
         raise UnreachableError(closed[0].reason, closed[0].hint)
     return failed + closed
+
+
+def note_topics(
+    session: RestoreSession, plan: RestorePlan, topics: Sequence[PlannedTopic], created: Collection[str]
+) -> None:
+    """Write the ids of topics into the journal before they get their first record. By them a later backup of the
+    target knows a topic that was created again by this restore. `created` are the names on the target of the topics
+    that this run has created."""
+    described = session.target.cluster.topics(topic.target for topic in topics)
+    present: list[TargetTopic] = []
+    for topic in topics:
+        if topic.target in described:
+            topic_id = described[topic.target].id
+            made = topic.target in created
+            present.append(TargetTopic(source=topic.source, target=topic.target, id=topic_id, created=made))
+    captures = TopicCaptures(session.journal)
+    new = topics_to_note(captures.every(), present)
+    if new:
+        captures.write(
+            "restore",
+            session.target.id,
+            archive_id=plan.archive_id,
+            restore_point=plan.restore_point,
+            selected=plan.choice is not None,
+            topics=new,
+        )
 
 
 def not_restored_topics(plan: RestorePlan, failed: Iterable[FailedTopic]) -> list[NotRestoredTopic]:
@@ -540,22 +657,39 @@ def not_restored_topics(plan: RestorePlan, failed: Iterable[FailedTopic]) -> lis
 # Replay the records.
 
 
-def replay(session: RestoreSession, prepared: PreparedRestore) -> ReplayedRestore:
+def replay(request: RestoreRequest, session: RestoreSession, prepared: PreparedRestore) -> ReplayedRestore:
     """Bring the records into the target, by tasks on Spark. `ClusterError` if the target refuses every topic."""
     plan, checked, resources = prepared.plan, prepared.checked, session.resources
     left_out = _left_out(checked, prepared.not_restored)
-    work = RestoreWork(
-        target=resources.target,
-        store=session.source.records,
-        journal=session.journal,
-        groups=plan.progress_group_names,
-        transactions=plan.transactions,
-        transaction_bytes=plan.transaction_bytes,
-        schemas=rewrite_of(prepared.registered, resources.store, checked.unmapped),
-        left_out=left_out,
-        limits=checked.findings.limits,
-    )
-    tasks = _tasks(session, plan, numbered_units(plan, left_out))
+    schemas = rewrite_of(prepared.registered, resources.store, checked.unmapped)
+    units = numbered_units(plan, left_out)
+    work: RestoreWork | SameOffsetsWork
+    if plan.same_offsets is msgspec.UNSET:
+        work = RestoreWork(
+            target=resources.target,
+            store=session.source.records,
+            journal=session.journal,
+            groups=plan.progress_group_names,
+            transactions=plan.transactions,
+            transaction_bytes=plan.transaction_bytes,
+            schemas=schemas,
+            left_out=left_out,
+            limits=checked.findings.limits,
+            transform=request.transform,
+        )
+        tasks = _tasks(session, plan, units)
+    else:
+        work = SameOffsetsWork(
+            target=resources.target,
+            store=session.source.records,
+            journal=session.journal,
+            same=plan.same_offsets,
+            schemas=schemas,
+            left_out=left_out,
+            limits=checked.findings.limits,
+            transform=request.transform,
+        )
+        tasks = [(unit,) for unit in units]
     results = run_counted(resources.spark, tasks, work, resources.listener, checked.restorable.records)
     log_kernels(result.kernel for result in results)
     refused: dict[str, FailedTopic] = {}
@@ -564,6 +698,8 @@ def replay(session: RestoreSession, prepared: PreparedRestore) -> ReplayedRestor
             refused[failure.target] = failure
     not_restored = [*prepared.not_restored, *not_restored_topics(plan, refused.values())]
     check_any_restored(plan, checked.excluded, not_restored)
+    if plan.keeps_offsets:
+        settle_configs_after(session.target.cluster, plan, _left_out(checked, not_restored))
     return ReplayedRestore(prepared, results, not_restored)
 
 
@@ -624,8 +760,9 @@ def map_offsets(session: RestoreSession, replayed: ReplayedRestore) -> MappedRes
 def check_complete(plan: RestorePlan, done: Restored, left_out: Container[str] = ()) -> None:
     """Check that every record of the plan has its place in the offset map.
 
-    The archive tells how many records there are in whole partitions, and the tasks count the records in windows; the
-    map has the offsets that the broker gave. Of topics that are `left_out`, only windows are counted."""
+    The archive tells how many records there are in whole partitions, and the tasks count the records in windows, and
+    those that a transform left out; the map has the offsets that the broker gave. Of topics that are `left_out`, only
+    windows are counted."""
     expected = done.cut.records
     mapped = done.records
     partly_restored: set[str] = set()
@@ -639,6 +776,9 @@ def check_complete(plan: RestorePlan, done: Restored, left_out: Container[str] =
     # Some records of a topic that was left out on the way are there, and nobody knows how many these should be.
     for target in partly_restored:
         mapped -= done.topics[target]
+    for target, records in done.cut.left_out:
+        if target not in partly_restored:
+            expected -= records
     if mapped != expected:
         raise KbackupError(
             f"restore {plan.restore_id} has {mapped} records in its offset map, {expected} were to be restored",
@@ -694,16 +834,17 @@ def finish(session: RestoreSession, mapped: MappedRestore, groups: tuple[GroupRe
         plan,
         session.resources.store.url,
         done,
-        groups,
-        warnings,
-        session.phases.seconds,
-        status,
+        groups=groups,
+        warnings=warnings,
+        seconds=session.phases.seconds,
+        status=status,
         settings=prepared.settings,
         hidden=mapped.hidden,
         schemas=schemas,
         newer=checked.work.newer,
         failed=replayed.not_restored,
         excluded=sorted(checked.excluded.values()),
+        fills=checked.fills,
     )
     if replayed.not_restored:
         return report

@@ -27,13 +27,15 @@ from kbackup.archive.query.java import java_content, java_topics, open_archive_o
 from kbackup.archive.query.overview import not_reached
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.plan import PlannedTopic, RestorePlan, UnitRange
+from kbackup.archive.restores.plan import LogBounds, PlannedTopic, RestorePlan, UnitRange
 from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment, sum_of, untimed
 from kbackup.archive.segments.window import EVERY_OFFSET, Choice, Window, joined, without
 from kbackup.archive.segments.writer import greatest, least
+from kbackup.archive.transforms import TransformRef
 from kbackup.config.windows import Range
 from kbackup.errors import RefusedError, UsageError, suggest_name
+from kbackup.jobs.finding_kinds import loss_finding
 from kbackup.jobs.groups.plan import check_groups, map_groups
 from kbackup.jobs.replay import read_range
 from kbackup.jobs.restore.request import RestoreRequest, given_options
@@ -111,20 +113,28 @@ def with_given(configs: Mapping[str, str], given: Mapping[str, str]) -> dict[str
 
 
 def make_units(
-    content: Content, names: Mapping[str, str], transactions: bool = True
+    content: Content, names: Mapping[str, str], transactions: bool = True, same_offsets: bool = False
 ) -> tuple[tuple[UnitRange, ...], ...]:
     """Return partitions with records, big ones alone, small ones sharing a producer; the biggest first. Without
-    `transactions`, only partitions of one topic share: where a topic fails, nobody knows how far the others came."""
+    `transactions`, only partitions of one topic share: where a topic fails, nobody knows how far the others came.
+
+    With `same_offsets` each has the bounds of its log, and so do partitions without records whose log does not begin
+    at 0."""
     parts: list[UnitRange] = []
     for topic in content.topics:
         for held in topic.partitions:
-            if held.segments:
+            if held.segments or (same_offsets and held.end > 0):
+                # Left out of the plan where nobody asks for it: older versions don't know the member.
+                log: LogBounds | msgspec.UnsetType = msgspec.UNSET
+                if same_offsets:
+                    log = _log_of(held)
                 part = UnitRange(
                     topic=topic.name,
                     partition=held.partition,
                     target=names[topic.name],
                     segments=held.segments,
                     window=held.window,
+                    log=log,
                 )
                 parts.append(part)
     sizes = {part.tp: sum_of(part.segments, "bytes") for part in parts}
@@ -135,7 +145,8 @@ def make_units(
     def size_of_unit(unit: Sequence[UnitRange]) -> int:
         return sum(size_of(part) for part in unit)
 
-    # Neighbours share a unit: the offset map holds fewer of them back until their turn comes.
+    # Neighbours share a unit: the offset map holds fewer of them back until their turn comes. Big partitions come after
+    # all small ones: one between two small neighbours would part them.
     parts.sort(key=lambda part: (size_of(part) >= UNIT_BYTES, part.tp))
     may_share = [parts]
     if not transactions:
@@ -147,6 +158,15 @@ def make_units(
         units += pack(sharing, size_of, UNIT_BYTES, UNIT_PARTITIONS)
     # A big unit that began last would run alone at the end.
     return tuple(sorted(units, key=size_of_unit, reverse=True))
+
+
+def _log_of(held: ArchivedPartition) -> LogBounds:
+    """Return where the log of a partition begins and ends. The archive may have records that the source had deleted
+    by then: the log begins with them."""
+    start = held.start
+    if held.segments:
+        start = min(start, held.segments[0].first)
+    return LogBounds(start=start, end=held.end)
 
 
 def progress_groups(units: int) -> int | msgspec.UnsetType:
@@ -313,7 +333,9 @@ def _select_of_folder(request: RestoreRequest, store: Store, selection: Selectio
 def _select_of_archive(request: RestoreRequest, archive: Archive, selection: Selection) -> Content:
     window, ranges = request.window, request.ranges
     view = view_of(archive, request.restore_point, window)
-    where = f"restore point {view.as_of}" if view.as_of is not None else "the archive at that time"
+    where = "the archive at that time"
+    if view.as_of is not None:
+        where = f"restore point {view.as_of}"
     offered = [topic.name for topic in view.topics]
     selected = set(_named(selection, offered, view.others, where))
     known = [*view.topics, *view.others.values()]
@@ -339,7 +361,9 @@ def _select_of_archive(request: RestoreRequest, archive: Archive, selection: Sel
     # which one a key goes.
     least_partitions = {topic.name: len(topic.partitions) for topic in topics}
     cut = _cut(request, content, choice, least_partitions)
-    return _with_empty_window(cut, content) if window.timed else cut
+    if window.timed:
+        cut = _with_empty_window(cut, content)
+    return cut
 
 
 def _with_empty_window(cut: Content, content: Content) -> Content:
@@ -383,9 +407,13 @@ def _cut(request: RestoreRequest, content: Content, choice: Choice, least: Mappi
 
     def window_of(topic: str, partition: int) -> Window:
         tp = TopicPartition(topic, partition)
-        offsets = selected.get(tp, ()) if ranges else None
+        offsets: Offsets | None = None
+        if ranges:
+            # With --range, a partition that none of them names is not restored at all.
+            offsets = selected.get(tp, ())
         if tp in skipped:
-            offsets = without(EVERY_OFFSET if offsets is None else offsets, skipped[tp])
+            before = EVERY_OFFSET if offsets is None else offsets
+            offsets = without(before, skipped[tp])
         return msgspec.structs.replace(window, ranges=offsets)
 
     skipped_texts = tuple(str(skip) for skip in skips)
@@ -452,8 +480,15 @@ def plan_restore(request: RestoreRequest, content: Content, cluster_id: str) -> 
     topics: list[PlannedTopic] = []
     for topic in content.topics:
         topics.append(plan_topic(topic, names[topic.name], request.topic_config, request.replication_factor))
-    units = make_units(content, names, request.transactions)
-    damaged = [f"loss: {loss.message}" for loss in content.damaged]
+    units = make_units(content, names, request.transactions, request.same_offsets)
+    # Without transactions no progress is committed, so there are no groups to hold it.
+    groups_of_progress: int | msgspec.UnsetType = msgspec.UNSET
+    if request.transactions:
+        groups_of_progress = progress_groups(len(units))
+    damaged = [loss_finding(loss.message) for loss in content.damaged]
+    transform: TransformRef | msgspec.UnsetType = msgspec.UNSET
+    if request.transform is not None:
+        transform = request.transform.ref
     return RestorePlan(
         restore_id=request.restore_id,
         archive_id=content.archive_id,
@@ -471,7 +506,8 @@ def plan_restore(request: RestoreRequest, content: Content, cluster_id: str) -> 
         options=given_options(request.given),
         damaged=tuple(damaged),
         not_carried=not_carried,
-        progress_groups=progress_groups(len(units)) if request.transactions else msgspec.UNSET,
+        progress_groups=groups_of_progress,
+        transform=transform,
     )
 
 
@@ -481,10 +517,10 @@ def check_names_match(request: RestoreRequest, names: Mapping[str, str]) -> None
     if not names:
         times = {"--from-time": request.given.from_time, "--to-time": request.given.to_time}
         window = " and ".join(f"{option} {text}" for option, text in times.items() if text)
-        raise UsageError(
-            f"no selected topic has records with {window}" if window else "no topic of the archive matches",
-            "run 'kbackup info' to see topics and the times of their records",
-        )
+        problem = "no topic of the archive matches"
+        if window:
+            problem = f"no selected topic has records with {window}"
+        raise UsageError(problem, "run 'kbackup info' to see topics and the times of their records")
     see_info = "see 'kbackup info' for what there is"
     for unknown in sorted(request.names.exact.keys() - names.keys()):
         hint = suggest_name(unknown, names, see_info)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
+from kbackup.archive.models import SHARE
 from kbackup.archive.query.content import span
 from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.offset_map import runs_by_partition
@@ -28,9 +29,11 @@ from kbackup.metadata.entities import INTERNAL_TOPICS
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from kbackup.util.system import in_threads
-from kbackup.util.text import kafka_command, plural
+from kbackup.util.text import kafka_command, kbackup_command, plural, shell_line
+from kbackup.util.times import time_text
 
 _DAY = 86_400_000
+_NAMED = 10  # topics of a hint
 _RETENTION = (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000))
 NO_LIMIT = (1 << 63) - 1
 _BATCH_LIMITS = {"max.message.bytes": 1_048_588, "segment.bytes": 1 << 30}
@@ -51,7 +54,8 @@ _LOG_CONFIGS = (
 @dataclass
 class PreflightFindings:
     """The findings before the first record. `problems` forbid the whole restore, `held_back` are problems of one topic
-    alone, by its name on the target; each problem has its hint. `warnings` are shown with the plan.
+    alone, by its name on the target; each problem has its hint. `advice` says what could be done in place of a restore
+    that is refused. `warnings` are shown with the plan.
 
     `create` are the topics to make and `configs` the configs that each is made with, `alter` the configs to set on
     topics that an earlier run of this restore has made. `demands` are the demands of the topics whose records are to be
@@ -60,6 +64,7 @@ class PreflightFindings:
 
     problems: list[tuple[str, str]] = field(default_factory=list)
     held_back: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    advice: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     create: list[str] = field(default_factory=list)
     configs: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -88,16 +93,15 @@ class PreflightFindings:
         for problems in self.held_back.values():
             every += problems
         listed = "".join(f"\n  - {problem} ({hint})" for problem, hint in every)
-        raise RefusedError(
-            f"the restore can't begin, nothing was written:{listed}", "fix these problems and run the restore again"
-        )
+        advice = "; or ".join(["fix these problems and run the restore again", *self.advice])
+        raise RefusedError(f"the restore can't begin, nothing was written:{listed}", advice)
 
 
 @dataclass(frozen=True)
 class TargetCheck:
     """A `plan` to check against the target, and the topic configs that were `given` by option. `resumed`: an earlier
     run has begun the plan, so that its topics hold records of ours. `into_source`: the target is the cluster that was
-    backed up."""
+    backed up. `named_groups` are the groups that the request names."""
 
     cluster: Cluster
     brokers: int
@@ -106,6 +110,7 @@ class TargetCheck:
     given: Mapping[str, str]
     resumed: bool = False
     into_source: bool = False
+    named_groups: Sequence[str] = ()
 
     @property
     def reading(self) -> TargetReading:
@@ -128,31 +133,35 @@ def check_target(check: TargetCheck, ranges: Iterable[UnitRange], left_out: Cont
     defaults = cluster.broker_configs()
     contents = _contents_of_existing(findings, check, existing)
     own_configs = cluster.all_topic_configs(existing)
-    denied = cluster.missing_rights(existing, rights_to_write(plan.transactions))
-    missing = [topic_to_create(topic) for topic in topics if topic.target not in existing]
+    denied = cluster.missing_rights(existing, rights_to_write(plan.transactions, plan.keeps_offsets))
+    missing_topics = [topic for topic in topics if topic.target not in existing]
+    missing = [topic_to_create(topic) for topic in missing_topics]
     settled = settle_configs(cluster.topic_admin, missing, check.given)
     findings.warnings += settled.notes
     ranges_by_target: defaultdict[str, list[UnitRange]] = defaultdict(list)
     for range_ in ranges:
         ranges_by_target[range_.target].append(range_)
+    if contents.in_the_way:
+        _advise_on_filled(findings, check, missing_topics)
     for topic in topics:
         there = existing.get(topic.target)
         if there is not None:
             new_name = free_name(topic.source, names | targets)
             _check_existing(findings, check, topic, len(there.partitions), new_name)
             if topic.target in contents.in_the_way:
-                _refuse_filled(findings, topic, new_name, check.into_source)
+                _refuse_filled(findings, check, topic, new_name)
             if topic.target in contents.foreign:
                 _refuse_foreign(findings, plan, topic)
             _check_rights(findings, topic, denied.get(topic.target, ()))
             configs = _configs_of_existing(findings, check, topic, own_configs[topic.target])
         else:
+            made_with = settled.configs[topic.target]
             findings.create.append(topic.target)
-            findings.configs[topic.target] = settled.configs[topic.target]
-            as_made = structs.replace(topic, configs=settled.configs[topic.target])
+            findings.configs[topic.target] = made_with
+            as_made = structs.replace(topic, configs=made_with)
             _check_creation(findings, as_made, check.brokers, settled.refused.get(topic.target))
-            configs = effective_configs(as_made.configs, defaults)
-        limit = min(whole_number(configs, name, most) for name, most in _BATCH_LIMITS.items())
+            configs = effective_configs(made_with, defaults)
+        limit = _batch_limit(configs)
         findings.limits[topic.target] = limit
         # The records of a topic that an earlier run began to write were examined then.
         if topic.target not in contents.filled or not check.resumed:
@@ -160,6 +169,12 @@ def check_target(check: TargetCheck, ranges: Iterable[UnitRange], left_out: Cont
         mend = Mending(cluster, topic, there is not None and not topic.created)
         _check_retention(findings, mend, ranges_by_target[topic.target], configs)
     return findings
+
+
+def _batch_limit(configs: Mapping[str, str]) -> int:
+    """Return how many bytes a batch of a topic with these configs may have."""
+    limits = [whole_number(configs, name, usual) for name, usual in _BATCH_LIMITS.items()]
+    return min(limits)
 
 
 class _Contents(NamedTuple):
@@ -174,18 +189,28 @@ class _Contents(NamedTuple):
 def _contents_of_existing(findings: PreflightFindings, check: TargetCheck, existing: Mapping[str, Topic]) -> _Contents:
     """Look at the logs of the target topics that exist."""
     plan = check.plan
-    partitions = [TopicPartition(topic.name, number) for topic in existing.values() for number in topic.partitions]
+    partitions: list[TopicPartition] = []
+    for topic in existing.values():
+        partitions += [TopicPartition(topic.name, number) for number in topic.partitions]
+    # Also what no committed transaction wrote: it has offsets, and a consumer of uncommitted records reads it.
     ends = check.cluster.log_ends(partitions, "read_uncommitted")
     starts = check.cluster.log_starts(partitions)
     filled = {tp.topic for tp in partitions if ends[tp] > starts[tp]}
     if plan.into_existing:
-        return _Contents(filled, set(), set())
+        return _Contents(filled, in_the_way=set(), foreign=set())
+    if plan.keeps_offsets:
+        # A log can only be filled from its end on: one that begins later, or holds anything, is in the way.
+        used = {tp.topic for tp in partitions if ends[tp] > 0}
+        in_the_way = set() if check.resumed else used
+        return _Contents(filled, in_the_way, foreign=set())
     if check.resumed:
-        return _Contents(filled, set(), foreign_topics(check.reading, plan, starts, ends))
+        foreign = foreign_topics(check.reading, plan, starts, ends)
+        return _Contents(filled, set(), foreign)
+    # A restore that was killed in its first transaction, and given up, leaves such a topic behind.
     empty = only_aborted(check.reading, starts, ends)
     for name in sorted(empty):
         findings.warnings.append(f"target topic {name} holds aborted records only: it counts as empty")
-    return _Contents(filled, filled - empty, set())
+    return _Contents(filled, filled - empty, foreign=set())
 
 
 _KAFKAS_OWN = (*INTERNAL_TOPICS, "__cluster_metadata")
@@ -244,16 +269,43 @@ def _check_existing(
         )
 
 
-def _refuse_filled(findings: PreflightFindings, topic: PlannedTopic, new_name: str, into_source: bool) -> None:
+def _refuse_filled(findings: PreflightFindings, check: TargetCheck, topic: PlannedTopic, new_name: str) -> None:
     """Refuse a topic that has records on the target. `new_name` is free there."""
+    beside = f"restore it beside under another name with --map {topic.source}={new_name}"
+    leave_out = f"leave it out with --exclude-topic {topic.source}"
+    if check.plan.keeps_offsets:
+        findings.refuse(
+            f"target topic {topic.target} has held records: their offsets are taken", f"{beside}, or {leave_out}"
+        )
+        return
     append = "append with --into-existing"
-    if into_source:
+    if check.into_source:
         append += ", which writes every record of the archive once more beside those that are there"
-    findings.refuse(
-        f"target topic {topic.target} is not empty",
-        "restore only the topics that are missing with --topic, restore it beside under another name with "
-        f"--map {topic.source}={new_name}, or {append}",
-    )
+    findings.refuse(f"target topic {topic.target} is not empty", f"{beside}, {leave_out}, or {append}")
+
+
+def _advise_on_filled(findings: PreflightFindings, check: TargetCheck, missing: Sequence[PlannedTopic]) -> None:
+    """Say what can be restored all the same, where topics have records on the target. `missing` are the topics that the
+    target lacks."""
+    if check.named_groups and check.into_source:
+        findings.advice.append(f"to set the groups alone, without a record: {_groups_command(check)}")
+    if missing:
+        options = [f"--topic {shell_line(topic.source)}" for topic in missing[:_NAMED]]
+        more = f" (and {len(missing) - _NAMED:,} more)" if len(missing) > _NAMED else ""
+        findings.advice.append(f"to restore only what the target lacks: {' '.join(options)}{more}")
+
+
+def _groups_command(check: TargetCheck) -> str:
+    """Return the command that sets the named groups in the topics that were backed up."""
+    plan = check.plan
+    words = ["groups", "apply", "--same-offsets"]
+    for group in check.named_groups:
+        words += ["--group", group]
+    if plan.choice is not None and plan.choice.to_time is not None:
+        words += ["--to-time", time_text(plan.choice.to_time)]
+    else:
+        words += ["--restore-point", str(plan.restore_point)]
+    return kbackup_command(*words)
 
 
 def _refuse_foreign(findings: PreflightFindings, plan: RestorePlan, topic: PlannedTopic) -> None:
@@ -271,8 +323,11 @@ def _topics_command(cluster: Cluster, topic: PlannedTopic, action: str, *options
     return kafka_command("kafka-topics", servers, action, "--topic", topic.target, *options)
 
 
-def rights_to_write(transactions: bool) -> tuple[str, ...]:
-    """Return the rights that a restore needs on its topics. Committing progress in a transaction takes Read as well."""
+def rights_to_write(transactions: bool, keeps_offsets: bool = False) -> tuple[str, ...]:
+    """Return the rights that a restore needs on its topics. Committing progress in a transaction takes Read as well,
+    and so does asking what is there of a restore that goes on. To make a log begin later than at 0 takes Delete."""
+    if keeps_offsets:
+        return ("WRITE", "READ", "DELETE")
     return ("WRITE", "READ") if transactions else ("WRITE",)
 
 
@@ -347,9 +402,11 @@ def _check_retention(
 ) -> None:
     """Warn where the target would delete restored records at once, or give them another time."""
     topic = mend.topic
+    # A compacted topic ignores retention, unless its policy is both.
     deletes = "delete" in configs.get("cleanup.policy", "delete")
     keep_bytes = whole_number(configs, "retention.bytes", -1)
-    most = max((sum_of(range_.segments, "bytes") for range_ in ranges), default=0)
+    sizes = [sum_of(range_.segments, "bytes") for range_ in ranges]
+    most = max(sizes, default=0)
     if deletes and 0 <= keep_bytes < most:
         findings.warnings.append(
             f"topic {topic.target} keeps {keep_bytes} bytes a partition, less than the {most} to be restored: "
@@ -376,7 +433,9 @@ def _check_retention(
 def _timestamps(range_: UnitRange) -> tuple[int | None, int | None]:
     """Return the bounds on the timestamps of the records to be restored."""
     low, high = bounds(range_.segments, "min_timestamp", "max_timestamp")
-    return (low, high) if range_.window is None else range_.window.clip(low, high)
+    if range_.window is None:
+        return low, high
+    return range_.window.clip(low, high)
 
 
 def _demands(check: TargetCheck, configs: Mapping[str, str], limit: int) -> Demands:
@@ -471,6 +530,18 @@ def warn_of_members(cluster: Cluster, groups: Sequence[PlannedGroup]) -> list[st
     return warnings
 
 
+def warn_of_share_groups(cluster: Cluster, groups: Sequence[PlannedGroup]) -> list[str]:
+    """Return warnings of share groups that the target can't set: brokers may be too old for them."""
+    share = {group.target for group in groups if group.type == SHARE}
+    if not share:
+        return []
+    _, refused = cluster.groups.committed(share, share)
+    return [f"share group {name} can't be set on the target: {why}" for name, why in sorted(refused.items())]
+
+
+_LOST = "restore it from a bucket version or a copy; if nobody has it, 'kbackup repair' leaves its records out"
+
+
 def check_segments(store: Store, partitions: Iterable[Sequence[Segment]]) -> None:
     """Raise `RefusedError` naming every records object that is not there in its size. Folders are listed side by
     side."""
@@ -486,7 +557,7 @@ def check_segments(store: Store, partitions: Iterable[Sequence[Segment]]) -> Non
     for others, lacking in in_threads(check, sorted(folders)):
         for key, size in lacking.items():
             if key not in others:
-                findings.refuse(f"file {key} is missing", "restore it from a bucket version or a copy")
+                findings.refuse(f"file {key} is missing", _LOST)
             else:
                 found = others[key]
                 findings.refuse(f"file {key} has {found} bytes, not {size}", "it was changed after it was written")

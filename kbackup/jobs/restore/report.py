@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from kbackup.archive.models import Document, Member
@@ -14,12 +15,15 @@ from kbackup.archive.restores.map_parts import NOTHING, Cut, WrittenMap
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.table import sum_of
 from kbackup.archive.segments.window import Choice
+from kbackup.archive.transforms import named_transform
+from kbackup.jobs.finding_kinds import of_kind
 from kbackup.jobs.groups.report import GroupResult, not_applied
 from kbackup.jobs.newer import NewerRecords
 from kbackup.jobs.schemas.records import SchemasReport
 from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.metrics.registry import counted
 from kbackup.types import TopicPartition
+from kbackup.util.text import plural
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,45 @@ class NotRestoredTopic(Member, frozen=True, kw_only=True):
         return f"topic {self.source} is not restored: {self.reason}; {self.hint}"
 
 
+class TopicFill(Member, frozen=True, kw_only=True):
+    """How the logs of a topic get their offsets, by its names in the source and on the target.
+
+    `head` are the offsets before the first records, filled and deleted again, and `head_bytes` what they take on disk
+    for a moment. `gaps` have no record, `markers` are the offsets in them that transactions without records fill, and
+    `fillers` those that records fill. `seconds` is how long head and gaps take, about, and `broker_seconds` how long
+    one core of the brokers that lead the logs works on fillers. `largest` is the largest gap.
+    """
+
+    source: str
+    target: str
+    way: Literal["in place", "markers", "aborted", "tombstones"]
+    head: int
+    head_bytes: int
+    gaps: int
+    largest: int
+    markers: int
+    fillers: int
+    seconds: float
+    broker_seconds: float = 0.0
+
+
+class TransformReport(Member, frozen=True, kw_only=True):
+    """The function that the records of a restore went through: `name` and `sha256` as in the plan. `left_out` are the
+    records that it left out, by topic of the source."""
+
+    name: str
+    sha256: str
+    left_out: dict[str, int]
+
+    @property
+    def sentence(self) -> str:
+        """Return in words what the transform left out."""
+        records = sum(self.left_out.values())
+        topics = [f"{topic} {count:,}" for topic, count in self.left_out.items()]
+        by_topic = f" ({', '.join(topics)})" if topics else ""
+        return f"left out by the transform {self.name}: {plural(records, 'record')}{by_topic}"
+
+
 class RestoreReport(Document, frozen=True, kw_only=True):
     """restores/<id>/report.json: the results of a finished restore. `status` 'planned' is never written (it is a dry
     run's, whose counts are upper bounds if there is a window), nor is 'incomplete': topics in `failed` are not
@@ -101,12 +144,22 @@ class RestoreReport(Document, frozen=True, kw_only=True):
     """Topics of the source with records that the restore point lacks, where the target is the source."""
     failed: tuple[NotRestoredTopic, ...] = ()
     excluded: tuple[str, ...] = ()
+    fills: tuple[TopicFill, ...] = ()
+    """How logs get the offsets that they had at the source, with `--same-offsets`."""
+    transform: TransformReport | UnsetType = UNSET
+    """Missing if records stayed as they are archived, so that earlier versions can read the report."""
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """Those of `missing` that are records which the archive lacks."""
+        return of_kind("loss", self.missing)
 
 
 def make_report(
     plan: RestorePlan,
     archive: str,
     done: Restored,
+    *,
     groups: tuple[GroupResult, ...],
     warnings: Sequence[str],
     seconds: dict[str, float],
@@ -117,6 +170,7 @@ def make_report(
     newer: tuple[NewerRecords, ...] = (),
     failed: Sequence[NotRestoredTopic] = (),
     excluded: Sequence[str] = (),
+    fills: tuple[TopicFill, ...] = (),
 ) -> RestoreReport:
     """Return the report; a dry run has no missing `settings` yet. `hidden` are partitions with records that consumers
     can't see yet. `failed` are topics that are not restored, `excluded` topics to be left out."""
@@ -164,7 +218,18 @@ def make_report(
         newer=newer,
         failed=tuple(failed),
         excluded=tuple(excluded),
+        fills=fills,
+        transform=_transform_report(plan, done),
     )
+
+
+def _transform_report(plan: RestorePlan, done: Restored) -> TransformReport | UnsetType:
+    transform = named_transform(plan.transform)
+    if transform is None:
+        return UNSET
+    sources = {topic.target: topic.source for topic in plan.topics}
+    left_out = {sources[target]: records for target, records in done.cut.left_out}
+    return TransformReport(name=transform.name, sha256=transform.sha256, left_out=left_out)
 
 
 def with_warning(report: RestoreReport, warning: str) -> RestoreReport:

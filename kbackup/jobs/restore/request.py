@@ -16,11 +16,12 @@ import msgspec
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.segments.window import Window
 from kbackup.config.models import Restore
-from kbackup.config.times import not_a_time, now_ms, parse_time
+from kbackup.config.times import moment_of, now_ms
 from kbackup.config.windows import Range, parse_range, parse_rule
 from kbackup.errors import UsageError
 from kbackup.jobs.decoding import where_of
 from kbackup.jobs.schemas.records import RecordOptions
+from kbackup.jobs.transform import Transform, transform_of
 from kbackup.util.linear_regex import LinearRegex
 from kbackup.util.times import now
 
@@ -98,6 +99,11 @@ class RestoreRequest:
     strict: bool
     transactions: bool
     transaction_bytes: int
+    same_offsets: bool
+    fill: Literal["markers", "aborted", "tombstones"] | None
+    may_mark: bool
+    """Whether the gaps of logs may be filled by markers of transactions."""
+    transform: Transform | None = None
 
     @classmethod
     def of(cls, given: Restore) -> RestoreRequest:
@@ -127,8 +133,13 @@ class RestoreRequest:
             replication_factor=given.replication_factor,
             into_existing=given.into_existing,
             strict=given.strict,
-            transactions=given.transactions,
+            # Logs with the same offsets have no room for the markers of our transactions.
+            transactions=given.transactions and not given.same_offsets,
             transaction_bytes=given.transaction_bytes,
+            same_offsets=given.same_offsets,
+            fill=given.fill,
+            may_mark=given.transactions,
+            transform=transform_of(given.transform),
         )
 
     @property
@@ -142,6 +153,13 @@ class RestoreRequest:
         Only a restore that begins is checked. One that is resumed has its content in its plan: it may leave topics of
         its ranges out by then, and '2h ago' is later than when it began.
         """
+        if self.same_offsets and self.into_existing:
+            raise UsageError(
+                "--same-offsets takes new topics: in a log that holds records, the offsets are taken",
+                "leave --into-existing out, and give topics that exist another name with --map",
+            )
+        if self.fill is not None and not self.same_offsets:
+            raise UsageError("--fill is for --same-offsets alone", "add --same-offsets, or leave --fill out")
         if self.ranges and (self.topics.include or self.topics.exclude):
             raise UsageError("--range names its topics itself", "leave --topic and --exclude-topic out")
         start, end = self.window.from_time, self.window.to_time
@@ -155,19 +173,9 @@ class RestoreRequest:
 def _bounds(given: Restore) -> tuple[int | None, int | None]:
     """Return `from_time` and `to_time` in ms since the epoch, None without them. `UsageError` for a time of today that
     is still to come."""
-    present = now_ms()  # one for both: a window of '2h ago' to 'now' is two hours
-    start: int | None = None
-    end: int | None = None
-    if given.from_time:
-        try:
-            start = parse_time(given.from_time, present, up=True)
-        except ValueError as error:
-            raise not_a_time(f"--from-time {given.from_time}", error) from None
-    if given.to_time:
-        try:
-            end = parse_time(given.to_time, present)
-        except ValueError as error:
-            raise not_a_time(f"--to-time {given.to_time}", error) from None
+    now = now_ms()
+    start = moment_of("--from-time", given.from_time or None, now=now, up=True)
+    end = moment_of("--to-time", given.to_time or None, now=now)
     return start, end
 
 
@@ -189,8 +197,9 @@ def _record_schemas(given: Restore) -> RecordOptions | None:
     )
 
 
-_FREE = ("restore_id", "state", "transactions", "transaction_bytes", "unmapped")
-"""Keys of `[restore]` that do not decide what is restored."""
+_FREE = ("restore_id", "state", "transactions", "transaction_bytes", "unmapped", "transform")
+"""Keys of `[restore]` that do not decide what is restored. A plan has a transform by its digest: the file may be
+elsewhere when the restore is resumed."""
 _ORDERED = ("map_regex",)  # the first rule that matches counts
 
 

@@ -13,6 +13,7 @@ from kbackup.archive import layout
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.plan import PlannedTopic, RestorePlan, check_same_target, without_topics
+from kbackup.archive.transforms import is_same_transform, named_transform
 from kbackup.config.keys import RENAMED
 from kbackup.config.models import Restore
 from kbackup.errors import CorruptError, MismatchError, RefusedError
@@ -20,6 +21,7 @@ from kbackup.jobs.restore.plan import with_given
 from kbackup.jobs.restore.preflight import check_still_there
 from kbackup.jobs.restore.report import RestoreReport, with_warning
 from kbackup.jobs.restore.request import RestoreRequest, given_options
+from kbackup.jobs.transform import Transform, ref_of
 from kbackup.kafka.control.cluster import Cluster
 
 
@@ -40,16 +42,18 @@ def find_begun(request: RestoreRequest, journal: RestoreJournal, cluster: Cluste
     check_same_target(plan, cluster_id)
     report = finished_report(journal, plan)
     check_same_options(plan, request)
+    check_same_transform(plan, request.transform)
     check_same_names(plan, request)
     if report is not None:
         check_still_there(cluster, journal, without_topics(plan, report.excluded))
         return BegunRestore(plan, report)
-    if not plan.transactions:
+    begun = journal.with_segments(plan)
+    if not plan.transactions and not begun.keeps_offsets:
         raise RefusedError(
             f"restore {plan.restore_id} was begun without transactions: nobody knows how far it came",
             "delete its target topics and begin another one",
         )
-    return BegunRestore(resumed_plan(journal.with_segments(plan), request))
+    return BegunRestore(resumed_plan(begun, request))
 
 
 def finished_report(journal: RestoreJournal, plan: RestorePlan) -> RestoreReport | None:
@@ -100,6 +104,26 @@ def check_same_options(plan: RestorePlan, request: RestoreRequest) -> None:
             f"restore {plan.restore_id} was begun with other options: {'; '.join(changes)}",
             "give the same options as then, or another --restore-id",
         )
+
+
+def check_same_transform(plan: RestorePlan, transform: Transform | None) -> None:
+    """Raise `MismatchError` if a restore was begun with another transform: some of its records went through that
+    one."""
+    begun = named_transform(plan.transform)
+    given = ref_of(transform)
+    if is_same_transform(begun, given):
+        return
+    name = f"restore {plan.restore_id}"
+    if begun is None:
+        raise MismatchError(
+            f"{name} was begun without a transform, now one is given: {given}",
+            "leave --transform out, or give another --restore-id and new topics",
+        )
+    now = f"now {given}" if given is not None else "now without one"
+    raise MismatchError(
+        f"{name} was begun with transform {begun}, {now}",
+        "give --transform with the same bytes and function as then, or another --restore-id and new topics",
+    )
 
 
 def _same_times(plan: RestorePlan, request: RestoreRequest) -> set[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
+
+import pyarrow as pa
 
 from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.map_parts import Cut, MapPartName
@@ -19,6 +21,7 @@ from kbackup.jobs.replay import ReachedOffset, UnitRun, first_committed
 from kbackup.jobs.restore.demands import BATCH_OVERHEAD, LARGE_CODEC
 from kbackup.jobs.restore.preflight import missing_rights_problem, rights_to_write
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
+from kbackup.jobs.transform import ALWAYS_FITS, GROWTH, Transform
 from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.produce import BlockProducer, RefusedTopicError
@@ -57,6 +60,16 @@ class UnitResult:
 
 
 @dataclass(frozen=True)
+class TargetClients:
+    """What units reach the target with: their producers, and the look for a committed record of map parts."""
+
+    open_producer: Callable[..., BlockProducer] = BlockProducer
+    first_committed: Callable[[Properties, str, Iterable[pa.Table]], tuple[TopicPartition, int] | None] = (
+        first_committed
+    )
+
+
+@dataclass(frozen=True)
 class RestoreWork:
     """The settings of every unit. The `journal` keeps the offset map, `store` has the segments, `groups` of the target
     the progress. Topics of the target that are `left_out` get no records. `limits` is how many bytes a batch of each
@@ -71,6 +84,8 @@ class RestoreWork:
     schemas: SchemaRewrite | None = None
     left_out: frozenset[str] = frozenset()
     limits: Mapping[str, int] = field(default_factory=dict)
+    clients: TargetClients = TargetClients()
+    transform: Transform | None = None
 
     def group_of(self, number: int) -> str:
         return self.groups[number % len(self.groups)]
@@ -144,15 +159,19 @@ class RestoreWork:
         # A record that is too large for its topic as it is was found to fit when this codec packs it.
         needs_packing = any(largest[target] + BATCH_OVERHEAD > limit for target, limit in limits.items())
         transactional_id = f"kbackup-{self.journal.restore_id}-{number}" if self.transactions else None
+        compression = LARGE_CODEC if needs_packing else None
         largest_record = max(largest.values(), default=0)
+        if self.transform is not None:
+            largest_record = max(ALWAYS_FITS, GROWTH * largest_record)
+        # The producer has one limit for all its topics.
         smallest_limit = min(limits.values(), default=None)
-        return BlockProducer(
+        return self.clients.open_producer(
             self.target,
             transactional_id,
             self.group_of(number),
             largest_record,
             message_limit=smallest_limit,
-            compression=LARGE_CODEC if needs_packing else None,
+            compression=compression,
         )
 
     def _attempt(
@@ -174,6 +193,7 @@ class RestoreWork:
             transaction_bytes=self.transaction_bytes,
             start=ledger.start,
             schemas=self.schemas,
+            transform=self.transform,
         )
         run.run()
         return ledger.parts(), run.counted
@@ -227,7 +247,7 @@ class _UnitLedger:
         # Brokers expire the progress of a group without members: its records may be committed all the same.
         work, group = self.work, self.work.group_of(self.number)
         map_parts = work.journal.begun_map_parts(self.number)
-        committed = first_committed(work.target, group, map_parts)
+        committed = work.clients.first_committed(work.target, group, map_parts)
         if committed is not None:
             tp, offset = committed
             raise ClusterError(

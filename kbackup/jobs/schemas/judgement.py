@@ -159,7 +159,7 @@ def _first_records(archive: Archive, segment: Segment) -> Iterator[Row]:
         for block in read_records(archive.store, segment, None):
             number = min(len(block), _SAMPLED_RECORDS)
             yield from rows(slice_block(block, 0, number))
-            return
+            return  # the first block is enough
     except (CorruptError, NotFoundError):
         return  # the restore itself reports the damage; for a sample the other segments are enough
 
@@ -225,6 +225,7 @@ class Judge:
             counted = self._counted(topic, used)
             if counted is None:
                 continue
+            # The user's word first, then the cheap evidence: only what names and counts leave open is decoded.
             if untouched:
                 yield replace(counted, how="excluded")
             elif by_id:
@@ -343,6 +344,7 @@ class Judge:
     def _ids(self, part: JudgedPart, used: UsedSchemas | None) -> set[int | str]:
         """Return the ids that records may carry: the counted ones, and if records were not counted, any of the topic's
         own, or any at all."""
+        # A schema too many is only registered beside the others; a record with an id too few would keep its old one.
         ids: set[int | str] = set()
         if used is not None:
             ids.update(usual_id(text) for text in used.ids)

@@ -120,6 +120,7 @@ class SubjectOverview(Member, frozen=True, kw_only=True):
 def subjects_of(schemas: Schemas, topics: Iterable[TopicState]) -> list[SubjectOverview]:
     """Return the subjects of a restore point, in order."""
     index = SchemaIndex(schemas)
+    # By context and id: the same id is another schema in another context.
     users = defaultdict[tuple[str, int], set[str]](set)
     for use in schema_uses(topics, index):
         if use.version is not None:
@@ -129,17 +130,22 @@ def subjects_of(schemas: Schemas, topics: Iterable[TopicState]) -> list[SubjectO
         by_subject[version.subject].append(version)
     overviews: list[SubjectOverview] = []
     for subject, versions in sorted(by_subject.items()):
-        ids = [version.id for version in versions]
-        deleted = [version for version in versions if version.state != "active"]
+        context = context_of(subject)
+        numbers: list[int] = []
+        ids: list[int] = []
+        deleted = 0
         topics_of_subject: set[str] = set()
-        for schema_id in ids:
-            topics_of_subject |= users[context_of(subject), schema_id]
+        for version in versions:
+            numbers.append(version.version)
+            ids.append(version.id)
+            deleted += version.state != "active"
+            topics_of_subject |= users[context, version.id]
         overview = SubjectOverview(
             subject=subject,
             type=versions[-1].type,
-            versions=tuple(version.version for version in versions),
+            versions=tuple(numbers),
             ids=tuple(ids),
-            deleted=len(deleted),
+            deleted=deleted,
             topics=tuple(sorted(topics_of_subject)),
         )
         overviews.append(overview)
@@ -147,7 +153,7 @@ def subjects_of(schemas: Schemas, topics: Iterable[TopicState]) -> list[SubjectO
 
 
 def ids_of_records(topics: Collection[TopicState], index: SchemaIndex) -> tuple[set[int | str], list[str]]:
-    """Return the ids and GUIDs that records carry and the restore point knows, and in words those that it lacks."""
+    """Return the ids and GUIDs that records carry and the restore point knows, and in words the ids that it lacks."""
     ids: set[int | str] = set()
     unknown: list[str] = []
     for use in schema_uses(topics, index):
@@ -201,7 +207,12 @@ def planned_versions(
     index = SchemaIndex(schemas)
     places = _places(schemas, index)
     carried_ids = {_id_in_context(version) for version in carried}
-    carried_subjects = {version.subject for version in places.values() if _id_in_context(version) in carried_ids}
+    # Whole subjects, not only the carried versions: a producer registers its next version beside the ones that are
+    # there, and is checked for compatibility with them.
+    carried_subjects: set[str] = set()
+    for version in places.values():
+        if _id_in_context(version) in carried_ids:
+            carried_subjects.add(version.subject)
     is_selected = carried_subjects.__contains__ if subjects is None else subjects.matches
     selected: list[tuple[SchemaVersion, bool]] = []
     for version in places.values():
@@ -213,8 +224,9 @@ def planned_versions(
     try:
         in_order = list(_in_order(references))
     except CycleError as error:
-        circle = join_names([f"{subject} version {number}" for subject, number in error.args[1]], 5)
-        problems.append(f"schemas refer to one another in a circle: {circle}")
+        # The second argument of the error has the places of the circle.
+        circle = [f"{subject} version {number}" for subject, number in error.args[1]]
+        problems.append(f"schemas refer to one another in a circle: {join_names(circle, 5)}")
         in_order = []
     planned: list[tuple[str, SchemaVersion]] = []
     for place in in_order:
@@ -254,7 +266,7 @@ def _with_references(
         version, is_needed = waiting.pop()
         place = version.place
         if place in references:
-            continue
+            continue  # several versions may refer to it
         referred: list[SchemaVersion] = []
         broken: list[str] = []
         for reference in version.references:
@@ -287,6 +299,7 @@ def _in_order(references: Mapping[Place, set[Place]]) -> Iterator[Place]:
     """Yield the places after the places that they refer to, and the versions of a subject in order."""
     order = TopologicalSorter[Place]()
     previous = ("", 0)
+    # A registry that gives versions of its own numbers them in the order in which they come.
     for place in sorted(references):
         before = set(references[place])
         if previous[0] == place[0]:
@@ -298,7 +311,7 @@ def _in_order(references: Mapping[Place, set[Place]]) -> Iterator[Place]:
 
 
 def _on_target(version: SchemaVersion, index: SchemaIndex, prefix: str) -> SchemaVersion:
-    """Return a version with its names on the target, its own and those of the subjects that it refers to."""
+    """Return a version with the names on the target: its own, and the names of subjects that it refers to."""
     if not prefix:
         return version
     references: list[SchemaReference] = []
@@ -360,6 +373,7 @@ def read_subject(registry: SchemaRegistry, subject: str, known: Mapping[Place, S
         if version is None:  # it was deleted for good meanwhile
             continue
         if is_last and old is not None and old.id != version.id:
+            # Another schema is in the place of the last version: what is known of the others is of the former subject.
             known = {}
         state: Literal["active", "deleted"] = "active" if number in active else "deleted"
         found.append(replace(version, state=state))
@@ -370,6 +384,7 @@ def locate(
     registry: SchemaRegistry, wanted: Iterable[SchemaVersion], mode: Mode, there: Subjects
 ) -> dict[Place, SchemaVersion]:
     """Return what the target has at the places of the wanted versions, or in `map` what it has of the same content."""
+    # By digests, made once: a subject may have hundreds of versions, and each wanted one is looked for among them.
     by_content = defaultdict[tuple[str, str], list[SchemaVersion]](list)
     for versions in there.values():
         for held in versions.values():
@@ -426,7 +441,10 @@ def _same_content(versions: Iterable[SchemaVersion], wanted: SchemaVersion) -> S
     def rank(version: SchemaVersion) -> tuple[bool, bool, int]:
         return version.schema == wanted.schema, version.state == "active", version.version
 
-    same = [at for at in versions if at.metadata == wanted.metadata and at.rules == wanted.rules]
+    same: list[SchemaVersion] = []
+    for version in versions:
+        if version.metadata == wanted.metadata and version.rules == wanted.rules:
+            same.append(version)
     return max(same, key=rank, default=None)
 
 
@@ -450,6 +468,8 @@ def same_schema(one: SchemaVersion, other: SchemaVersion) -> bool:
 
 def content_digest(version: SchemaVersion) -> str:
     """Return hex digits that schemas of equal type, references and text have in common."""
+    # A registry may give a text back with other white space, or with its keys in another order: that is the same
+    # schema.
     text: object = " ".join(version.schema.split())
     if version.type != "PROTOBUF":
         # Avro and JSON Schema are JSON, where the order of keys means nothing. A text that is no JSON, or is nested too
@@ -457,7 +477,11 @@ def content_digest(version: SchemaVersion) -> str:
         with suppress(msgspec.DecodeError, RecursionError):
             text = msgspec.json.encode(msgspec.json.decode(version.schema), order="sorted")
     context = context_of(version.subject)
-    references = sorted((r.name, qualified(r.subject, context), r.version) for r in version.references)
+    references: list[tuple[str, str, int]] = []
+    for reference in version.references:
+        references.append((reference.name, qualified(reference.subject, context), reference.version))
+    # In which order a schema names its references means nothing.
+    references.sort()
     content = msgspec.json.encode([version.type, text, references])
     return hashlib.sha256(content).hexdigest()[:16]
 
@@ -480,28 +504,37 @@ def plan_schemas(
 ) -> SchemaPlan:
     """Plan what to create and to set in a registry. `versions` and `problems` are from `planned_versions`, `settings`
     from the restore point. Settings of contexts and of the whole registry are set only in an empty registry."""
+    # Also the deleted ones: a deleted subject still holds its ids and its version numbers.
     subjects = set(registry.subjects(deleted=True))
     wanted = [version for _, version in versions]
-    there = read_subjects(registry, [version for version in wanted if version.subject in subjects])
+    of_known_subjects = [version for version in wanted if version.subject in subjects]
+    there = read_subjects(registry, of_known_subjects)
     found = locate(registry, wanted, mode, there)
     clashes: list[str] = []
     if mode == "same":
         clashes = _clashes(registry, versions, found)
     steps: list[PlannedSchema] = []
+    names: dict[str, str] = {}  # of subjects on the target, by their names in the restore point
+    created: set[str] = set()
     for source, version in versions:
         action = _action(version, found.get(version.place))
         steps.append(PlannedSchema(source=source, schema=version, action=action))
-    names = {step.source: step.schema.subject for step in steps}
-    created = {step.schema.subject for step in steps if step.action != "exists"}
-    # The name of a context, or of the whole registry (''), stands for all subjects in it.
-    general = [each.subject for each in settings if each.subject == context_of(each.subject)]
+        names[source] = version.subject
+        if action != "exists":
+            created.add(version.subject)
+    general = [each.subject for each in settings if _is_general(each)]
     asked = dict.fromkeys(["", *general, *names.values()])
     now = _answers(registry.settings, asked)
+    # The settings of a context, or of the whole registry, hold for the subjects of others as well, unless there are
+    # none.
     may_set_general = not prefix and not subjects
     after, notes = _planned_settings(settings, names, now, may_set_general)
+    versions_before: dict[str, tuple[int, ...]] = {}
+    for name in sorted(created & there.keys()):
+        versions_before[name] = tuple(sorted(there[name]))
+    # The settings of the whole registry (''), too: its mode may be changed while the schemas are written.
     touched = {"", *names.values()}
     touched.update(each.subject for each in after)
-    versions_before = {name: tuple(sorted(there[name])) for name in sorted(created & there.keys())}
     settings_before = [now[name] for name in sorted(now) if name in touched]
     return SchemaPlan(
         registry=registry.url,
@@ -516,6 +549,11 @@ def plan_schemas(
     )
 
 
+def _is_general(settings: SubjectSettings) -> bool:
+    """Return whether settings are of all subjects of a context, or of the whole registry: its name is ''."""
+    return settings.subject == context_of(settings.subject)
+
+
 def _planned_settings(
     settings: Iterable[SubjectSettings],
     names: Mapping[str, str],
@@ -527,7 +565,7 @@ def _planned_settings(
     after: list[SubjectSettings] = []
     notes: list[str] = []
     for each in settings:
-        is_general = each.subject == context_of(each.subject)
+        is_general = _is_general(each)
         name = each.subject if is_general else names.get(each.subject)
         if name is None:
             continue
@@ -548,6 +586,7 @@ def _action(version: SchemaVersion, at: SchemaVersion | None) -> Literal["create
     """Return what a version needs; `at` is what the target has of it."""
     if at is None:
         return "create"
+    # For a version that is deleted in the restore point it is enough to be there, whether deleted or not.
     if at.state == "active" or version.state != "active":
         return "exists"
     return "undelete"
@@ -583,25 +622,35 @@ def _holders(registry: SchemaRegistry, versions: Iterable[SchemaVersion]) -> dic
         return registry.places(schema_id, context)
 
     def first_holder(key: tuple[str, int]) -> SchemaVersion | None:
+        # One holder is enough: all that have the id are the same schema to the registry.
         subject, number = places[key][0]
         return registry.version(subject, number)
 
     ids = sorted({_id_in_context(version) for version in versions})
     places = _answers(places_of, ids)
     taken = [key for key in ids if places[key]]
-    holders = _answers(first_holder, taken)
-    return {key: holder for key, holder in holders.items() if holder is not None}
+    holders: dict[tuple[str, int], SchemaVersion] = {}
+    for key, holder in _answers(first_holder, taken).items():
+        if holder is not None:
+            holders[key] = holder
+    return holders
 
 
 def settings_words(settings: SubjectSettings) -> str:
     """Return what is set, in words."""
-    values = {"compatibility": (settings.config or {}).get("compatibilityLevel"), "mode": settings.mode}
-    return " and ".join(f"{name} {value}" for name, value in values.items() if value)
+    words: list[str] = []
+    compatibility = (settings.config or {}).get("compatibilityLevel")
+    if compatibility:
+        words.append(f"compatibility {compatibility}")
+    if settings.mode:
+        words.append(f"mode {settings.mode}")
+    return " and ".join(words)
 
 
 def prepare_schemas(
     registry: SchemaRegistry,
     schemas: Schemas,
+    *,
     carried: Collection[SchemaVersion],
     mode: Mode,
     prefix: str = "",

@@ -59,7 +59,7 @@ class SchemasReport(Member, frozen=True, kw_only=True):
 
 
 def schemas_report(of: SchemaPlan | SchemaMap, unmapped: tuple[UnmappedRecords, ...] = ()) -> SchemasReport:
-    """Return the report of planned schemas, or of those that were registered."""
+    """Return the report of planned schemas, or of schemas that were registered."""
     if isinstance(of, SchemaPlan):
         subjects = [step.schema.subject for step in of.steps]
         not_set: tuple[str, ...] = ()
@@ -106,6 +106,7 @@ def plan_record_schemas(
     """Plan the schemas of the records of a restore into the registry of `options`; None if there is nothing to bring
     back. Raises `RefusedError` where a record's id would have no meaning, and such records are to end the restore."""
     asked = given.asked
+    # A run that was killed may have registered schemas already. Its plan counts, whatever the registry has by now.
     begun = begun_plan(journal)
     if begun is not None:
         _check_mode(asked, begun.mode, plan.restore_id)
@@ -113,11 +114,15 @@ def plan_record_schemas(
     if not options.url:
         _check_needs_no_registry(asked, given)
         return None
-    topics = planned_topics(archive, plan) if archive is not None else []
+    # A folder of the Java tool has no manifests, so nothing is known of its schemas.
+    topics: Sequence[TopicState] = []
+    point = schemas = None
+    if archive is not None:
+        topics = planned_topics(archive, plan)
+        point = archive.manifest(plan.restore_point)
+        schemas = archive.schemas(point)
     topic_names = {topic.name for topic in topics}
     overruled = named_topics(given.by_id, given.untouched, topic_names)
-    point = archive.manifest(plan.restore_point) if archive is not None else None
-    schemas = archive.schemas(point) if archive is not None and point is not None else None
     if archive is None or point is None or schemas is None:
         if asked is None and not _seem_to_name_schemas(topics):
             return None
@@ -185,7 +190,7 @@ def plan_judged(
     judged = judge.topics(records.topics)
     beside = versions_beside(records.topics, records.schemas)
     carried = [*judge.needed(judged, records.topics), *beside]
-    plan = prepare_schemas(registry, records.schemas, carried, mode, prefix)
+    plan = prepare_schemas(registry, records.schemas, carried=carried, mode=mode, prefix=prefix)
     if plan.problems and unmapped == "keep":
         # An odd record with an id of another subject must not block the others: such records stay as they are.
         certain = [*judge.needed(judged, records.topics, only_certain=True), *beside]
@@ -195,6 +200,8 @@ def plan_judged(
             judged = tuple(_without_others(part) for part in judged)
     problems = plan.problems
     if unmapped == "fail":
+        # Of the other topics every record is restored, so a lacking schema would end the restore for certain: that is
+        # better said before the first record is written.
         windowed_topics = set(windowed)
         whole = [part for part in judged if part.topic not in windowed_topics]
         problems += tuple(unmapped_words(whole))
@@ -220,7 +227,7 @@ def _plan_without_others(
     """Plan the `certain` schemas alone, with notes of the problems that this avoids; None if it avoids none."""
     if len(certain) == len(carried):
         return None
-    smaller = prepare_schemas(registry, schemas, certain, plan.mode, plan.prefix)
+    smaller = prepare_schemas(registry, schemas, carried=certain, mode=plan.mode, prefix=plan.prefix)
     left_out = [f"left out: {problem}" for problem in plan.problems if problem not in smaller.problems]
     if not left_out:
         return None
@@ -243,7 +250,11 @@ def _carried_guids(carried: Iterable[SchemaVersion], topics: Iterable[TopicState
     for topic in topics:
         for used in topic.schemas:
             named.update(usual_id(text) for text in used.ids)
-    guids = {version.guid for version in carried if version.guid and version.guid in named}
+    guids: set[str] = set()
+    for version in carried:
+        # A registry of an older version gives none.
+        if version.guid and version.guid in named:
+            guids.add(version.guid)
     return tuple(sorted(guids))
 
 
@@ -272,7 +283,9 @@ def resumed_schemas(asked: str | None, journal: RestoreJournal) -> SchemaMap | N
     """Return the schemas that a restore registered before it wrote its first record. `MismatchError` if it was begun
     otherwise: some of its records would get other ids."""
     done = schema_map(journal)
-    _check_mode(asked, done.mode if done is not None else "none", journal.restore_id)
+    # Without a map the records of the first run kept their ids.
+    was = "none" if done is None else done.mode
+    _check_mode(asked, was, journal.restore_id)
     return done
 
 
@@ -316,11 +329,14 @@ def missing_schemas(
         return []
     if not source:
         done = schema_map(RestoreJournal(state, plan.restore_id))
-        return [] if done is None else lost_since(open_registry(options), done.places)
-    schemas = archive.schemas(plan.restore_point) if archive is not None else None
+        if done is None:
+            return []
+        return lost_since(open_registry(options), done.places)
+    schemas = None if archive is None else archive.schemas(plan.restore_point)
     places: list[tuple[str, int, int]] = []
     if schemas is not None:
         for version in schemas.versions:
+            # What was gone at the capture is not expected to be back.
             if version.state != "gone":
                 places.append((version.subject, version.version, version.id))
     return lost_since(open_registry(options, "schema_registry"), places)
@@ -332,6 +348,7 @@ def planned_topics(archive: Archive, plan: RestorePlan) -> Sequence[TopicState]:
     numbers.update(topic.as_of for topic in plan.topics)
     numbers.discard(0)
     known: dict[tuple[str, int], TopicState] = {}
+    # Rising: the counts of a topic grow from restore point to restore point, and the newest ones have all records.
     for number in sorted(numbers):
         known |= archive.manifest(number).incarnations()
     incarnations = [(topic.source, topic.incarnation) for topic in plan.topics]
@@ -345,7 +362,9 @@ def rewrite_of(done: SchemaMap | None, store: Store, unmapped: Unmapped | None =
         return None
     judged = judged_parts(done)
     if done.mode == "same":
-        judged = [_counting(part) for part in judged if part.unknown or not part.counted]
+        # The ids stay. Records are still looked at where some may carry an id that the restore point lacks.
+        with_doubt = [part for part in judged if part.unknown or not part.counted]
+        judged = [_counting(part) for part in with_doubt]
     if not any(part.maps or part.how == "unknown" for part in judged):
         return None
     codecs = None if done.archived is None else ArchivedCodecs(store, done.archived)
@@ -383,12 +402,13 @@ def checked_schemas(
         from kbackup.kafka.schema_registry import BUILT_IN
 
         archive = open_archive_or_folder(store)
-        point = None if archive is None else archive.manifest(plan.restore_point)
-        schemas = None if archive is None or point is None else archive.schemas(point)
-        if archive is not None and point is not None and schemas is not None:
-            judge = Judge(schemas, BUILT_IN, SchemaTopics(), sample_of(archive, point))
-            judged = judge.topics(planned_topics(archive, plan))
-            archived = point.schemas
+        if archive is not None:
+            point = archive.manifest(plan.restore_point)
+            schemas = archive.schemas(point)
+            if schemas is not None:
+                judge = Judge(schemas, BUILT_IN, SchemaTopics(), sample_of(archive, point))
+                judged = judge.topics(planned_topics(archive, plan))
+                archived = point.schemas
     if archived is None:
         return None
     target = None
@@ -406,5 +426,6 @@ def _schemas_of_target(registry: SchemaRegistry, done: SchemaMap) -> Schemas:
         return registry.version(subject, number)
 
     places = sorted({(subject, number) for subject, number, _ in done.places})
-    versions = tuple(version for version in in_threads(read, places) if version is not None)
-    return Schemas(captured_at="", registry=registry.url, kept="used", versions=versions)
+    # None: somebody has deleted the version since.
+    versions = [version for version in in_threads(read, places) if version is not None]
+    return Schemas(captured_at="", registry=registry.url, kept="used", versions=tuple(versions))

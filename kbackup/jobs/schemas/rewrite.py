@@ -1,4 +1,4 @@
-"""Put the ids of the target's schema registry into records in place of those of the source's, on workers.
+"""Put the ids of the target's schema registry into records in place of the source's ids, on workers.
 
 A compiled loop maps the ids that decide alone. Only the remaining frames, of other ids, are looked at one by one:
 decoding libraries know nothing of blocks.
@@ -66,7 +66,9 @@ class ArchivedCodecs:
     document: DocumentRef
 
     def codec(self, context: str, part: Part, schema: int | str) -> Codec | Undecoded:
+        # By the document's bytes: a worker may do tasks of several restores, and one restore has one document.
         key = (self.document.sha256, context, part)
+        # Held while the schemas are read, too: the other threads of the worker need the same ones.
         with _lock:
             if key not in _decoders:
                 while len(_decoders) >= _KEPT:
@@ -114,6 +116,7 @@ class SchemaRewrite:
             return Rewritten(block)
         block, left = rewrite(block, rule.rows, list(rule.parts), str(source))
         unmapped: list[UnmappedRecords] = []
+        # What the ids alone do not decide: the frames that are left, those of one id together.
         for frames in left:
             new = rule.known[frames.part].get(frames.schema)
             if new is None:
@@ -128,10 +131,17 @@ class SchemaRewrite:
 
     def fits(self, block: RecordBlock, frames: LeftFrames, part: JudgedPart, new: int | str) -> list[bool]:
         """Return which of the frames get the schema `new`: those whose data decode by the schema that they name."""
-        codec = None if self.codecs is None else self.codecs.codec(part.context, part.part, frames.schema)
-        if codec is None or isinstance(codec, Undecoded):
+        codec = self._codec(part, frames.schema)
+        if codec is None:
             return [False] * len(frames.records)
         return [payload_fits(codec, rest, apart) for rest, apart in payloads(block, frames)]
+
+    def _codec(self, part: JudgedPart, schema: int | str) -> Codec | None:
+        """Return what decodes by an archived schema; None if nothing is decoded, or this schema can't be read."""
+        if self.codecs is None:
+            return None
+        codec = self.codecs.codec(part.context, part.part, schema)
+        return None if isinstance(codec, Undecoded) else codec
 
     def certain(self, part: JudgedPart, known: SchemaIds) -> SchemaIds:
         """Return the ids that are mapped without a look at what follows them."""
@@ -171,11 +181,14 @@ class SchemaRewrite:
                 f"{named}: it has no id in the target's registry",
                 f"leave the record out with --skip {place}, or {self.hint}",
             )
+        unknown, undecoded = len(records), 0
+        if is_known:
+            unknown, undecoded = 0, len(records)
         return UnmappedRecords(
             topic=source.topic,
             part=frames.part,
-            unknown=0 if is_known else len(records),
-            undecoded=len(records) if is_known else 0,
+            unknown=unknown,
+            undecoded=undecoded,
             partition=source.partition,
             offset=offset,
         )
@@ -211,13 +224,14 @@ class CheckedRewrite(SchemaRewrite):
     target: Schemas | None = None
 
     def certain(self, part: JudgedPart, known: SchemaIds) -> SchemaIds:
+        # No id decides alone here: a record that the restore mapped by mistake must be found.
         return {}
 
     def fits(self, block: RecordBlock, frames: LeftFrames, part: JudgedPart, new: int | str) -> list[bool]:
         # Where the judgement was by id alone, data that do not decode at all (they may be encrypted) are no difference.
         by_id = part.how == "asked" or (part.how == "subject" and frames.schema in part.certain)
-        codec = None if self.codecs is None else self.codecs.codec(part.context, part.part, frames.schema)
-        if codec is None or isinstance(codec, Undecoded):
+        codec = self._codec(part, frames.schema)
+        if codec is None:
             return [by_id] * len(frames.records)
         target_codec = self._target_codec(part.part, new)
         fits: list[bool] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -53,19 +53,20 @@ def undo_schemas(registry: SchemaRegistry, restore_id: str, begun: BegunSchemas,
     if done is None:
         left += _unclear(restore_id, plan, found, others)
     deleted: dict[str, None] = {}  # in order
+    # The newest first: a registry refuses to delete a schema that another one refers to.
     for step in reversed(plan.created):
         at = found.get(step.schema.place)
         if at is None:
-            continue
+            continue  # it was never registered, or somebody has deleted it since
         name = f"{at.subject} version {at.version}"
         if name in deleted or _was_there_before(plan, step, at):
             continue
         if not _is_as_made(registry, step.schema, at, found):
             left.append(f"{name} is left: it is not the schema that the restore registered")
             continue
-        newer = [other.version for other in others[at.subject] if other.version > at.version and _is_active(other)]
-        if newer:
-            left.append(f"{name} is left: others have registered version {min(newer)} since")
+        newer = _first_newer(others[at.subject], at)
+        if newer is not None:
+            left.append(f"{name} is left: others have registered version {newer} since")
             continue
         try:
             if confirm:
@@ -98,15 +99,22 @@ def _versions_of_others(
     return others
 
 
+def _first_newer(others: Iterable[SchemaVersion], at: SchemaVersion) -> int | None:
+    """Return the first active version that others registered after one of the restore's; None if there is none.
+
+    What they registered was checked for compatibility with that one, so that one must stay."""
+    numbers: list[int] = []
+    for other in others:
+        if other.version > at.version and other.state == "active":
+            numbers.append(other.version)
+    return min(numbers, default=None)
+
+
 def _was_there_before(plan: SchemaPlan, step: PlannedSchema, at: SchemaVersion) -> bool:
     """Return whether a version is as it was before the restore, so that nothing is to be undone."""
     if step.action == "undelete":
         return at.state != "active"
     return at.version in plan.versions.get(at.subject, ())
-
-
-def _is_active(version: SchemaVersion) -> bool:
-    return version.state == "active"
 
 
 def _unclear(
@@ -116,6 +124,7 @@ def _unclear(
     others: Mapping[str, Sequence[SchemaVersion]],
 ) -> list[str]:
     """Return in words the versions that may be of a restore that has not ended, but differ from its plan."""
+    # By the text alone: the registry may have added rules or metadata, by which the content is another one.
     lost_texts: set[tuple[str, str]] = set()
     for step in plan.created:
         version = step.schema
@@ -140,7 +149,9 @@ def _is_as_made(
         return True
     # The registry may tell a text in a form of its own: then it is asked where it has the planned one.
     asked = numbered(planned, found)
-    known = registry.lookup(asked) if asked is not None else None
+    if asked is None:
+        return False
+    known = registry.lookup(asked)
     return known is not None and known.version == at.version
 
 
@@ -164,6 +175,7 @@ def _restored(
             if at is not None and at.id == restored.id:
                 found[restored.subject, restored.version] = at
         return found
+    # No map says which versions the registry gave them.
     planned = plan.schemas
     found = locate(registry, planned, "map", there)
     if plan.mode == "same":
@@ -184,6 +196,8 @@ def _put_settings_back(
     touched = {"", *after, *plan.created_subjects}
     put_back: list[str] = []
     left: list[str] = []
+    # The registry as a whole, which has the name '', comes last: one that goes back to the mode READONLY takes no more
+    # settings of subjects.
     for before in reversed(plan.before):
         if before.subject not in touched:
             continue

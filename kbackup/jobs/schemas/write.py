@@ -39,6 +39,7 @@ def apply_schemas(registry: SchemaRegistry, journal: RestoreJournal, plan: Schem
         raise RefusedError(f"restore {restore_id} was begun with other schemas", "use another --restore-id")
     done = schema_map(journal)
     if done is not None:
+        # Records may carry the ids of this map already. If the registry has lost one, no new map can be made for them.
         lost = lost_since(registry, done.places)
         if lost:
             raise RefusedError(f"of restore {restore_id}, {lost[0]}", "use another --restore-id")
@@ -65,7 +66,7 @@ def _begin(journal: RestoreJournal, plan: SchemaPlan) -> SchemaPlan:
     """Return the plan that counts: the stored one, if the restore was begun, or else this one, which is stored.
 
     The plan is stored before the first write to the registry. A run that is killed in between has created schemas, and
-    the next one tells them by the plan from those that were there before."""
+    the next one tells them by the plan from the schemas that were there before."""
     begun = begun_plan(journal)
     if begun is not None:
         return begun
@@ -120,6 +121,7 @@ def _apply_settings(registry: SchemaRegistry, plan: SchemaPlan) -> list[str]:
         try:
             set_settings(registry, after, before[after.subject])
         except RefusedError as error:
+            # The schemas are there, and the records can be read: settings alone are no reason to end the restore.
             refused.append(f"{settings_words(after)} of {after.subject or 'all subjects'}: {error.message}")
     return refused
 
@@ -189,6 +191,7 @@ def _delete_again(registry: SchemaRegistry, plan: SchemaPlan, found: Mapping[Pla
     """Delete the versions that are deleted in the restore point; return in words which were not deleted.
 
     They had to be created first, as records carry their ids. A version that refers to another goes before it."""
+    # In `map` a deleted and an active version of the same content are one version on the target, which stays.
     kept: set[Place] = set()
     for step in plan.steps:
         version = step.schema
@@ -262,6 +265,7 @@ def _create(
     name = f"{version.subject} version {version.version}"
     if mode == "same":
         new_id = registry.register(version, True)
+        # A registration is never believed: there are registries that accept mode IMPORT, and give an id of their own.
         at = registry.version(version.subject, version.version)
         if at is None or {new_id, at.id} != {version.id}:
             raise OwnIdsError(

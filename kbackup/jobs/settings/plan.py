@@ -22,14 +22,15 @@ from kbackup.metadata.differences import (
 from kbackup.metadata.entities import Acl, BrokerConfig, ClientQuota, QuotaEntity, QuotaKey, Reading, ScramUser
 from kbackup.util.text import kafka_command
 
-ConfigResourceType = Literal["broker", "group", "client metrics"]
+ConfigResourceType = Literal["broker", "group", "client metrics", "topic"]
 ConfigKey = tuple[ConfigResourceType, str, str]
 """The type and the name of what a config is set on, and the config's name."""
 
 
 class ConfigChange(Member, frozen=True, kw_only=True):
     """`before` is null if nothing was set at run time; `after` is null if the config is removed. `of_all`: the
-    default of all brokers, whose `owner` is empty. A subscription to client metrics is the `owner` of its configs."""
+    default of all brokers, whose `owner` is empty. A subscription to client metrics is the `owner` of its configs.
+    Those of a topic change only where the restore has set others as long as it fills logs."""
 
     kind: ConfigResourceType
     owner: str
@@ -142,6 +143,7 @@ def map_acls(acls: Iterable[Acl], names: TargetNames) -> tuple[set[Acl], list[Sk
 # Commands of Kafka's own tools that change a setting, for messages about settings that kbackup could not change.
 
 _ENTITIES = {
+    "topic": "topics",
     "broker": "brokers",
     "group": "groups",
     "client metrics": "client-metrics",

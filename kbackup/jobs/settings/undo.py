@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from kbackup.archive.models import Member
 from kbackup.archive.restores.journal import RestoreJournal
-from kbackup.archive.restores.plan import RestorePlan
+from kbackup.archive.restores.plan import RestorePlan, check_same_target
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.capture import capture_settings
 from kbackup.jobs.settings.documents import SettingsBefore, SettingsCaptures
@@ -22,6 +22,7 @@ from kbackup.jobs.settings.plan import (
     config_values,
     entity_words,
 )
+from kbackup.jobs.settings.while_filled import settling_changes, topics_to_settle
 from kbackup.jobs.settings.write import check_known, write_changes
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.metadata.differences import quota_values
@@ -130,7 +131,9 @@ class SettingsUndo:
         restore_id = self.journal.restore_id
         # What an undo captured before its own changes is for reading, not for a second undo.
         captures = [before for before in SettingsCaptures(self.journal).every() if before.by == "restore"]
-        if not captures:
+        begun = self.journal.begun()
+        filled = begun is not None and bool(topics_to_settle(begun))
+        if not captures and not filled:
             raise UsageError(
                 f"restore {restore_id} changed no settings",
                 "check the restore id, and --state if its files are not in the archive",
@@ -143,9 +146,13 @@ class SettingsUndo:
                     "name that cluster as the target",
                 )
         changed = [before.changes for before in captures]
-        check_planned(self.journal.begun(), changed, restore_id)
+        check_planned(begun, changed, restore_id)
         now = self._settings_now(changed, cluster_id)
         changes, left = undo_of(captures, now)
+        if begun is not None and filled:
+            check_same_target(begun, cluster_id)
+            settled = settling_changes(self.cluster, begun)
+            changes = replace(changes, configs=(*changes.configs, *settled))
         return PlannedSettingsUndo(cluster_id, captures, changes, left)
 
     def _settings_now(self, changed: Sequence[Changes], cluster_id: str) -> Reading:
@@ -153,15 +160,18 @@ class SettingsUndo:
         that was changed."""
         kinds: set[ConfigResourceType] = set()
         groups: set[str] = set()
+        has_acls = has_quotas = False
         for changes in changed:
+            has_acls = has_acls or bool(changes.acls)
+            has_quotas = has_quotas or bool(changes.quotas)
             for config in changes.configs:
                 kinds.add(config.kind)
                 if config.kind == "group":
                     groups.add(config.owner)
         now = capture_settings(self.cluster, groups, cluster_id)
         needed: dict[MetadataPartName, bool] = {
-            "acls": any(changes.acls for changes in changed),
-            "client_quotas": any(changes.quotas for changes in changed),
+            "acls": has_acls,
+            "client_quotas": has_quotas,
             "broker_configs": "broker" in kinds,
             "group_configs": "group" in kinds,
             "client_metrics": "client metrics" in kinds,

@@ -119,6 +119,9 @@ def _set(cluster: Cluster, change: ConfigChange) -> str:
         return configs.set_on_broker(int(change.owner), change.name, change.after)
     if change.kind == "group":
         return configs.set_on_group(change.owner, change.name, change.after)
+    if change.kind == "topic":
+        errors = cluster.topic_admin.alter_configs({change.owner: {change.name: change.after}})
+        return errors[change.owner].message if errors else ""
     return configs.set_client_metrics(change.owner, {change.name: change.after})
 
 

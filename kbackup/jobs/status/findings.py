@@ -71,6 +71,8 @@ def age_findings(
         yield StatusFinding("critical", "age", "the archive has no restore point", commands.renewal())
         return
     point = f"the newest restore point, {newest.number}"
+    # A restore point of a clock that is ahead would seem fresh for as long as the clocks differ. Both times are in UTC
+    # and of one form, so they compare as texts.
     if newest.committed_at > rfc3339(at + _SKEW):
         message = f"{point}, is of {newest.committed_at}, later than this machine's clock"
         yield StatusFinding("warning", "age", message, commands.line("check"))
@@ -130,6 +132,7 @@ def damage_findings(
                 f"{of} {plural(mendable, 'finding')}: bring the files back from a copy, or repair the archive; then "
                 "verify it again"
             )
+            # Without it a repair compares sizes alone, and would find nothing to mend.
             options = ("--read-data",) if verification.need_read else ()
             yield StatusFinding("critical", "damage", message, commands.line("repair", *options))
         if verification.unmendable:
@@ -140,7 +143,7 @@ def damage_findings(
             )
             yield StatusFinding("warning", "damage", message, verify)
         if verification.scope == "full":
-            break
+            break  # what the earlier ones found is among its findings, or is mended
     if damaged:
         noun = "restore point lacks" if len(damaged) == 1 else "restore points lack"
         numbers = [str(number) for number in damaged]
@@ -191,6 +194,7 @@ def drill_findings(history: DrillHistory, max_drill_age: float, commands: Comman
 def _conclusive_findings(history: DrillHistory, drill: DrillReport, commands: Commands) -> Iterator[StatusFinding]:
     if drill.outcome == "passed":
         return
+    # The gravest first, and only one: what was damaged explains the differences as well.
     name = f"drill {drill.drill_id}"
     point = f"restore point {drill.restore_point}" if drill.restore_point else "the archive"
     page = f"its report: {history.url}/{drill.drill_id}/"
@@ -246,6 +250,19 @@ def lease_findings(lease: LeaseStatus | None, commands: Commands) -> Iterator[St
     yield StatusFinding("warning", "lease", message, command)
 
 
+def erasure_findings(erased: int, remaining: Sequence[str], commands: Commands) -> Iterator[StatusFinding]:
+    """Yield a finding while objects are there that still have erased records. `erased` counts the records that were
+    ever erased, `remaining` are the keys of the objects."""
+    if not remaining:
+        return
+    message = (
+        f"{plural(erased, 'record')} of the archive were erased, and {plural(len(remaining), 'object')} that no reader "
+        "looks into any more still have some of them: expire deletes them a day after the erasure, unless a lock of "
+        "the bucket keeps them"
+    )
+    yield StatusFinding("warning", "erasure", message, commands.line("expire", "--confirm"))
+
+
 def point_findings(archive: Archive, last: PointRow, allow_loss: bool, commands: Commands) -> Iterator[StatusFinding]:
     """Yield findings of the newest restore point: schemas that it could not get, records whose schema nobody has,
     deletions that compaction may have removed unseen, transactions that are open for long, and damaged documents."""
@@ -257,6 +274,7 @@ def point_findings(archive: Archive, last: PointRow, allow_loss: bool, commands:
         yield StatusFinding("critical", "damage", message, commands.line("verify"))
         return
     for warning in newest.warnings:
+        # Manifests have warnings as texts alone: this one is known by how it begins.
         if warning.startswith(NOT_READ):
             yield StatusFinding("warning", "schemas", warning, commands.line("check"))
     if schemas is not None:  # without a registry in the configuration nobody asked for schemas
@@ -284,10 +302,11 @@ def _transaction_findings(
     committed_at: str, transactions: Iterable[HangingTransaction], commands: Commands
 ) -> Iterator[StatusFinding]:
     """Yield a finding for each transaction that was open for long when the restore point was committed."""
+    # By the time of the restore point, not by now: the transaction may have ended since.
     for transaction in transactions:
         seconds = (ms_of(committed_at) - transaction.timestamp) / 1000
         if seconds < _LONG or transaction.producer_id < 0:
-            continue
+            continue  # without the producer's id nobody can abort it
         where = f"{transaction.topic}-{transaction.partition}"
         message = (
             f"producer {transaction.producer_id} had a transaction open in {where} for {duration_text(seconds)} when "

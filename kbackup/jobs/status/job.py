@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.points import damaged_segments
-from kbackup.archive.catalog.state import PointRow
+from kbackup.archive.catalog.state import PointRow, State
 from kbackup.archive.catalog.tables import fetch
 from kbackup.archive.lease import is_held, read_lease
 from kbackup.archive.models import load
@@ -26,6 +27,7 @@ from kbackup.jobs.status.findings import (
     age_findings,
     damage_findings,
     drill_findings,
+    erasure_findings,
     lease_findings,
     loss_findings,
     point_findings,
@@ -48,6 +50,8 @@ from kbackup.util.times import rfc3339
 _THREADS = 4
 _DRILLS = 10
 """Reports of drills that are read at most, to find one that compared records."""
+_ASKED = 100
+"""Objects with erased records that the store is asked for at most, those of the newest erasures."""
 _BY_SIZE = re.compile(r"is missing|has [0-9]+ bytes, not ")
 """The messages of findings that need no reading: a missing file, or a file of another size."""
 
@@ -71,10 +75,10 @@ def archive_status(
     Reads a few small objects of the archive, whatever its size: no segments, no manifests but the newest if that has
     warnings, no cluster.
     """
-    at = moment if moment is not None else datetime.now(UTC)
+    at = datetime.now(UTC) if moment is None else moment
     since = rfc3339(at - timedelta(days=RECENT_DAYS))
     state = archive.state
-    drill_store = reports if reports is not None else archive.store
+    drill_store = archive.store if reports is None else reports
     # Requests to the store wait beside each other.
     with ThreadPoolExecutor() as pool:
         verifying = pool.submit(_newest_verifications, archive.store, at)
@@ -82,14 +86,14 @@ def archive_status(
         leasing = pool.submit(_lease_status, archive.store)
         fetch(state.points, state.incarnations, state.losses)
     last = state.newest
-    newest = _newest_point(last, at) if last is not None else None
+    newest = None if last is None else _newest_point(last, at)
     losses = _recent_losses(archive, since)
     damaged = sorted(damaged_segments(state))
     verifications, damaged_reports = verifying.result()
     drills = drilling.result()
     damaged_reports += drills.damaged
     lease = leasing.result()
-    origin = state.origin.archive if state.origin is not None else ""
+    origin = "" if state.origin is None else state.origin.archive
     commands = Commands(archive.store.url, options, origin, servers or "HOST:PORT")
     # The sort at the end is stable: of one level, findings stay in this order.
     findings: list[StatusFinding] = []
@@ -99,12 +103,17 @@ def archive_status(
     findings += damage_findings(verifications, damaged, damaged_reports, commands)
     findings += drill_findings(drills, rules.max_drill_age, commands)
     findings += lease_findings(lease, commands)
+    if len(state.rewritten):
+        remaining = _still_there(archive.store, state)
+        findings += erasure_findings(state.erased_records, remaining, commands)
     if last is not None and last.warnings:
         # The manifest is read only if the restore point has warnings: they are what could be found in it.
         findings += point_findings(archive, last, rules.allow_loss, commands)
     findings.sort(key=_severity, reverse=True)
     level: Level = findings[0].level if findings else "ok"
+    verified = verifications[0] if verifications else None
     full_verifications = [verification for verification in verifications if verification.scope == "full"]
+    fully_verified = full_verifications[0] if full_verifications else None
     growth = _growth_since(archive, since)
     return ArchiveStatus(
         archive=archive.store.url,
@@ -117,13 +126,28 @@ def archive_status(
         restore_points=len(archive.restore_points),
         losses=len(losses),
         damaged_points=len(damaged),
-        verified=verifications[0] if verifications else None,
-        fully_verified=full_verifications[0] if full_verifications else None,
+        verified=verified,
+        fully_verified=fully_verified,
         drilled=_last_drill(drills.newest, at),
         fully_drilled=_last_drill(drills.conclusive, at),
         lease=lease,
         growth=growth,
     )
+
+
+def _still_there(store: Store, state: State) -> list[str]:
+    """Return the records objects that the newest rewrites have replaced, and that are still in the store."""
+    newest = sorted(state.rewrites, key=lambda row: row.catalog)[-_ASKED:]
+    keys = {row.key for row in newest} - set(state.segments.columns("key")[0])
+
+    def is_there(key: str) -> bool:
+        with suppress(NotFoundError):
+            store.stat(key)
+            return True
+        return False
+
+    ordered = sorted(keys)
+    return [key for key, there in zip(ordered, in_threads(is_there, ordered), strict=True) if there]
 
 
 def _severity(finding: StatusFinding) -> int:
@@ -132,16 +156,21 @@ def _severity(finding: StatusFinding) -> int:
 
 def _growth_since(archive: Archive, since: str) -> Growth:
     """Return what the restore points that were committed at `since` or later added."""
-    added = [point for point in archive.restore_points if point.committed_at >= since]
-    records = sum(point.records for point in added)
-    size = sum(point.bytes for point in added)
-    stored_size = sum(point.stored_bytes for point in added)
-    return Growth(RECENT_DAYS, len(added), records, size, stored_size)
+    count = records = size = stored_size = 0
+    for point in archive.restore_points:
+        # Times of one form, all in UTC, compare as texts.
+        if point.committed_at >= since:
+            count += 1
+            records += point.records
+            size += point.bytes
+            stored_size += point.stored_bytes
+    return Growth(days=RECENT_DAYS, restore_points=count, records=records, bytes=size, stored_bytes=stored_size)
 
 
 def _newest_point(point: PointRow, at: datetime) -> NewestPoint:
     has_schemas = any(key.endswith(f"/{layout.SCHEMAS}") for key in point.documents)
-    return NewestPoint(point.number, point.committed_at, _age_at(at, point.committed_at), has_schemas)
+    age = _age_at(at, point.committed_at)
+    return NewestPoint(point.number, point.committed_at, age, has_schemas)
 
 
 def _age_at(moment: datetime, time: str) -> float:
@@ -159,6 +188,7 @@ def _recent_losses(archive: Archive, since: str) -> list[str]:
         last_old = point.number
     else:
         return []  # no run has committed since then
+    # Damage is a finding of its own: no run lost these records, the store did.
     losses = []
     for row in archive.state.losses.dicts():
         if row["kind"] != "damaged" and row["point"] > last_old:
@@ -196,9 +226,14 @@ def _newest_verifications(store: Store, moment: datetime) -> tuple[list[LastVeri
         )
 
     newest_keys = sorted(newest.values(), reverse=True)
-    results = in_threads(read, newest_keys, _THREADS)
-    whole = [result for result in results if isinstance(result, LastVerification)]
-    damaged = [result for result in results if isinstance(result, CorruptError)]
+    whole: list[LastVerification] = []
+    damaged: list[CorruptError] = []
+    for result in in_threads(read, newest_keys, _THREADS):
+        # A damaged record must not hide the others, and is named by a finding.
+        if isinstance(result, CorruptError):
+            damaged.append(result)
+        else:
+            whole.append(result)
     return whole, damaged
 
 
@@ -214,6 +249,8 @@ def _read_drills(reports: Store, moment: datetime) -> DrillHistory:
 
     A drill that could not run, or that was interrupted, says nothing: what the one before it said still counts."""
     newest: DrillReport | None = None
+    conclusive: DrillReport | None = None
+    conclusive_age = 0.0
     damaged: list[CorruptError] = []
     oldest_age = 0.0
     read = 0
@@ -226,17 +263,32 @@ def _read_drills(reports: Store, moment: datetime) -> DrillHistory:
             continue
         read += 1
         oldest_age = _age_at(moment, report.ended_at)
-        newest = newest or report
+        newest = newest or report  # the newest one that can be read, whatever it says
         if report.outcome in CONCLUSIVE:
-            return DrillHistory(url, newest, report, oldest_age, read, oldest_age, tuple(damaged))
-    return DrillHistory(url, newest, None, 0.0, read, oldest_age, tuple(damaged))
+            conclusive = report
+            conclusive_age = oldest_age
+            break
+    return DrillHistory(
+        url=url,
+        newest=newest,
+        conclusive=conclusive,
+        conclusive_age=conclusive_age,
+        read=read,
+        oldest_age=oldest_age,
+        damaged=tuple(damaged),
+    )
 
 
 def _last_drill(report: DrillReport | None, moment: datetime) -> LastDrill | None:
     if report is None:
         return None
-    age = _age_at(moment, report.ended_at)
-    return LastDrill(report.drill_id, report.outcome, report.ended_at, age, report.restore_point)
+    return LastDrill(
+        id=report.drill_id,
+        result=report.outcome,
+        ended_at=report.ended_at,
+        age_seconds=_age_at(moment, report.ended_at),
+        restore_point=report.restore_point,
+    )
 
 
 def _lease_status(store: Store) -> LeaseStatus | None:

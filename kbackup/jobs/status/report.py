@@ -12,7 +12,7 @@ from kbackup.util.text import human_size, plural
 from kbackup.util.times import duration_text, ms_of
 
 Level = Literal["ok", "warning", "critical"]
-Subject = Literal["age", "losses", "damage", "drill", "lease", "schemas", "deletions", "transactions"]
+Subject = Literal["age", "losses", "damage", "drill", "lease", "schemas", "deletions", "transactions", "erasure"]
 """What a finding is about. Monitors match these words in --json."""
 LEVELS: tuple[Level, ...] = ("ok", "warning", "critical")
 """From the best to the worst."""
@@ -139,7 +139,11 @@ def summary(status: ArchiveStatus) -> str:
     if drilled is not None:
         drill = f"drill {drilled.result} {duration_text(drilled.age_seconds)} ago"
     growth = f"{human_size(status.growth.stored_bytes)} added in {status.growth.days} days"
-    parts = [point, count_of_losses(status.losses), verification, drill, growth]
+    parts = [point, count_of_losses(status.losses)]
+    if status.damaged_points:
+        # Damage is no loss of a backup, and "0 losses" alone would say that all is there.
+        parts.append(plural(status.damaged_points, "damaged restore point"))
+    parts += [verification, drill, growth]
     if status.lease is not None and status.lease.state == "alive":
         parts.append(f"{status.lease.command} runs on {status.lease.host}")
     return "; ".join(parts)

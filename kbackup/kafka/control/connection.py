@@ -32,6 +32,7 @@ from kbackup.kafka.control.login import Login, conversation
 from kbackup.kafka.control.messages import ApiVersionsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
 from kbackup.kafka.control.settings import Address, ConnectionSettings
 from kbackup.kafka.control.sockets import open_stream
+from kbackup.util.text import address_text
 
 _SOFTWARE = {"client_software_name": "kbackup", "client_software_version": "1"}
 _VERSIONS_WITH_FEATURES = 3  # brokers since 2.4; older ones answer by version 0
@@ -61,7 +62,7 @@ class PendingAnswer:
 
 def connect(settings: ConnectionSettings, address: Address, deadline: Deadline) -> BrokerConnection:
     """Return a connection to the broker at `address` that is logged in. Raise `NoConnectionError` if there is none."""
-    where = name_of(address)
+    where = address_text(*address)
     setup = deadline.within(settings.setup_seconds)
     try:
         stream = open_stream(settings, address, setup)
@@ -83,12 +84,6 @@ def connect(settings: ConnectionSettings, address: Address, deadline: Deadline) 
         broker.close()
         raise
     return broker
-
-
-def name_of(address: Address) -> str:
-    """Return an address as messages show it."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _named(error: NoConnectionError, where: str) -> NoConnectionError:

@@ -177,3 +177,20 @@ def remedy_for(error: KafkaError, *, change: bool) -> Remedy | None:
     if remedy is None or (change and not remedy.refused):
         return None
     return remedy
+
+
+REFUSES_TOPIC = {
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
+"""Errors that concern one topic alone: answers to a record, to the request that adds its partition to the transaction,
+or to its progress."""

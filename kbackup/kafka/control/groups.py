@@ -104,20 +104,26 @@ class GroupAdmin:
 
     Groups whose coordinator is just being elected or is loading are asked about again for a while. `share` names the
     share groups among the groups of a call: their offsets are the start offsets of partitions.
+
+    `patience` is how many seconds brokers may take to answer a listing, `short_patience` how many after a listing that
+    waited in vain.
     """
 
-    def __init__(self, router: Router) -> None:
+    def __init__(
+        self, router: Router, patience: float = REQUEST_SECONDS, short_patience: float = _SHORT_SECONDS
+    ) -> None:
         self.connection = router.connection
         self._router = router
-        # How long brokers may take to answer a listing.
-        self._patience = REQUEST_SECONDS
+        self._usual_patience = patience
+        self._short_patience = short_patience
+        self._patience = patience
 
     # Which groups there are.
 
     def listed(self) -> tuple[list[GroupInfo], dict[str, str]]:
         """Return every group that some broker lists, whatever its kind; and why other groups may be missing, by
         placeholders such as "(listing 1)": a broker that can't list its groups does not say how they are called. After
-        a listing that waited for an answer in vain, the next one waits `_SHORT_SECONDS` alone."""
+        a listing that waited for an answer in vain, the next one waits `short_patience` alone."""
         began = time.monotonic()
         pause = pauses()
         while True:
@@ -131,7 +137,7 @@ class GroupAdmin:
             time.sleep(next(pause))
         codes = {error.code() for error in errors}
         # The next listing does not wait as long again for a broker that stays silent.
-        self._patience = _SHORT_SECONDS if KafkaError._TIMED_OUT in codes else REQUEST_SECONDS
+        self._patience = self._short_patience if KafkaError._TIMED_OUT in codes else self._usual_patience
         # Brokers that fail for the same reason are named once.
         reasons = dict.fromkeys(error.str() for error in errors)
         failed = {f"(listing {number})": reason for number, reason in enumerate(reasons, 1)}

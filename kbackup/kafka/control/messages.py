@@ -10,71 +10,141 @@ import warnings
 
 __all__ = [
     "ACLOperation",
+    "AddOffsetsToTxnRequest",
+    "AddPartitionsToTxnRequest",
     "AlterShareGroupOffsetsRequest",
     "AlterShareGroupOffsetsResponse",
     "ApiVersionsRequest",
     "ConsumerGroupDescribeRequest",
     "ConsumerGroupDescribeResponse",
+    "ConsumerGroupHeartbeatRequest",
+    "ConsumerGroupHeartbeatResponse",
     "CreatePartitionsRequest",
     "CreateTopicsRequest",
     "DefaultRecordBatch",
     "DeleteGroupsRequest",
+    "DeleteGroupsResponse",
+    "DeleteRecordsRequest",
     "DeleteTopicsRequest",
     "DescribeConfigsRequest",
     "DescribeDelegationTokenRequest",
     "DescribeDelegationTokenResponse",
     "DescribeGroupsRequest",
+    "DescribeGroupsResponse",
     "DescribeProducersRequest",
     "DescribeShareGroupOffsetsRequest",
     "DescribeShareGroupOffsetsResponse",
+    "EndTxnRequest",
     "FetchRequest",
     "FindCoordinatorRequest",
+    "FindCoordinatorResponse",
+    "HeartbeatRequest",
+    "HeartbeatResponse",
     "IncrementalAlterConfigsRequest",
+    "InitProducerIdRequest",
+    "InitProducerIdResponse",
+    "JoinGroupRequest",
+    "JoinGroupResponse",
+    "LeaveGroupRequest",
+    "LeaveGroupResponse",
     "ListGroupsRequest",
+    "ListGroupsResponse",
     "ListOffsetsRequest",
     "MetadataRequest",
     "OffsetCommitRequest",
+    "OffsetCommitResponse",
     "OffsetDeleteRequest",
+    "OffsetDeleteResponse",
     "OffsetFetchRequest",
+    "OffsetFetchResponse",
     "OffsetForLeaderEpochRequest",
+    "ProduceRequest",
     "SaslAuthenticateRequest",
+    "SaslAuthenticateResponse",
     "SaslHandshakeRequest",
+    "SaslHandshakeResponse",
+    "SyncGroupRequest",
+    "SyncGroupResponse",
     "admin",
+    "api_header",
+    "consumer",
+    "metadata",
+    "producer",
+    "sasl",
 ]
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", r"(read|open)_text is deprecated", DeprecationWarning)
 
-    from kafka.protocol import admin
+    from kafka.protocol import admin, api_header, consumer, metadata, producer, sasl
     from kafka.protocol.admin import (
         ACLOperation,
         CreatePartitionsRequest,
         CreateTopicsRequest,
         DeleteGroupsRequest,
+        DeleteGroupsResponse,
+        DeleteRecordsRequest,
         DeleteTopicsRequest,
         DescribeConfigsRequest,
         DescribeGroupsRequest,
+        DescribeGroupsResponse,
         DescribeProducersRequest,
         IncrementalAlterConfigsRequest,
         ListGroupsRequest,
+        ListGroupsResponse,
     )
     from kafka.protocol.api_message import ApiMessage
     from kafka.protocol.consumer import (
         FetchRequest,
+        HeartbeatRequest,
+        HeartbeatResponse,
+        JoinGroupRequest,
+        JoinGroupResponse,
+        LeaveGroupRequest,
+        LeaveGroupResponse,
         ListOffsetsRequest,
         OffsetCommitRequest,
+        OffsetCommitResponse,
         OffsetDeleteRequest,
+        OffsetDeleteResponse,
         OffsetFetchRequest,
+        OffsetFetchResponse,
         OffsetForLeaderEpochRequest,
+        SyncGroupRequest,
+        SyncGroupResponse,
     )
-    from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
-    from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+    from kafka.protocol.metadata import (
+        ApiVersionsRequest,
+        FindCoordinatorRequest,
+        FindCoordinatorResponse,
+        MetadataRequest,
+    )
+    from kafka.protocol.producer.produce import ProduceRequest
+    from kafka.protocol.producer.transaction import (
+        AddOffsetsToTxnRequest,
+        AddPartitionsToTxnRequest,
+        EndTxnRequest,
+        InitProducerIdRequest,
+        InitProducerIdResponse,
+    )
+    from kafka.protocol.sasl import (
+        SaslAuthenticateRequest,
+        SaslAuthenticateResponse,
+        SaslHandshakeRequest,
+        SaslHandshakeResponse,
+    )
     from kafka.record.default_records import DefaultRecordBatch
 
     class DescribeDelegationTokenRequest(ApiMessage, load_json=__package__):  # type: ignore[misc,call-arg]  # kafka-python has no types
         pass
 
     class DescribeDelegationTokenResponse(ApiMessage, load_json=__package__):  # type: ignore[misc,call-arg]  # kafka-python has no types
+        pass
+
+    class ConsumerGroupHeartbeatRequest(ApiMessage, load_json=__package__):  # type: ignore[misc,call-arg]  # kafka-python has no types
+        pass
+
+    class ConsumerGroupHeartbeatResponse(ApiMessage, load_json=__package__):  # type: ignore[misc,call-arg]  # kafka-python has no types
         pass
 
     class ConsumerGroupDescribeRequest(ApiMessage, load_json=__package__):  # type: ignore[misc,call-arg]  # kafka-python has no types

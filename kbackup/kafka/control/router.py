@@ -22,14 +22,7 @@ from confluent_kafka import KafkaError
 
 from kbackup.errors import KbackupError, UsageError
 from kbackup.kafka.client import Connection
-from kbackup.kafka.control.connection import (
-    BrokerConnection,
-    PendingAnswer,
-    answered_first,
-    connect,
-    name_of,
-    refuse_whole,
-)
+from kbackup.kafka.control.connection import BrokerConnection, PendingAnswer, answered_first, connect, refuse_whole
 from kbackup.kafka.control.deadline import Deadline
 from kbackup.kafka.control.errors import (
     CALL_SECONDS,
@@ -48,6 +41,7 @@ from kbackup.kafka.control.messages import FindCoordinatorRequest, MetadataReque
 from kbackup.kafka.control.settings import Address, settings_of
 from kbackup.kafka.control.tokens import user_tokens
 from kbackup.types import TopicPartition
+from kbackup.util.text import address_text
 
 K = TypeVar("K", bound=Any)
 A = TypeVar("A")
@@ -66,8 +60,9 @@ _FIRST_TRY_SECONDS = 3.0
 """How long each of several brokers may take to let us in, before the others are tried. Most brokers do so at once; a
 host that is gone may swallow what it is sent."""
 
-_GROUP = 0
-"""`key_type` of FindCoordinator for groups of whatever kind; share groups have the same coordinator."""
+GROUP, TRANSACTION = 0, 1
+"""`key_type` of FindCoordinator: for groups of whatever kind (share groups have the same coordinator), and for
+transactional ids."""
 
 
 def metadata_request(topics: Iterable[str] | None, *, rights: bool = False) -> Any:
@@ -163,7 +158,7 @@ class Router:
         self._controller = ANY_BROKER
         self._open: dict[int, BrokerConnection] = {}
         self._leaders: dict[TopicPartition, int] = {}
-        self._coordinators: dict[str, int] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
         # It is given the connections alone: a method of the router would keep the router alive.
         weakref.finalize(self, _close_all, self._open)
 
@@ -484,9 +479,9 @@ class Router:
         try:
             response = broker.ask(metadata_request([]), deadline=deadline)
         except RefusedRequestError as refused:
-            raise NoConnectionError(f"{name_of(broker.address)}: {refused.kafka_error().str()}") from refused
+            raise NoConnectionError(f"{address_text(*broker.address)}: {refused.kafka_error().str()}") from refused
         if response.cluster_id != self._cluster:
-            words = f"{name_of(broker.address)} is a broker of another cluster, {response.cluster_id}"
+            words = f"{address_text(*broker.address)} is a broker of another cluster, {response.cluster_id}"
             raise NoConnectionError(words)
 
     def _forget_address(self, node: int) -> None:
@@ -675,24 +670,25 @@ def _is_leaderless(leader: int | KafkaError) -> bool:
 
 
 class Coordinators(Place[str]):
-    """The things are groups: their coordinators are asked."""
+    """The things are groups, or transactional ids: their coordinators are asked."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, kind: int = GROUP) -> None:
         self._router = router
+        self._kind = kind
 
     def locate(self, things: Sequence[str], deadline: Deadline) -> Mapping[str, int | KafkaError]:
         known = self._router._coordinators
-        unknown = [name for name in things if name not in known]
+        unknown = [name for name in things if (self._kind, name) not in known]
         coordinators: dict[str, int | KafkaError] = {}
         if unknown:
             coordinators.update(self._look_up(unknown, deadline))
         for name in things:
-            if name in known:
-                coordinators[name] = known[name]
+            if (self._kind, name) in known:
+                coordinators[name] = known[self._kind, name]
         return coordinators
 
     def _look_up(self, names: list[str], deadline: Deadline) -> dict[str, KafkaError]:
-        """Learn the coordinators of groups; return the errors of groups whose coordinator is not known."""
+        """Learn the coordinators of `names`; return the errors of those whose coordinator is not known."""
         broker = self._router._any_broker(deadline)
         version = broker.version_of(FindCoordinatorRequest())
         at_once = _COORDINATORS_AT_ONCE if version >= _FIRST_WITH_MANY_KEYS else 1
@@ -707,8 +703,8 @@ class Coordinators(Place[str]):
 
     def _request(self, broker: BrokerConnection, names: list[str]) -> Any:
         if broker.version_of(FindCoordinatorRequest()) >= _FIRST_WITH_MANY_KEYS:
-            return FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=names)
-        return FindCoordinatorRequest(key_type=_GROUP, key=names[0])
+            return FindCoordinatorRequest(key_type=self._kind, coordinator_keys=names)
+        return FindCoordinatorRequest(key_type=self._kind, key=names[0])
 
     def _learn(self, response: Any, names: list[str]) -> Answers[str, None]:
         if not response.coordinators and response.host:
@@ -725,10 +721,10 @@ class Coordinators(Place[str]):
 
     def _learn_one(self, name: str, found: Any) -> None:
         self._router._learn_address(found.node_id, found.host, found.port)
-        self._router._coordinators[name] = found.node_id
+        self._router._coordinators[self._kind, name] = found.node_id
 
     def forget(self, thing: str) -> None:
-        self._router._coordinators.pop(thing, None)
+        self._router._coordinators.pop((self._kind, thing), None)
 
 
 def explained(connection: Connection, error: RequestError, doing: str) -> KbackupError:

@@ -81,7 +81,7 @@ def principal_of(properties: Mapping[str, str]) -> str | None:
     prefix = f"listener.name.{name.lower()}."
 
     def own(key: str) -> str:
-        """Return a property of the listener, which wins over that of the node."""
+        """Return a property of the listener, which wins over the same property of the node."""
         return (properties.get(prefix + key) or properties.get(key) or "").strip()
 
     if own("principal.builder.class"):
@@ -155,6 +155,7 @@ def encoder_secret(findings: MigrationFindings) -> str:
         opaque = [name for name, value in encrypted.items() if can_decrypt(value, secret) is False]
         if opaque:
             raise ProblemError(f"the one in {file} doesn't decrypt {listed(opaque)}", hint)
+    # Only now: what one side shows is a problem, whether the other was read or not.
     need_all(zookeeper, configs)
     return f"{len(encrypted)} encrypted configs in ZooKeeper"
 
@@ -193,7 +194,11 @@ def can_decrypt(value: str, secret: str) -> bool | None:
 def token_key(findings: MigrationFindings) -> str:
     """Controllers have the key of delegation tokens where brokers have one."""
     controllers, brokers = findings.sides
-    having = [broker for broker, configs in brokers.items() if any(key in configs for key in _TOKEN_KEYS)]
+    # By the names of the keys: brokers never show the value of a sensitive config.
+    having: list[int] = []
+    for broker, configs in brokers.items():
+        if any(key in configs for key in _TOKEN_KEYS):
+            having.append(broker)
     without: list[str] = []
     for controller in controllers:
         if not any(controller.properties.get(key) for key in _TOKEN_KEYS):

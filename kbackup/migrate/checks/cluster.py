@@ -95,6 +95,7 @@ def protocol(findings: MigrationFindings) -> str:
         if _INTER_BROKER not in configs:
             if "process.roles" in configs:
                 continue  # a KRaft broker has a metadata.version instead
+            # Every broker with ZooKeeper has a value, if only the default: this one is not shown to our user.
             raise UnreadError(NotRead(f"broker {broker} doesn't tell it", "ask as a super user"))
         text = configs[_INTER_BROKER]
         directories = words_of(configs.get("log.dirs", ""))

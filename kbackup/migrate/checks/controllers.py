@@ -97,7 +97,8 @@ def _hosts(connect: str) -> set[str]:
     hosts = set[str]()
     for server in words_of(servers):
         # ZooKeeper's clients take its usual port where none is named.
-        hosts.add(server if ":" in server else f"{server}:2181")
+        has_port = ":" in server
+        hosts.add(server if has_port else f"{server}:2181")
     return hosts
 
 
@@ -133,6 +134,7 @@ def _controller_problems(properties: Mapping[str, str]) -> Iterator[tuple[str, s
     for name in names:
         if name not in _listening(properties):
             yield f"{name} is not among listeners", f"add {name}://:PORT to listeners"
+    # Also the brokers' listener, over which an active controller sends requests to them.
     for name in [*names, inter_broker_name(properties)]:
         if name not in protocols:
             yield f"{name} has no security protocol", f"add {name}:PROTOCOL to {_MAP}"

@@ -45,7 +45,7 @@ def command(context: CommandContext, label: str | None) -> None:
         report = archive_metadata(context.config.backup, context.config.sources, store, shown, label or "")
     reporter = context.reporter
     reporter.table(_PARTS, report.parts)
-    reporter.note(*(f"not carried: {entry.what} ({entry.why})" for entry in report.not_carried))
+    reporter.note(*(f"not archived: {entry.what} ({entry.why})" for entry in report.not_carried))
     reporter.warning(*report.warnings)
     label = f", {report.label}" if report.label else ""
     reporter.line(f"restore point {report.restore_point}{label} of {report.archive}: metadata alone")

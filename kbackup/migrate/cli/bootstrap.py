@@ -22,19 +22,20 @@ from kbackup.util.text import plural
     type=click.Path(path_type=Path),
     required=True,
     metavar="FILE",
-    help="The bootstrap.checkpoint that 'kafka-storage format' wrote for the new cluster.",
+    help="The file that 'kafka-storage format' wrote for the new cluster: bootstrap.checkpoint, or since Kafka 4.4 "
+    "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     required=True,
     metavar="DIR",
-    help="Folder for the new bootstrap.checkpoint, which only you can read.",
+    help="Folder for the new file, which only you can read and which has the same name.",
 )
 @bucket_options
 @pass_command_context
 def command(context: CommandContext, restore_point: str, base: Path, out: Path) -> None:
-    """Write the bootstrap.checkpoint of a new KRaft cluster, in which users keep their passwords.
+    """Write the file that a new KRaft cluster starts from, in which users keep their passwords.
 
     Adds SCRAM credentials, client quotas, valid delegation tokens and the next producer id to the file that
     'kafka-storage format' wrote. Put the result in its place before the controller's first start. Needs an encrypted

@@ -64,6 +64,7 @@ def state_words(report: StateReport) -> str:
 
 def _fields(report: StateReport) -> list[tuple[str, Cell]]:
     """Return the fields that `status` shows."""
+    # "no" is for a state that certainly has none: whoever reads it gives up.
     way_back = "yes" if report.way_back else "no"
     if report.state == "unknown" and not report.way_back:
         way_back = "not certain"

@@ -33,10 +33,13 @@ def command(context: CommandContext, restore_point: str, lag: timedelta) -> int:
     Compares what [source] names (brokers, ZooKeeper, a controller's metadata log), and a restore point if an archive is
     set. Ends with exit code 13 when there is any difference.
     """
-    from kbackup.archive.reader import open_archive
+    from kbackup.archive.reader import Archive, open_archive
     from kbackup.migrate.verify import verify_migration
 
-    archive = open_archive(archive_store(context)) if context.config.archive else None
+    archive: Archive | None = None
+    if context.config.archive:
+        store = archive_store(context)
+        archive = open_archive(store)
     report = verify_migration(context.config.sources, archive, restore_point, lag.total_seconds())
     reporter = context.reporter
     labels: set[str] = set()
@@ -45,8 +48,11 @@ def command(context: CommandContext, restore_point: str, lag: timedelta) -> int:
         labels |= side.entities.keys()
         entity_columns.append(Column(side.name, side.entities.get))
     reporter.table(entity_columns, sorted(labels))
-    reporter.note(*(f"{side.name} is not compared: {side.outdated}" for side in report.sides if side.outdated))
-    reporter.note(*(f"not compared, {pair}: {', '.join(parts)}" for pair, parts in report.not_compared.items()))
+    for side in report.sides:
+        if side.outdated:
+            reporter.note(f"{side.name} is not compared: {side.outdated}")
+    for pair, parts in report.not_compared.items():
+        reporter.note(f"not compared, {pair}: {', '.join(parts)}")
     for each in report.differences:
         reporter.line(each.text)
     if report.restore_point is None:

@@ -1,4 +1,8 @@
-"""bootstrap.checkpoint, from which a new KRaft cluster starts, with metadata that only the log can carry."""
+"""The file from which a new KRaft cluster starts, with metadata that only the log can carry.
+
+`kafka-storage format` writes it: bootstrap.checkpoint up to Kafka 4.3, and since 4.4 the first snapshot of the metadata
+log, which has the voters of the quorum as well.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +14,31 @@ from kbackup.errors import CorruptError, RefusedError
 from kbackup.metadata.entities import ClientQuota, DelegationToken, ScramUser
 from kbackup.migrate.metadata_log.codec import MetadataRecord, record
 from kbackup.migrate.metadata_log.image import MECHANISMS
-from kbackup.migrate.metadata_log.log import check_snapshot, encode_batch, read_batches
+from kbackup.migrate.metadata_log.log import PARTITION, check_snapshot, encode_batch, read_batches
 
 NAME = "bootstrap.checkpoint"
+"""The file up to Kafka 4.3, in the controller's metadata.log.dir. Kafka 4.4 does not read it."""
+FIRST_SNAPSHOT = f"{PARTITION}/00000000000000000000-0000000000.checkpoint"
+"""The file since Kafka 4.4, below the controller's metadata.log.dir."""
 _RECORDS_OF_A_BATCH = 1000
 _FORMAT_ANEW = "make a new one with 'kafka-storage format'"
 
 
-def write_bootstrap(formatted: bytes, records: Sequence[MetadataRecord]) -> bytes:
-    """Return the bootstrap.checkpoint `formatted`, which `kafka-storage format` wrote, with metadata records added.
+def write_bootstrap(formatted: bytes, records: Sequence[MetadataRecord], name: str = NAME) -> bytes:
+    """Return the file `name`, which `kafka-storage format` wrote as `formatted`, with metadata records added.
 
     They come after the records of `formatted` and before its footer: where both set the same thing, the added record
     counts. `CorruptError` if `formatted` is not such a file."""
     try:
-        found = read_batches(io.BytesIO(formatted), NAME, len(formatted))
-        batches = list(check_snapshot(found, NAME))
+        found = read_batches(io.BytesIO(formatted), name, len(formatted))
+        batches = list(check_snapshot(found, name))
     except CorruptError as error:
         raise CorruptError(error.message, _FORMAT_ANEW) from None
     # The footer is cut off and written again behind the added records, whose offsets go on from the ones before: a
     # snapshot ends with its footer.
     footer = batches[-1]
     if len(footer.records) != 1:
-        raise CorruptError(f"{NAME}: the footer has other records in its batch", _FORMAT_ANEW)
+        raise CorruptError(f"{name}: the footer has other records in its batch", _FORMAT_ANEW)
     data = formatted[: footer.position]
     offset = footer.base_offset
     for start in range(0, len(records), _RECORDS_OF_A_BATCH):

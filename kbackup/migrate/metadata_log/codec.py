@@ -154,9 +154,19 @@ def _codec_of(number: int, version: int, control: bool) -> _Codec:
 
 
 def _struct(name: str, fields: tuple[SchemaField, ...], version: int) -> _Codec:
-    present = [(field, _field(field, version)) for field in fields if field.since <= version]
-    plain = [(field.name, codec, field) for field, codec in present if field.tag is None]
-    tagged = {field.tag: (field, codec) for field, codec in present if field.tag is not None}
+    present: list[tuple[SchemaField, _Codec]] = []
+    plain: list[tuple[str, _Codec, SchemaField]] = []
+    # Tagged fields come after all others, and each may be left out.
+    tagged: dict[int, tuple[SchemaField, _Codec]] = {}
+    for field in fields:
+        if field.since > version:
+            continue
+        codec = _field(field, version)
+        present.append((field, codec))
+        if field.tag is None:
+            plain.append((field.name, codec, field))
+        else:
+            tagged[field.tag] = (field, codec)
     known = {field.name for field, _ in present}
     known.add(UNKNOWN_TAGS)
 
@@ -282,6 +292,7 @@ def _bytes(name: str, nullable: bool, is_text: bool) -> _Codec:
 
 def _array(name: str, nullable: bool, element: _Codec) -> _Codec:
     def read(cursor: Cursor, size: int) -> list[Any]:
+        # Before a list is made: a forged number of elements would take all memory.
         if size * element.least > cursor.remaining:
             cursor.fail(f"{name} has {size} elements, {cursor.remaining} bytes follow")
         return [element.read(cursor) for _ in range(size)]

@@ -222,6 +222,9 @@ class MetadataImage:
     def _controller(self, data: Fields) -> None:
         self.controllers[data["controllerId"]] = data
 
+    def _unregister_controller(self, data: Fields) -> None:
+        self.controllers.pop(data["controllerId"], None)
+
     def _voters(self, data: Fields) -> None:
         self.voters = frozenset(voter["voterId"] for voter in data["voters"])
 
@@ -243,6 +246,7 @@ _EFFECTS: dict[str, Callable[[MetadataImage, Fields], None]] = {
     "UnfenceBrokerRecord": MetadataImage._unfence,
     "BrokerRegistrationChangeRecord": MetadataImage._registration_change,
     "RegisterControllerRecord": MetadataImage._controller,
+    "UnregisterControllerRecord": MetadataImage._unregister_controller,
     "TopicRecord": MetadataImage._topic,
     "PartitionRecord": MetadataImage._partition,
     "PartitionChangeRecord": MetadataImage._partition_change,
@@ -285,7 +289,7 @@ def read_image(folder: Path) -> MetadataImage:
 
 
 def records_for_zookeeper(folder: Path, start: int) -> list[LogRecord]:
-    """Return the records from offset `start` on that a migration writes to ZooKeeper, and those that are unknown."""
+    """Return the records from offset `start` on that a migration writes to ZooKeeper, and the unknown records."""
     found: list[LogRecord] = []
     for later in open_log(folder).later_records(start):
         # A record of a newer Kafka may be one of them: nobody can tell.
@@ -406,11 +410,13 @@ def _configs(image: MetadataImage, kind: int) -> Iterator[tuple[str, dict[str, s
 def _topic(image: MetadataImage, id_: str) -> entities.TopicMetadata:
     name = image.topics[id_]
     partitions = image.partitions.get(id_, {})
-    if sorted(partitions) != list(range(len(partitions))):
-        raise CorruptError(f"metadata log: topic {name} has the partitions {sorted(partitions)}", _HINT)
-    replicas = [tuple(partitions[number]["replicas"]) for number in sorted(partitions)]
+    numbers = sorted(partitions)
+    # Kafka numbers partitions from 0 without gaps.
+    if numbers != list(range(len(numbers))):
+        raise CorruptError(f"metadata log: topic {name} has the partitions {numbers}", _HINT)
+    replicas = [tuple(partitions[number]["replicas"]) for number in numbers]
     # A reassignment that is under way gives some partitions more replicas for a while.
-    replication_factor = max((len(brokers) for brokers in replicas), default=0)
+    replication_factor = max(map(len, replicas), default=0)
     configs = image.configs.get((TOPIC, name), {})
     return entities.TopicMetadata(
         name=name,

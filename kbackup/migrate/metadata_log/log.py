@@ -87,6 +87,7 @@ def read_batches(file: BinaryIO, name: str, size: int) -> Iterator[Batch]:
     while at < size:
         if size - at < _START.size:
             raise TornError(at)
+        # The length is held against the bytes that are there before anything is read by it.
         start = read(_START.size)
         _, length = _START.unpack(start)
         if not _LEAST_LENGTH <= length <= _LARGEST:
@@ -341,6 +342,7 @@ def check_snapshot(batches: Iterable[Batch], name: str, epoch: int | None = None
     """Yield the batches of a snapshot: offsets from 0 without a gap, the header first, the footer last, one epoch.
 
     `CorruptError` for anything else. `epoch` is the one in the file's name."""
+    # The footer is the only sign that a snapshot is whole: a copy that ends between two batches looks like one.
     end = 0
     last = ""
     try:

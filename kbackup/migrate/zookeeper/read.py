@@ -98,7 +98,7 @@ class Collector:
     def each(
         self, part: entities.MetadataPartName, paths: Iterable[str], parse: Callable[[str, bytes], Iterable[T]]
     ) -> tuple[T, ...]:
-        """Return all that `parse` finds in the znodes at `paths`; those that don't exist have nothing."""
+        """Return all that `parse` finds in the znodes at `paths`; znodes that don't exist have nothing."""
         found: list[T] = []
         for path in paths:
             if path in self.tree.denied:
@@ -149,6 +149,7 @@ def parse_acls(path: str, data: bytes) -> Iterator[Acl]:
     """/kafka-acl/Topic/orders, or /kafka-acl-extended/prefixed/Topic/orders. Kafka takes an empty one for no ACL."""
     if not data:
         return
+    # Kafka keeps patterns apart from literal names, so that brokers before 2.0 would not take a prefix for a name.
     *_, root_or_pattern, kind, name = path.split("/")
     pattern = "literal" if root_or_pattern == "kafka-acl" else root_or_pattern
     for acl in member(path, document(path, data), "acls", list):
@@ -237,6 +238,7 @@ def parse_token(path: str, data: bytes) -> Iterator[DelegationToken]:
 
 def parse_block_end(path: str, data: bytes) -> Iterator[int]:
     if data:
+        # The block itself is given to a broker, which may have used all of it: the first free id comes after.
         yield member(path, document(path, data), "block_end", int) + 1
 
 
@@ -351,12 +353,15 @@ def parse_topic(path: str, data: bytes, own: dict[str, str]) -> entities.TopicMe
         if not isinstance(brokers, list) or not all(type(broker) is int for broker in brokers):
             raise strange(path, f"has replicas of partition {number} that are no ids of brokers")
         replicas.append(tuple(brokers))
-    topic_id = topic.get("topic_id")
+    written_id = topic.get("topic_id")
+    topic_id = written_id if isinstance(written_id, str) else ""  # none before Kafka 2.8
+    # A reassignment that is under way gives some partitions more replicas for a while.
+    replication_factor = max((len(brokers) for brokers in replicas), default=0)
     return entities.TopicMetadata(
         name=name,
-        id=topic_id if isinstance(topic_id, str) else "",  # none before Kafka 2.8
+        id=topic_id,
         partitions=len(replicas),
-        replication_factor=max((len(brokers) for brokers in replicas), default=0),
+        replication_factor=replication_factor,
         internal=name in entities.INTERNAL_TOPICS,
         configs=own,
         replicas=tuple(replicas),
@@ -406,6 +411,7 @@ def parse(tree: Tree) -> Reading:
     deletions = collector.below("deletions", "/admin/delete_topics", _name_alone)
     # After all that is collected, which notes what could not be read.
     not_carried = [*collector.not_carried(), *_secrets(tokens or (), brokers or ())]
+    next_producer_id = block_ends[0] if block_ends else None
     return Reading(
         source="zookeeper",
         cluster_id=cluster_id,
@@ -418,7 +424,7 @@ def parse(tree: Tree) -> Reading:
         features=features,
         registrations=registrations,
         deletions=deletions,
-        next_producer_id=block_ends[0] if block_ends else None,
+        next_producer_id=next_producer_id,
         znodes=znodes,
         not_carried=tuple(not_carried),
         is_led_by_broker=_is_led_by_broker(znodes),

@@ -96,6 +96,7 @@ class ZooKeeperSession:
         from kazoo import exceptions as failures
         from kazoo.handlers.threading import KazooTimeoutError
 
+        # kazoo waits for ever unless it is told how long.
         options = self._options
         try:
             return answer.get(timeout=options.session_timeout)
@@ -164,11 +165,12 @@ def open_session(options: ZooKeeperOptions) -> Iterator[ZooKeeperSession]:
     logger = logging.Logger("kazoo", logging.WARNING)  # one of our own: kazoo's would write to stderr
     logger.addHandler(log)
     login = {"mechanism": "DIGEST-MD5", "username": options.user, "password": options.password}
+    sasl_options = login if options.user else None
     client = KazooClient(
         hosts=options.servers,  # without the chroot: kazoo warns on stderr of one that doesn't exist
         timeout=options.session_timeout,
         logger=logger,
-        sasl_options=login if options.user else None,
+        sasl_options=sasl_options,
         **_tls(options),
     )
     try:
@@ -248,7 +250,7 @@ class Tree:
     denied: Collection[str] = field(default_factory=frozenset)
 
     def below(self, root: str, levels: int = 1) -> list[str]:
-        """Return the paths exactly `levels` below `root`, in order; also those that are denied."""
+        """Return the paths exactly `levels` below `root`, in order; also the denied ones."""
         depth = root.count("/") + levels
         found: list[str] = []
         for path in {*self.znodes, *self.denied}:

@@ -48,7 +48,7 @@ def read_partition_states(session: ZooKeeperSession, tree: Tree) -> Mapping[str,
         try:
             topic = parse_topic(path, tree.znodes[path], {})
         except CorruptError:
-            continue
+            continue  # named by the check of topics
         paths += [f"{path}/partitions/{number}/state" for number in range(topic.partitions)]
     answers = session.read(paths)
     return {path: znode.data for path, znode in answers.znodes.items()}
@@ -118,7 +118,7 @@ def _listing(parse: Callable[[str, bytes], Iterator[Any]]) -> Parse:
 
 
 def _migrated_topics(tree: Tree) -> list[str]:
-    """Return the paths of topics without those that wait for their deletion, which the migration leaves out."""
+    """Return the paths of topics. Topics that wait for their deletion are left out, as by the migration."""
     leaving = {last(path) for path in tree.below("/admin/delete_topics")}
     return [path for path in tree.below(_TOPICS) if path in tree.znodes and last(path) not in leaving]
 

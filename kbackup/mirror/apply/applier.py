@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
+from kbackup.archive.segments.table import Segment
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
 from kbackup.kafka.client import Properties
 from kbackup.kafka.control.cluster import Cluster
@@ -196,10 +197,14 @@ class Applier:
         recreated = find_recreated(round_.archive, round_.point, topics, reported, after)
         lost = find_lost(round_.archive, round_.point, topics, reported, after)
         unmapped = session.take_unmapped()
+        records = size = 0
+        for partition in partitions.values():
+            records += partition.records
+            size += partition.bytes
         return Applied(
             point=round_.point.number,
-            records=sum(partition.records for partition in partitions.values()),
-            bytes=sum(partition.bytes for partition in partitions.values()),
+            records=records,
+            bytes=size,
             positions=after,
             partitions=partitions,
             runs=runs,
@@ -213,7 +218,7 @@ class Applier:
         )
 
     def _find_pending(self, session: ApplySession, round_: ApplyRound, topics: Sequence[RemoteTopic]) -> Pending:
-        """Return the records that the target lacks, without those of topics that are held back."""
+        """Return the records that the target lacks, without records of topics that are held back."""
         stops = self.flow.on_recreate == "stop"
         pending = find_pending(round_.archive, round_.point, topics, session.positions, session.applied, stops)
         return pending.without(round_.refusals.left_out)
@@ -222,15 +227,17 @@ class Applier:
         self, session: ApplySession, round_: ApplyRound, pending: Pending, created: TopicsReport | None
     ) -> CheckedTopics:
         """Look at the remote topics: at all of them if this round has created some, otherwise at those with new
-        records, unknown ones, and those that are tried again. Each look is a request to the target."""
+        records, at unknown topics, and at topics that are tried again. Each look is a request to the target."""
         with_records = {tp.topic for tp in pending.ranges}
+        # A topic without new records is not looked at: if it was deleted, the round that has records for it finds out.
         asked: list[RemoteTopic] = []
         for topic in round_.topics:
             is_known = topic.remote in session.topic_ids
             is_new = topic.remote in with_records or not is_known
             if created is not None or is_new or topic.remote in round_.refusals.on_trial:
                 asked.append(topic)
-        deleted, missing = session.check_topics(self.flow, asked, created.created if created is not None else ())
+        just_created = created.created if created is not None else ()
+        deleted, missing = session.check_topics(self.flow, asked, just_created)
         round_.refusals.add_missing(missing)
         if deleted:
             # The open producers go on from positions that hold no more. New ones read what is left of them.
@@ -307,6 +314,7 @@ class Applier:
 
     def _run_tasks(self, work: SlotWork, tasks: Sequence[SlotTask], pending: Pending) -> list[SlotResult]:
         """Do the tasks of a round: of a small one in this process, of a large one on Spark."""
+        # Both bounds count, because each segment is read by requests of its own.
         segments = pending.segments
         size = sum(segment.bytes for segment in segments)
         records = sum(segment.count for segment in segments)
@@ -356,15 +364,18 @@ def make_room(flow: Flow, cluster: Cluster, topics: Sequence[RemoteTopic], pendi
     if not short:
         return {}
     refused = sync_topics(flow, short, cluster).refused
-    return {
-        remote: f"an earlier incarnation needs {needed[remote]} partitions; add them, or allow it to the mirror: {why}"
-        for remote, why in refused.items()
-    }
+    reasons: dict[str, str] = {}
+    for remote, why in refused.items():
+        text = f"an earlier incarnation needs {needed[remote]} partitions; add them, or allow it to the mirror"
+        reasons[remote] = f"{text}: {why}"
+    return reasons
 
 
 def count_applied(pending: Pending, runs: pa.Table) -> Mapping[TopicPartition, PartitionApplied]:
     """Return the records that the round committed to each partition; bytes and timestamps as the segments' descriptors
     have them."""
+    # The runs count, not the pending segments: a range begins in the middle of a segment where an earlier round
+    # stopped.
     topics: list[Any] = runs.column("topic").to_pylist()
     partitions: list[Any] = runs.column("partition").to_pylist()
     counts: list[Any] = runs.column("count").to_pylist()
@@ -374,7 +385,9 @@ def count_applied(pending: Pending, runs: pa.Table) -> Mapping[TopicPartition, P
         records[tp] = records.get(tp, 0) + count
     applied: dict[TopicPartition, PartitionApplied] = {}
     for tp, count in records.items():
-        segments = [segment for range_ in pending.ranges.get(tp, ()) for segment in range_.segments]
+        segments: list[Segment] = []
+        for range_ in pending.ranges.get(tp, ()):
+            segments += range_.segments
         oldest = [segment.min_timestamp for segment in segments if segment.min_timestamp is not None]
         newest = [segment.max_timestamp for segment in segments if segment.max_timestamp is not None]
         applied[tp] = PartitionApplied(

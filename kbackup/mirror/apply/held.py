@@ -52,7 +52,7 @@ class HeldTopics:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Return the reason of each topic that is held back, also of those that are due."""
+        """Return the reason of each topic that is held back, also of topics that are due."""
         return {remote: held.reason for remote, held in self._topics.items()}
 
     @property

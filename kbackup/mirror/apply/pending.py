@@ -220,6 +220,7 @@ def check_origin(
 def heads_of(positions: Mapping[TopicPartition, Noted], slots: int) -> dict[int, FlowMapPartName]:
     """Return the last committed part of the offset map of each slot that has a position."""
     heads: dict[int, FlowMapPartName] = {}
+    # A slot's partitions share the map: the position that was committed last names its newest part.
     for tp, noted in positions.items():
         slot = slot_of(tp, slots)
         heads[slot] = max(noted.note.map_part, heads.get(slot, noted.note.map_part))
@@ -281,11 +282,19 @@ class Recovery:
         A log of the same length may hold other records: of a transaction that was aborted after the topic was
         recreated. So the last records must be there, unless retention deleted them."""
         # To take a hidden topic for one that is gone would apply its records a second time: it is an error here.
-        topics = self.cluster.topics({tp.topic for tp in last}) if last else {}
+        if not last:
+            return set()
+        topics = self.cluster.topics({tp.topic for tp in last})
         whole, starts = self._long_enough(last, topics)
-        expired = {tp for tp, run in whole.items() if starts[tp] >= _end(run)}
-        remaining = runs_table({tp: run for tp, run in whole.items() if tp not in expired})
-        return expired | committed_partitions(self.target, layout.mirror_group(*self.names), remaining)
+        expired: set[TopicPartition] = set()
+        remaining: dict[TopicPartition, Runs] = {}
+        for tp, run in whole.items():
+            if starts[tp] >= _end(run):
+                expired.add(tp)
+            else:
+                remaining[tp] = run
+        group = layout.mirror_group(*self.names)
+        return expired | committed_partitions(self.target, group, runs_table(remaining))
 
     def _load_committed_parts(self, slot: SlotMap, known: Collection[TopicPartition]) -> None:
         """Load the parts after the head that another part names, and the one after them if that was committed. A part
@@ -320,7 +329,7 @@ class Recovery:
         self, runs: Mapping[TopicPartition, Runs], topics: Mapping[str, Topic]
     ) -> tuple[dict[TopicPartition, Runs], Mapping[TopicPartition, int]]:
         """Return the runs of partitions whose log in the target reaches to their end, and where these logs start.
-        `topics` are those of the target; a recreated one may have fewer partitions."""
+        `topics` are the target's topics; a recreated one may have fewer partitions."""
         present = [tp for tp in runs if tp.topic in topics and tp.partition in topics[tp.topic].partitions]
         ends = self.cluster.log_ends(present, "read_uncommitted") if present else {}
         whole = {tp: runs[tp] for tp in present if ends[tp] >= _end(runs[tp])}
@@ -348,7 +357,7 @@ def find_lost(
     flow has applied that topic before; for a new topic nothing is lost."""
     moved = {tp: position for tp, position in after.items() if before.get(tp) != position}
     if not moved:
-        return ()
+        return ()  # most rounds of a quiet flow: the archive's tables of losses are not even read
     known: dict[str, int] = {}
     for tp, position in before.items():
         known[tp.topic] = min(position.incarnation, known.get(tp.topic, position.incarnation))
@@ -461,7 +470,11 @@ class Pending:
     @property
     def segments(self) -> list[Segment]:
         """Return the segments of all ranges. A segment counts for each partition that it is applied to."""
-        return [segment for ranges in self.ranges.values() for range_ in ranges for segment in range_.segments]
+        segments: list[Segment] = []
+        for ranges in self.ranges.values():
+            for range_ in ranges:
+                segments += range_.segments
+        return segments
 
     def without(self, remotes: Collection[str]) -> Pending:
         """Return the same without the ranges of some remote topics."""
@@ -503,6 +516,7 @@ def find_pending(
             if not max(position.incarnation, own.first) <= incarnation <= own.last:
                 continue
             place = topic, incarnation, partition
+            # Offsets begin anew with each incarnation.
             following = position.next if incarnation == position.incarnation else 0
             due = segments_to_apply(segments[rows], following, ends.get(place))
             if due:
@@ -574,5 +588,8 @@ def incarnations_to_apply(
         if last is None:
             continue
         own = reached.get(topic.remote, [last])
-        incarnations[topic.source] = TopicIncarnations(topic, min(own), max(own) if stop else last)
+        # Partitions may stand at different incarnations. What one of them has reached is applied to the others as well,
+        # also if the flow stops where a topic is recreated: that decision was made before.
+        upto = max(own) if stop else last
+        incarnations[topic.source] = TopicIncarnations(topic, min(own), upto)
     return incarnations

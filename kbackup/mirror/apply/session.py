@@ -104,12 +104,14 @@ class ApplySession:
     ) -> SlotTask:
         """Return the task of a slot, which has these `partitions`."""
         topics = {tp.topic for tp in partitions}
+        # The task fails if one of these positions is missing. The ones that were read back are not in the target yet.
         expected = [tp for tp in partitions if tp in self.noted and tp not in self.uncommitted]
         own_ranges: list[UnitRange] = []
         for tp in partitions:
             own_ranges += ranges.get(tp, ())
         own_begins = {tp: begins[tp] for tp in partitions if tp in begins}
         topic_ids = {topic: self.topic_ids[topic] for topic in topics if topic in self.topic_ids}
+        # The slot's producer is shared, so the topic that takes the least sets the size of all its batches.
         limits = [self.message_limits[topic] for topic in topics if topic in self.message_limits]
         return SlotTask(
             slot=slot,
@@ -246,7 +248,8 @@ class ApplySession:
         for part in result.map_parts:
             # Where the part does not follow, an attempt before this one committed the parts between.
             follows = slot.add(part.name, part.previous, part.runs)
-            added.append(part.runs if follows else slot.load(part.name))
+            runs = part.runs if follows else slot.load(part.name)
+            added.append(runs)
         added += self.catch_up(result.positions)
         if slot.merge_due:
             slot.merge_map_parts()

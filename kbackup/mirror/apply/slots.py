@@ -120,7 +120,7 @@ class SlotResult(NamedTuple):
 
 
 class SlotRefresh(NamedTuple):
-    """The `positions` of a slot, committed once more but for those of the `refused` topics."""
+    """The `positions` of a slot, committed once more. Positions of the `refused` topics are not among them."""
 
     positions: dict[TopicPartition, Noted]
     refused: tuple[RefusedTopic, ...]
@@ -243,7 +243,7 @@ class OpenSlot:
             _close(self.producer)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SlotWork:
     """The settings of every slot. `store` has the segments, `state` the state of the flow."""
 
@@ -374,10 +374,14 @@ class SlotWork:
             raise RefusedTopicError(unit.unread.target, error.message, error.hint) from error
 
     def refresh(self, slot: OpenSlot, task: SlotTask, missing: Mapping[TopicPartition, Noted]) -> SlotRefresh:
-        """Commit the positions of a slot once more, and those of its partitions that are `missing` in the target."""
+        """Commit the positions of a slot once more, also the positions that are `missing` in the target."""
         ledger = slot.ledger
         # What the producer found in the target wins: it may be newer than what was read back from the offset map.
-        due = {tp: missing[tp] for tp in task.partitions if tp in missing} | ledger.positions
+        due: dict[TopicPartition, Noted] = {}
+        for tp in task.partitions:
+            if tp in missing:
+                due[tp] = missing[tp]
+        due |= ledger.positions
         renewed: dict[TopicPartition, Noted] = {}
         for tp, (position, note) in due.items():
             # A note that an older kbackup wrote without the id of its topic gets the id now.
@@ -487,7 +491,7 @@ class OpenSlots:
     def _settle(self) -> None:
         """Wait until no thread has a producer in use: to close one meanwhile would crash the process."""
         for each in self._under_way:
-            each.cancel()
+            each.cancel()  # only calls that have not begun
         wait(self._under_way)
         self._under_way = []
 

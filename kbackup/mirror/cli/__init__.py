@@ -23,7 +23,9 @@ class _Mirror(LazyGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        return super().resolve_command(ctx, args if args[0] in SUBCOMMANDS else [_DEFAULT, *args])
+        names_command = args[0] in SUBCOMMANDS
+        words = args if names_command else [_DEFAULT, *args]
+        return super().resolve_command(ctx, words)
 
 
 @click.group("mirror", _Mirror, subcommands=SUBCOMMANDS, epilog="Example: kbackup mirror mm2.properties")

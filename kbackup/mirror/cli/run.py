@@ -84,6 +84,7 @@ def make_halves(
 
     The reader of a source comes before the writers of its flows: what --once takes is applied by the same command."""
     sources = sources_of(flows) if take else []
+    # Shared by a reader and the writers of its flows. A writer without a reader in this process looks by itself.
     wakeups = {flow.name: Event() for flow in flows}
     halves: dict[str, MirrorHalf] = {}
     for alias in properties.clusters:

@@ -57,7 +57,7 @@ def command(context: CommandContext, names: tuple[str, ...], partitions: bool) -
     for at, flow in enumerate(flows):
         if at:
             reporter.line()
-        _show(flow, reporter)
+        show_flow(flow, reporter)
         if partitions:
             reporter.table(_POSITIONS, _positions(flow))
     if not flows:
@@ -106,7 +106,7 @@ _TOPICS: Sequence[Column[MirroredTopic]] = (
 """The columns of the topics of a flow."""
 
 
-def _show(flow: FlowOverview, reporter: Reporter) -> None:
+def show_flow(flow: FlowOverview, reporter: Reporter) -> None:
     records = "-" if flow.records_behind is None else plural(flow.records_behind, "record")
     rate = f"{plural(flow.round_records, 'record')} ({human_size(flow.round_bytes)})"
     last = f"{flow.round_at}: {rate} in {flow.round_seconds:.1f}s"

@@ -140,7 +140,8 @@ class FlowReader:
     def number(self, name: str) -> int:
         key, value = self._value(name)
         least = FLOW_KEYS[name].least
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value) or (least is not None and int(value) < least):
+        is_whole = re.fullmatch(r"[+-]?[0-9]{1,18}", value) is not None
+        if not is_whole or (least is not None and int(value) < least):
             bound = "" if least is None else f" from {least} on"
             raise self._refuse(key, f"{value!r} is no whole number{bound}", "write a whole number")
         return int(value)
@@ -206,7 +207,9 @@ class MirrorProperties:
             if name not in known:
                 hint = suggest_name(name, known, f"its flows are {', '.join(known)}")
                 raise UsageError(f"the file enables no flow {name}", hint)
-        flows = tuple(flow for name, flow in known.items() if not names or name in names)
+        selected = names or known
+        flows = tuple(flow for name, flow in known.items() if name in selected)
+        # Two sources in one archive would be two clusters' topics under the same names.
         owners: dict[str, str] = {}
         for flow in flows:
             if not flow.archive:
@@ -272,7 +275,7 @@ def load_flows(
 
 
 def _read(source: Path | str) -> tuple[str, bytes]:
-    """Return the name of a file for messages, and its bytes; those of a text as a file would have them."""
+    """Return the name of a file for messages, and its bytes. A text is turned into the bytes of a file."""
     if isinstance(source, str):
         # A properties file is Latin-1 to Java, and writes other characters as escapes.
         return "mm2.properties", source.encode("latin-1", "backslashreplace")

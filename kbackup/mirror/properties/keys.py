@@ -1,4 +1,4 @@
-"""The keys of a flow with their defaults, and those that are refused or have no meaning here."""
+"""The keys of a flow with their defaults, and the keys that are refused or have no meaning here."""
 
 from __future__ import annotations
 

@@ -48,6 +48,7 @@ class References:
                 raise UsageError(f"{where}: the file {path} has no key {name}", "name a key of the file")
             return values[name]
 
+        # Only known providers: Kafka leaves `${...}` of others as it is.
         providers = "|".join(re.escape(kind) for kind in self.kinds)
         return re.sub(rf"\$\{{({providers}):([^}}]*)\}}", replace, value)
 

@@ -124,6 +124,7 @@ def _unknown_cluster(sections: Sections, key: str, alias: str) -> UsageError:
 def _check_refused(name: str, value: str, where: str) -> None:
     if name in REFUSED:
         raise UsageError(f"{where} is no key of MirrorMaker 2", REFUSED[name])
+    # Other programs read the same file, so their keys are only noted. Keys that begin so are meant for kbackup alone.
     known = (*OWN_KEYS, *REGISTRY_KEYS)
     if name.startswith("kbackup.") and name not in known:
         hint = suggest_name(name, known, f"keys are {', '.join(known)}")

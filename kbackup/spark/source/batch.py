@@ -7,11 +7,11 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import SparkFiles
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from kbackup.archive.java import JavaFolder
 from kbackup.archive.models import Manifest
@@ -20,6 +20,7 @@ from kbackup.archive.query.selection import check_selection
 from kbackup.archive.reader import Archive, check_same_point, damaged, manifest_of, missed
 from kbackup.archive.schemas import SchemaSource
 from kbackup.archive.segments.parallel import ReadUnit, plan_reads, read_unit
+from kbackup.archive.segments.rows import SPARK_TYPES
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
 from kbackup.errors import RefusedError, UsageError
@@ -27,6 +28,9 @@ from kbackup.schemas.columns import JSON, decoded_columns
 from kbackup.spark.source.options import DECODED, Pushed, Request, both, push, window_of
 from kbackup.store import Store
 from kbackup.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter  # since Spark 4.1
 
 
 def sources(manifest: Manifest | None, request: Request, columns: Sequence[str]) -> SchemaSource | None:
@@ -71,10 +75,10 @@ class PushingReader(BatchReader):
     """A reader that reads less by the filters of queries, but leaves their evaluation to Spark. The caller ensures that
     each query has a filter."""
 
-    # Spark 4.1 stores the filters of a loaded table's last query, and uses them for all queries: for others in the same
-    # plan, and for later ones without a filter. So a query reads the records of all filters that there have been until
-    # then, and Spark filters them. They are kept in Spark's own folder on the driver, because Spark makes a reader for
-    # each query, in a process of its own.
+    # Spark 4.0 pushes no filters. Spark 4.1 stores the filters of a loaded table's last query, and uses them for all
+    # queries: for others in the same plan, and for later ones without a filter. So a query reads the records of all
+    # filters that there have been until then, and Spark filters them. They are kept in Spark's own folder on the
+    # driver, because Spark makes a reader for each query, in a process of its own.
 
     def __init__(self, request: Request, columns: Sequence[str], table: str) -> None:
         super().__init__(request, columns)
@@ -127,7 +131,9 @@ def read(store: Store, partition: InputPartition | None, columns: Sequence[str])
         return
     folder = JavaFolder(store)
     if partition.schemas is None:
-        yield from read_unit(folder, partition.segment_range, columns)
+        for batch in read_unit(folder, partition.segment_range, columns):
+            arrays = [_as_spark_has_it(batch, name) for name in columns]
+            yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
         return
     decoders = partition.schemas.open(store).decoders()
     # Headers are needed as well: serializers may put the id of a schema there.
@@ -137,9 +143,16 @@ def read(store: Store, partition: InputPartition | None, columns: Sequence[str])
         decoded = dict(zip(DECODED, texts, strict=True))
         arrays = []
         for name in columns:
-            array = decoded[name].cast(pa.string()) if name in decoded else batch.column(name)
+            array = decoded[name].cast(pa.string()) if name in decoded else _as_spark_has_it(batch, name)
             arrays.append(array)
         yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _as_spark_has_it(batch: pa.RecordBatch, name: str) -> pa.Array[Any]:
+    """Return a column in Spark's type: Spark 4.2 and later take no other one."""
+    column = batch.column(name)
+    kind = SPARK_TYPES.get(name)
+    return column if kind is None else column.cast(kind)
 
 
 def segments_of(store: Store, archive: Archive | None, manifest: Manifest | None, request: Request) -> list[Segment]:
@@ -205,7 +218,8 @@ class StreamReader(DataSourceStreamReader):
         starting = self._request.starting
         return max(int(starting) - 1, 0) if starting.isascii() and starting.isdigit() else 0
 
-    def latestOffset(self) -> Offset:  # noqa: N802 (Spark's)
+    # Spark 4.2 has arguments for a limit, and calls a method without them as Spark 4.0 and 4.1 do.
+    def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802 (Spark's)
         """Return the newest offset, never below an earlier answer: Spark would read its records twice."""
         archive = self._open()
         number = max(_last(archive), self._first)

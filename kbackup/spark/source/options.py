@@ -19,7 +19,7 @@ from kbackup.archive.segments.window import EVERYTHING, Window, joined
 from kbackup.config import ConfigFiles, Setting, SettingOrigin, load
 from kbackup.config.keys import STORES
 from kbackup.config.load import TRUST_OPTIONS
-from kbackup.config.times import not_a_time, now_ms, parse_time
+from kbackup.config.times import moment_of, now_ms
 from kbackup.config.values import has_reference
 from kbackup.config.windows import RANGES, parse_range, parse_size
 from kbackup.errors import UsageError
@@ -431,17 +431,8 @@ def _topics(given: _Options) -> Selection:
 
 def _times(given: _Options) -> Window:
     now = now_ms()
-
-    def moment(name: str, *, up: bool) -> int | None:
-        text = given(name)
-        if not text:
-            return None
-        try:
-            return parse_time(text, now, up=up)
-        except ValueError as error:
-            raise not_a_time(f"option {name}: {text}", error) from None
-
-    start, end = moment("fromTime", up=True), moment("toTime", up=False)
+    start = moment_of("option fromTime:", given("fromTime") or None, now=now, up=True)
+    end = moment_of("option toTime:", given("toTime") or None, now=now)
     if start is not None and end is not None and start > end:
         raise UsageError(
             f"option fromTime {given('fromTime')} is later than toTime {given('toTime')}",

@@ -108,8 +108,9 @@ class AzureStore(BucketStore):
 
         # Azurite lists in the order of UTF-16, where the highest characters are not last. Names that differ in nothing
         # before their first high character follow one another in both orders, so only these few are sorted again.
-        def start_of(item: ElementTree.Element) -> tuple[str, bool]:
-            return _before_high(_name_of(item))
+        def start_of(item: ElementTree.Element) -> str:
+            start, *_ = _HIGH.split(_name_of(item), maxsplit=1)
+            return start
 
         def encoded(item: ElementTree.Element) -> bytes:
             return _name_of(item).encode()
@@ -150,12 +151,6 @@ class AzureStore(BucketStore):
 
     def _remove(self, key: str) -> None:
         self._container.send("DELETE", key, {"x-ms-delete-snapshots": "include"})
-
-
-def _before_high(name: str) -> tuple[str, bool]:
-    """Return what all names have in common that differ in nothing before their first high character."""
-    start, *rest = _HIGH.split(name, maxsplit=1)
-    return start, bool(rest)
 
 
 def _name_of(item: ElementTree.Element) -> str:

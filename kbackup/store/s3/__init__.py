@@ -103,14 +103,6 @@ def _worked_with(options: S3Options) -> S3Options:
 
 # Tables of Spark, by Hadoop's s3a.
 
-S3A = (
-    "org.apache.hadoop:hadoop-aws:3.4.2",
-    "software.amazon.awssdk:s3:2.29.52",
-    "software.amazon.awssdk:s3-transfer-manager:2.29.52",
-    "software.amazon.awssdk:sts:2.29.52",
-    "software.amazon.awssdk:apache-client:2.29.52",
-)
-"""The s3a of the Hadoop that Spark brings, with the few modules of the AWS SDK that it needs."""
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -203,6 +195,6 @@ KIND = StoreKind(
     ),
     _elsewhere,
     _worked_with,
-    HadoopTables("s3a", _table_path, S3A, hadoop_options),
+    HadoopTables("s3a", _table_path, hadoop_options),
     _variables,
 )

@@ -41,6 +41,7 @@ class SettingsTable(NamedTuple):
 
 def settings_tables(archived: Metadata) -> list[SettingsTable]:
     """Return a table for each kind of settings, in the order of the page."""
+    # Whoever may see the page must not get what logs in: an encrypted archive holds the keys of SCRAM users.
     metadata = without_secrets(archived)
     tables: list[SettingsTable] = []
     for layout in _TABLES:
@@ -62,9 +63,10 @@ class _TableLayout(NamedTuple):
     columns: dict[str, str | Callable[[Any], Any]]
 
     def row(self, entity: object) -> tuple[Any, ...]:
-        cells = []
+        cells: list[Any] = []
         for shown in self.columns.values():
-            cells.append(getattr(entity, shown) if isinstance(shown, str) else shown(entity))
+            cell = getattr(entity, shown) if isinstance(shown, str) else shown(entity)
+            cells.append(cell)
         return tuple(cells)
 
 
@@ -217,13 +219,18 @@ def point(request: Requested, number: str) -> HTMLResponse:
     if snapshot.point is None or snapshot.archive is None:
         raise UsageError("a folder of the Java tool has no restore points", "see its topics")
     points = list_points(snapshot.archive.state)  # a later list may not have this restore point
-    at = [p.number for p in points].index(snapshot.point.number)
+    numbers = [each.number for each in points]
+    at = numbers.index(snapshot.point.number)
     metadata = snapshot.metadata()
     sizes = {ref.key: ref.size for ref in snapshot.point.documents}
     keys = snapshot.archive.find_point(snapshot.point.number).documents
+    # The manifest is among the keys, and has no reference with a size: it would have to name itself.
     documents = [(key, sizes.get(key)) for key in keys]
     damage = [loss for _, loss in snapshot.losses if loss.kind == "damaged"]
-    settings = settings_tables(metadata) if metadata is not None else []
+    settings: list[SettingsTable] = []
+    if metadata is not None:
+        settings = settings_tables(metadata)
+    # At index -1 there would be the newest one.
     earlier = points[at - 1] if at > 0 else None
     later = points[at + 1] if at + 1 < len(points) else None
     deleted_topics = [topic for topic in snapshot.point.topics if topic.state == "deleted"]
@@ -337,10 +344,12 @@ def history_page(request: Requested, upto: CatalogNumber = None) -> HTMLResponse
     archive = request.cache.archive()
     if archive is None:
         raise UsageError("a folder of the Java tool has no history", "make an archive of it: 'kbackup adopt'")
-    last = archive.state.number if upto is None else min(upto, archive.state.number)
+    newest = archive.state.number
+    last = newest if upto is None else min(upto, newest)
     rows = history(archive, HISTORY_PAGE + 1, last)
     # One row more than the page shows was read: where it is, a page of earlier rows begins.
-    earlier = rows[-HISTORY_PAGE - 1].catalog if len(rows) > HISTORY_PAGE else None
+    earlier: int | None = None
+    if len(rows) > HISTORY_PAGE:
+        earlier = rows[-HISTORY_PAGE - 1].catalog
     newest_first = rows[-HISTORY_PAGE:][::-1]
-    is_newest = last == archive.state.number
-    return request.page("history.html", "history", rows=newest_first, earlier=earlier, newest=is_newest)
+    return request.page("history.html", "history", rows=newest_first, earlier=earlier, newest=last == newest)

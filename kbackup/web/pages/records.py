@@ -28,7 +28,8 @@ def field_of_record(
 ) -> Response:
     """Return a key or a value."""
     row, _ = _find_record(request, name, number, offset)
-    return _response(row.key if field == "key" else row.value, view, name, f"{number}-{offset}-{field}")
+    data = row.key if field == "key" else row.value
+    return _response(data, view, name, f"{number}-{offset}-{field}")
 
 
 @router.api_route("/topics/{name}/{number}/records/{offset}/headers/{at}", methods=GET, response_class=Response)
@@ -67,6 +68,7 @@ def _response(data: bytes | None, view: FieldView, topic: str, label: str) -> Re
     # A topic of a folder of the Java tool may have any name: no sign of it may end the header.
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", topic)[:100]
     disposition = f'attachment; filename="{safe}-{label}.bin"'
+    # As a download of unknown bytes: no browser runs what a record holds.
     return Response(data, media_type="application/octet-stream", headers={"content-disposition": disposition})
 
 
@@ -104,9 +106,11 @@ def records(
     if time.strip():
         match = offset_at(request.snapshot.store, partition, moment(time, up=True), start)
         if match.matched:
+            # To an address with the offset: a reload, or a link that is passed on, need not search again.
             query = {"offset": match.offset, "n": n, "view": view}
             return RedirectResponse(request.link("topics", name, number, "records", **query) + "#found", 303)
         if match.offset is not None:
+            # The search has read as much as one page may: the page that comes has a link to look further.
             found = {"topic": topic, "partition": partition, "resume_at": match.offset}
             return request.page("seeking.html", "topics", **found, time=time, n=n, view=view)
         note = f"No record has a time of {time} or later: these are the last records."
@@ -124,6 +128,7 @@ def records(
     cells = []
     if shape in ("lines", "decoded"):
         cells = [decoding.shown(tp, row, render.line) for row in rows]
+    selected = page.first if offset.strip() else None
     return request.page(
         "records.html",
         "topics",
@@ -137,7 +142,7 @@ def records(
         view=view,
         shape=shape,
         note=note,
-        selected=page.first if offset.strip() else None,
+        selected=selected,
         shown=_part,
         header=render.header_name,
         most=FEW,
@@ -161,6 +166,7 @@ def record(
     topic, partition = find_partition(request, name, number)
     decoding = request.decoding_of(view)
     shape: render.View = view or ("decoded" if decoding.has(name) else "auto")
+    # The neighbour's offset is looked for when somebody goes there: compaction and transactions leave gaps.
     if go:
         store = request.snapshot.store
         if go == "next":

@@ -47,6 +47,7 @@ class RestoreForm(BaseModel):
     group: list[str] = []
     exclude_group: list[str] = []
     no_groups: bool = False
+    same_offsets: bool = False
     map_from: list[str] = []
     map_to: list[str] = []
     map_group_from: list[str] = []
@@ -76,13 +77,18 @@ class RestoreForm(BaseModel):
             "restore.map": self.topic_names,
             "restore.map_regex": _entries(self.map_regex),
             "restore.no_groups": self.no_groups,
+            "restore.same_offsets": self.same_offsets,
         }
         # Browsers send the fields of groups all the same when groups are to be left alone.
         if not self.no_groups:
             given["restore.groups"] = _patterns(self.group)
             given["restore.exclude_groups"] = _patterns(self.exclude_group)
             given["restore.map_group"] = self.group_names
-        return {path: value for path, value in given.items() if value and value != KEYS[path].default}
+        settings: dict[str, object] = {}
+        for path, value in given.items():
+            if value and value != KEYS[path].default:
+                settings[path] = value
+        return settings
 
 
 @router.api_route("/restore", methods=GET)
@@ -153,8 +159,12 @@ def _plan(request: PageRequest, settings: dict[str, object]) -> tuple[RestorePla
     restore_request = RestoreRequest.of(msgspec.convert(checked, Restore))
     content = select_content(restore_request, request.cache.store, request.snapshot.archive)
     plan = plan_restore(restore_request, content, "")
-    left_out = plan.choice.left_out if plan.choice is not None else ()
-    return plan, [*left_out, *plan.group_warnings, *content.warnings]
+    warnings: list[str] = []
+    if plan.choice is not None:
+        warnings += plan.choice.left_out
+    warnings += plan.group_warnings
+    warnings += content.warnings
+    return plan, warnings
 
 
 _FIELD = re.compile(r"(?:--|restore\.)([a-z]+(?:[-_][a-z]+)*)|\bno (topic|group)\b|leave out every (topic|group)\b")
@@ -165,7 +175,9 @@ def _field_of(error: KbackupError) -> str:
     if "is before the archive begins" in error.message:
         return "to_time"
     found = _FIELD.search(error.message)
-    option, kind, every = found.groups("") if found is not None else ("", "", "")
+    if found is None:
+        return ""
+    option, kind, every = found.groups("")
     name = option.replace("-", "_") or kind or f"exclude_{every}"
     # Settings of several values have names in the plural; the fields of the form are named as the options are.
     for field in (name, name.removesuffix("s")):
@@ -191,7 +203,8 @@ def _patterns(values: list[str]) -> list[str]:
     """Return the entries of a selection; a name that can't be shown becomes a regular expression."""
     patterns: list[str] = []
     for entry in _entries(values):
-        patterns.append(entry if entry.isprintable() else exact_entry(entry))
+        pattern = entry if entry.isprintable() else exact_entry(entry)
+        patterns.append(pattern)
     return patterns
 
 

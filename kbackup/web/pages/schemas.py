@@ -38,7 +38,10 @@ def schemas(request: Requested, page: Number = 1, q: str = "") -> HTMLResponse:
     snapshot = request.snapshot
     subjects = [subject for subject in snapshot.subjects if matches_search(subject.subject, q)]
     shown_page = list_page(subjects, page, PAGE)
-    unmapped = uncovered(snapshot.point.topics, snapshot.schemas) if snapshot.point is not None else []
+    unmapped: list[str] = []
+    if snapshot.point is not None:
+        unmapped = uncovered(snapshot.point.topics, snapshot.schemas)
+    unknown = [use for use in snapshot.schema_uses if use.version is None]
     return request.page(
         "schemas.html",
         "schemas",
@@ -48,7 +51,7 @@ def schemas(request: Requested, page: Number = 1, q: str = "") -> HTMLResponse:
         q=q,
         compatibility=partial(compatibility_of, snapshot),
         uncovered=unmapped,
-        unknown=[use for use in snapshot.schema_uses if use.version is None],
+        unknown=unknown,
         most=MOST,
         few=FEW,
     )
@@ -91,7 +94,9 @@ def schema(
     uses = _uses_by_id(snapshot, context_of(subject))
     # Records name a schema by its id, or by its GUID in a header.
     rows = [(each, uses[str(each.id)] + uses[each.guid]) for each in shown_page.entries]
-    compared = compare(versions[before], shown_version) if before is not None else None
+    compared: tuple[list[list[DiffLine]], bool] | None = None
+    if before is not None:
+        compared = compare(versions[before], shown_version)
     return request.page(
         "schema.html",
         "schemas",
@@ -165,6 +170,7 @@ def compare(before: SchemaVersion, after: SchemaVersion) -> tuple[list[list[Diff
         for kind, a_from, a_to, b_from, b_to in group:
             left = [(n + 1, a[n]) for n in range(a_from, a_to)]
             right = [(n + 1, b[n]) for n in range(b_from, b_to)]
+            # A replaced passage may have more lines on one side: the rest stands beside empty ones.
             for left_line, right_line in zip_longest(left, right, fillvalue=("", "")):
                 hunk.append(DiffLine(kind, left_line, right_line))
         hunks.append(hunk)

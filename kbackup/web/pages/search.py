@@ -89,19 +89,24 @@ class _Due(NamedTuple):
         return self._replace(window=replace(self.window, ranges=ranges))
 
 
-def search_page(store: Store, due: Sequence[_Due], matches: Matches, is_gone: Callable[[], bool]) -> SearchResult:
-    """Search partitions until the first bound of a page, or until the one who asked is gone."""
+def search_page(
+    store: Store, due: Sequence[_Due], matches: Matches, is_gone: Callable[[], bool], unit_bytes: int = _UNIT
+) -> SearchResult:
+    """Search partitions until the first bound of a page, or until the one who asked is gone: after each unit of so many
+    bytes this is looked at."""
     result = SearchResult()
     end = time.monotonic() + SECONDS
-    with closing(_units(store, due, matches)) as units:
+    with closing(_units(store, due, matches, unit_bytes)) as units:
         try:
             for unit in units:
                 _take(unit, result)
+                # After a whole unit, unless the page is full: `resume_at` is where the next page goes on without a gap.
                 if result.is_full or result.bytes >= BYTES or time.monotonic() >= end or is_gone():
                     break
             else:
-                result.resume_at = None
+                result.resume_at = None  # all was searched
         except CorruptError as error:
+            # What was found before the damage is shown, with the error behind it.
             result.error, result.resume_at = error, None
     return result
 
@@ -119,15 +124,17 @@ def _take(unit: find.Searched, result: SearchResult) -> None:
                 return
 
 
-def _units(store: Store, due: Sequence[_Due], matches: Matches) -> Generator[find.Searched, None, None]:
+def _units(
+    store: Store, due: Sequence[_Due], matches: Matches, unit_bytes: int = _UNIT
+) -> Generator[find.Searched, None, None]:
     """Search partitions in order; those with the same window share one search."""
     for window, members in groupby(due, lambda each: each.window):
         partitions = [(each.topic, each.partition) for each in members]
-        with closing(find.search(store, partitions, matches, window, threads=_THREADS, unit_bytes=_UNIT)) as units:
+        with closing(find.search(store, partitions, matches, window, threads=_THREADS, unit_bytes=unit_bytes)) as units:
             yield from units
 
 
-def _due(
+def partitions_due(
     snapshot: ArchiveSnapshot, address: TopicAddress | None, times: Window, start: TopicAddress | None
 ) -> list[_Due]:
     """Return the partitions to search, each with the window of its records, in order of topic and number.
@@ -179,7 +186,7 @@ Text = Annotated[str, Query(max_length=MAX_TEXT)]
 
 @dataclass(frozen=True)
 class SearchForm:
-    """The input fields. `fields` are those of a record to search: all without any."""
+    """The input fields. `fields` are the fields of a record to search; without any, all are searched."""
 
     text: Text = ""
     jq: Text = ""
@@ -250,8 +257,10 @@ class _Search:
         topics = request.snapshot.topics
         where = _address(form.where, topics)
         start = _address(form.at, topics)
-        self.every = _due(request.snapshot, where, self.times, None)
-        self.due = _due(request.snapshot, where, self.times, start) if start is not None else self.every
+        self.every = partitions_due(request.snapshot, where, self.times, None)
+        self.due = self.every
+        if start is not None:
+            self.due = partitions_due(request.snapshot, where, self.times, start)
         self.expression: Expression | None = None
         jq = form.jq.strip()
         if not jq:
@@ -329,11 +338,12 @@ def _search(request: PageRequest, http: Request, form: SearchForm, decoding: Pag
         bytes_to_search += nbytes
     # What earlier pages searched comes with the address. Records that expired since are in it, but not in the sum.
     total = max(searched, bytes_to_search)
+    matches = [_match(tp, row, search.pattern, decoding) for tp, row in result.matches]
     return {
         "result": result,
         "searched": searched,
         "total": total,
-        "matches": [_match(tp, row, search.pattern, decoding) for tp, row in result.matches],
+        "matches": matches,
         "resume": resume,
         "expression": search.expression,
         "download": request.link("search.ndjson", **query),
@@ -350,6 +360,7 @@ def download(request: Requested, http: Request, form: Annotated[SearchForm, Depe
     with ExitStack() as ends:
         search = _Search(request, form, decoding, ends)
         matches = search.matches
+        # Nobody reads the body of a HEAD, and so nobody would close what the lines take over.
         if http.method != "HEAD":
             lines = _lines(request.snapshot.store, search.due, matches, decoding, ends.pop_all())
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", form.where.strip() or "all-topics").lstrip(".")[:100]

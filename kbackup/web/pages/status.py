@@ -26,7 +26,8 @@ router = APIRouter(default_response_class=HTMLResponse)
 @router.api_route("/status", methods=GET)
 def status(request: Requested) -> HTMLResponse:
     """Show the present status, whatever restore point the other pages show."""
-    request.cache.points()  # reads a new status where the last one is old
+    # This reads a new status where the last one is old: a page that is reloaded shows a backup that has just ended.
+    request.cache.points()
     verdict = request.cache.verdict
     if verdict is None:
         raise UsageError("a folder of the Java tool has no status", "make an archive of it: 'kbackup adopt'")
@@ -61,8 +62,12 @@ def drills(request: Requested, page: Number = 1) -> HTMLResponse:
 
     stored = list_page(list_drills(state), page, PAGE)
     reports = _read_all(stored.entries, lambda drill: read_report(state, drill.drill_id))
-    listed = [entry.key for entry in store.list(layout.VERIFICATIONS)]
-    keys = sorted((key for key in listed if layout.parse_verification_key(key) is not None), reverse=True)
+    verification_keys: list[str] = []
+    for entry in store.list(layout.VERIFICATIONS):
+        if layout.parse_verification_key(entry.key) is not None:
+            verification_keys.append(entry.key)
+    # An id begins with its time: so the newest one comes first.
+    keys = sorted(verification_keys, reverse=True)
     records = _read_all(keys[:PAGE], verification)
     points = {point.number for point in request.cache.points()}
     rows = list(zip(stored.entries, reports, strict=True))

@@ -1,4 +1,4 @@
-"""The page of a topic's records: those of all its partitions together, in order of time."""
+"""The page of a topic's records, of all its partitions together, in order of time."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ def records_together(
     note = ""
     if time.strip():
         sought = position_at(store, partitions.entries, moment(time, up=True), _position(start))
-        query = {"group": group if partitions.pages > 1 else None, "n": n, "view": view}
+        shown_group = group if partitions.pages > 1 else None
+        query = {"group": shown_group, "n": n, "view": view}
         position = _text(sought.position)
         if not sought.found:
             seeking = {"topic": topic, "resume_at": position, "time": time, "query": query}
             return request.page("seeking_together.html", "topics", **seeking)
+        # Read before the answer: a time after all records leads to an empty page, and gets the last records instead.
         page = together_from(store, partitions.entries, sought.position, n)
         if page.rows or not page.earlier:
             return RedirectResponse(request.link("topics", name, "records", start=position, **query), 303)
@@ -88,6 +90,7 @@ def _position(text: str) -> dict[int, int]:
     position: dict[int, int] = {}
     for part in filter(None, text.strip().split(".")):
         partition, _, offset = part.partition("-")
+        # The address may be written by hand, or by somebody who means harm: Python would read digits of any length.
         digits = partition + offset
         if not (partition and offset and digits.isascii() and digits.isdigit()) or len(part) > 30:
             raise BadInputError(f"{text} is not a position", "go back, and follow a link of the page")

@@ -12,8 +12,9 @@ from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
 from kbackup.archive.catalog.points import PointOverview
+from kbackup.archive.models import Loss
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
-from kbackup.archive.query.groups import GroupOverview
+from kbackup.archive.query.groups import GroupOverview, PointLags
 from kbackup.archive.query.overview import Growth, Sums, added_after, growth_of, sums_of
 from kbackup.archive.query.selection import exact_entry
 from kbackup.errors import UsageError
@@ -34,7 +35,10 @@ def topic_charts(
     if snapshot.archive is None or snapshot.point is None:
         return {}
     growth = growth_of(snapshot.archive, snapshot.point, topics)
-    times = [(p.number, ms_of(p.committed_at)) for p in points if p.number <= snapshot.point.number]
+    times: list[tuple[int, int]] = []
+    for point in points:
+        if point.number <= snapshot.point.number:
+            times.append((point.number, ms_of(point.committed_at)))
 
     def samples(growth: Growth) -> Iterator[tuple[int, int]]:
         """Yield (time in ms, stored bytes) at each restore point from the first one that has some of them."""
@@ -57,10 +61,13 @@ def added_lately(snapshot: ArchiveSnapshot, points: Sequence[PointOverview]) -> 
     """Return the stored bytes that topics got within `LATELY` before the restore point of the snapshot."""
     if snapshot.archive is None or snapshot.point is None:
         return {}
-    last, since = snapshot.point.number, ms_of(snapshot.point.committed_at) - LATELY
-    earlier = [p.number for p in points if p.number <= last and ms_of(p.committed_at) <= since]
+    last = snapshot.point.number
+    since = ms_of(snapshot.point.committed_at) - LATELY
     # Without a restore point that old, everything was added lately.
-    newest_earlier = max(earlier, default=0)
+    newest_earlier = 0
+    for point in points:
+        if point.number <= last and ms_of(point.committed_at) <= since:
+            newest_earlier = max(newest_earlier, point.number)
     return added_after(snapshot.archive, snapshot.point, newest_earlier)
 
 
@@ -79,7 +86,8 @@ def topic_strips(
                 break
 
     def strip_of(partition: ArchivedPartition, groups: Iterable[tuple[str, int]]) -> Strip:
-        number, start = partition.partition, partition.start
+        number = partition.partition
+        start = partition.start
         # As many offsets are expired as records expired, or more if the manifest still has the first one.
         first_once = min(firsts.get(number, start), start - partition.expired)
         first = max(first_once, 0)
@@ -155,12 +163,16 @@ def topic(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
         groups.append((group.group, len(of_topic), total_lag))
         for position in of_topic:
             positions[position.partition].append((group.group, position.offset))
+    # Sums and strips of the page's partitions alone: a topic may have thousands.
     partitions = list_page(shown_topic.partitions, page, PAGE)
     rows: list[tuple[ArchivedPartition, Sums, Strip]] = []
     for partition in partitions.entries:
         strip_of_partition = strips(partition, positions[partition.partition])
         rows.append((partition, sums_of([partition]), strip_of_partition))
-    losses = [(point, loss) for point, loss in request.snapshot.losses if loss.topic == name]
+    losses: list[tuple[int, Loss]] = []
+    for point, loss in request.snapshot.losses:
+        if loss.topic == name:
+            losses.append((point, loss))
     growth = topic_charts(request.snapshot, request.cache.points(), [shown_topic.key])
     return request.page(
         "topic.html",
@@ -242,7 +254,11 @@ def group(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
     shown = request.snapshot.by_group[name]
     positions = list_page(shown.offsets, page, GROUPS_PAGE)
     known = request.snapshot.topics
-    topics = {position.topic: known[position.topic] for position in positions.entries if position.topic in known}
+    # A group may have offsets of topics that are not archived: those have no strip.
+    topics: dict[str, ArchivedTopic] = {}
+    for position in positions.entries:
+        if position.topic in known:
+            topics[position.topic] = known[position.topic]
     partitions = {}
     strips = {}
     for topic in topics.values():
@@ -253,7 +269,10 @@ def group(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
     rows = []
     for position in positions.entries:
         found = partitions.get((position.topic, position.partition))
-        chart = strips[position.topic](found, [(name, position.offset)]) if found else None
+        chart: Strip | None = None
+        if found is not None:
+            strip_of = strips[position.topic]
+            chart = strip_of(found, [(name, position.offset)])
         rows.append((position, found, chart))
     (lag_chart,) = _lag_charts(request, [name])
     return request.page(
@@ -306,13 +325,23 @@ class LagChart(NamedTuple):
 
 def _lag_charts(request: PageRequest, groups: Sequence[str]) -> list[LagChart]:
     """Return the charts of the lag of groups at a sample of all restore points."""
-    archive, points = request.cache.archive(), request.cache.points()
-    history = request.cache.lags.history(archive, points) if archive is not None else []
-    known = [(at.time, at.lags) for at in history if at.lags is not None]
+    archive = request.cache.archive()
+    points = request.cache.points()
+    history: Sequence[PointLags] = []  # a folder of the Java tool has none
+    if archive is not None:
+        history = request.cache.lags.history(archive, points)
+    known: list[tuple[int, dict[str, int]]] = []
+    for at in history:
+        if at.lags is not None:
+            known.append((at.time, at.lags))
+    # A chart with gaps that nobody explains would look as if the group had not been there.
     damaged = len(history) - len(known)
     charts: list[LagChart] = []
     for group in groups:
-        samples = [(time, lags[group]) for time, lags in known if group in lags]
+        samples: list[tuple[int, int]] = []
+        for time, lags in known:
+            if group in lags:
+                samples.append((time, lags[group]))
         chart = area(samples)
         charts.append(LagChart(chart, len(history), len(points), damaged))
     return charts

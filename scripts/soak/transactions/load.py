@@ -15,8 +15,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from scripts.dev import tools
-from scripts.dev.jars import mirror_jars
+from scripts.dev import classes
+from scripts.dev.jars import kafka_jars
 from scripts.dev.kafka import QUIET, SMALL, Broker
 from scripts.dev.process import Process
 from tests.support.truth import log_ends, positions, read_topic
@@ -146,7 +146,7 @@ class Load:
         source, (first, *others) = f"{prefix}-input", [f"{prefix}-{app}" for app in APPS]
         self._start(first, "copy", source, first, first)
         options = ("-Xmx256m", *SMALL, QUIET, f"-Djava.io.tmpdir={self.folder}")
-        java = [tools.java(), "-cp", f"{mirror_jars()}/*", *options, str(Path(__file__).with_name("Copy.java"))]
+        java = [*classes.java(kafka_jars()), *options, str(Path(__file__).with_name("Copy.java"))]
         for app, name in zip(APPS[1:], others, strict=True):
             argv = [*java, app, self.broker.bootstrap, source, name, name]
             self._running[name] = Process(argv, self.folder / f"{name}.log")

@@ -81,7 +81,7 @@ class Book:
     """The expected state of an archive.
 
     `archived` are the records that it may have, `expired` the removed restore points, `damaged` the records of deleted
-    segments.
+    segments, `erased` those that were erased.
     """
 
     points: dict[int, Views] = field(default_factory=dict)
@@ -91,6 +91,7 @@ class Book:
     archived: set[Offset] = field(default_factory=set)
     unsure: set[Offset] = field(default_factory=set)
     damaged: set[Offset] = field(default_factory=set)
+    erased: set[Offset] = field(default_factory=set)
     expirations: list[Expiration] = field(default_factory=list)
     interrupted: dict[str, View] = field(default_factory=dict)
     """Topics that backups killed since the newest restore point may have archived."""
@@ -238,6 +239,24 @@ class Book:
         self.labels = {**last.labels, **self.labels}
         self.unsure -= last.records
 
+    def erase(self, topic: str, value: bytes) -> int:
+        """Records of a topic with a value are erased from all restore points. Returns how many there were for certain:
+        a segment of a killed backup, or one that has expired or is damaged, is not looked into."""
+        found: set[Offset] = set()
+        for life in self._lives():
+            if life.topic == topic:
+                for partition, records in life.records.items():
+                    for offset, record in records.items():
+                        if record.value == value:
+                            found.add(Offset(life.number, partition, offset))
+        shown = {place for views in self.points.values() for v in views.values() for place, _ in self.offsets(v)}
+        certain = (found & shown) - self.unsure - self.damaged
+        self.archived -= certain
+        self.erased |= certain
+        self.unsure |= found - certain
+        self.expirations = []
+        return len(certain)
+
     def lose(self, topic: str, partition: int, start: int, end: int | None) -> None:
         """Records of a topic from `start` to before `end` (None: to the last one) were in a segment that is lost."""
         for life in self._lives():
@@ -271,7 +290,8 @@ class Book:
         self.pins = {n for n in other.pins if n in self.points} | {n for n in self.pins if n in kept}
         labels = {name: n for name, n in self.labels.items() if n in kept}
         self.labels = labels | {name: n for name, n in other.labels.items() if n in self.points}
-        self.archived |= other.archived
+        self.erased |= other.erased
+        self.archived = (self.archived | other.archived) - other.erased
         self.unsure |= {offset for offset in other.unsure if not (keep and offset in had)}
         self.damaged |= other.damaged - had
         self.expirations = []

@@ -440,6 +440,30 @@ class Walk(ClusterSteps, RetentionSteps):
         check_list(self.commands, site)
         return f"{wish.name}, exit code {ended.code}"
 
+    # --- erasures
+
+    def erase(self) -> str:
+        """Erase the records of one value, that the newest restore point has."""
+        site = self._main
+        there = [(topic, record) for topic, v in site.book.views.items() for _, record in site.book.offsets(v)]
+        if not there or site.book.damaged:
+            return ""
+        topic, record = self._random.choice(there)
+        value = (record.value or b"").decode()
+        options = ("--topic", topic, "--jq", f'.value == "{value}"', "--confirm")
+        outcome = must(self.commands("erase", site.url, *options), 0)
+        before = site.book.expirations
+        count = site.book.erase(topic, value.encode())
+        if outcome.document["erasure"] is None:
+            site.book.expirations = before
+        if outcome.document["records"] < count:
+            raise WrongError(f"{count} records had the value, and fewer were erased: {outcome}")
+        again = must(self.commands("erase", site.url, *options), 0)
+        if again.document["records"]:
+            raise WrongError(f"erased records are found again: {again}")
+        check_list(self.commands, site)
+        return f"{outcome.document['records']} records of {topic} in {site.url}"
+
     # --- copies
 
     def copy(self) -> str:
@@ -552,6 +576,7 @@ _STEPS: Mapping[str, tuple[Callable[[Walk], str], int]] = {
     "keep": (Walk.pin, 4),
     "release": (Walk.release, 3),
     "label": (Walk.label, 3),
+    "erase": (Walk.erase, 4),
     "copy": (Walk.copy, 6),
     "promote": (Walk.promote, 1),
     "damage and repair": (Walk.damage, 8),

@@ -1,4 +1,4 @@
-"""A KRaft cluster of 3.9 or 4.3, what Kafka's own tool prints of its metadata log, and what we read."""
+"""A KRaft cluster of 3.9 or 4.4, what Kafka's own tool prints of its metadata log, and what we read."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kbackup.migrate.metadata_log.checkpoint import write_bootstrap
+from kbackup.migrate.metadata_log.checkpoint import FIRST_SNAPSHOT, write_bootstrap
 from kbackup.migrate.metadata_log.codec import MetadataRecord
-from scripts.dev import tools
-from scripts.dev.jars import kafka_jars, mirror_jars, zookeeper_jars
-from scripts.dev.kafka import Broker
+from scripts.dev import classes
+from scripts.dev.jars import kafka_jars, zookeeper_jars
+from scripts.dev.kafka import SMALL, Broker
 from tests.support.metadata_records import Dumped, parse
 
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
@@ -27,25 +27,24 @@ class Release(NamedTuple):
 
     def run(self, program: str, *arguments: str) -> str:
         """Run one of the release's own tools, and return its output."""
-        classpath = f"{self.tools()}/*:{self.jars()}/*"
         options = (
-            *("-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
+            *(*SMALL, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
             *("-Dfile.encoding=UTF-8", "-Dsun.stdout.encoding=UTF-8"),
         )
-        argv = [tools.java(), *options, "-cp", classpath, program, *arguments]
+        argv = [*classes.java(self.jars(), self.tools()), *options, program, *arguments]
         done = subprocess.run(argv, capture_output=True, encoding="utf-8", check=False, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
 
 KAFKA_3 = Release("3.9", zookeeper_jars, zookeeper_jars, "kafka.tools.DumpLogSegments")
-KAFKA_4 = Release("4.3", kafka_jars, mirror_jars, "org.apache.kafka.tools.DumpLogSegments")
+KAFKA_4 = Release("4.4", kafka_jars, kafka_jars, "org.apache.kafka.tools.DumpLogSegments")
 
 
 class Cluster(Broker):
     """Node 1 is broker and controller, a quorum of its own that could grow; node 2, if there is one, is a broker.
 
-    Snapshots are frequent. `added` stands in the bootstrap.checkpoint of node 1 before it starts."""
+    Snapshots are frequent. `added` stands in the first snapshot of node 1 before it starts."""
 
     def __init__(self, release: Release, nodes: int, added: Sequence[MetadataRecord] = ()) -> None:
         self.release = release
@@ -78,8 +77,14 @@ class Cluster(Broker):
     def _format(self, node: int, properties: Path, *arguments: str) -> None:
         super()._format(node, properties, "--no-initial-controllers" if node else "--standalone")
         if self._added and not node:
-            path = self.metadata_log_dir / "bootstrap.checkpoint"
-            path.write_bytes(write_bootstrap(path.read_bytes(), self._added))
+            path = self.metadata_log_dir / FIRST_SNAPSHOT
+            replace_file(path, write_bootstrap(path.read_bytes(), self._added, path.name))
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write another file in the place of one that nobody may write to, as `install` does."""
+    path.unlink()
+    path.write_bytes(data)
 
 
 def dump(release: Release, files: Sequence[Path]) -> dict[str, list[Dumped]]:
@@ -90,7 +95,7 @@ def dump(release: Release, files: Sequence[Path]) -> dict[str, list[Dumped]]:
 def quotas_and_users(bootstrap: str) -> list[str]:
     """Return the quotas and users that kafka-configs lists."""
     printed = [
-        KAFKA_4.run("kafka.admin.ConfigCommand", "--bootstrap-server", bootstrap, "--describe", *entities)
+        KAFKA_4.run("org.apache.kafka.tools.ConfigCommand", "--bootstrap-server", bootstrap, "--describe", *entities)
         for entities in (
             ("--entity-type", "users"),
             ("--entity-type", "users", "--entity-type", "clients"),

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from kbackup.migrate.metadata_log.codec import record
 from tests.interop.metadata_log.cluster import KAFKA_3, KAFKA_4, Cluster, Release, files_of, quotas_and_users
 from tests.support.java import Java, compiled
 
@@ -55,9 +56,17 @@ def changed(request: pytest.FixtureRequest) -> Changed:
     return made
 
 
+_GONE = 9
+"""The id of a controller that is registered in the log, and never starts."""
+
+
 def _change(release: Release, java: Java, folder: Path) -> Changed:
-    with Cluster(release, 2) as cluster:
+    gone = [record("RegisterControllerRecord", {"controllerId": _GONE})] if release is KAFKA_4 else []
+    with Cluster(release, 2, added=gone) as cluster:
         plain, sasl = (cluster.bootstrap_of(name).split(",")[0] for name in ("CLIENT", "SASL"))
+        if gone:
+            # First: no feature changes while a controller is registered that does not support it.
+            java.run("MetadataChanges", "unregister-controller", plain, str(_GONE))
         token, hmac = java.run("MetadataChanges", "change", plain, sasl).split()
         listed = quotas_and_users(plain)
         cluster.stop(1)

@@ -1,6 +1,6 @@
 """Records that Kafka 3.9 writes only where its log is old, or where a controller died within a transaction.
 
-The table of schemas has one more version that no log can have: LeaderChangeMessage 1. Kafka 3.9 and 4.3 write version 0
+The table of schemas has one more version that no log can have: LeaderChangeMessage 1. Kafka 3.9 and 4.4 write version 0
 whatever kraft.version is (ControlRecordUtils.LEADER_CHANGE_CURRENT_VERSION); `test_dump` checks this in a log of
 kraft.version 1.
 """

@@ -7,7 +7,7 @@ import json
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -61,6 +61,13 @@ class Filled:
         }
 
 
+class Migrated(NamedTuple):
+    """What `kbackup migrate` ended with."""
+
+    code: int
+    document: dict[str, Any]
+
+
 @dataclass
 class DualWrite:
     """A cluster that writes both sides with two of three controllers, and kbackup beside it. `printed` is all
@@ -70,7 +77,7 @@ class DualWrite:
     folder: Path
     printed: list[str] = field(default_factory=list)
 
-    def migrate(self, *arguments: str, encrypted: bool = True) -> tuple[int, dict[str, Any]]:
+    def migrate(self, *arguments: str, encrypted: bool = True) -> Migrated:
         """The exit code and the JSON document of `kbackup migrate`."""
         cluster, config = self.filled.cluster, self.folder / "kbackup.toml"
         lines = [
@@ -86,7 +93,7 @@ class DualWrite:
         with redirect_stdout(out), redirect_stderr(err):
             code = main(["migrate", *arguments, "--json", "--config", str(config)])
         self.printed += [out.getvalue(), err.getvalue()]
-        return code, json.loads(out.getvalue())
+        return Migrated(code, json.loads(out.getvalue()))
 
     @property
     def key(self) -> str:

@@ -1,18 +1,18 @@
-"""A fresh cluster of Kafka 4.3 that starts from an archive, and what Kafka's own tools list of a cluster."""
+"""A fresh cluster of Kafka 4.4 that starts from an archive, and what Kafka's own tools list of a cluster."""
 
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
+from kbackup.migrate.metadata_log.checkpoint import FIRST_SNAPSHOT
 from tests.integration.conftest import Kbackup, Outcome
-from tests.interop.metadata_log.cluster import KAFKA_4, Cluster
+from tests.interop.metadata_log.cluster import KAFKA_4, Cluster, replace_file
 from tests.support.java import Java
 
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 _TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
-_CONFIGS = ("kafka.admin.ConfigCommand", "--describe", "--entity-type")
+_CONFIGS = ("org.apache.kafka.tools.ConfigCommand", "--describe", "--entity-type")
 LISTED = {
     "topics": ("org.apache.kafka.tools.TopicCommand", "--describe", "--exclude-internal"),
     "ACLs": ("org.apache.kafka.tools.AclCommand", "--list"),
@@ -31,7 +31,7 @@ _NOBODYS = re.compile(r"synonyms=\{(STATIC|DEFAULT)_|^\s*min\.insync\.replicas=|
 
 
 class FreshCluster(Cluster):
-    """One node of 4.3, with the id 0. It starts with the file that `kbackup migrate bootstrap` made."""
+    """One node of 4.4, with the id 0. It starts with the file that `kbackup migrate bootstrap` made."""
 
     bootstrapped: Outcome
 
@@ -45,12 +45,12 @@ class FreshCluster(Cluster):
 
     def _format(self, node: int, properties: Path, *arguments: str) -> None:
         super()._format(node, properties, *arguments)
-        base, out = self.metadata_log_dir / "bootstrap.checkpoint", self.folder / "out"
+        base, out = self.metadata_log_dir / FIRST_SNAPSHOT, self.folder / "out"
         self.bootstrapped = self._kbackup(
             "migrate", "bootstrap", "-a", self._archive, "--base", str(base), "--out", str(out)
         )
         assert self.bootstrapped.code == 0, self.bootstrapped.err
-        shutil.copy(out / base.name, base)
+        replace_file(base, (out / base.name).read_bytes())
 
 
 def listed(java: Java, bootstrap: str, sasl: str, login: Path) -> dict[str, list[str]]:

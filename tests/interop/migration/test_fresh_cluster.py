@@ -1,4 +1,4 @@
-"""A fresh cluster of Kafka 4.3 from the archive of a cluster with ZooKeeper alone: the old one is gone before."""
+"""A fresh cluster of Kafka 4.4 from the archive of a cluster with ZooKeeper alone: the old one is gone before."""
 
 from __future__ import annotations
 

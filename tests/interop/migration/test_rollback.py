@@ -13,7 +13,7 @@ def test_a_rollback_waits_for_what_zookeeper_lacks(dual: DualWrite) -> None:
     cluster = dual.filled.cluster
     cluster.start_controllers()
     cluster.wait_for_state("MIGRATION")
-    assert dual.migrate("archive")[1]["warnings"] == []
+    assert dual.migrate("archive").document["warnings"] == []
     with cluster.zookeeper.stalled():
         admin = AdminClient(cluster.client())
         for topic in ("under-way", "acknowledged"):
@@ -28,9 +28,9 @@ def test_a_rollback_waits_for_what_zookeeper_lacks(dual: DualWrite) -> None:
     assert "topics: acknowledged: in metadata log, not in zookeeper" in [d["text"] for d in report["differences"]]
     others = [cluster.metadata_log(each).parent for each in cluster.controllers[1:]]
     logs = [option for folder in others for option in ("--metadata-log", str(folder))]
-    assert dual.migrate("rollback", "--confirm")[0] == 10
+    assert dual.migrate("rollback", "--confirm").code == 10
     assert "the logs of a minority are read: controllers 3000 of 3000, 3001, 3002" in dual.printed[-1]
-    assert dual.migrate("rollback", "--confirm", *logs)[0] == 10
+    assert dual.migrate("rollback", "--confirm", *logs).code == 10
     assert "it lacks 2 PartitionRecord, 2 TopicRecord of the metadata log" in dual.printed[-1]
     _, report = dual.migrate("rollback", *logs)
     due = [step["text"] for step in report["steps"] if step["done"] is False]
@@ -40,9 +40,9 @@ def test_a_rollback_waits_for_what_zookeeper_lacks(dual: DualWrite) -> None:
     ]
     cluster.start_controllers()
     cluster.wait_for_state("MIGRATION")
-    assert dual.migrate("archive")[1]["warnings"] == []
+    assert dual.migrate("archive").document["warnings"] == []
     cluster.stop_controllers()
-    assert dual.migrate("archive")[0] == 0
+    assert dual.migrate("archive").code == 0
     _, report = dual.migrate("rollback", *logs)
     broken = [guard["name"] for guard in report["guards"] if not guard["holds"]]
     assert not broken, f"guards that do not hold: {broken}"
@@ -52,7 +52,7 @@ def test_a_deletion_that_stopped_halfway_is_finished(dual: DualWrite) -> None:
     """/controller is gone, /migration is not: the broker has taken /controller, and keeps it."""
     cluster = dual.filled.cluster
     cluster.stop_controllers()
-    assert dual.migrate("archive")[0] == 0
+    assert dual.migrate("archive").code == 0
     client = KazooClient(cluster.zookeeper_connect)
     client.start(timeout=30)
     try:

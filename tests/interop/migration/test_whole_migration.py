@@ -1,4 +1,4 @@
-"""One cluster all the way: ZooKeeper, dual write, KRaft, Kafka 4.3. Its metadata stays the same."""
+"""One cluster all the way: ZooKeeper, dual write, KRaft, Kafka 4.4. Its metadata stays the same."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_metadata_stays_the_same_at_each_step_of_a_migration(moving: Filled) -> 
 
 
 def check_log_as_kafka_prints_it(cluster: MigratingCluster) -> None:
-    """The log that 3.9 began and 4.3 went on with, record by record, batch by batch."""
+    """The log that 3.9 began and 4.4 went on with, record by record, batch by batch."""
     cluster.stop(*cluster.brokers)
     cluster.stop_controllers()
     files = files_of(cluster.metadata_log())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ from kbackup.mirror.internal import InternalTopics
 from kbackup.mirror.positions import sync_group_offsets
 from kbackup.mirror.records import Checkpoint
 from scripts.dev.kafka import Broker
-from scripts.dev.process import Process, free_ports
+from scripts.dev.process import HANG, Process, free_ports
 from tests.interop.mirror.mirrored import Mirrored
 from tests.support.flow_maps import flow_of
 from tests.support.java import Java
@@ -158,7 +159,9 @@ def member(made: Mirrored, group: str) -> Iterator[None]:
     consumer = Consumer(made.target.client(**{"group.id": group, "enable.auto.commit": False, "log_level": 0}))
     try:
         consumer.subscribe([made.remote])
+        until = time.monotonic() + HANG
         while not consumer.assignment():
+            assert time.monotonic() < until, f"group {group} gets no partitions"
             consumer.poll(0.1)
         yield
     finally:

@@ -38,7 +38,7 @@ from kbackup.archive.models import (
 )
 from kbackup.archive.query.content import content_of
 from kbackup.archive.query.selection import Selection
-from kbackup.archive.reader import Archive
+from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores import offset_map
 from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.plan import RestorePlan, write_plan
@@ -84,6 +84,7 @@ from tests.support.archives import T0, commit_point, deletions_of, group_at, mak
 from tests.support.flow_maps import flow_of
 from tests.support.metadata_entities import acl
 from tests.support.schemas import put_restored_schemas, schemas, version
+from tests.support.target_topics import note_topics, target_topic
 
 SPECIFICATION = (ROOT / "formats" / "archive.md").read_text("utf-8")
 RESTORES = (ROOT / "formats" / "restores.md").read_text("utf-8")
@@ -94,6 +95,7 @@ NAMES = {
     "report.json": "restore_report",
     "groups-before-1.json": "groups_before",
     "settings-before-1.json": "settings_before",
+    "topics-1.json": "target_topics",
     "schemas-before.json": "schemas_before",
     "status.json": "flow_status",
 }
@@ -176,6 +178,10 @@ def _write_captures(made: Store) -> None:
     Captures(journal).write("apply", "target", groups=(GroupBefore(group="g", offsets=(had,), writes=(gets,)),))
     quota = QuotaChange(entity={"user": None}, name="producer_byte_rate", before=None, after=1.5)
     SettingsCaptures(journal).write("restore", "target", changes=Changes(quotas=(quota,)))
+    archive_id = open_archive(made).info.id
+    note_topics(
+        made, "r1", [target_topic("t", source="t", target="restored.t")], cluster_id="target", archive_id=archive_id
+    )
     put_restored_schemas(made, "r1")
 
 

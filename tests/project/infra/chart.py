@@ -35,6 +35,7 @@ ENABLED: Mapping[str, Values] = {
     "verify": {"verify": {"enabled": True}},
     "drill": {"drill": {"enabled": True, "env": ADDRESS}},
     "page": {"page": {"enabled": True}},
+    "serve": {"serve": {"enabled": True, "loginsSecret": "kafka-logins"}},
     "mirror-take": {"mirror": {"properties": "clusters = A, B\n", "take": {"enabled": True}}},
     "mirror-apply": {"mirror": {"properties": "clusters = A, B\n", "apply": {"enabled": True}}},
     "restore": {"restore": {"enabled": True, "id": "worst-day", "env": ADDRESS}},
@@ -92,6 +93,46 @@ EVERYTHING = combine(
 def example(name: str) -> dict[str, Any]:
     (values,) = documents(INFRA / "helm" / "examples" / f"{name}.yaml")
     return dict(values)
+
+
+DEFAULTS: Mapping[str, Any] = {
+    "existingSecret": "kbackup-shared",
+    "env": {"KBACKUP_S3_REGION": "eu-central-1"},
+    "extraEnv": [{"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}],
+    "options": ["--verbose"],
+    "cores": 8,
+    "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/kbackup"}},
+    "securityContext": {"readOnlyRootFilesystem": True},
+    "podLabels": {"team": "shop"},
+    "podAnnotations": {"sidecar.istio.io/inject": "false"},
+    "nodeSelector": {"kubernetes.io/os": "linux"},
+    "tolerations": [{"key": "backup", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "priorityClassName": "low",
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ca"}],
+    "timeZone": "Europe/Berlin",
+    "suspend": True,
+    "concurrencyPolicy": "Replace",
+    "activeDeadlineSeconds": 10_000_000,
+}
+
+MATRIX: Mapping[str, Values] = {
+    **{name: combine(BASE, values) for name, values in ENABLED.items()},
+    **{f"example-{path.stem}": example(path.stem) for path in EXAMPLES},
+    "everything": EVERYTHING,
+    "everything-set": combine(EVERYTHING, {"defaults": DEFAULTS, "imagePullSecrets": [{"name": "registry"}]}),
+    "one-node": combine(EVERYTHING, {"metrics": {"volume": {"type": "ReadWriteOnce", "storageClassName": "fast"}}}),
+    "no-volume": combine(EVERYTHING, {"metrics": {"volume": {"type": "emptyDir"}}}),
+    "existing-claim": combine(EVERYTHING, {"metrics": {"volume": {"existingClaim": "metrics"}}}),
+    "rules": combine(
+        EVERYTHING,
+        {"networkPolicy": {"egress": [{"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 9093}]}]}},
+        {"metrics": {"serviceMonitor": {"relabelings": [{"targetLabel": "team", "replacement": "shop"}]}}},
+    ),
+    "digest": combine(EVERYTHING, {"image": {"digest": f"sha256:{'0' * 64}"}, "fullnameOverride": "backups"}),
+}
+"""What the chart is rendered with: by name, values that together use all of it."""
 
 
 def helm(*arguments: str, values: Values | None = None) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,7 @@ import base64
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,16 @@ from kbackup.mirror.properties.flows import load_flows
 from tests.project.infra.chart import (
     BASE,
     CHART,
+    DEFAULTS,
     DRIVERS,
     ENABLED,
     EVERYTHING,
-    EXAMPLES,
     FOLLOWERS,
     FULLNAME,
+    MATRIX,
     NAMESPACE,
     SCHEDULED,
     Resource,
-    Values,
     combine,
     environment,
     example,
@@ -49,39 +49,6 @@ from tests.project.infra.files import INFRA, ROOT, config_of, documents, spark_o
 
 VERSIONS = ("1.31", kubernetes_validate.latest_version())
 """Of Kubernetes; the first one has all that the chart asks for (`podFailurePolicy` above all)."""
-
-DEFAULTS = {
-    "existingSecret": "kbackup-shared",
-    "env": {"KBACKUP_S3_REGION": "eu-central-1"},
-    "extraEnv": [{"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}],
-    "options": ["--verbose"],
-    "cores": 8,
-    "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/kbackup"}},
-    "securityContext": {"readOnlyRootFilesystem": True},
-    "podLabels": {"team": "shop"},
-    "podAnnotations": {"sidecar.istio.io/inject": "false"},
-    "nodeSelector": {"kubernetes.io/os": "linux"},
-    "tolerations": [{"key": "backup", "operator": "Exists"}],
-    "affinity": {"nodeAffinity": {}},
-    "priorityClassName": "low",
-    "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
-    "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ca"}],
-    "timeZone": "Europe/Berlin",
-    "suspend": True,
-    "concurrencyPolicy": "Replace",
-    "activeDeadlineSeconds": 10_000_000,
-}
-
-MATRIX: Mapping[str, Values] = {
-    **{name: combine(BASE, values) for name, values in ENABLED.items()},
-    **{f"example-{path.stem}": example(path.stem) for path in EXAMPLES},
-    "everything": EVERYTHING,
-    "everything-set": combine(EVERYTHING, {"defaults": DEFAULTS, "imagePullSecrets": [{"name": "registry"}]}),
-    "one-node": combine(EVERYTHING, {"metrics": {"volume": {"type": "ReadWriteOnce", "storageClassName": "fast"}}}),
-    "no-volume": combine(EVERYTHING, {"metrics": {"volume": {"type": "emptyDir"}}}),
-    "existing-claim": combine(EVERYTHING, {"metrics": {"volume": {"existingClaim": "metrics"}}}),
-    "digest": combine(EVERYTHING, {"image": {"digest": f"sha256:{'0' * 64}"}, "fullnameOverride": "backups"}),
-}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -101,6 +68,18 @@ def test_objects_fit_the_schemas_of_kubernetes(name: str) -> None:
             for version in VERSIONS:
                 kubernetes_validate.validate(resource.body, version, strict=True)  # unknown fields are errors, too
     assert len({(r.kind, r.name) for r in resources}) == len(resources)
+
+
+def test_readme_of_the_chart_names_values_that_there_are() -> None:
+    (values,) = documents(CHART / "values.yaml")
+    rows = re.findall(r"^\| (`.*?) \|", (CHART / "README.md").read_text("utf-8"), re.MULTILINE)
+    names = {name for row in rows for name in re.findall(r"`(.*?)`", row)}
+    assert {name.split(".")[0] for name in names} == values.keys() - {"fullnameOverride"}
+    for name in names:
+        at = values
+        for key in name.split("."):
+            assert key in at, f"README.md of the chart: {name} is not in values.yaml"
+            at = at[key]
 
 
 def test_nothing_is_made_until_a_workload_is_enabled() -> None:
@@ -151,6 +130,7 @@ def test_chart_is_of_this_version() -> None:
         ({"restore": {"enabled": True}}, "restore.id is empty; set a new id"),
         ({"mirror": {"apply": {"enabled": True}}}, "mirror.properties is empty; set it to"),
         ({"page": {"enabled": True, "ingress": {"enabled": True}}}, "page.ingress.host is empty; set it to"),
+        ({"serve": {"enabled": True}}, "serve.loginsSecret is empty; set it to the secret"),
     ],
     ids=str,
 )
@@ -247,7 +227,7 @@ def test_commands_and_variables_are_real(name: str, tmp_path: Path) -> None:
     config = config_of(args, environment(one.container) | secret(name), toml)
     assert config.archive == "s3://backups/kafka"
     assert config.stores["s3"].secret_access_key == "..."
-    local = {"expire": "local[*]", "copy": "local[*]", "page": "local[*]"}
+    local = {"expire": "local[*]", "copy": "local[*]", "page": "local[*]", "serve": "local[*]"}
     assert config.spark.master == local.get(name, "local[2]")
 
 
@@ -337,6 +317,49 @@ def test_a_restore_with_other_arguments_is_another_job() -> None:
     assert workload("restore", {"config": 'archive = "s3://other"\n'}).name == names[0]
 
 
+def test_serve_has_logins_and_the_address_of_its_service(tmp_path: Path) -> None:
+    resources = render(combine(BASE, ENABLED["serve"]))
+    (serve,) = [w for w in workloads(resources) if w.component == "serve"]
+    (service,) = [r for r in resources if (r.kind, r.component) == ("Service", "serve")]
+    toml = file_of(resources, "config", "kbackup.toml", tmp_path)
+    options = config_of(serve.container["args"], environment(serve.container), toml).serve
+    (port,) = service.body["spec"]["ports"]
+    assert options.advertise.partition(".")[0] == service.name
+    assert options.advertise.rpartition(":")[2] == str(port["port"])
+    assert options.listen == f"0.0.0.0:{serve.container['ports'][0]['containerPort']}"
+    (mount,) = [each for each in serve.container["volumeMounts"] if each["name"] == "logins"]
+    files = {options.users, options.tls_certificate, options.tls_key}
+    assert files == {f"{mount['mountPath']}/{name}" for name in ("users", "tls.crt", "tls.key")}
+    (volume,) = [each for each in serve.pod["spec"]["volumes"] if each["name"] == "logins"]
+    assert volume["secret"] == {"secretName": "kafka-logins", "defaultMode": 0o440}
+
+
+def test_prometheus_finds_the_metrics_of_serve_apart_from_its_clients(tmp_path: Path) -> None:
+    """By a service of its own: a load balancer that brings clients shows no metrics."""
+    public: dict[str, Any] = {"serve": {"service": {"type": "LoadBalancer"}}}
+    resources = render(combine(BASE, ENABLED["serve"], public))
+    (serve,) = [w for w in workloads(resources) if w.component == "serve"]
+    toml = file_of(resources, "config", "kbackup.toml", tmp_path)
+    options = config_of(serve.container["args"], environment(serve.container), toml).serve
+    ports = {each["name"]: each["containerPort"] for each in serve.container["ports"]}
+    assert options.metrics_listen == f"0.0.0.0:{ports['metrics']}"
+
+    services = {r.component: r.body for r in resources if r.kind == "Service"}
+    assert [each["name"] for each in services["serve"]["spec"]["ports"]] == ["kafka"]
+    own = services["serve-metrics"]
+    assert "type" not in own["spec"]
+    assert own["spec"]["selector"].items() <= serve.pod["metadata"]["labels"].items()
+    assert own["spec"]["ports"] == [{"name": "metrics", "port": ports["metrics"], "targetPort": "metrics"}]
+    assert own["metadata"]["annotations"]["prometheus.io/port"] == str(ports["metrics"])
+
+    monitored = render(combine(BASE, ENABLED["serve"], {"metrics": {"serviceMonitor": {"enabled": True}}}))
+    (monitor,) = [r.body["spec"] for r in monitored if r.kind == "ServiceMonitor"]
+    (service,) = [r.body for r in monitored if (r.kind, r.component) == ("Service", "serve-metrics")]
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert [each["port"] for each in monitor["endpoints"]] == ["metrics"]
+    assert "annotations" not in service["metadata"]
+
+
 def test_page_knows_the_host_of_its_ingress(tmp_path: Path) -> None:
     resources = render(EVERYTHING)
     toml = file_of(resources, "config", "kbackup.toml", tmp_path)
@@ -387,7 +410,7 @@ def test_objects_of_the_chart_refer_to_ones_that_it_makes(values: dict[str, Any]
         spec = service.body["spec"]
         selector = spec["selector"].items()
         chosen = [w.pod for w in workloads(resources) if selector <= w.pod["metadata"]["labels"].items()]
-        assert len(chosen) == (4 if service.component == "driver" else 1), service.name
+        assert len(chosen) == 1, service.name
         for pod in chosen:
             offered = {p["name"]: p["containerPort"] for p in pod["spec"]["containers"][0]["ports"]}
             for port in spec["ports"]:
@@ -421,7 +444,7 @@ def test_probes_ask_a_follower_at_its_port(name: str) -> None:
     assert follower.body["spec"]["replicas"] == 1
 
 
-@pytest.mark.parametrize("name", [*FOLLOWERS, "page"])
+@pytest.mark.parametrize("name", [*FOLLOWERS, "page", "serve"])
 def test_a_changed_configuration_starts_pods_anew(name: str) -> None:
     def checksum(*values: dict[str, Any]) -> object:
         return workload(name, *values).pod["metadata"]["annotations"]["checksum/config"]
@@ -431,8 +454,11 @@ def test_a_changed_configuration_starts_pods_anew(name: str) -> None:
 
 
 def test_nobody_else_connects_to_the_pods() -> None:
-    """Only the page and the metrics are reached from outside the namespace."""
-    peers = {"pageFrom": [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}]}
+    """Only the page, what is served and the metrics are reached from outside the namespace."""
+    peers = {
+        "pageFrom": [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}],
+        "serveFrom": [{"namespaceSelector": {"matchLabels": {"name": "shop"}}}],
+    }
     resources = render(combine(EVERYTHING, {"networkPolicy": peers}))
     (policy,) = [r.body for r in resources if r.kind == "NetworkPolicy"]
     selected = policy["spec"]["podSelector"]["matchLabels"].items()
@@ -440,38 +466,88 @@ def test_nobody_else_connects_to_the_pods() -> None:
     assert pods
     assert all(selected <= labels for labels in pods), "a pod that the policy leaves open"
     rules = {rule["ports"][0]["port"]: rule["from"] for rule in policy["spec"]["ingress"]}
-    assert rules == {7078: [{"podSelector": {}}], "http": peers["pageFrom"], "metrics": []}
+    assert rules == {7078: [{"podSelector": {}}], "http": peers["pageFrom"], "kafka": peers["serveFrom"], "metrics": []}
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
     off = render(combine(EVERYTHING, {"networkPolicy": {"enabled": False}}))
     assert not [r for r in off if r.kind == "NetworkPolicy"]
+
+
+def test_pods_connect_to_the_named_peers_alone_if_some_are_named() -> None:
+    brokers = {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 9093}]}
+    resources = render(combine(EVERYTHING, {"networkPolicy": {"egress": [brokers]}}))
+    (policy,) = [r.body["spec"] for r in resources if r.kind == "NetworkPolicy"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    among_us = {"to": [{"podSelector": {}}], "ports": [{"port": 7078}, {"port": 7079}]}
+    assert policy["egress"] == [among_us, brokers]
 
 
 @pytest.mark.parametrize("name", DRIVERS)
 def test_a_driver_runs_its_executors_on_kubernetes(name: str, tmp_path: Path) -> None:
     resources = render(combine(BASE, ENABLED[name], {name: {"executors": 3}, "executor": {"memory": "2g"}}))
     (one,) = [w for w in workloads(resources) if w.component == name]
-    spec, container = one.pod["spec"], one.container
+    container = one.container
     toml = file_of(resources, "config", "kbackup.toml", tmp_path)
     config = config_of(container["args"], environment(container), toml)
     conf = config.spark.conf
     assert config.spark.master == "k8s://https://kubernetes.default.svc"
     assert conf["spark.executor.instances"] == "3"
     assert conf["spark.executor.memory"] == "2g"
-    assert conf["spark.driver.host"] == f"{spec['hostname']}.{spec['subdomain']}.{NAMESPACE}.svc"
+    assert conf["spark.driver.host"] == environment(container)["POD_IP"]
     assert conf["spark.kubernetes.namespace"] == NAMESPACE
     assert conf["spark.kubernetes.container.image"] == container["image"]
     assert conf["spark.kubernetes.driver.pod.name"] == environment(container)["POD_NAME"]
     unknown = [n for n in conf if n.startswith("spark.kubernetes.") and n not in spark_on_kubernetes()]
     assert not unknown, f"settings that Spark on Kubernetes does not have: {unknown}"
     ports = {p["name"]: str(p["containerPort"]) for p in container["ports"]}
-    assert ports == {"driver": conf["spark.driver.port"], "blocks": conf["spark.driver.blockManager.port"]}
-    (service,) = [r for r in resources if (r.kind, r.name) == ("Service", spec["subdomain"])]
-    assert service.body["spec"]["clusterIP"] == "None"
+    assert ports == {"driver": conf["spark.driver.port"], "blocks": conf["spark.blockManager.port"]}
     (mount,) = [m for m in container["volumeMounts"] if m["name"] == "spark"]
-    template = yaml.safe_load(file_of(resources, "driver", "executor.yaml", tmp_path).read_text("utf-8"))
+    template = executor_of(resources, name, tmp_path)
     assert_restricted(template["spec"])
-    assert conf["spark.kubernetes.executor.podTemplateFile"] == f"{mount['mountPath']}/executor.yaml"
+    assert conf["spark.kubernetes.executor.podTemplateFile"] == f"{mount['mountPath']}/{name}.yaml"
     (executor,) = template["spec"]["containers"]
     assert conf["spark.kubernetes.executor.podTemplateContainerName"] == executor["name"]
+
+
+def executor_of(resources: list[Resource], name: str, folder: Path) -> dict[str, Any]:
+    """Return the template of the pods of a workload's executors."""
+    return dict(yaml.safe_load(file_of(resources, "driver", f"{name}.yaml", folder).read_text("utf-8")))
+
+
+def test_executors_run_where_and_with_what_their_driver_runs(tmp_path: Path) -> None:
+    values = combine(EVERYTHING, {"defaults": DEFAULTS, "imagePullSecrets": [{"name": "registry"}]})
+    resources = render(values)
+    (driver,) = [w for w in workloads(resources) if w.component == "verify"]
+    executor = executor_of(resources, "verify", tmp_path)
+    same = ("imagePullSecrets", "nodeSelector", "tolerations", "affinity", "priorityClassName", "serviceAccountName")
+    for field in (*same, "securityContext"):
+        assert executor["spec"][field] == driver.pod["spec"][field], field
+    assert executor["metadata"]["annotations"] == DEFAULTS["podAnnotations"]
+    assert executor["metadata"]["labels"]["team"] == "shop"
+    (container,) = executor["spec"]["containers"]
+    assert container["env"] == DEFAULTS["extraEnv"]
+    assert container["securityContext"] == driver.container["securityContext"]
+    assert {m["name"]: m["mountPath"] for m in container["volumeMounts"]} == {"tmp": "/tmp", "ca": "/etc/ca"}
+    assert {v["name"] for v in executor["spec"]["volumes"]} == {"tmp", "ca"}
+    (policy,) = [r.body for r in resources if r.kind == "NetworkPolicy"]
+    selected = policy["spec"]["podSelector"]["matchLabels"].items()
+    assert selected <= executor["metadata"]["labels"].items(), "the policy leaves executors open"
+
+
+def test_executors_may_ask_for_less_cpu_than_they_have_tasks(tmp_path: Path) -> None:
+    values = combine(BASE, ENABLED["nightly"], {"nightly": {"executors": 1}, "executor": {"cpuRequest": "500m"}})
+    resources = render(values)
+    (nightly,) = [w for w in workloads(resources) if w.component == "nightly"]
+    toml = file_of(resources, "config", "kbackup.toml", tmp_path)
+    conf = config_of(nightly.container["args"], environment(nightly.container), toml).spark.conf
+    assert conf["spark.kubernetes.executor.request.cores"] == "500m"
+    assert conf["spark.executor.cores"] == "2"
+
+
+def test_a_value_of_null_leaves_a_default_out() -> None:
+    """OpenShift gives a pod its user."""
+    ids: dict[str, Any] = {"runAsUser": None, "runAsGroup": None, "fsGroup": None}
+    pod = workload("nightly", {"defaults": {"podSecurityContext": ids}}).pod
+    assert pod["spec"]["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def test_only_drivers_may_make_pods() -> None:
@@ -544,7 +620,19 @@ def test_monitor_selects_the_services() -> None:
         and labels <= r.body["metadata"]["labels"].items()
         and endpoint["port"] in {port["name"] for port in r.body["spec"]["ports"]}
     }
-    assert shown == {"metrics", "mirror-take", "mirror-apply"}
+    assert shown == {"metrics", "mirror-take", "mirror-apply", "serve-metrics"}
+
+
+def test_monitor_takes_rules_that_change_labels() -> None:
+    rules = {
+        "scrapeTimeout": "5s",
+        "relabelings": [{"targetLabel": "team", "replacement": "shop"}],
+        "metricRelabelings": [{"regex": "pod", "action": "labeldrop"}],
+    }
+    resources = render(combine(EVERYTHING, {"metrics": {"serviceMonitor": rules}}))
+    (monitor,) = [r.body["spec"] for r in resources if r.kind == "ServiceMonitor"]
+    (endpoint,) = monitor["endpoints"]
+    assert endpoint.items() >= rules.items()
 
 
 def test_alerts_and_dashboard_are_those_of_the_files() -> None:

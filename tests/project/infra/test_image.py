@@ -12,9 +12,8 @@ from unittest import mock
 import pytest
 
 from kbackup.spark import session
-from kbackup.spark.delta import DELTA, DELTA_LOCK
+from kbackup.spark.jars import spark_release, table_jars
 from kbackup.spark.jvm import LOCK
-from kbackup.store.s3 import S3A
 from tests.project.infra.chart import workload
 from tests.project.infra.files import INFRA, ROOT, config_of, spark_on_kubernetes
 
@@ -67,23 +66,24 @@ def test_python_and_version_are_those_of_the_project() -> None:
     asked = project["requires-python"]
     instructions = re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.MULTILINE)
     assert re.findall(r".*python:?\d.*", instructions) == [f"ARG BASE=python:{asked.removeprefix('>=')}-slim-bookworm"]
-    assert re.findall(r" SPARK_HOME=(\S+)", instructions) == re.findall(r"&& ln -s .* (\S+) *&&", STATEMENTS)
+    assert re.findall(r" SPARK_HOME=(\S+)", instructions) == re.findall(r"&& ln -s .* (\S+)$", STATEMENTS, re.MULTILINE)
     assert f'org.opencontainers.image.version="{project["version"]}"' in instructions
 
 
 def test_image_fetches_the_jars_that_an_export_to_s3_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     build = mock.Mock()
     monkeypatch.setattr(session, "build_session", build)
-    (code,) = re.findall(r"^RUN python -c '([^']*)'$", STATEMENTS, re.MULTILINE)
+    (code,) = re.findall(r"^RUN python -c '([^']*)' && mv .*$", STATEMENTS, re.MULTILINE)
     exec(code, {})
     (_, conf, _), _ = build.call_args
-    assert conf["spark.jars.packages"].split(",") == [*DELTA, *S3A]
-    assert conf[LOCK] == str(DELTA_LOCK)
+    jars = table_jars(spark_release())
+    assert conf["spark.jars.packages"].split(",") == jars.packages({"s3a"})
+    assert conf[LOCK] == str(jars.lock)
     build.return_value.stop.assert_called_once()
 
 
 def test_its_own_commands_parse() -> None:
-    (verify,) = re.findall(r"&& kbackup (verify [^&\n]*)", STATEMENTS)
+    (verify,) = re.findall(r"archive kbackup (verify [^&\n]*)", STATEMENTS)
     assert config_of(verify.replace("'", "").split(), {}).archive == "/mnt/archive"
 
 

@@ -19,6 +19,7 @@ import org.apache.kafka.common.security.token.delegation.DelegationToken;
  */
 public class ClusterMetadata {
     static final ObjectMapper JSON = new ObjectMapper();
+    static final int BATCH = 50;
 
     public static void main(String[] args) throws Exception {
         Properties properties = new Properties();
@@ -43,7 +44,10 @@ public class ClusterMetadata {
             }
             topics.add(new NewTopic(each.get("name").asText(), replicas).configs(strings(each.get("configs"))));
         }
-        admin.createTopics(topics).all().get();
+        // A request with all of them takes longer than the client waits on a busy machine, and its second try is refused.
+        for (int at = 0; at < topics.size(); at += BATCH) {
+            admin.createTopics(topics.subList(at, Math.min(at + BATCH, topics.size()))).all().get();
+        }
         List<AclBinding> acls = new ArrayList<>();
         for (JsonNode each : all.path("acls")) {
             acls.add(acl(each));

@@ -42,6 +42,7 @@ import org.apache.kafka.common.security.token.delegation.DelegationToken;
  *   change PLAIN SASL      all of it; prints the id and the HMAC (base64) of the token that stays. SASL is the address
  *                          where user "b o%b" logs in by SCRAM. The cluster has the brokers 1 and 2.
  *   unregister PLAIN ID    forget a broker
+ *   unregister-controller PLAIN ID    forget a controller
  *   token SASL ID HMAC     log in by a token, and print the cluster's id
  */
 class MetadataChanges {
@@ -54,6 +55,11 @@ class MetadataChanges {
             case "unregister" -> {
                 try (Admin admin = Admin.create(properties(arguments[1]))) {
                     admin.unregisterBroker(Integer.parseInt(arguments[2])).all().get();
+                }
+            }
+            case "unregister-controller" -> {
+                try (Admin admin = Admin.create(properties(arguments[1]))) {
+                    admin.unregisterController(Integer.parseInt(arguments[2])).all().get();
                 }
             }
             case "token" -> {

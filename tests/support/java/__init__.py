@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.dev import tools
+from scripts.dev import classes, tools
 from scripts.dev.jars import kafka_jars, mirror_jars
 from scripts.dev.kafka import SMALL
 
@@ -27,9 +27,11 @@ class Java:
     @property
     def command(self) -> list[str]:
         """The command line of the JVM, to which a class's name and arguments are appended."""
-        return [tools.java(), "-ea", _QUIET, *SMALL, "-cp", _classpath(self.folder, self.jars)]
+        # Behind the jars: a JVM maps an archive of classes only if its class path begins as that of the archive.
+        *java, classpath = classes.java(*(jars() for jars in self.jars))
+        return [*java, f"{classpath}:{self.folder}", "-ea", _QUIET, *SMALL]
 
-    def run(self, name: str, *arguments: str, stdin: str = "", timeout: float = 120) -> str:
+    def run(self, name: str, *arguments: str, stdin: str = "", timeout: float = 300) -> str:
         """Run a class to its end, and return its stdout."""
         argv = [*self.command, name, *arguments]
         done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False, timeout=timeout)
@@ -38,8 +40,9 @@ class Java:
 
 
 @contextmanager
-def compiled(*sources: str, jars: Sequence[Callable[[], Path]] = (mirror_jars, kafka_jars)) -> Iterator[Java]:
-    """Compile files of this folder, by default with MirrorMaker 2's jars and the broker's.
+def compiled(*sources: str, jars: Sequence[Callable[[], Path]] = (kafka_jars, mirror_jars)) -> Iterator[Java]:
+    """Compile files of this folder, by default with the broker's jars and MirrorMaker 2's, in this order: MirrorMaker 2
+    is of an older release, and brings its clients.
 
     A class in the package of Kafka's own may use what is private to that package.
     """
@@ -47,11 +50,9 @@ def compiled(*sources: str, jars: Sequence[Callable[[], Path]] = (mirror_jars, k
         folder = Path(name)
         javac = str(Path(tools.java()).resolve().with_name("javac"))
         files = [str(_HERE / source) for source in sources]
-        argv = [javac, "-nowarn", "-proc:none", "-d", str(folder), "-cp", _classpath(folder, jars), *files]
+        light = [f"-J{option}" for option in SMALL]
+        classpath = ":".join(f"{each()}/*" for each in jars)
+        argv = [javac, *light, "-nowarn", "-proc:none", "-d", str(folder), "-cp", classpath, *files]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         yield Java(folder, jars)
-
-
-def _classpath(folder: Path, jars: Sequence[Callable[[], Path]]) -> str:
-    return ":".join([str(folder), *(f"{each()}/*" for each in jars)])

@@ -20,10 +20,10 @@ from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS
 from tests.support.java_sink import FLAWS, LAST, TORN, KilledError, Sink, torn_folder
 from tests.support.memory_store import MemoryStore
-from tests.unit.formats.reference import Record, from_batch
+from tests.unit.formats.reference import Record, a_record, from_batch
 
 STEM = "orders/segment_partition_000_from_offset_0000000000"
-RECORDS = [Record(3 * n, n % 2, 5, b"key", b"v" * (30 + n), [("h", None)]) for n in range(4)]
+RECORDS = [a_record(3 * n, kind=n % 2, key=b"key", value=b"v" * (30 + n), headers=[("h", None)]) for n in range(4)]
 
 
 def read(store: Store, topic: str) -> list[list[Record]]:

@@ -49,6 +49,20 @@ def test_a_restore_without_an_offset_map_is_not_finished(journal: RestoreJournal
         journal.finished()
 
 
+def test_an_id_that_is_not_there_is_answered_with_those_that_are() -> None:
+    store = MemoryStore()
+    for restore_id in ("tuesday", "friday", "sunday", "friday-2", "monday", "friday0"):
+        begun = RestoreJournal(store, restore_id)
+        begun.begin(restore_plan(restore_id=restore_id))
+        begun.write_offset_map(b"")
+    with pytest.raises(UsageError, match="there is no restore fridy at") as raised:
+        RestoreJournal(store, "fridy").finished()
+    assert raised.value.hint == (
+        "check the id (the nearest ones there are friday, friday0, friday-2, sunday, monday), "
+        "and --state if the restore was given one"
+    )
+
+
 def test_an_id_that_is_no_name_of_a_folder_is_refused() -> None:
     with pytest.raises(UsageError, match=r"restore id '\.\./x' can't be used"):
         RestoreJournal(MemoryStore(), "../x").begun()

@@ -24,14 +24,13 @@ from kbackup.archive.restores.map_parts import (
     committed_names,
     in_order,
     read_map_parts,
-    write_map,
-    write_map_part,
 )
 from kbackup.archive.restores.offset_map import SCHEMA, OffsetMap, decode, joined, runs_by_partition, runs_table
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError
 from kbackup.native.contract import runs_of
 from kbackup.types import TopicPartition
 from tests.support.faulty_store import FaultyStore
+from tests.support.map_parts import a_map_part, write_map
 
 TP = TopicPartition("orders", 3)
 
@@ -67,13 +66,11 @@ def test_a_note_that_is_none_of_ours(text: str) -> None:
 def test_the_parts_of_committed_transactions_and_no_others(store: FaultyStore) -> None:
     """Three attempts; each leaves a last part whose transaction was never committed."""
     for number in range(3):
-        write_map_part(store, "r", 0, MapPartName("one", number), run(number, 100 + number, 1), None)
+        a_map_part(store, MapPartName("one", number), run(number, 100 + number, 1))
     for number in range(3):
-        write_map_part(
-            store, "r", 0, MapPartName("two", number), run(2 + number, 200 + number, 1), MapPartName("one", 1)
-        )
-    write_map_part(store, "r", 0, MapPartName("three", 0), run(3, 300, 9), MapPartName("two", 0))
-    write_map_part(store, "r", 1, MapPartName("other", 0), run(0, 900, 1), None)
+        a_map_part(store, MapPartName("two", number), run(2 + number, 200 + number, 1), previous=MapPartName("one", 1))
+    a_map_part(store, MapPartName("three", 0), run(3, 300, 9), previous=MapPartName("two", 0))
+    a_map_part(store, MapPartName("other", 0), run(0, 900, 1), unit=1)
 
     assert rows_of(store, 0, MapPartName("one", 1)) == [(0, 100, 1), (1, 101, 1)]
     assert rows_of(store, 0, MapPartName("three", 0)) == [(0, 100, 1), (1, 101, 1), (2, 200, 1), (3, 300, 9)]
@@ -82,22 +79,30 @@ def test_the_parts_of_committed_transactions_and_no_others(store: FaultyStore) -
 
 
 def test_cuts_of_committed_parts_are_summed(store: FaultyStore) -> None:
-    write_map_part(store, "r", 0, MapPartName("one", 0), run(0, 100, 1), None, Cut(1, 30, 2))
-    write_map_part(store, "r", 0, MapPartName("one", 1), run(1, 101, 1), None, Cut(7, 7, 7))
-    write_map_part(store, "r", 0, MapPartName("two", 0), run(1, 200, 4), MapPartName("one", 0), Cut(4, 90, 0))
+    a_map_part(store, MapPartName("one", 0), run(0, 100, 1), cut=Cut(1, 30, 2))
+    a_map_part(store, MapPartName("one", 1), run(1, 101, 1), cut=Cut(7, 7, 7))
+    a_map_part(store, MapPartName("two", 0), run(1, 200, 4), previous=MapPartName("one", 0), cut=Cut(4, 90, 0))
     _, cut = committed(store, 0, MapPartName("two", 0))
     assert cut == Cut(5, 120, 2)
 
 
+def test_parts_keep_what_a_transform_left_out_by_topic(store: FaultyStore) -> None:
+    first, second = Cut(left_out=(("a", 2), ("b", 1))), Cut(left_out=(("b", 4),))
+    a_map_part(store, MapPartName("one", 0), run(0, 100, 1), cut=first)
+    a_map_part(store, MapPartName("one", 1), run(1, 101, 1), cut=second)
+    _, cut = committed(store, 0, MapPartName("one", 1))
+    assert cut == Cut(left_out=(("a", 2), ("b", 5)))
+
+
 def test_a_part_is_never_written_twice(store: FaultyStore) -> None:
-    write_map_part(store, "r", 0, MapPartName("one", 0), run(0, 100, 1), None)
+    a_map_part(store, MapPartName("one", 0), run(0, 100, 1))
     with pytest.raises(AlreadyExistsError):
-        write_map_part(store, "r", 0, MapPartName("one", 0), run(0, 555, 1), None)
+        a_map_part(store, MapPartName("one", 0), run(0, 555, 1))
     assert rows_of(store, 0, MapPartName("one", 0)) == [(0, 100, 1)]
 
 
 def test_a_part_that_is_gone_is_an_error(store: FaultyStore) -> None:
-    write_map_part(store, "r", 0, MapPartName("one", 1), run(0, 100, 1), None)
+    a_map_part(store, MapPartName("one", 1), run(0, 100, 1))
     with pytest.raises(NotFoundError):
         committed(store, 0, MapPartName("one", 1))
 
@@ -123,7 +128,7 @@ def test_units_are_mapped_in_order_of_partition(store: FaultyStore) -> None:
         names = [MapPartName("x", n) for n in range(len(of_unit))]
         for name, rows_of in zip(names, of_unit, strict=True):
             runs = pa.concat_tables([run(source, source, 1, tp) for tp, source in rows_of])
-            write_map_part(store, "r", number, name, runs, None, Cut(1, 0, 0))
+            a_map_part(store, name, runs, unit=number, cut=Cut(1, 0, 0))
         units.append(MappedUnit(number, sorted({tp for some in of_unit for tp, _ in some}), names))
     written = write_map(store, "r", in_order(store, "r", units))
     key = layout.restore_key("r", layout.OFFSETS)

@@ -57,9 +57,9 @@ def test_an_archive_without_a_restore_point_says_so(store: FaultyStore) -> None:
 
 
 def test_restore_points_in_order_and_by_number(store: FaultyStore) -> None:
-    committed(store, 1, None)
-    committed(store, 3, 1)
-    committed(store, 12, 3)
+    committed(store, 1)
+    committed(store, 3)
+    committed(store, 12)
     archive = open_archive(store)
     assert [p.number for p in archive.restore_points] == [1, 3, 12]
     assert archive.head == archive.restore_point("latest") == archive.restore_point(12)
@@ -70,7 +70,7 @@ def test_restore_points_in_order_and_by_number(store: FaultyStore) -> None:
 
 
 def test_a_run_that_has_only_begun_adds_no_restore_point(store: FaultyStore) -> None:
-    committed(store, 1, None)
+    committed(store, 1)
     with HeldLease(store, "kbackup test", 60) as lease:
         begin_writing(store, lease, "backup")
         archive = open_archive(store)
@@ -79,9 +79,9 @@ def test_a_run_that_has_only_begun_adds_no_restore_point(store: FaultyStore) -> 
 
 
 def test_an_opened_archive_stays_at_its_catalog(store: FaultyStore) -> None:
-    first, _ = committed(store, 1, None)
+    first, _ = committed(store, 1)
     reader = open_archive(store)
-    committed(store, 2, 1)
+    committed(store, 2)
     assert [p.number for p in reader.restore_points] == [1]
     reader.reopen()
     assert [p.number for p in reader.restore_points] == [1, 2]
@@ -93,7 +93,7 @@ def test_reopen_reads_only_new_objects(store: FaultyStore) -> None:
     """Nothing but a LIST where there is no later catalog; then no table twice."""
     for number in range(1, 90):
         segments = write(store, target(threshold=1 << 20), range(10 * number, 10 * number + 10))
-        committed(store, number, number - 1 or None, segments, [state((0, 0, 10), number=number)])
+        committed(store, number, segments=segments, topics=[state((0, 0, 10), number=number)])
     reader = open_archive(store)
     reader.restore_point("latest")
     assert [s.first for s in reader.added(85, 89)] == [860, 870, 880, 890]
@@ -103,7 +103,7 @@ def test_reopen_reads_only_new_objects(store: FaultyStore) -> None:
     assert len(reader.added(85, 89)) == 4
     assert store.calls == [], "LISTs are not among them"
     segments = write(store, target(threshold=1 << 20), range(900, 910))
-    committed(store, 90, 89, segments, [state((0, 0, 10), number=90)])
+    committed(store, 90, segments=segments, topics=[state((0, 0, 10), number=90)])
     store.calls.clear()
     reader.reopen()
     assert [s.first for s in reader.added(89, 90)] == [900]
@@ -114,7 +114,7 @@ def test_reopen_reads_only_new_objects(store: FaultyStore) -> None:
 
 def test_a_restore_point_that_was_let_go_is_called_so(store: FaultyStore) -> None:
     for number in (1, 2, 3):
-        committed(store, number, number - 1 or None)
+        committed(store, number)
     archive = open_archive(store)
     commit(store, archive.committed, lambda s: expire_points(s, {2}), Author("expire", "another", "2 was let go"))
     with pytest.raises(UsageError, match="restore point 2 expired or was lost") as raised:
@@ -134,7 +134,7 @@ def test_own_groups_of_an_old_archive_are_not_read(store: FaultyStore) -> None:
     ]
     offsets = dict.fromkeys([*own, "billing", "kbackup-groups-page"], 3)
     segments = write(store, target(), range(10))
-    archive, _ = committed(store, 1, None, segments, [state((0, 0, 10), number=1)], offsets)
+    archive, _ = committed(store, 1, segments=segments, topics=[state((0, 0, 10), number=1)], offsets=offsets)
     theirs = ["billing", "kbackup-groups-page"]
     head = archive.restore_point("latest")
     assert sorted(g.group for g in archive.groups(head).groups) == theirs
@@ -160,7 +160,9 @@ def test_lag_counts_archived_offsets_alone(store: FaultyStore) -> None:
 
 
 def test_groups_and_settings_that_did_not_change_have_the_time_of_the_later_capture(store: FaultyStore) -> None:
-    archive, first = committed(store, 1, None, write(store, target(), range(10)), [state((0, 0, 10), number=1)])
+    archive, first = committed(
+        store, 1, segments=write(store, target(), range(10)), topics=[state((0, 0, 10), number=1)]
+    )
     ((number, capture),) = [(each.number, each) for each in first.captures]
     assert archive.groups(number).captured_at >= capture.started_at
     later = msgspec.structs.replace(capture, number=2, started_at="2100-01-01T00:00:00.000Z")
@@ -192,7 +194,7 @@ _CHANGES: list[tuple[dict[str, object], str]] = [
 def test_a_document_that_was_changed_is_refused(
     kind: str, change: dict[str, object], why: str, store: FaultyStore
 ) -> None:
-    archive, _ = committed(store, 1, None)
+    archive, _ = committed(store, 1)
     key = archive.restore_points[0].documents[0] if kind == "manifest" else layout.catalog_key(archive.state.number)
     store.put(key, json.dumps(json.loads(store.get(key)) | change).encode())
     with pytest.raises(CorruptError, match=why) as raised:
@@ -203,7 +205,7 @@ def test_a_document_that_was_changed_is_refused(
 @pytest.mark.parametrize("key", [layout.ARCHIVE, layout.LATEST, layout.catalog_key(2)])
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b"[]", b"null"])
 def test_documents_without_a_json_object_are_refused(data: bytes, key: str, store: FaultyStore) -> None:
-    archive, _ = committed(store, 1, None)
+    archive, _ = committed(store, 1)
     assert archive.state.number == 2
     store.put(key, data)
     with pytest.raises(CorruptError, match=f"file {key}"):
@@ -211,8 +213,8 @@ def test_documents_without_a_json_object_are_refused(data: bytes, key: str, stor
 
 
 def test_a_manifest_of_another_number_or_archive_is_refused(store: FaultyStore) -> None:
-    committed(store, 1, None)
-    archive, _ = committed(store, 2, 1)
+    committed(store, 1)
+    archive, _ = committed(store, 2)
     one, two = (point.documents[0] for point in archive.restore_points)
     whole = store.get(two)
     store.put(two, store.get(one))
@@ -226,8 +228,8 @@ def test_a_manifest_of_another_number_or_archive_is_refused(store: FaultyStore) 
 
 
 def test_a_catalog_of_another_number_or_archive_is_refused(store: FaultyStore) -> None:
-    committed(store, 1, None)
-    archive, _ = committed(store, 2, 1)
+    committed(store, 1)
+    archive, _ = committed(store, 2)
     number = archive.state.number
     store.put(layout.catalog_key(number), store.get(layout.catalog_key(number - 1)))
     with pytest.raises(CorruptError, match=f"is of catalog {number - 1}"):
@@ -238,8 +240,8 @@ def test_a_catalog_of_another_number_or_archive_is_refused(store: FaultyStore) -
 
 
 def test_a_lost_catalog_is_never_taken_for_one_that_was_not_committed(store: FaultyStore) -> None:
-    committed(store, 1, None)
-    archive, _ = committed(store, 2, 1)
+    committed(store, 1)
+    archive, _ = committed(store, 2)
     key = layout.catalog_key(archive.state.number)
     store.delete([key])
     with pytest.raises(CorruptError, match=rf"file {key} is missing, catalog/latest\.json names it"):
@@ -248,8 +250,8 @@ def test_a_lost_catalog_is_never_taken_for_one_that_was_not_committed(store: Fau
 
 @pytest.mark.parametrize("hint", [None, 1, 2, 3])
 def test_an_old_hint_or_none_leads_to_the_newest_catalog(hint: int | None, store: FaultyStore) -> None:
-    committed(store, 1, None)
-    archive, _ = committed(store, 2, 1)
+    committed(store, 1)
+    archive, _ = committed(store, 2)
     store.delete([layout.LATEST])
     if hint is not None:
         store.put(layout.LATEST, dump(Latest(archive_id=archive.info.id, number=hint)))
@@ -259,7 +261,7 @@ def test_an_old_hint_or_none_leads_to_the_newest_catalog(hint: int | None, store
 @pytest.mark.parametrize("name", ["table", layout.GROUPS, layout.METADATA])
 def test_the_files_beside_a_manifest_are_those_it_names(name: str, store: FaultyStore) -> None:
     first = write(store, target(0), range(30))
-    archive, _ = committed(store, 1, None, first, [state((0, 0, 30), number=1)])
+    archive, _ = committed(store, 1, segments=first, topics=[state((0, 0, 30), number=1)])
     catalog = archive.committed.catalog
     assert catalog is not None
     reads: dict[str, Callable[[], object]] = {
@@ -284,7 +286,7 @@ def test_the_files_beside_a_manifest_are_those_it_names(name: str, store: Faulty
 
 def with_segments_table(store: FaultyStore, data: bytes, rows: int) -> Archive:
     """An archive whose catalog refers to `data` as its table of segments."""
-    archive, _ = committed(store, 1, None)
+    archive, _ = committed(store, 1)
     key = layout.table_key(archive.state.number, "0" * 32, 99)
     store.put(key, data)
     catalog = archive.committed.catalog
@@ -328,10 +330,10 @@ def test_a_table_that_is_not_as_its_catalog_says_is_refused(
 
 def test_the_segments_that_a_restore_point_stands_on(store: FaultyStore) -> None:
     first = write(store, target(1), range(9)) + write(store, target(0), range(30))
-    committed(store, 1, None, first, [state((0, 0, 30), (1, 0, 9), number=1)])
+    committed(store, 1, segments=first, topics=[state((0, 0, 30), (1, 0, 9), number=1)])
     second = write(store, target(0), range(30, 40)) + write(store, target(0, incarnation=2), range(5))
     point = [state((0, 0, 40), (1, 0, 9), number=2)]
-    committed(store, 2, 1, second, point)
+    committed(store, 2, segments=second, topics=point)
     archive = open_archive(store)
     segments = archive.segments(archive.restore_point(2))
     ours = [s for s in [*first, *second] if s.incarnation == 1]
@@ -410,7 +412,7 @@ def folder(tmp_path: Path) -> FileStore:
 
 
 def manifest_of(folder: FileStore, name: str) -> bytes:
-    _, manifest = committed(folder, 1, None, topics=[state((0, 0, 3), number=1)])
+    _, manifest = committed(folder, 1, topics=[state((0, 0, 3), number=1)])
     (topic,) = manifest.topics
     return dump(msgspec.structs.replace(manifest, topics=(msgspec.structs.replace(topic, name=name),)))
 
@@ -462,7 +464,7 @@ def test_a_segment_that_lies_elsewhere_is_refused(key: str, folder: FileStore, t
     (tmp_path / "outside").write_bytes(b"\1secret")
     segments = write(folder, target(threshold=1 << 20), range(3))
     moved = [replace(s, key=key) for s in segments]
-    archive, manifest = committed(folder, 1, None, segments=moved, topics=[state((0, 0, 3), number=1)])
+    archive, manifest = committed(folder, 1, segments=moved, topics=[state((0, 0, 3), number=1)])
     with pytest.raises(CorruptError, match="is named by the catalog where topics/orders/segment"):
         content_of(archive, manifest, manifest.topics)
 

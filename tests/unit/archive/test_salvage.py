@@ -159,7 +159,7 @@ def test_a_segment_that_reaches_past_the_plan_is_read_again(store: FaultyStore) 
 
 def test_a_salvage_leaves_committed_segments_as_they_are(store: FaultyStore) -> None:
     first = write(store, target(), range(30))
-    archive, _ = committed(store, 1, None, first, [state((0, 0, 30), number=1)])
+    archive, _ = committed(store, 1, segments=first, topics=[state((0, 0, 30), number=1)])
     interrupt(store)
     strays = write(store, target(), range(30, 50))
     before = {key: store.get(key) for key in both(first)}
@@ -173,7 +173,7 @@ def test_a_salvage_leaves_committed_segments_as_they_are(store: FaultyStore) -> 
 def test_salvage_leaves_expired_segments_in_place(store: FaultyStore) -> None:
     """Their grace time is for 'kbackup expire' to tell."""
     first = write(store, target(), range(30))
-    archive, _ = committed(store, 1, None, first, [state((0, 0, 30), number=1)])
+    archive, _ = committed(store, 1, segments=first, topics=[state((0, 0, 30), number=1)])
     commit(
         store,
         archive.committed,

@@ -16,7 +16,6 @@ from kbackup.archive.schemas import (
     ids_in_use,
     merged,
     names_schemas,
-    naming_parts,
     schema_uses,
     unknown_ids,
 )
@@ -119,7 +118,6 @@ TIMES = used(10, {"1": 10})  # a version of two bytes, 0, and a time of eight
 def test_topics_of_mirror_maker_name_no_schemas(name: str, of: tuple[UsedSchemas, ...], own: bool) -> None:
     mirrors, index = topic(*of, name=name), SchemaIndex(schemas(version("a", 1, 1)))
     assert (not ids_in_use([mirrors]), not list(schema_uses([mirrors], index))) == (own, own)
-    assert (not naming_parts([mirrors], index)) is own
 
 
 def test_counts_of_schemas_add_up_by_part_and_id() -> None:

@@ -16,15 +16,16 @@ import pytest
 from kbackup.archive.models import Totals
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.cli.common.command_context import CommandContext, FlagValues, load_config
-from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import show_connecting, spark_session, stop_at_signals
-from kbackup.cli.restore import _show_plan
+from kbackup.cli.restore import ReporterScreen, RestoreInterruption
 from kbackup.cli.restore import command as restore
 from kbackup.config import Config, Setting, SettingOrigin, load
 from kbackup.errors import UnreachableError, UsageError
 from kbackup.jobs.backup import job as backup_job
 from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.common import Stop
+from kbackup.jobs.restore.report import TopicFill
 from kbackup.spark import session as spark
 from tests.support.archives import make_archive
 from tests.support.printed import Kbackup, parsed_command
@@ -222,12 +223,48 @@ def test_a_dry_run_says_where_nothing_was_written(capsys: pytest.CaptureFixture[
         groups=(),
     )
     state = FlagValues(arguments=["restore", "-a", "s3://b/a", "--dry-run", "--count"])
-    with click.Context(restore, obj=state):
-        _show_plan(plan, [], True, Reporter())
+    with click.Context(restore, obj=state), ShownProgress(Reporter()) as shown:
+        interruption = RestoreInterruption(shown, again="")
+        screen = ReporterScreen(Reporter(), dry_run=True, counted=False, names_restore=False, interruption=interruption)
+        screen.show_plan(plan, [])
     out, err = capsys.readouterr()
     assert err.splitlines()[1:] == ["to restore: kbackup restore -a s3://b/a"]
     assert "nothing was written to the target; the restore would write 0 records" in out
     assert "GROUP" not in out, "a plan without groups shows no table of them"
+
+
+@pytest.mark.parametrize(
+    ("head", "seconds", "noted"),
+    [
+        (3_000_000_000, 1000.0, ["about 16m40s of one core", "up to 2.3 GiB of disk for each replica"]),
+        (0, 20.0, ["about 20s of one core"]),
+        (1_000_000, 0.3, []),
+    ],
+)
+def test_a_dry_run_says_what_fillers_ask_of_the_brokers(
+    head: int, seconds: float, noted: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill = TopicFill(
+        source="orders",
+        target="orders",
+        way="aborted",
+        head=head,
+        head_bytes=round(head * 0.82),
+        gaps=0,
+        largest=0,
+        markers=0,
+        fillers=0,
+        seconds=seconds,
+        broker_seconds=seconds,
+    )
+    with click.Context(restore, obj=FlagValues()), ShownProgress(Reporter()) as shown:
+        interruption = RestoreInterruption(shown, again="")
+        screen = ReporterScreen(Reporter(), dry_run=True, counted=False, names_restore=False, interruption=interruption)
+        screen.show_fills([fill])
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(noted)
+    for line, words in zip(lines, noted, strict=True):
+        assert words in line
 
 
 def test_a_restore_from_delta_tables_is_refused_by_name(kbackup: Kbackup) -> None:

@@ -329,3 +329,25 @@ def test_records_before_damage_are_printed(tmp_path: Path, good: int, kbackup: K
         assert [record["offset"] for record in printed.records] == list(range(10))
     else:
         assert printed.json["error"]["exit_code"] == 13
+
+
+def test_cat_without_a_place_names_the_topics(root: str, kbackup: Kbackup) -> None:
+    printed = kbackup("cat", "-a", root, code=2)
+    assert "missing argument 'PLACE'" in printed.err
+    assert "name one of clicks, orders, as in: kbackup cat clicks" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("find", "77", "--topic", "orders"), "kbackup find TEXT orders"),
+        (("cat", "--topic", "orders"), "kbackup cat orders"),
+        (("ls", "-t", "two words"), "kbackup ls 'two words'"),
+    ],
+)
+def test_a_topic_as_an_option_is_shown_as_the_argument_that_it_is(
+    root: str, kbackup: Kbackup, words: Sequence[str], line: str
+) -> None:
+    printed = kbackup(*words, "-a", root, code=2)
+    assert "the topic is an argument, not an option" in printed.err
+    assert f"hint: write: {line}\n" in printed.err

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from kbackup.archive.reader import open_archive
-from kbackup.cli.common.command_context import CommandContext, FlagValues, load_config
-from kbackup.cli.common.output import Reporter
-from kbackup.cli.copy import _target
-from kbackup.config import Setting, SettingOrigin
 from kbackup.store import open_store
-from kbackup.store.s3.store import S3Store
 from tests.support.archives import make_archive
+from tests.support.local_http import Quiet, serving
 from tests.support.printed import Kbackup
 
 
@@ -73,17 +71,33 @@ def test_unusable_sources_and_destinations_are_refused(mine: str, tmp_path: Path
     assert "hint: name a directory: the path leads through a file" in err
 
 
-def test_a_copy_goes_to_another_s3_server_with_its_own_settings() -> None:
-    origin = SettingOrigin("flag", "--set")
-    keys = {"s3.endpoint_url": "http://here:1", "s3.region": "eu-west-1"}
-    keys |= {"s3.access_key_id": "a", "s3.secret_access_key": "b"}
-    loaded = load_config(FlagValues(settings=[Setting(path, text, origin) for path, text in keys.items()]))
-    given: dict[str, object] = {"to_s3_endpoint_url": "http://there:2", "to_s3_profile": "other"}
-    store = _target(CommandContext(loaded, Reporter()), "s3://bucket/copy", given)
-    assert isinstance(store, S3Store)
-    options = store._bucket.options
-    assert (options.endpoint_url, options.profile, options.region) == ("http://there:2", "other", "eu-west-1")
-    assert (options.access_key_id, options.secret_access_key) == ("", "")
+def test_a_copy_goes_to_another_s3_server_with_its_own_settings(
+    mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kbackup: Kbackup
+) -> None:
+    profiles = tmp_path / "credentials"
+    profiles.write_text("[other]\naws_access_key_id = of-profile\naws_secret_access_key = secret\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profiles))
+    signatures: list[str] = []
+
+    class Refusing(Quiet, BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            signatures.append(self.headers["Authorization"])
+            self.send_response(403)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815 (as the handler wants it)
+
+    keys = {"s3.endpoint_url": "http://127.0.0.1:1", "s3.region": "eu-west-1"}
+    keys |= {"s3.access_key_id": "of-source", "s3.secret_access_key": "secret"}
+    settings = [f"--set={path}={text}" for path, text in keys.items()]
+    with serving(Refusing) as there:
+        elsewhere = ("--to-s3-endpoint-url", there, "--to-s3-profile", "other")
+        kbackup("copy", "s3://bucket/copy", "-a", mine, *settings, *elsewhere, code=14)
+
+    assert signatures
+    for signature in signatures:
+        assert re.search(r"Credential=of-profile/\d+/eu-west-1/s3/", signature), signature
 
 
 @pytest.mark.exhaustive

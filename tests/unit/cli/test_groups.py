@@ -91,6 +91,7 @@ def test_names_can_not_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
     applied = groups_report.GroupResult(source=STEERS, group=STEERS, status="refused", why=STEERS, offsets=(result,))
     tables.show_applied(
         groups_report.GroupsReport(**point, capture=4, same_offsets=False, groups=(applied,)),  # type: ignore[arg-type]
+        "kbackup groups undo --restore-id r 4 --confirm",
         reporter,
     )
     refused = UndoResult(group=STEERS, status="refused", why=STEERS, set_back=1, removed=2, kept=3)
@@ -98,7 +99,7 @@ def test_names_can_not_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
     out, err = capsys.readouterr()
     assert all(line.isprintable() for text in (out, err) for line in text.splitlines())
     assert min(out.count(ESCAPED), err.count(ESCAPED)) >= 5
-    assert "to undo: kbackup groups undo --restore-id r 4" in err
+    assert "to undo: kbackup groups undo --restore-id r 4 --confirm\n" in err
 
 
 def test_an_undo_counts_what_it_put_back(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,19 @@ from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli import cli
 from kbackup.cli.common.command_context import CommandContext, FlagValues
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.guide import is_free, show_commands, show_deleted
+from kbackup.cli.guide import is_free, show_commands, show_deleted, show_gone
 from kbackup.cli.guide.answers import FileAnswers, GuideQuestion, open_answers
-from kbackup.cli.guide.archived import GuidedArchive
+from kbackup.cli.guide.archived import GuidedArchive, SourceSince
 from kbackup.cli.guide.cases import CASES, Dialog, GuideRemedy, Step, case_of
 from kbackup.cli.guide.clusters import DeletedRange, GuidedTarget
 from kbackup.config import ConfigFiles, load
-from kbackup.errors import UsageError
+from kbackup.errors import RefusedError, UsageError
 from kbackup.kafka.client import Properties
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from tests.support.archives import commit_point, group_at, partition_state, topic_of
 from tests.support.printed import Kbackup
+from tests.support.target_topics import finish_restore, note_topics, target_topic
 
 ANSWERS = {
     "topic-deleted": {"topic": "orders"},
@@ -93,7 +94,7 @@ def dialog(url: str, answers: dict[str, str], *, given_id: str | None = "an-id",
     more.setdefault("open_target", FakeTarget)
     context = CommandContext(load([], ConfigFiles(os.devnull)), Reporter())
     store = open_store(url)
-    archive = GuidedArchive(store, open_archive(store))
+    archive = GuidedArchive(store, open_archive(store), store)
     return Dialog(context, archive, FileAnswers("answers", answers), given_id=given_id, **more)
 
 
@@ -147,6 +148,15 @@ def test_a_new_id_tells_what_the_restore_is_about(root: str) -> None:
     assert made.restore_id("something else") == id_
 
 
+@pytest.mark.parametrize(("remembers", "confirmed"), [("true", ("--confirm",)), ("false", ())])
+def test_the_guides_undo_is_confirmed_where_this_machine_remembers_what_it_wrote(
+    root: str, monkeypatch: pytest.MonkeyPatch, remembers: str, confirmed: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("KBACKUP_METADATA_CACHE", remembers)
+    mends = remedy(root, "processed-wrongly")
+    assert mends.run.undo == ("groups", "undo", "--restore-id", "an-id", *confirmed)
+
+
 def test_consumers_that_processed_wrongly_are_set_back_without_moving_a_record(root: str) -> None:
     mends = remedy(root, "processed-wrongly")
     assert mends.dry_run.words[:5] == ("groups", "plan", "--same-offsets", "--group", "billing")
@@ -154,7 +164,6 @@ def test_consumers_that_processed_wrongly_are_set_back_without_moving_a_record(r
     first, *_, by_map, _ = mends.otherwise
     assert first.words[:5] == ("restore", "--topic", "orders", "--map", "orders=orders-restored")
     assert by_map.words[:4] == ("groups", "apply", "--restore-id", "an-id-restored")
-    assert mends.run.undo == ("groups", "undo", "--restore-id", "an-id", "--confirm")
 
 
 def test_a_comparison_with_a_new_cluster_names_it_as_the_restore_does(root: str) -> None:
@@ -164,6 +173,30 @@ def test_a_comparison_with_a_new_cluster_names_it_as_the_restore_does(root: str)
         assert step.words[at + 1] == "broker:9092", step
     assert "--with" in mends.run.words
     assert "--with" not in remedy(root, "cluster-gone", settings="no").run.words
+
+
+@pytest.mark.parametrize(
+    ("name", "adoption"), [("cluster-gone", "--adopt-cluster"), ("topic-deleted", "--adopt-topics")]
+)
+def test_offsets_that_somebody_keeps_are_restored_as_they_were(
+    root: str, name: str, adoption: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = remedy(root, name)
+    assert "--same-offsets" not in plain.run.words
+    assert adoption not in plain.then
+    mends = remedy(root, name, same_offsets="yes")
+    for step in (mends.dry_run, mends.run):
+        assert "--same-offsets" in step.words
+    assert f"the next backup needs {adoption} once" in mends.then
+    assert "the dry run says how long for each topic" in capsys.readouterr().out
+
+
+def test_a_topic_beside_another_one_gets_new_offsets_without_a_question(root: str) -> None:
+    made = dialog(root, {"topic": "orders", "name": "orders-restored", "same_offsets": "yes"})
+    (case,) = [case for case in CASES if case.name == "topic-deleted"]
+    assert "--same-offsets" not in case.remedy(made).run.words
+    with pytest.raises(UsageError, match="same_offsets"):
+        made.answers.finish([])
 
 
 def test_a_poison_record_can_be_passed_without_a_restore(root: str) -> None:
@@ -230,6 +263,39 @@ def test_a_topic_that_was_created_again_is_restored_from_the_restore_point_befor
     )
 
 
+def note_restore(url: str, *, restore_point: int, is_finished: bool = True) -> None:
+    """Write down that a restore has created the topic clicks of restore point 3 again."""
+    store = open_store(url)
+    archive = open_archive(store)
+    made = target_topic("id of clicks", source="clicks", target="clicks")
+    cluster_id = archive.restore_point("latest").cluster_id
+    archive_id = archive.info.id
+    note_topics(store, "r-1", [made], cluster_id=cluster_id, archive_id=archive_id, restore_point=restore_point)
+    if is_finished:
+        finish_restore(store, "r-1")
+
+
+def test_a_topic_that_a_restore_has_created_again_is_restored_from_the_newest_restore_point(mine: str) -> None:
+    point_after(open_archive(open_store(mine)), topics=True)
+    note_restore(mine, restore_point=2)
+    words = remedy(mine, "topic-deleted", topic="clicks").run.words
+    assert words[words.index("--restore-point") + 1] == "3", "it has what came after the restore as well"
+    assert "--map" not in words
+
+
+@pytest.mark.parametrize(
+    ("restore_point", "is_finished"), [(2, False), (0, True)], ids=["unfinished", "of an older restore point"]
+)
+def test_a_topic_that_came_back_in_part_is_restored_from_the_restore_point_before(
+    mine: str, restore_point: int, is_finished: bool
+) -> None:
+    point_after(open_archive(open_store(mine)), topics=True)
+    note_restore(mine, restore_point=restore_point, is_finished=is_finished)
+    words = remedy(mine, "topic-deleted", topic="clicks").run.words
+    assert words[words.index("--restore-point") + 1] == "2"
+    assert "clicks=clicks-restored" in words
+
+
 def test_a_topic_that_the_source_has_again_is_restored_beside_it(root: str) -> None:
     made = dialog(root, {"topic": "orders"})
     made.recreated = {"orders"}
@@ -287,7 +353,69 @@ def test_a_typing_error_in_a_group_that_only_older_restore_points_have_is_told(m
     assert raised.value.hint == "did you mean billing?"
 
 
+# What the source no longer has.
+
+
+def test_each_topic_and_group_of_the_archive_has_its_last_restore_point(mine: str) -> None:
+    point_after(open_archive(open_store(mine)))
+    archive = dialog(mine, {}).archive
+    assert archive.last_points_of_topics == {"clicks": 1, "orders": 3}
+    assert archive.last_points_of_groups == {"billing": 2, "late": 3}
+
+
+def test_topics_and_groups_that_are_gone_are_named_with_their_last_restore_point(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    many = {f"topic-{number:02}": 2 for number in range(12)}
+    show_gone(SourceSince("source", gone_topics=many, gone_groups={"billing": 41}))
+    topics, groups = capsys.readouterr().out.splitlines()
+    assert topics.startswith("In the archive, and no longer in the source: 12 topics, topic-00 (restore point 2), ")
+    assert topics.endswith("topic-09 (restore point 2) and 2 more")
+    assert groups == "In the archive, and no longer in the source: 1 consumer group, billing (restore point 41)"
+
+
+def test_groups_of_a_broker_that_does_not_answer_are_not_called_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    show_gone(SourceSince("source", groups_problem="broker 2: timed out"))
+    expected = "Which consumer groups the source no longer has is not known: broker 2: timed out\n"
+    assert capsys.readouterr().out == expected
+
+
+# Times after the newest restore point.
+
+
+@pytest.mark.parametrize("name", ["bad-records", "processed-wrongly", "offsets-lost"])
+def test_a_time_after_the_newest_restore_point_is_told_and_asked_about(
+    root: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remedy(root, name, time="2026-02-01T00:00:00Z")
+    printed = capsys.readouterr().out
+    assert "the newest restore point before that is 2, taken at 2026-01-" in printed
+    assert "whatever the source has got since is not in it" in printed
+    assert "Go on with restore point 2? (yes, no) yes" in printed
+    with pytest.raises(RefusedError, match="no restore point was taken after 2026-02-01"):
+        remedy(root, name, time="2026-02-01T00:00:00Z", after_newest="no")
+
+
+def test_a_time_within_the_archive_is_asked_for_once_and_groups_tell_their_restore_point(
+    root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    captured_at = open_archive(open_store(root)).groups(1).captured_at
+    remedy(root, "processed-wrongly", time=captured_at)
+    printed = capsys.readouterr().out
+    assert "offsets as of restore point 1" in printed
+    assert "Go on with" not in printed
+
+
 # What the target has.
+
+
+def test_the_cluster_to_restore_into_is_asked_for_where_none_is_configured(root: str) -> None:
+    made = dialog(root, {**ANSWERS["poison-record"], "target": "broker:9092"})
+    made.ask_target()
+    assert made.target is not None
+    assert made.target.servers == "broker:9092"
+    assert made.target_words == ("--bootstrap-server", "broker:9092")
+    assert "--bootstrap-server broker:9092 --group GROUP" in CASES[5].remedy(made).cheaper[0]
 
 
 def test_the_source_is_refused_as_the_address_of_a_new_cluster(root: str) -> None:
@@ -389,7 +517,7 @@ def test_deleted_records_are_counted_by_partition_and_only_then_restored_beside(
 
 def test_the_command_that_undoes_a_step_is_whole(root: str, capsys: pytest.CaptureFixture[str]) -> None:
     show_commands(remedy(root, "offsets-lost"), ("--set", "target.bootstrap.servers=broker:9092"))
-    undo = "kbackup groups undo --restore-id an-id --confirm --set target.bootstrap.servers=broker:9092"
+    undo = "kbackup groups undo --restore-id an-id --set target.bootstrap.servers=broker:9092"
     assert f"# sets them; to undo it: {undo}\n" in capsys.readouterr().out
 
 
@@ -430,8 +558,21 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("by_terminal", [True, False])
-def test_an_interrupted_command_says_what_is_left_before_the_guide_ends(by_terminal: bool) -> None:
+def to_the_group(pid: int) -> None:
+    """Send Ctrl-C as a terminal does: to the group of the guide."""
+    os.killpg(pid, signal.SIGINT)
+
+
+def interrupt(pid: int) -> None:
+    os.kill(pid, signal.SIGINT)
+
+
+def terminate(pid: int) -> None:
+    os.kill(pid, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("send", [to_the_group, interrupt, terminate])
+def test_an_interrupted_command_says_what_is_left_before_the_guide_ends(send: Callable[[int], None]) -> None:
     guide = "import sys; from kbackup.cli.guide.processes import run_to_end\n"
     guide += f"sys.exit(run_to_end([sys.executable, '-c', {COMMAND!r}]))"
     running = subprocess.Popen(
@@ -439,10 +580,7 @@ def test_an_interrupted_command_says_what_is_left_before_the_guide_ends(by_termi
     )
     assert running.stdout is not None
     assert running.stdout.readline() == "begun\n"
-    if by_terminal:
-        os.killpg(running.pid, signal.SIGINT)
-    else:
-        os.kill(running.pid, signal.SIGTERM)
+    send(running.pid)
     printed, _ = running.communicate(timeout=30)
     assert (printed, running.returncode) == ("told\n", 130)
 
@@ -515,9 +653,31 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "TERM": "dumb"}
 
 
-def test_a_runbook_runs_through_without_a_terminal(root: str, tmp_path: Path) -> None:
-    """No target is named, which is the exit code of the dry run."""
-    (tmp_path / "kbackup.toml").write_text(f'archive = "{root}"\n')
+def unusable_target(archive: str, port: int) -> str:
+    """A configuration whose target is refused at once: a cluster that does not answer is waited for."""
+    return f'''
+archive = "{archive}"
+[target]
+"bootstrap.servers" = "127.0.0.1:{port}"
+"security.protocol" = "SSL"
+"ssl.ca.location" = "/missing.pem"
+'''
+
+
+def test_a_runbook_without_a_target_ends_before_any_other_question(
+    root: str, tmp_path: Path, kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book.toml").write_text('case = "poison-record"\n')
+    printed = kbackup("restore", root, "--guide", "--answers", "book.toml", code=2)
+    assert "No cluster to restore into is configured" in printed.out
+    assert "has no answer to: Address of the cluster to restore into? (host:port)" in printed.err
+    assert 'add a line: target = "…"' in printed.err
+
+
+def test_a_runbook_runs_through_without_a_terminal(root: str, tmp_path: Path, unused_port: int) -> None:
+    """The target can't be used, which is the exit code of the dry run."""
+    (tmp_path / "kbackup.toml").write_text(unusable_target(root, unused_port))
     (tmp_path / "book.toml").write_text('case = "poison-record"\nrecord = "orders:0:3"\n')
     done = subprocess.run(
         [sys.executable, "-m", "kbackup", "restore", "--guide", "--answers", "book.toml", "--restore-id", "book"],
@@ -531,17 +691,19 @@ def test_a_runbook_runs_through_without_a_terminal(root: str, tmp_path: Path) ->
     )
     assert done.returncode == 2, done.stdout + done.stderr
     assert "newest restore point: 2, taken " in done.stdout
-    assert "What the source has since is not known: no cluster is configured" in done.stdout
+    assert "What the source has since is not known: " in done.stdout
     line = "kbackup restore --topic orders --map orders=orders-restored --skip orders:0:3 --restore-id book"
     assert f"  {line} --dry-run\n" in done.stdout
     assert f"  {line}\n" in done.stdout
-    assert "no target cluster is named" in done.stderr
+    assert "keys can't be used" in done.stderr
 
 
-def test_at_a_terminal_wrong_answers_are_asked_for_again_and_names_are_completed(root: str, tmp_path: Path) -> None:
-    """The dry run ends with its own exit code: no target is named."""
+def test_at_a_terminal_wrong_answers_are_asked_for_again_and_names_are_completed(
+    root: str, tmp_path: Path, unused_port: int
+) -> None:
+    """The dry run ends with its own exit code: the target can't be used."""
     screen, end = pty.openpty()
-    (tmp_path / "kbackup.toml").write_text(f'archive = "{root}"\n')
+    (tmp_path / "kbackup.toml").write_text(unusable_target(root, unused_port))
     os.write(screen, b"7\n6\norders\nord\t0:3\n\n")
     running = subprocess.Popen(
         [sys.executable, "-m", "kbackup", "restore", "--guide"],
@@ -562,4 +724,4 @@ def test_at_a_terminal_wrong_answers_are_asked_for_again_and_names_are_completed
     assert "7 is no case" in shown
     assert "orders is not the address of a record" in shown
     assert "kbackup restore --topic orders --map orders=orders-restored --skip orders:0:3 --restore-id orders-" in shown
-    assert "no target cluster is named" in shown
+    assert "keys can't be used" in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -185,6 +186,18 @@ def test_a_sweep_of_old_catalogs_is_no_rollback(tmp_path: Path) -> None:
     put(9998)
     with pytest.raises(MismatchError, match="has seen catalog 9999"):
         SeenCatalog(store, tmp_path / "seen").check(accept_rollback=False)
+
+
+def test_a_catalog_whose_checksum_was_not_seen_is_compared_with_nothing(tmp_path: Path) -> None:
+    """A machine that lacked the key has seen the number alone."""
+    store = MemoryStore()
+    make_archive(store)
+    SeenCatalog(store, tmp_path / "seen").check(accept_rollback=False)
+    (file,) = (tmp_path / "seen").iterdir()
+    seen = json.loads(file.read_bytes())
+    file.write_text(json.dumps({**seen, "checksum": ""}))
+    SeenCatalog(store, tmp_path / "seen").check(accept_rollback=False)
+    assert json.loads(file.read_bytes()) == seen, "now it is known"
 
 
 def test_another_address_has_a_memory_of_its_own(store: Store, tmp_path: Path, kbackup: Kbackup) -> None:

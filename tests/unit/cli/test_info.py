@@ -6,20 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.retention import expire_points, lose_segments
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Manifest, Metadata
-from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.reader import open_archive
 from kbackup.archive.run import begin_writing
 from kbackup.metadata.entities import ScramUser, not_carried_entry
 from kbackup.store import open_store
+from kbackup.store.crypt.kek import generate_key
 from kbackup.util.times import human_time
 from tests.golden.java_archive import ROOT as JAVA
-from tests.support.archives import LOSS, T0
+from tests.support.archives import LOSS, T0, commit_point, make_archive
 from tests.support.printed import Kbackup, loaded_modules
 
 
@@ -64,6 +63,19 @@ def test_restore_points_that_were_let_go(mine: str, kbackup: Kbackup) -> None:
     err = kbackup("info", "-a", mine, "--restore-point", "1", code=2).err
     assert "restore point 1 expired or was lost" in err
     assert "the nearest is 2" in err
+
+
+def test_the_restore_point_at_which_the_cluster_changed_is_marked(mine: str, kbackup: Kbackup) -> None:
+    assert "NEW CLUSTER" not in kbackup("list", mine).out
+    archive = open_archive(open_store(mine))
+    for number, cluster in ((3, "rebuilt"), (4, ""), (5, "rebuilt")):
+        commit_point(archive, number, cluster_id=cluster)
+    marks = [row["NEW CLUSTER"] for row in kbackup("list", mine).table("NUMBER")]
+    assert marks == ["-", "-", "rebuilt", "-", "-"]
+    points = kbackup("list", mine, "--json").json["restore_points"]
+    assert [point["number"] for point in points if point["cluster_changed"]] == [3]
+    newest = kbackup("info", "-a", mine, "--json").json["newest"]
+    assert (newest["cluster_id"], newest["cluster_changed"]) == ("rebuilt", False)
 
 
 def test_pins_labels_and_damage(mine: str, kbackup: Kbackup) -> None:
@@ -112,23 +124,23 @@ def test_info_summarizes_the_archive(root: str, kbackup: Kbackup) -> None:
     assert (earlier["sums"]["records"], earlier["losses"], earlier["newest"]["number"]) == (42, [], 2)
 
 
-def test_info_counts_settings_and_shows_no_credential(
-    root: str, kbackup: Kbackup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored = Archive.metadata
-
-    def metadata(archive: Archive, point: Manifest | int) -> Metadata:
-        user = ScramUser(user="a", mechanism="SCRAM-SHA-256", iterations=4096, stored_key="not-to-be-seen")
-        left_out = not_carried_entry("delegation_tokens", "not supported", "so it is")
-        return replace(stored(archive, point), acls=(), scram_users=(user,), not_carried=(left_out,))
-
-    monkeypatch.setattr(Archive, "metadata", metadata)
-    document = kbackup("info", "-a", root, "--json").json
+def test_info_counts_settings_and_shows_no_credential(tmp_path: Path, kbackup: Kbackup) -> None:
+    (tmp_path / "key").write_text(generate_key())
+    key = f"file:{tmp_path / 'key'}"
+    store = open_store(str(tmp_path / "archive"), key=key, key_class=layout.key_class)
+    archive = make_archive(store)
+    user = ScramUser(user="a", mechanism="SCRAM-SHA-256", iterations=4096, stored_key="not-to-be-seen")
+    left_out = not_carried_entry("delegation_tokens", "not supported", "so it is")
+    settings = {"acls": (), "scram_users": (user,), "not_carried": (left_out,)}
+    commit_point(archive, 3, settings=settings)
+    assert archive.metadata(3).scram_users == (user,), "only an encrypted archive has it"
+    info = ["info", "-a", store.url, "--encryption-key", key]
+    document = kbackup(*info, "--json").json
     assert document["settings"] == {"acls": 0, "scram_users": 1}
     assert document["not_carried"] == [
         {"part": "delegation_tokens", "what": "delegation tokens", "reason": "not supported", "why": "so it is"}
     ]
-    assert ["settings:", "SCRAM users 1"] in [line.split(maxsplit=1) for line in kbackup("info", "-a", root).lines]
+    assert ["settings:", "SCRAM users 1"] in [line.split(maxsplit=1) for line in kbackup(*info).lines]
     assert "not-to-be-seen" not in json.dumps(document)
 
 

@@ -22,7 +22,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup import cli
-from kbackup.cli.init import draft
 from kbackup.cli.init.draft import ConfigDraft, toml_text, write_files
 from kbackup.cli.init.schedule import Schedule, chart_values, parse_at, schedule_files, service, timer
 from kbackup.config import ConfigFiles, Setting, SettingOrigin, load
@@ -207,6 +206,7 @@ def test_paths_in_printed_commands_are_quoted_and_hold_no_controls(
     out = kbackup(*FLAGS, *variable, *config, "--no-check").out
     assert f"write the value of KAFKA_PASSWORD into '{folder}/kbackup.env'" in out
     assert f"sudo systemctl link '{folder}/kbackup.service'" in out
+    assert f"set -a; . '{folder}/kbackup.env'; set +a" in out
     for sign in ("\n", "\x1b"):
         err = kbackup(*FLAGS, "--config", f"{tmp_path}/a{sign}User=root.toml", code=2).err
         assert "choose a path without control characters" in err
@@ -335,14 +335,14 @@ def test_a_file_that_appeared_meanwhile_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), OSError(28, "No space left on device", "b")])
 def test_an_interrupt_leaves_no_file(raised: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish = draft._publish
+    link = Path.hardlink_to
 
-    def second_fails(draft: Path, path: Path, made: list[Path]) -> None:
-        publish(draft, path, made)
+    def second_fails(path: Path, target: Path) -> None:
+        link(path, target)
         if path.name == "b":
             raise raised
 
-    monkeypatch.setattr(draft, "_publish", second_fails)
+    monkeypatch.setattr(Path, "hardlink_to", second_fails)
     with pytest.raises((KeyboardInterrupt, UsageError)):
         write_files({tmp_path / "a": "1", tmp_path / "b": "2"}, ())
     assert list(tmp_path.iterdir()) == []

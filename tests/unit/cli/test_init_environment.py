@@ -169,6 +169,31 @@ def test_a_pod_gets_no_variable_that_names_a_file_of_this_machine(tmp_path: Path
     assert names == ["CA", "AWS_ROLE_ARN"], "answers keep what they name"
 
 
+CERTIFICATES = ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "needed"),
+    [
+        ({"archive": "/folder"}, False),
+        ({"archive": "s3://b", "s3__endpoint_url": "http://minio:9000"}, False),
+        ({"archive": "s3://b"}, True),
+        ({"archive": "s3://b", "s3__endpoint_url": "https://minio:9000"}, True),
+        ({"archive": "/folder", "source__security__protocol": "SASL_PLAINTEXT"}, False),
+        ({"archive": "/folder", "source__security__protocol": "SASL_SSL"}, True),
+        ({"archive": "/folder", "schema_registry__url": "http://registry:8081"}, False),
+        ({"archive": "/folder", "schema_registry__url": "https://registry:8081"}, True),
+        ({"archive": "/folder", "notify__url": "${env:WEBHOOK}"}, True),
+    ],
+)
+def test_certificates_of_the_shell_are_listed_only_where_something_speaks_tls(
+    settings: dict[str, str], needed: bool
+) -> None:
+    variables = used_variables(draft_of(dict.fromkeys(CERTIFICATES, "/ca.pem"), **settings))
+    listed = {variable.name for variable in variables}
+    assert bool(listed & set(CERTIFICATES)) == needed
+
+
 def test_endpoint_and_region_of_the_shell_are_written() -> None:
     shell = {"AWS_ENDPOINT_URL": "http://minio:9000", "AWS_DEFAULT_REGION": "eu-1", "AWS_REGION": "eu-2"}
     draft = draft_of(shell, archive="s3://b/p")

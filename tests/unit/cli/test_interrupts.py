@@ -8,6 +8,8 @@ from kbackup.archive.restores.plan import RestorePlan
 from kbackup.cli.backup import BackupInterruption
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.drill import DrillInterruption
+from kbackup.cli.key import interrupted_rotation
+from kbackup.cli.repair import interrupted_adoption, interrupted_repair
 from kbackup.cli.restore import RestoreInterruption
 from kbackup.errors import InterruptedByUserError
 from tests.support import drill_reports
@@ -70,6 +72,39 @@ def test_a_restore_without_transactions_can_not_be_resumed() -> None:
 def test_a_restore_that_is_done_has_nothing_left() -> None:
     described = RestoreInterruption(reached("report"), "kbackup restore", plan(), "resume", is_done=True)
     assert said(described()) == ("interrupted: everything was done before", "nothing is left to do")
+
+
+@pytest.mark.parametrize(
+    ("phase", "state", "hint"),
+    [
+        ("", "the archive lists the same restore points as before", "to go on: kbackup repair --confirm"),
+        ("read segments", "the archive lists the same restore points", "to go on: kbackup repair --confirm"),
+        ("commit", "the repair may be committed in part", "to do the rest: kbackup repair --confirm"),
+    ],
+)
+def test_a_repair_is_finished_by_the_same_command(phase: str, state: str, hint: str) -> None:
+    message, printed = said(interrupted_repair(reached(phase), "kbackup repair --confirm")())
+    assert message.startswith(f"interrupted: {state}")
+    assert printed == hint
+
+
+@pytest.mark.parametrize(
+    ("phase", "state", "hint"),
+    [
+        ("read segments", "the folder is as it was, and there is no restore point yet", "copying them again: kbackup"),
+        ("commit", "whether the restore point is committed shows 'kbackup list'", "if it is not: kbackup adopt"),
+    ],
+)
+def test_an_adoption_goes_on_where_it_stopped(phase: str, state: str, hint: str) -> None:
+    message, printed = said(interrupted_adoption(reached(phase), "kbackup adopt --confirm")())
+    assert message.startswith(f"interrupted: {state}")
+    assert hint in printed
+
+
+def test_a_rotation_needs_both_keys_until_it_is_finished() -> None:
+    message, hint = said(interrupted_rotation("kbackup key rotate --to file:new")())
+    assert message.endswith("none is lost: keep both keys")
+    assert hint == "to finish, with the old key still in encryption.key: kbackup key rotate --to file:new"
 
 
 @pytest.mark.parametrize(

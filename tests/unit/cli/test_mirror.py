@@ -423,7 +423,7 @@ def test_another_archive_with_the_same_aliases_is_named_as_such(file: Path, caps
 @pytest.fixture
 def two_flows(file: Path, tmp_path: Path) -> Path:
     """The flow of A, and one of C, which has other groups."""
-    committed(open_store(str(tmp_path / "C")), 1, None, topics=[state((0, 0, 0), number=1)])
+    committed(open_store(str(tmp_path / "C")), 1, topics=[state((0, 0, 0), number=1)])
     file.write_text(file.read_text().replace("clusters = A, B", "clusters = A, B, C") + "C->B.enabled = true\n")
     return file
 

@@ -19,8 +19,9 @@ from kbackup.cli.common.command_context import CommandContext, FlagValues, load_
 from kbackup.cli.common.notify import Notifier, RequestBody, UndeliveredError, Webhook, notification_of
 from kbackup.cli.common.output import Reporter
 from kbackup.config import Setting, SettingOrigin
-from kbackup.errors import CorruptError, UnreachableError, UsageError
+from kbackup.errors import EXIT_LOSS, CorruptError, UnreachableError, UsageError
 from kbackup.jobs.backup.job import BackupReport
+from kbackup.jobs.finding_kinds import loss_finding
 from kbackup.util.times import now
 from tests.support.local_http import Quiet, serving
 from tests.support.printed import Kbackup
@@ -122,6 +123,18 @@ def test_the_summary_of_a_loss_begins_with_the_losses(mine: str, fake: FakeWebho
     sent = fake.requests[0].json
     assert sent["summary"].startswith(f"{sent['warnings'][0]}; {mine}: ")
     assert sent["warnings"][0].startswith("loss: ")
+
+
+def test_a_summary_names_losses_before_other_warnings(fake: FakeWebhook) -> None:
+    reporter = Reporter()
+    reporter.warning("the log grows", "loss: is only what this warning begins with")
+    reporter.losses(["offsets 1 to 2"])
+    reporter.findings(["topic clicks is not restored", loss_finding("offsets 3 to 4")])
+    reporter.line("3 records")
+
+    Notifier(load_config(FlagValues()).config, "restore").run_ended(EXIT_LOSS, reporter, None)
+    sent = fake.requests[0].json
+    assert sent["summary"] == "loss: offsets 1 to 2; loss: offsets 3 to 4; the log grows; and 2 more; 3 records"
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_commands_that_read_an_archive_have_the_options_of_a_selection() -> None
 
     read = {"info", "ls", "cat", "find", "groups show", "groups plan", "groups apply"}
     read |= {"schemas show", "schemas export", "schemas restore"}
-    assert having("--to-time") == read | {"restore", "verify", "drill"}
+    assert having("--to-time") == read | {"serve", "restore", "verify", "drill"}
     assert having("--restore-point") == having("--to-time") | {"copy", "migrate verify", "migrate bootstrap"}
     assert {*COMMANDS} <= {*EVERY}
 

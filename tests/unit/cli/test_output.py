@@ -9,6 +9,7 @@ import json
 import logging
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from operator import itemgetter
@@ -238,8 +239,8 @@ def test_progress_without_a_terminal_is_a_line_every_ten_seconds(capsys: Said) -
             clock.now = second
             progress.advance(records=10, nbytes=10240)
     assert capsys.readouterr().err.splitlines() == [
-        "backup: 100 of 1,000 records, 100.0 KiB of 1.0 MiB, 10 records/s, 10.0 KiB/s, 1m32s left",
-        "backup: 200 of 1,000 records, 200.0 KiB of 1.0 MiB, 10 records/s, 10.0 KiB/s, 1m22s left",
+        "backup: 10%, 100 of 1,000 records, 100.0 KiB of 1.0 MiB, 10 records/s, 10.0 KiB/s, 1m32s left",
+        "backup: 20%, 200 of 1,000 records, 200.0 KiB of 1.0 MiB, 10 records/s, 10.0 KiB/s, 1m22s left",
     ]
 
 
@@ -322,6 +323,37 @@ def test_a_job_is_shown_phase_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "7 of 10 records, 2.0 KiB" in text
     assert "connect" not in text
     assert "commit" not in text
+
+
+def test_a_job_that_prints_nothing_says_every_half_minute_where_it_is(capsys: Said) -> None:
+    clock = Clock()
+    listener = ShownProgress(Reporter(), clock=clock)
+    for clock.now in (29, 31):
+        listener.print_if_silent()
+    listener.phase("offset map")
+    for clock.now in (60, 62, 90, 93):
+        listener.print_if_silent()
+    assert capsys.readouterr().err.splitlines() == [
+        "start: 31s so far",
+        "offset map: 31s so far",
+        "offset map: 1m02s so far",
+    ]
+
+
+def test_a_job_that_stands_still_says_how_far_it_is(capsys: Said) -> None:
+    clock = Clock()
+    listener = ShownProgress(Reporter(), clock=clock)
+    listener.phase("run")
+    listener.progress(50, 1000, 200)
+    for clock.now in (29, 31):
+        listener.print_if_silent()
+    assert capsys.readouterr().err.startswith("run: 25%, 50 of 200 records, ")
+
+
+def test_a_command_in_rounds_names_no_phases(capsys: Said) -> None:
+    clock = Clock()
+    with ShownProgress(Reporter(), in_rounds=True, clock=clock):
+        assert not [thread for thread in threading.enumerate() if thread.name == "kbackup-silence"]
 
 
 # Names that would steer a terminal.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from kbackup.store import open_store
 from kbackup.util.folders import Folder
 from tests.support.archives import make_archive
 from tests.support.confluent_registry import ConfluentRegistry
-from tests.support.printed import Kbackup
+from tests.support.printed import Kbackup, Printed
 from tests.support.schema_archive import CART, SECOND, make_schema_archive
 
 STEERS = "\x1b[2Jname\nof\u202e a subject"
@@ -155,6 +156,33 @@ def test_schemas_are_restored_and_undone(
         assert {step["action"] for step in taken["steps"] if "orders" in step["source"]} == {"exists"}
 
 
+def _printed_line(printed: Printed, before: str) -> list[str]:
+    """Return the words of the command that follows `before` on stderr, without the name of the program."""
+    _, found, rest = printed.err.partition(before)
+    assert found, printed.err
+    return shlex.split(rest.splitlines()[0])[1:]
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_printed_lines_undo_whether_or_not_this_machine_remembers_what_it_wrote(
+    archive: str, kbackup: Kbackup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remembers: bool
+) -> None:
+    monkeypatch.setenv("KBACKUP_METADATA_CACHE", str(remembers).lower())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with ConfluentRegistry() as server:
+        to = ("-a", archive, "--state", str(tmp_path), "--target-schema-registry", server.url)
+        done = kbackup("schemas", "restore", "carts-value", *to)
+        assert server.subjects["carts-value"]
+        line = _printed_line(done, "to undo: ")
+        assert ("--confirm" in line) is remembers
+        if not remembers:
+            plan = kbackup(*line)
+            assert server.subjects["carts-value"], "the first line only shows the plan"
+            line = _printed_line(plan, "to undo: ")
+        kbackup(*line)
+        assert not any(server.subjects.values())
+
+
 def test_an_undo_of_forged_files_changes_nothing(archive: str, kbackup: Kbackup, tmp_path: Path) -> None:
     """Somebody who may only write to the bucket puts files of a restore there."""
     with ConfluentRegistry() as server:
@@ -166,6 +194,7 @@ def test_an_undo_of_forged_files_changes_nothing(archive: str, kbackup: Kbackup,
         assert "--accept-unproven" in kbackup("schemas", "undo", *forged).err
         refused = kbackup("schemas", "undo", "--confirm", *forged, code=1)
         assert "nothing proves that restores/worst-day/schemas-before.json" in refused.err
+        assert "hint: undo it on the machine that ran the restore; or run the line without --confirm" in refused.err
         assert server.subjects == before
 
 
@@ -227,7 +256,7 @@ def test_names_can_not_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
     )
     words.show_version(version, reporter)
     words.show_plan(plan, reporter)
-    words.show_restored(done, plan, reporter)
+    words.show_restored(done, plan, "kbackup schemas undo", reporter)
     undone = SchemasUndone(restore_id="r", registry=STEERS, deleted=(STEERS,), settings=(STEERS,), left=(STEERS,))
     words.show_undone(undone, reporter)
     out, err = capsys.readouterr()

@@ -39,7 +39,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("groups shw", 2, "no such command 'shw'; did you mean 'show'?", help_of("groups")),
     ("list --labl x", 2, "no such option '--labl'; did you mean '--label'?", help_of("list")),
     ("list archive extra", 2, "got unexpected extra argument (extra)", help_of("list")),
-    ("cat -a archive", 2, "missing argument 'PLACE'", help_of("cat")),
+    ("cat -a archive", 2, "missing argument 'PLACE'", "name one of clicks, orders, as in: kbackup cat clicks"),
     ("keep -a archive", 2, "missing argument 'N|LABEL|latest'", help_of("keep")),
     (
         "label 1 -a archive",

@@ -44,15 +44,17 @@ def rows(file: str, heading: str) -> list[list[str]]:
 
 
 def test_the_document_has_each_key_with_default_and_meaning() -> None:
-    """A key's meaning stands in its row, or in commands.md at the option that the row names."""
+    """The option that a row names has the same meaning in commands.md."""
     commands = (DOCS / "commands.md").read_text("utf-8").replace("\\|", "|")
     table = [Key(*row) for row in rows("configuration.md", "Keys")]
     assert [row.path for row in table] == [f"`{path}`" for path in KEYS]
     for row, key in zip(table, KEYS.values(), strict=True):
         assert row.default == (f"`{key.default_text}`" if key.default_text else ""), key.path
         assert key.doc, key.path
-        if row.meaning != key.doc:
-            option = row.meaning.strip("`").removeprefix("--")
+        assert row.meaning.startswith(key.doc), key.path
+        named = row.meaning.removeprefix(key.doc)
+        if named:
+            option = named.removeprefix(" Option `--").removesuffix("`.")
             assert re.search(rf"`--(\[no-\])?{option}[ `].*\| {re.escape(key.doc)}", commands), key.path
 
 

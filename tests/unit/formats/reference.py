@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -20,6 +21,19 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[Header]
+
+
+def a_record(
+    offset: int,
+    *,
+    kind: int = 0,
+    timestamp: int | None = 5,
+    key: bytes | None = b"k",
+    value: bytes | None = b"v",
+    headers: Sequence[Header] = (),
+) -> Record:
+    """A record; the one of whom a test says nothing but its offset is usual in everything else."""
+    return Record(offset, kind, timestamp, key, value, list(headers))
 
 
 def _field(data: bytes | None) -> bytes:
@@ -55,7 +69,7 @@ def decode_records(data: bytes) -> list[Record]:
         timestamp = take(">q") if kind >= 0 else None
         key, value = field(), field()
         headers = [((field() or b"").decode(), field()) for _ in range(take(">i"))]
-        records.append(Record(offset, kind, timestamp, key, value, headers))
+        records.append(a_record(offset, kind=kind, timestamp=timestamp, key=key, value=value, headers=headers))
     return records
 
 
@@ -76,13 +90,13 @@ def to_batch(records: list[Record]) -> pa.RecordBatch:
 
 def from_batch(batch: pa.RecordBatch) -> list[Record]:
     return [
-        Record(
+        a_record(
             row["offset"],
-            row["timestamp_type"],
-            row["timestamp"],
-            row["key"],
-            row["value"],
-            [(header["key"], header["value"]) for header in row["headers"]],
+            kind=row["timestamp_type"],
+            timestamp=row["timestamp"],
+            key=row["key"],
+            value=row["value"],
+            headers=[(header["key"], header["value"]) for header in row["headers"]],
         )
         for row in batch.to_pylist()
     ]
@@ -102,7 +116,7 @@ _HEADERS: st.SearchStrategy[list[Header]] = st.lists(
 def _contents(draw: st.DrawFn) -> Record:
     kind = draw(st.sampled_from([-2, -1, 0, 1]))
     timestamp = draw(_INT64) if kind >= 0 else None
-    return Record(0, kind, timestamp, draw(_OCTETS), draw(_OCTETS), draw(_HEADERS))
+    return a_record(0, kind=kind, timestamp=timestamp, key=draw(_OCTETS), value=draw(_OCTETS), headers=draw(_HEADERS))
 
 
 @st.composite

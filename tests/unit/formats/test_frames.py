@@ -21,7 +21,7 @@ from kbackup.formats import frames, record
 from kbackup.types import RecordBlock
 from kbackup.util.system import BufferPool
 from tests.support.record_blocks import index_of
-from tests.unit.formats.reference import Record, records, to_batch
+from tests.unit.formats.reference import Record, a_record, records, to_batch
 
 
 def compress(blocks: Iterable[RecordBlock], frame_size: int) -> bytes:
@@ -31,7 +31,9 @@ def compress(blocks: Iterable[RecordBlock], frame_size: int) -> bytes:
 
 def make_records(count: int = 400, size: int = 100) -> list[Record]:
     rng = np.random.default_rng(3)
-    return [Record(i * 2, 0, 1_600_000_000_000 + i, b"k%d" % i, rng.bytes(size), []) for i in range(count)]
+    return [
+        a_record(i * 2, timestamp=1_600_000_000_000 + i, key=b"k%d" % i, value=rng.bytes(size)) for i in range(count)
+    ]
 
 
 def plain(block: RecordBlock) -> bytes:
@@ -96,7 +98,7 @@ def test_zstd_itself_gives_the_plain_file() -> None:
 
 @pytest.mark.exhaustive
 def test_the_default_frame_is_one_mib_and_a_large_record_has_its_own() -> None:
-    made = [*make_records(20_000), Record(50_000, 0, 5, None, bytes(20_000_000), [])]
+    made = [*make_records(20_000), a_record(50_000, key=None, value=bytes(20_000_000))]
     block = record.encode(to_batch(made))
     packed = frames.FrameCompressor()
     out = b"".join(packed.feed(block) + packed.finish())

@@ -14,7 +14,7 @@ from kbackup.errors import CorruptError, UsageError
 from kbackup.formats import index as indexes
 from kbackup.formats import record
 from tests.support.record_blocks import index_of
-from tests.unit.formats.reference import Record, encode_record, records, to_batch
+from tests.unit.formats.reference import Record, a_record, encode_record, records, to_batch
 
 
 def entries(index: indexes.SegmentIndex) -> list[tuple[int, int, int]]:
@@ -44,7 +44,7 @@ def test_positions_past_2_gib(rows: list[tuple[int, int]]) -> None:
 
 
 def test_a_stream_whose_index_says_5_gib_names_where_it_was_cut() -> None:
-    octets = encode_record(Record(0, -1, None, None, None, []))
+    octets = encode_record(a_record(0, kind=-1, timestamp=None, key=None, value=None))
     lengths = np.array([24, 5 << 30], np.int64)
     index = indexes.SegmentIndex(np.array([0, 1]), np.array([1, 25]), lengths)
     found = record.blocks([b"\x01" + octets + bytes(100)], index, name="seg")
@@ -74,7 +74,7 @@ def test_bad_entries_are_refused(table: list[tuple[int, int, int]], message: str
 
 
 def test_cut_and_foreign_indexes_are_refused() -> None:
-    data = indexes.encode_index(index_of([record.encode(to_batch([Record(1, 0, 5, b"", b"", [])]))]))
+    data = indexes.encode_index(index_of([record.encode(to_batch([a_record(1, key=b"", value=b"")]))]))
     for size in range(2, len(data)):
         with pytest.raises(CorruptError, match="within an entry"):
             indexes.decode_index(data[:size], "idx")

@@ -16,7 +16,7 @@ from kbackup.formats import record
 from kbackup.formats.index import SegmentIndex
 from kbackup.types import RECORDS, RecordBlock
 from tests.support.record_blocks import encoded, index_of, plain
-from tests.unit.formats.reference import Record, decode_records, encode_record, from_batch, records, to_batch
+from tests.unit.formats.reference import Record, a_record, decode_records, encode_record, from_batch, records, to_batch
 
 
 @given(records())
@@ -300,7 +300,7 @@ def test_a_cut_file_is_refused_after_its_whole_records(indexed: bool, made: list
 
 @pytest.mark.parametrize("indexed", [True, False])
 def test_trailing_bytes_and_other_magic_are_refused(indexed: bool) -> None:
-    octets, index = segment([Record(1, 0, 5, b"k", None, [])])
+    octets, index = segment([a_record(1, value=None)])
     for data, message in [(octets + b"\0", "at byte 34: "), (b"\x02" + octets[1:], "magic byte 0x02"), (b"", "empty")]:
         for sizes in ([], [1, 4, 20], [len(octets)]):
             with pytest.raises(CorruptError, match=message):
@@ -308,14 +308,14 @@ def test_trailing_bytes_and_other_magic_are_refused(indexed: bool) -> None:
 
 
 def test_offsets_must_increase_across_blocks() -> None:
-    one = encode_record(Record(7, -1, None, None, None, []))
+    one = encode_record(a_record(7, kind=-1, timestamp=None, key=None, value=None))
     chunks = [b"\x01" + one, one]
     with pytest.raises(CorruptError, match="seg at byte 25: record offset 7 where one above 7"):
         list(record.blocks(chunks, None, name="seg"))
 
 
 def test_records_that_disagree_with_their_index_are_refused() -> None:
-    octets, index = segment([Record(i, 0, 5, b"k", b"v", []) for i in range(50)])
+    octets, index = segment([a_record(i) for i in range(50)])
     other = SegmentIndex(index.offsets + 1, index.positions, index.lengths)
     with pytest.raises(CorruptError, match="seg at byte 1: another record offset"):
         list(record.blocks([octets], other, name="seg"))
@@ -327,7 +327,7 @@ def test_records_that_disagree_with_their_index_are_refused() -> None:
 @pytest.mark.parametrize("indexed", [True, False])
 def test_memory_is_a_few_chunks(indexed: bool) -> None:
     """Every block comes as soon as its chunk is in, and is no larger than a chunk and a record."""
-    octets, index = segment([Record(i, 0, 5, None, bytes(500), []) for i in range(2000)])
+    octets, index = segment([a_record(i, key=None, value=bytes(500)) for i in range(2000)])
     given_ = 0
 
     def chunks() -> Iterator[bytes]:
@@ -343,7 +343,7 @@ def test_memory_is_a_few_chunks(indexed: bool) -> None:
 
 @pytest.mark.parametrize("indexed", [True, False])
 def test_small_chunks_are_gathered_to_large_blocks(indexed: bool) -> None:
-    octets, index = segment([Record(i, 0, i, None, bytes([i % 251]) * 10_000, []) for i in range(1500)])
+    octets, index = segment([a_record(i, timestamp=i, key=None, value=bytes([i % 251]) * 10_000) for i in range(1500)])
     found = list(record.blocks(chunked(octets, [65_536] * 250), index if indexed else None, name="seg", least=4 << 20))
     assert [round(block.nbytes / (4 << 20), 1) for block in found] == [1, 1, 1, 0.6]
     assert b"".join(block.data.tobytes() for block in found) == octets[1:], "none shares memory with a later one"
@@ -352,7 +352,7 @@ def test_small_chunks_are_gathered_to_large_blocks(indexed: bool) -> None:
 @pytest.mark.parametrize("indexed", [True, False])
 def test_a_record_of_20_mb_in_small_chunks(indexed: bool) -> None:
     value = np.random.default_rng(1).bytes(20_000_000)
-    made = [Record(i, 0, 5, b"k", v, []) for i, v in enumerate([b"a", value, b"c"])]
+    made = [a_record(i, value=v) for i, v in enumerate([b"a", value, b"c"])]
     octets, index = segment(made)
     found = record.blocks(chunked(octets, [65_536] * 300), index if indexed else None, name="seg")
     assert joined(found) == (octets[1:], [0, 1, 2])

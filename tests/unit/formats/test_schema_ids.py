@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
 import struct
-import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -36,27 +33,16 @@ from kbackup.formats.schema_ids import (
 from kbackup.native import schema_kernel
 from kbackup.schemas.decoder import HEADERS, SchemaFrame, frame_of
 from kbackup.types import Int64Array, RecordBlock, TopicPartition
+from tests.support.plain_kernels import plain_kernel
 from tests.support.record_blocks import encoded, plain
-from tests.unit.formats.reference import Record, decode_records
+from tests.unit.formats.reference import Record, a_record, decode_records
 
 T = TopicPartition("t", 0)
 GUIDS = [str(uuid.UUID(int=n)) for n in (0, 1, 2**63, 2**64 + 5, 2**128 - 1)]
 IDS = [0, 1, 4660, 2**24, 2**31 - 1, 2**31, 2**32 - 1]
 
 
-def _plain_kernel() -> ModuleType:
-    spec = importlib.util.find_spec("kbackup.native.schema_kernel")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "numba", None)
-        spec.loader.exec_module(module)
-    assert not module.COMPILED
-    return module
-
-
-KERNELS = {"compiled": schema_kernel, "plain": _plain_kernel()}
+KERNELS = {"compiled": schema_kernel, "plain": plain_kernel("schema_kernel")}
 
 
 @contextmanager
@@ -86,7 +72,9 @@ _NAMES = st.sampled_from(["__key_schema_id", "__value_schema_id", *_OTHER_NAMES,
 _LONGS = st.integers(-1, 2**33).map(lambda n: struct.pack(">q", n))
 _VALUES = _FIELDS | _LONGS | st.builds(guid_frame, st.sampled_from(GUIDS), _REST) | st.just(b"\x01" + bytes(15))
 _RECORDS = st.builds(
-    lambda kind, key, value, headers: Record(0, kind, 5 if kind >= 0 else None, key, value, headers),
+    lambda kind, key, value, headers: a_record(
+        0, kind=kind, timestamp=5 if kind >= 0 else None, key=key, value=value, headers=headers
+    ),
     st.sampled_from([-2, -1, 0, 1]),
     _FIELDS,
     _FIELDS,

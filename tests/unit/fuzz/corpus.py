@@ -24,6 +24,7 @@ from kbackup.store.crypt.frames import FRAME, Cipher, encrypt_frames, new_header
 from kbackup.store.crypt.kek import LocalKek
 from kbackup.store.crypt.keyring import new_file
 from kbackup.types import TopicPartition
+from tests.support.map_parts import write_map
 from tests.support.record_blocks import index_of
 
 _VECTORS = Path(__file__).parents[3] / "formats" / "vectors"
@@ -64,7 +65,7 @@ def _written(name: str) -> Iterator[bytes]:
             yield from (encode(schema.empty_table()), encode(_rows(schema)))
     elif name == "offset_table":
         store = OneObject()
-        map_parts.write_map(store, "r", [map_parts.MapPart(_runs())])  # type: ignore[arg-type]
+        write_map(store, "r", [map_parts.MapPart(_runs())])  # type: ignore[arg-type]
         yield store.data
     elif name == "document":
         yield from map(dump, _documents())

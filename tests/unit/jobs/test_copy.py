@@ -603,6 +603,8 @@ def test_a_copy_that_keeps_says_which_records_it_never_got() -> None:
     places = {(loss.partition, loss.end) for loss in losses if loss.topic == "b"}
     assert len(places) == 2
     assert places == {(n, start.start) for (topic, _, n), start in lag.items() if topic == "b"}
+    assert {topic for topic, _, _ in lag} == {"a", "b"}
+    assert {loss.topic for loss in losses} == {"b"}, "of a, created again since, the copy has nothing to go on from"
     for _ in range(2):
         copied(source, target, keep=True)
         assert len(open_archive(target).losses(open_archive(target).restore_point(6))) == len(losses)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,28 +11,27 @@ import pytest
 
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.retention import lose_segments
-from kbackup.archive.models import Group, GroupOffset
-from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content
+from kbackup.archive.models import GroupOffset
+from kbackup.archive.query.content import Content
 from kbackup.archive.reader import open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.cli.drill import drill_page
 from kbackup.config.models import Restore
 from kbackup.errors import ClusterError
-from kbackup.jobs.drill import job
-from kbackup.jobs.drill.job import DrillRequest, drill, scratch_options, with_fixed_choice
+from kbackup.jobs.drill.job import DrillRequest, DrillTools, drill, scratch_options, with_fixed_choice
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.restore.job import RestoreResources, RestoreScreen
 from kbackup.jobs.restore.plan import plan_restore, select_content
+from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.kafka.control.groups import GroupInfo
 from kbackup.metrics.registry import Silent
-from kbackup.store import Store, open_store
+from kbackup.store import Store
 from tests.support.archives import commit_point, group_at, make_archive, topic_state, write
 from tests.support.memory_store import MemoryStore
 
 PREFIX = "drill-x."
-RESTORE_POINT = job._restore_point
 OFFSET = GroupOffset(topic="orders", partition=0, offset=1, leader_epoch=None, metadata="")
 
 
@@ -70,17 +68,21 @@ class Cluster:
 
 class Restoring:
     """In the place of `restore`. Others make `early` topics before its plan is shown and `late` ones after it, when a
-    broker may be `unheard`; then it ends with an error."""
+    broker may be `unheard`; then it ends with an error. `content` is what it restores, by default what was chosen."""
 
-    def __init__(self, cluster: Cluster, content: Content) -> None:
-        self.cluster, self.content = cluster, content
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.content: Content | None = None
         self.early: set[str] = set()
         self.late: set[str] = set()
         self.refused = False
         self.unheard = ""
 
-    def __call__(self, request: RestoreRequest, resources: RestoreResources, screen: RestoreScreen) -> Any:
-        plan = plan_restore(request, self.content, "target")
+    def __call__(
+        self, request: RestoreRequest, resources: RestoreResources, screen: RestoreScreen | None = None
+    ) -> RestoreReport:
+        assert screen is not None
+        plan = plan_restore(request, self.content or select_content(request, resources.store), "target")
         self.cluster.topics |= self.early
         if self.refused:
             raise ClusterError("the preflight said no")
@@ -91,42 +93,39 @@ class Restoring:
         raise ClusterError("the target gave up")
 
 
-def _content(*groups: str) -> Content:
-    topic = ArchivedTopic("orders", 1, 1, "active", (ArchivedPartition(0, 0, 1, ()),), {}, 1)
-    return Content("an archive", 7, (topic,), {g: Group(group=g, type="", state="", offsets=(OFFSET,)) for g in groups})
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster({"orders"}, {"shipping"})
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    existing = Cluster({"orders"}, {"shipping"})
-    monkeypatch.setattr(job, "Cluster", lambda *_: existing)
-    monkeypatch.setattr(job, "select_content", lambda *_: _content("shipping"))
-    monkeypatch.setattr(job, "_restore_point", lambda *_: None)
-    monkeypatch.setattr(job, "_QUIET_TIME", 0.02)
-    monkeypatch.setattr(job, "_PAUSE", 0.01)
-    return existing
+def restoring(cluster: Cluster) -> Restoring:
+    return Restoring(cluster)
 
 
 @pytest.fixture
-def restoring(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Restoring:
-    instead = Restoring(cluster, _content("shipping"))
-    monkeypatch.setattr(job, "restore", instead)
-    return instead
+def archive() -> Store:
+    """Two restore points of topic orders with group shipping."""
+    store = MemoryStore()
+    _commit(store, 1, range(10), "shipping")
+    _commit(store, 2, range(10, 20), "shipping")
+    return store
 
 
-def _drill(folder: Path, **asked: Any) -> DrillReport:
-    store = open_store(str(folder))
-    wanted = DrillRequest(RestoreRequest.of(Restore()), PREFIX, **asked)
-    return drill(wanted, {}, store, store, pytest.fail, Silent(), lambda report: None)
+def _drill(store: Store, restoring: Restoring, options: Restore | None = None, **asked: Any) -> DrillReport:
+    target: Any = restoring.cluster
+    tools = DrillTools(lambda properties, role: target, restoring, quiet_seconds=0.02)
+    wanted = DrillRequest(RestoreRequest.of(options or Restore()), PREFIX, **asked)
+    return drill(wanted, {}, store, store, pytest.fail, Silent(), lambda report: None, tools)
 
 
 def _error(report: DrillReport) -> str:
     return report.error.message if report.error is not None else ""
 
 
-def test_drill_deletes_its_topics_and_names_others(cluster: Cluster, restoring: Restoring, tmp_path: Path) -> None:
+def test_drill_deletes_its_topics_and_names_others(cluster: Cluster, restoring: Restoring, archive: Store) -> None:
     restoring.late = {f"{PREFIX}application"}
-    report = _drill(tmp_path)
+    report = _drill(archive, restoring)
     assert _error(report) == "the target gave up"
     assert (cluster.topics, cluster.names) == ({"orders", f"{PREFIX}application"}, {"shipping"})
     assert report.left == ()
@@ -137,35 +136,35 @@ def test_drill_deletes_its_topics_and_names_others(cluster: Cluster, restoring: 
 
 @pytest.mark.parametrize("refused", [True, False])
 def test_where_another_was_quicker_it_deletes_nothing(
-    cluster: Cluster, restoring: Restoring, tmp_path: Path, refused: bool
+    cluster: Cluster, restoring: Restoring, archive: Store, refused: bool
 ) -> None:
     restoring.early, restoring.refused = {f"{PREFIX}orders"}, refused
-    report = _drill(tmp_path)
+    report = _drill(archive, restoring)
     assert _error(report) == (
         "the preflight said no" if refused else f"prefix '{PREFIX}' is not free: topic {PREFIX}orders"
     )
     assert cluster.topics == {"orders", f"{PREFIX}orders"}
 
 
-def test_drill_keeps_only_its_own_topics_and_groups(cluster: Cluster, restoring: Restoring, tmp_path: Path) -> None:
+def test_drill_keeps_only_its_own_topics_and_groups(cluster: Cluster, restoring: Restoring, archive: Store) -> None:
     restoring.late = {f"{PREFIX}application"}
-    assert _drill(tmp_path, retain=True).kept == (f"topic {PREFIX}orders", f"group {PREFIX}shipping")
+    assert _drill(archive, restoring, retain=True).kept == (f"topic {PREFIX}orders", f"group {PREFIX}shipping")
 
 
 def test_groups_that_are_not_listed_are_not_taken_for_free_names(
-    cluster: Cluster, restoring: Restoring, tmp_path: Path
+    cluster: Cluster, restoring: Restoring, archive: Store
 ) -> None:
     cluster.unheard = "broker 2 is down"
-    report = _drill(tmp_path)
+    report = _drill(archive, restoring)
     assert _error(report) == "not every group of the target could be listed: broker 2 is down"
     assert cluster.topics == {"orders"}
 
 
 def test_groups_are_deleted_also_where_they_can_not_be_listed_any_more(
-    cluster: Cluster, restoring: Restoring, tmp_path: Path
+    cluster: Cluster, restoring: Restoring, archive: Store
 ) -> None:
     restoring.unheard = "broker 2 is down"
-    report = _drill(tmp_path)
+    report = _drill(archive, restoring)
     assert (cluster.topics, cluster.names, report.left) == ({"orders"}, {"shipping"}, ())
     assert report.warnings == (
         f"whether others have names {PREFIX}* could not be seen: "
@@ -174,23 +173,23 @@ def test_groups_are_deleted_also_where_they_can_not_be_listed_any_more(
 
 
 def test_a_group_without_a_scratch_name_ends_it_before_anything_is_made(
-    cluster: Cluster, restoring: Restoring, tmp_path: Path
+    cluster: Cluster, restoring: Restoring, archive: Store
 ) -> None:
-    restoring.content = _content("shipping", "late")
-    report = _drill(tmp_path)
+    chosen = select_content(RestoreRequest.of(Restore()), archive)
+    late = group_at("late", ("orders", 0, 1))
+    restoring.content = replace(chosen, groups={**chosen.groups, "late": late})
+    report = _drill(archive, restoring)
     assert _error(report) == "late was added to the archive while the drill began: it has no scratch name"
     assert (cluster.topics, cluster.names) == ({"orders"}, {"shipping"})
 
 
-def test_the_report_is_of_what_was_restored(restoring: Restoring, tmp_path: Path) -> None:
-    restoring.content = replace(restoring.content, restore_point=8)
-    assert _drill(tmp_path).restore_point == 8
+def test_the_report_is_of_what_was_restored(restoring: Restoring, archive: Store) -> None:
+    restoring.content = select_content(RestoreRequest.of(Restore(restore_point=2)), archive)
+    assert _drill(archive, restoring, Restore(restore_point=1)).restore_point == 2
 
 
 @pytest.mark.parametrize(("point", "others"), [("2", "1"), ("3", "1, 2")])
-def test_drill_reports_losses_of_the_archive(
-    restoring: Restoring, monkeypatch: pytest.MonkeyPatch, point: str, others: str
-) -> None:
+def test_drill_reports_losses_of_the_archive(restoring: Restoring, point: str, others: str) -> None:
     """Restore point 3 has another incarnation of the topic, and lacks nothing."""
     store = MemoryStore()
     make_archive(store)
@@ -201,11 +200,8 @@ def test_drill_reports_losses_of_the_archive(
     key = archive.added(0, 2)[-1].key
     author = Author("repair", "", "test")
     commit(store, archive.committed, lambda state: lose_segments(state, {key: "is missing"}), author)
-    monkeypatch.setattr(job, "select_content", select_content)
-    monkeypatch.setattr(job, "_restore_point", RESTORE_POINT)
     restoring.refused = True
-    wanted = DrillRequest(RestoreRequest.of(Restore(restore_point=point)), PREFIX)
-    report = drill(wanted, {}, store, store, pytest.fail, Silent(), lambda report: None)
+    report = _drill(store, restoring, Restore(restore_point=point))
     assert report.damaged == (1, 2)
     assert ["is missing" in loss for loss in report.losses] == ([True] if point == "2" else [])
     assert any(f"restore points {others} lack records" in each for each in report.warnings)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from shutil import copytree
 from typing import Any, Never
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive.catalog.commit import Author, commit
@@ -26,11 +27,11 @@ from kbackup.config.models import Export
 from kbackup.errors import KbackupError, LeaseLostError, RefusedError, StoreError, UsageError
 from kbackup.formats.block import slice_block
 from kbackup.formats.stream import scan
-from kbackup.jobs.export import job as module
-from kbackup.jobs.export.destination import Destination, point_key
+from kbackup.jobs.export.destination import Destination
 from kbackup.jobs.export.job import (
-    Addition,
+    PART_BYTES,
     Additions,
+    DeltaTools,
     ExportJob,
     ExportReport,
     by_date,
@@ -38,12 +39,12 @@ from kbackup.jobs.export.job import (
     export_delta,
     export_parquet,
 )
-from kbackup.metrics.registry import Silent
 from kbackup.store.file import FileStore
 from kbackup.types import RecordBlock
 from tests.support.archives import expired, grow, grow_each, make_archive
+from tests.support.export_jobs import export_job
 from tests.support.memory_store import MemoryStore
-from tests.unit.formats.reference import Record, encode_record
+from tests.unit.formats.reference import a_record, encode_record
 
 pytestmark = pytest.mark.usefixtures("addressed")
 
@@ -168,12 +169,12 @@ def test_never_into_or_around_an_archive(job: Job, destination: str, tmp_path: P
     url = f"file://{tmp_path}/archive" if destination == "file://" else f"{tmp_path}/{destination}"
     before = set(tmp_path.rglob("*"))
     with pytest.raises(UsageError, match=r"is the archive itself|(lies within|holds) the archive|other is an archive"):
-        job(ExportJob(Export(), url, store, {}, no_spark, Silent(), 60))
+        job(export_job(store, url, no_spark))
     assert set(tmp_path.rglob("*")) == before
 
 
 def test_an_export_that_decodes_needs_schemas(archive: Archive, tmp_path: Path) -> None:
-    job = ExportJob(Export(decode=True), f"{tmp_path}/lake", archive.store, {}, no_spark, Silent(), 60)
+    job = export_job(archive.store, f"{tmp_path}/lake", no_spark, Export(decode=True))
     with pytest.raises(UsageError, match="the restore point has no schemas, and no schema registry is named"):
         export_parquet(job)
     assert not list(tmp_path.iterdir())
@@ -225,56 +226,132 @@ def test_an_archive_that_is_behind_gets_nothing_exported(job: Job, tmp_path: Pat
     grow(ahead, 3, 50, 60)
     Destination.at(f"{tmp_path}/lake", {}).check_same_lineage(open_archive(ahead))
     with pytest.raises(RefusedError, match="has all up to restore point 3"):
-        job(ExportJob(Export(), f"{tmp_path}/lake", store, {}, no_spark, Silent(), 60))
+        job(export_job(store, f"{tmp_path}/lake", no_spark))
 
 
 # Records that expired before Parquet files had them: told once, by exit code 3.
 
 
+Exporting = Callable[..., ExportReport]
+
+
 @pytest.fixture
-def exporting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A command that exports Parquet files, without writing any."""
-    monkeypatch.setattr(module, "run_counted", lambda *_: [])
-    return ["export", "--parquet", f"{tmp_path}/lake", "--archive"]
+def exporting(tmp_path: Path, tasks_run_here: None) -> Exporting:
+    """Export Parquet files, without Spark."""
+
+    def run(archive: Archive, *topics: str, to: str = "lake", transform: str | None = None) -> ExportReport:
+        spark: Any = object
+        options = Export(topics=topics, transform=transform)
+        return export_parquet(export_job(archive.store, f"{tmp_path}/{to}", spark, options))
+
+    return run
 
 
-def test_records_that_expired_before_they_were_exported(
-    archive: Archive, exporting: list[str], capsys: pytest.CaptureFixture[str]
+def test_records_that_expired_before_they_were_exported_are_reported_once(
+    archive: Archive, exporting: Exporting
 ) -> None:
-    command = [*exporting, archive.store.url]
-    assert main(command) == 0
+    assert exporting(archive).losses == ()
     grow_each(archive.store, range(3, 7))
     expired(archive.store, before=45)
-    capsys.readouterr()
-    assert main(command) == 3
-    said = capsys.readouterr()
-    assert "warning: loss: records of orders-1 below offset 4" in said.err
-    assert "lake was at restore point 2" in said.err
-    assert main(command) == 0
-    assert "warning" not in capsys.readouterr().err
+    (loss,) = exporting(archive).losses
+    assert loss.startswith("records of orders-1 below offset 4")
+    assert "lake was at restore point 2" in loss
+    assert exporting(archive).losses == ()
 
 
-def test_all_that_was_new_expired(archive: Archive, exporting: list[str]) -> None:
-    command = [*exporting, archive.store.url, "--topic", "orders"]
-    assert main(command) == 0
+def test_a_loss_of_all_that_was_new_is_reported_once(archive: Archive, exporting: Exporting) -> None:
+    assert exporting(archive, "orders").losses == ()
     grow(archive.store, 3, 12, 15)
     expired(archive.store, before=16)
-    assert main(command) == 3
-    assert main(command) == 0, "told once"
+    assert exporting(archive, "orders").losses
+    assert exporting(archive, "orders").losses == ()
 
 
-def test_damaged_records_are_told_of(
-    tmp_path: Path, archive: Archive, exporting: list[str], capsys: pytest.CaptureFixture[str]
+def test_damaged_records_are_reported_by_the_export_that_they_would_have_come_with(
+    archive: Archive, exporting: Exporting
 ) -> None:
-    """Once, by the export that they would have come with."""
     lost = {s.key: "its object is missing" for s in archive.added(1, 2)[:1]}
     commit(archive.store, archive.committed, lambda s: lose_segments(s, lost), Author("repair", "", "test"))
-    command = [*exporting, archive.store.url]
-    assert main([*command, "--parquet", f"{tmp_path}/clicks", "--topic", "clicks"]) == 0
-    capsys.readouterr()
-    assert main(command) == 3
-    assert "warning: loss: offsets 15 to 23 of orders-0: its object is missing" in capsys.readouterr().err
-    assert main(command) == 0, "told once"
+    assert exporting(archive, "clicks", to="clicks").losses == ()
+    assert exporting(archive).losses == ("offsets 15 to 23 of orders-0: its object is missing",)
+    assert exporting(archive).losses == ()
+
+
+def test_other_files_beside_the_points_are_let_alone(tmp_path: Path, archive: Archive, exporting: Exporting) -> None:
+    points = FileStore(tmp_path / "lake" / "_kbackup")
+    others = ("README.txt", ".DS_Store", "old/0000000099.json", "0000000099.json.bak", "99.json")
+    for name in others:
+        points.put(f"points/{name}", b"mine")
+
+    (first,) = exporting(archive).tables
+    assert first.restore_points == (1, 2)
+    grow(archive.store, 3, 12, 15)
+    (second,) = exporting(archive).tables
+    assert second.restore_points == (3,)
+    assert {points.get(f"points/{name}") for name in others} == {b"mine"}
+
+
+# Records that go through a function.
+
+
+@pytest.fixture
+def mask(tmp_path: Path) -> str:
+    """A function that leaves out every record with an odd offset, and replaces all values."""
+    file = tmp_path / "mask.py"
+    file.write_text(
+        "import pyarrow as pa\n"
+        "import pyarrow.compute as pc\n"
+        "def mask(batch):\n"
+        "    kept = batch.filter(pc.equal(pc.bit_wise_and(batch.column('offset'), 1), 0))\n"
+        "    return kept.set_column(4, 'value', pa.array([b'x'] * len(kept), pa.large_binary()))\n"
+        "def nothing(batch):\n"
+        "    return batch.slice(0, 0)\n"
+    )
+    return str(file)
+
+
+def rows_in(lake: Path) -> list[tuple[int, bytes]]:
+    found: list[tuple[int, bytes]] = []
+    for file in sorted(lake.rglob("*.parquet")):
+        rows = pq.ParquetFile(file).read(["offset", "value"]).to_pylist()
+        found += [(row["offset"], row["value"]) for row in rows]
+    return found
+
+
+def test_rows_are_what_a_transform_makes_of_the_records(
+    tmp_path: Path, archive: Archive, exporting: Exporting, mask: str
+) -> None:
+    plain, masked = exporting(archive, to="plain"), exporting(archive, to="lake", transform=f"{mask}:mask")
+    even = [offset for offset, _ in rows_in(tmp_path / "plain") if offset % 2 == 0]
+    assert rows_in(tmp_path / "lake") == [(offset, b"x") for offset in even]
+    assert (masked.records, masked.left_out) == (len(even), plain.records - len(even))
+    assert plain.left_out == 0
+
+
+def test_a_restore_point_of_which_nothing_is_left_counts_as_exported(
+    tmp_path: Path, archive: Archive, exporting: Exporting, mask: str
+) -> None:
+    report = exporting(archive, transform=f"{mask}:nothing")
+    assert (report.records, report.left_out) == (0, 66)
+    assert rows_in(tmp_path / "lake") == []
+    assert exporting(archive, transform=f"{mask}:nothing").tables == ()
+
+
+def test_a_destination_keeps_the_transform_that_it_began_with(
+    tmp_path: Path, archive: Archive, exporting: Exporting, mask: str
+) -> None:
+    exporting(archive, transform=f"{mask}:mask")
+    grow(archive.store, 3, 12, 15)
+    with pytest.raises(RefusedError, match=r"was begun with transform mask.py:mask \(.*\), this export is without one"):
+        exporting(archive)
+    with pytest.raises(RefusedError, match=r"was begun with transform mask.py:mask .* is with mask.py:nothing"):
+        exporting(archive, transform=f"{mask}:nothing")
+    moved = tmp_path / "moved.py"
+    Path(mask).rename(moved)
+    assert exporting(archive, transform=f"{moved}:mask").tables[0].restore_points == (3,)
+    exporting(archive, to="plain")
+    with pytest.raises(RefusedError, match=r"was begun without a transform, this export is with moved.py:mask"):
+        exporting(archive, to="plain", transform=f"{moved}:mask")
 
 
 # Which file holds a record: by the record alone, however blocks fall.
@@ -284,17 +361,17 @@ DAY = 86_400_000
 
 
 def block_of(*stamps: int | None) -> RecordBlock:
-    records = [Record(n, -1 if at is None else 0, at, None, b"value", []) for n, at in enumerate(stamps)]
+    records = [
+        a_record(n, kind=-1 if at is None else 0, timestamp=at, key=None, value=b"value") for n, at in enumerate(stamps)
+    ]
     return scan(b"".join(map(encode_record, records)), name="test")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.sets(st.integers(1, 29)))
-def test_chunks_end_at_the_same_records_wherever_blocks_end(cuts: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK_BYTES", 200)
+def test_chunks_end_at_the_same_records_wherever_blocks_end(cuts: set[int]) -> None:
     block = block_of(*range(30))
     pieces = (slice_block(block, a, b) for a, b in pairwise([0, *sorted(cuts), 30]))
-    found = [[int(offset) for part in held for offset in part.offsets] for held in chunks(pieces)]
+    found = [[int(offset) for part in held for offset in part.offsets] for held in chunks(pieces, 200)]
     size = int(block.lengths[0])
     each = 200 // size + 1
     assert found == [list(range(at, min(at + each, 30))) for at in range(0, 30, each)]
@@ -314,16 +391,6 @@ def test_a_file_for_each_date() -> None:
     assert only[0] == "1970-01-02"
 
 
-def test_other_files_beside_the_points_are_let_alone(tmp_path: Path) -> None:
-    destination = Destination.at(str(tmp_path), {})
-    assert module._reached(destination) == 0
-    for seq in (9, 41, 12_345_678_901):
-        destination.own.put(point_key(seq), b"{}")
-        for other in ("README.txt", ".DS_Store", "old/0000000099.json", "0000000099.json.bak", "99.json"):
-            destination.own.put(f"points/{other}", b"mine")
-        assert module._reached(destination) == seq
-
-
 # The calls of an export to Delta, and failures of Delta; without Spark.
 
 
@@ -334,6 +401,9 @@ class Delta:
     points: dict[str, list[int]] = field(default_factory=dict)
     parts: list[ReadUnit] = field(default_factory=list)
     broken: dict[str, BaseException] = field(default_factory=dict)
+
+    def session(self, session: object) -> object:
+        return session
 
     def table(self, session: object, url: str, options: Mapping[str, str]) -> Table:
         return Table(self, url)
@@ -363,12 +433,8 @@ class Table:
 
 
 @pytest.fixture
-def delta(monkeypatch: pytest.MonkeyPatch) -> Delta:
-    found = Delta()
-    monkeypatch.setattr(module, "DeltaTable", found.table)
-    monkeypatch.setattr(module, "batch_frame", found.batch_frame)
-    monkeypatch.setattr(module, "delta_session", lambda session: session)
-    return found
+def delta() -> Delta:
+    return Delta()
 
 
 @pytest.fixture
@@ -376,23 +442,18 @@ def archive_delta(tmp_path: Path) -> Archive:
     return make_archive(FileStore(tmp_path / "archive"))
 
 
-def export(archive: Archive, tmp_path: Path) -> ExportReport:
+def export(delta: Delta, archive: Archive, tmp_path: Path, part_bytes: int = PART_BYTES) -> ExportReport:
     spark: Any = object
+    in_memory: Any = delta
     url = str(tmp_path / "tables")
-    return export_delta(ExportJob(Export(), url, archive.store, {}, spark, Silent(), 60))
+    tools = DeltaTools(in_memory.session, in_memory.table, in_memory.batch_frame, part_bytes)
+    return export_delta(export_job(archive.store, url, spark), tools)
 
 
 def test_segments_of_any_size_are_read_whole_and_held_against_their_checksum(
-    delta: Delta, archive_delta: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    delta: Delta, archive_delta: Archive, tmp_path: Path
 ) -> None:
-    after = Additions.after
-
-    def larger(self: Any, seq: int, topic: str | None = None) -> Iterator[Addition]:
-        for addition in after(self, seq, topic):
-            yield addition._replace(segments=tuple(replace(s, bytes=1 << 30) for s in addition.segments))
-
-    monkeypatch.setattr(Additions, "after", larger)
-    export(archive_delta, tmp_path)
+    export(delta, archive_delta, tmp_path, part_bytes=1)
     pieces = [piece for part in delta.parts for piece in part.ranges]
     assert sum(piece.segment.count for piece in pieces) == 66
     assert all(piece.whole for piece in pieces)
@@ -403,15 +464,15 @@ def test_a_table_that_can_not_be_written_does_not_keep_the_others(
 ) -> None:
     delta.broken["clicks"] = KbackupError("Delta table clicks: has another schema", "hint")
     with pytest.raises(KbackupError) as raised:
-        export(archive_delta, tmp_path)
+        export(delta, archive_delta, tmp_path)
     assert raised.value.message.startswith("1 of 2 Delta tables could not be brought up to date (")
     assert raised.value.message.endswith("/clicks): Delta table clicks: has another schema")
     assert raised.value.hint == "hint"
     assert delta.points == {"orders": [1, 2]}
     del delta.broken["clicks"]
-    assert [table.restore_points for table in export(archive_delta, tmp_path).tables] == [(1,)]
+    assert [table.restore_points for table in export(delta, archive_delta, tmp_path).tables] == [(1,)]
     assert delta.points == {"orders": [1, 2], "clicks": [1]}
-    assert export(archive_delta, tmp_path).tables == ()
+    assert export(delta, archive_delta, tmp_path).tables == ()
 
 
 @pytest.mark.parametrize("error", [LeaseLostError("taken over"), KeyboardInterrupt()], ids=repr)
@@ -420,33 +481,33 @@ def test_nothing_more_is_written_where_no_other_table_could_be(
 ) -> None:
     delta.broken["clicks"] = error
     with pytest.raises(type(error)):
-        export(archive_delta, tmp_path)
+        export(delta, archive_delta, tmp_path)
     assert delta.points == {}
 
 
 def test_records_that_expired_before_a_table_had_them(delta: Delta, archive_delta: Archive, tmp_path: Path) -> None:
-    assert export(archive_delta, tmp_path).losses == ()
+    assert export(delta, archive_delta, tmp_path).losses == ()
     grow_each(archive_delta.store, range(3, 7))
     expired(archive_delta.store, before=45)
-    found = export(archive_delta, tmp_path)
+    found = export(delta, archive_delta, tmp_path)
     assert [table.restore_points for table in found.tables] == [(4, 5, 6)]
     (loss,) = found.losses
     assert loss.startswith("records of orders-1 below offset 4")
     assert loss.endswith("may not all have been exported: " + f"{tmp_path}/tables/orders was at restore point 2")
-    assert export(archive_delta, tmp_path).losses == ()
+    assert export(delta, archive_delta, tmp_path).losses == ()
 
 
 def test_records_that_expired_before_any_of_them_came(delta: Delta, archive_delta: Archive, tmp_path: Path) -> None:
     grow_each(archive_delta.store, range(3, 7))
     expired(archive_delta.store, before=45)
-    assert export(archive_delta, tmp_path).losses == (), "tables begin with what there is"
+    assert export(delta, archive_delta, tmp_path).losses == (), "tables begin with what there is"
 
 
 def test_expired_records_are_reported_when_a_table_fails(delta: Delta, archive_delta: Archive, tmp_path: Path) -> None:
     delta.broken["clicks"] = KbackupError("Delta table clicks: has another schema", "hint")
     with pytest.raises(KbackupError):
-        export(archive_delta, tmp_path)
+        export(delta, archive_delta, tmp_path)
     grow(archive_delta.store, 3, 12, 15)
     expired(archive_delta.store, before=16)
     with pytest.raises(KbackupError, match=r"has another schema; records of orders-1 below offset 15 have expired"):
-        export(archive_delta, tmp_path)
+        export(delta, archive_delta, tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -9,8 +11,7 @@ import msgspec
 import pytest
 
 from kbackup.archive.models import Metadata
-from kbackup.errors import CorruptError, MismatchError, UnreachableError
-from kbackup.jobs import metadata
+from kbackup.errors import CorruptError, MismatchError, UnreachableError, UsageError
 from kbackup.jobs.metadata import Merged, MetadataSide, compare, in_words, merge, not_compared, read_all, with_sources
 from kbackup.metadata.entities import (
     BROKER_SECRETS,
@@ -48,9 +49,13 @@ def down() -> NoReturn:
     raise UnreachableError("ZooKeeper at zk:2181 did not answer", "is it running?")
 
 
-def beside(monkeypatch: pytest.MonkeyPatch, *readings: Reading) -> None:
-    asked = [MetadataSource(r.source, r.source, lambda r=r: r) for r in readings]  # type: ignore[misc]  # bound now
-    monkeypatch.setattr(metadata, "metadata_sources", lambda sources: asked)
+def of_two_clusters() -> NoReturn:
+    raise MismatchError("the log and its meta.properties are of two clusters", "name the folder of one controller")
+
+
+def beside(*readings: Reading) -> list[MetadataSource]:
+    """Return sources that give these readings."""
+    return [MetadataSource(reading.source, reading.source, partial(replace, reading)) for reading in readings]
 
 
 def test_sources_that_are_asked() -> None:
@@ -62,19 +67,15 @@ def test_sources_that_are_asked() -> None:
     ]
 
 
-def test_a_backup_takes_what_other_sources_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    beside(monkeypatch, by_zookeeper(), by_log())
-    merged = with_sources(by_brokers(), 3, NONE)
+def test_a_backup_takes_what_other_sources_tell() -> None:
+    merged = with_sources(by_brokers(), 3, beside(by_zookeeper(), by_log()))
     assert merged.metadata.scram_users == (user(),)
     assert merged.metadata.brokers == 3
     assert merged.warnings == ()
 
 
-def test_a_backup_goes_on_without_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        metadata, "metadata_sources", lambda sources: [MetadataSource("zookeeper", "ZooKeeper at zk:2181", down)]
-    )
-    merged = with_sources(by_brokers(), 3, NONE)
+def test_a_backup_goes_on_without_a_source() -> None:
+    merged = with_sources(by_brokers(), 3, [MetadataSource("zookeeper", "ZooKeeper at zk:2181", down)])
     assert merged.metadata == merge([by_brokers()], merged.metadata.captured_at, 3).metadata
     assert merged.warnings == ("ZooKeeper at zk:2181 is not read: ZooKeeper at zk:2181 did not answer; is it running?",)
 
@@ -84,29 +85,35 @@ def test_a_corrupt_log_is_damage_of_a_backup_and_ends_an_archive_of_metadata(tmp
     path = write_segment(tmp_path, 0, [record("NoOpRecord")])
     path.write_bytes(path.read_bytes()[:-1])
     sources = Sources.of({"metadata.log.dir": str(tmp_path)})
-    merged = with_sources(by_brokers(), 3, sources)
+    merged = with_sources(by_brokers(), 3, metadata_sources(sources))
     assert merged.damage == (f"the metadata log in {tmp_path}",)
     assert "byte 0: the file ends within a batch" in merged.warnings[0]
     with pytest.raises(CorruptError, match="byte 0: the file ends within a batch"):
         read_all(sources)
 
 
-def test_a_source_of_another_cluster_ends_a_backup(monkeypatch: pytest.MonkeyPatch) -> None:
-    beside(monkeypatch, by_zookeeper(cluster_id="d"))
+def test_a_source_of_another_cluster_ends_a_backup() -> None:
     with pytest.raises(MismatchError):
-        with_sources(by_brokers(), 3, NONE)
+        with_sources(by_brokers(), 3, beside(by_zookeeper(cluster_id="d")))
 
 
-def test_an_archive_needs_every_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "metadata_sources", lambda sources: [MetadataSource("zookeeper", "", down)])
-    with pytest.raises(UnreachableError):
-        read_all(NONE)
+def test_a_source_that_contradicts_itself_about_the_cluster_ends_a_backup() -> None:
+    with pytest.raises(MismatchError, match="two clusters"):
+        with_sources(by_brokers(), 3, [MetadataSource("controller log", "the metadata log in /kraft", of_two_clusters)])
 
 
-def test_metadata_is_read_without_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    beside(monkeypatch, by_zookeeper())
-    merged = read_all(NONE)
-    assert set(merged.metadata.sources.values()) == {"zookeeper"}
+def test_an_archive_of_metadata_needs_every_source(tmp_path: Path) -> None:
+    sources = Sources.of({"metadata.log.dir": str(tmp_path)})
+    with pytest.raises(UsageError, match="no metadata log of a controller"):
+        read_all(sources)
+
+
+def test_metadata_is_read_without_brokers(tmp_path: Path) -> None:
+    orders = record("TopicRecord", {"name": "orders", "topicId": "AAAAAAAAAAAAAAAAAAAAAQ"})
+    write_segment(tmp_path, 0, [orders])
+    merged = read_all(Sources.of({"metadata.log.dir": str(tmp_path)}))
+    assert [topic.name for topic in merged.metadata.topics] == ["orders"]
+    assert set(merged.metadata.sources.values()) == {"controller log"}
 
 
 # One document of what several sources tell.

@@ -145,23 +145,19 @@ def test_a_registry_is_needed_only_where_it_is_asked_for() -> None:
         )
 
 
-def test_a_guid_that_the_target_does_not_give_ends_it(
-    running: ConfluentRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_guid_that_the_target_does_not_give_ends_it(running: ConfluentRegistry) -> None:
     archive = archive_of(_GUID)
     _, found = planned(archive, running, "map", unmapped="fail")
     done = apply_schemas(found.registry, RestoreJournal(MemoryStore(), "r"), found.plan)
     assert done.guids.keys() == {_GUID}
-    monkeypatch.setattr("tests.support.confluent_registry.Version.guid", "")
+    running.guids = False
     with pytest.raises(RefusedError, match=f"has none for {_GUID}"):
         apply_schemas(found.registry, RestoreJournal(archive.store, "r"), found.plan)
 
 
-def test_a_guid_that_the_target_does_not_give_is_left_as_it_is(
-    running: ConfluentRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_guid_that_the_target_does_not_give_is_left_as_it_is(running: ConfluentRegistry) -> None:
     _, found = planned(archive_of(_GUID), running, "map")
-    monkeypatch.setattr("tests.support.confluent_registry.Version.guid", "")
+    running.guids = False
     assert apply_schemas(found.registry, RestoreJournal(MemoryStore(), "r"), found.plan).guids == {}
 
 

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import kbackup.jobs.repair as repair_job
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import Catalog
 from kbackup.archive.catalog.operations import label_point
@@ -25,8 +24,7 @@ from kbackup.archive.catalog.points import list_points
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import NewerError, dump, load
 from kbackup.archive.reader import open_archive
-from kbackup.archive.repair.segments import Damaged, ToScan, Whole, scan
-from kbackup.archive.restores.map_parts import MapPart, MapPartName, write_map, write_map_part
+from kbackup.archive.restores.map_parts import MapPart, MapPartName
 from kbackup.archive.restores.offset_map import runs_table
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.writer import SegmentTarget
@@ -45,9 +43,10 @@ from kbackup.types import TopicPartition
 from kbackup.util.times import now
 from tests.support.archives import LOSS, commit_point, make_archive, restore_plan, topic_state, write
 from tests.support.drill_reports import store_drill
-from tests.support.faulty_store import CrashStore, crashed
+from tests.support.faulty_store import Counting, CrashStore, crashed
 from tests.support.flow_maps import flow_of
 from tests.support.key_files import encrypted
+from tests.support.map_parts import a_map_part, write_map
 from tests.support.memory_store import MemoryStore
 from tests.support.repairs import (
     HOWS,
@@ -373,19 +372,14 @@ def test_without_a_catalog_all_that_is_whole_is_found(store: MemoryStore, retain
 # Repair of archives where segments, indexes or manifests alone remain.
 
 
-def test_nothing_but_records_is_left(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_but_records_is_left(store: MemoryStore) -> None:
     before, truth = listed_segments(store), records(store)
     indexed = store.copy()
     indexed.delete([key for key in all_objects(store) if "/segment_partition_" not in key])
     store.delete([key for key in all_objects(store) if "_records" not in key])
-    read: list[str] = []
-
-    def counted(there: Store, item: ToScan, mend: bool) -> Whole | Damaged:
-        read.append(item.key)
-        return scan(there, item, mend)
-
-    monkeypatch.setattr(repair_job, "scan", counted)
-    run(indexed)
+    counting = Counting(indexed)
+    run(counting)
+    read = [key for key, start, _ in counting.read if key in truth and start == 0]
     assert sorted(read) == sorted(truth), "each object is read once"
     repaired(store)
     after = listed_segments(store)
@@ -644,7 +638,7 @@ def made_of_every_kind(store: Store) -> None:
     archive_id = open_archive(store).info.id
     store.put(layout.restore_key("r", layout.PLAN), dump(restore_plan(archive_id=archive_id)))
     runs = runs_table({TopicPartition("copy", 0): (np.array([0]), np.array([0]), np.array([1]))})
-    write_map_part(store, "r", 0, MapPartName("one", 0), runs, None)
+    a_map_part(store, MapPartName("one", 0), runs)
     write_map(store, "r", [MapPart(runs)])
     store_drill(store, "drill-x", archive_id=archive_id)
     write_status(store, first_status(flow_of(), archive_id, None))

@@ -5,24 +5,24 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from kbackup.archive.restores.journal import RestoreJournal
-from kbackup.archive.restores.map_parts import MapPart, MapPartName, begun_map_parts, read_map_parts, write_map_part
+from kbackup.archive.restores.map_parts import Cut, MapPart, MapPartName, begun_map_parts, read_map_parts
 from kbackup.archive.restores.offset_map import runs_table
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments import read as segment_io
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Window
-from kbackup.errors import ClusterError
+from kbackup.errors import ClusterError, UsageError
 from kbackup.jobs import replay
 from kbackup.jobs.replay import ahead, read_range, together, within
-from kbackup.jobs.restore import task as restore_task
-from kbackup.jobs.restore.task import RestoreWork, UnitResult, side_by_side
+from kbackup.jobs.restore.task import RestoreWork, TargetClients, Unit, UnitResult, side_by_side
+from kbackup.jobs.transform import Transform
 from kbackup.kafka.client import fetch_size_factor
 from kbackup.kafka.produce import RefusedTopicError
 from kbackup.native.contract import CommittedProgress, Runs
@@ -30,7 +30,9 @@ from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
 from tests.support.made_segments import target, write
+from tests.support.map_parts import a_map_part
 from tests.support.memory_store import MemoryStore
+from tests.support.transforms import EVEN_OFFSETS, NOTHING, a_transform
 
 
 def test_prefetch_yields_all_items_in_order() -> None:
@@ -108,15 +110,22 @@ class Target:
 
 
 @pytest.fixture
-def producer(monkeypatch: pytest.MonkeyPatch) -> Target:
-    made = Target()
+def producer() -> Target:
+    return Target()
 
-    def start(_target: object, _id: str, group: str, _largest: int, **_: object) -> Target:
-        made.group = group
-        return made
 
-    monkeypatch.setattr(restore_task, "BlockProducer", start)
-    return made
+def nothing_committed(target: object, group: str, parts: object) -> None:
+    return None
+
+
+def clients_of(producer: Any, committed: Any = nothing_committed) -> TargetClients:
+    """Return what reaches a target by this producer alone."""
+
+    def open_producer(_target: object, _id: str, group: str, _largest: int, **_: object) -> Any:
+        producer.group = group
+        return producer
+
+    return TargetClients(open_producer, committed)
 
 
 @pytest.fixture
@@ -139,7 +148,9 @@ def part(segments: Sequence[Segment], window: Window | None = None) -> UnitRange
     return UnitRange(topic="orders", partition=0, target="orders", segments=tuple(segments), window=window)
 
 
-def run(store: Store, unit: UnitRange, number: int = 0) -> UnitResult:
+def run(
+    store: Store, unit: UnitRange, clients: TargetClients, number: int = 0, transform: Transform | None = None
+) -> UnitResult:
     work = RestoreWork(
         target={},
         store=store,
@@ -147,6 +158,8 @@ def run(store: Store, unit: UnitRange, number: int = 0) -> UnitResult:
         groups=("g", "g@1", "g@2"),
         transactions=True,
         transaction_bytes=1 << 30,
+        clients=clients,
+        transform=transform,
     )
     (result,) = work([(number, (unit,))], ProgressSender(None, 0))
     return result
@@ -155,7 +168,7 @@ def run(store: Store, unit: UnitRange, number: int = 0) -> UnitResult:
 def test_nothing_is_open_while_a_large_segment_is_checked(
     store: Store, producer: Target, small_then_large: tuple[Segment, Segment]
 ) -> None:
-    result = run(store, part(small_then_large))
+    result = run(store, part(small_then_large), clients_of(producer))
     small, committed, large = producer.calls[:3]
     assert (small, committed) == (Call("send", 0, 4), Call("commit", 100))
     assert (large.method, large.at) == ("send", 100)
@@ -168,7 +181,7 @@ def test_nothing_is_open_while_a_window_passes_over_a_large_segment(
 ) -> None:
     monkeypatch.setattr(replay, "QUIET", 2000)
     large = part(small_then_large[1:], Window(ranges=((100, 103), (290, 292))))
-    result = run(store, large)
+    result = run(store, large, clients_of(producer))
     _, passing, _, end = producer.calls
     assert [call.method for call in producer.calls] == ["send", "commit", "send", "commit"]
     assert 103 < passing.at < 290
@@ -178,6 +191,41 @@ def test_nothing_is_open_while_a_window_passes_over_a_large_segment(
     rest = list(read_range(store, large, passing.at, check_first=1))
     assert [n for piece in rest if piece.block for n in piece.block.offsets.tolist()] == [290, 291]
     assert min(piece.next for piece in rest) >= passing.at
+
+
+def test_what_a_transform_leaves_out_is_counted_and_progress_goes_past_it(store: Store, producer: Target) -> None:
+    segments = write(store, target(threshold=1 << 20), range(10))
+    result = run(store, part(segments), clients_of(producer), transform=a_transform(EVEN_OFFSETS))
+    (only,) = parts_of(store, result)
+    assert only.runs.column("source").to_pylist() == [0, 2, 4, 6, 8]
+    assert producer.calls[-1] == Call("commit", 10)
+    assert only.cut.plus(result.cut) == Cut(left_out=(("orders", 5),))
+
+
+def test_in_a_window_the_records_that_it_selected_are_counted_too(store: Store, producer: Target) -> None:
+    segments = write(store, target(threshold=1 << 20), range(10))
+    window = part(segments, Window(ranges=((2, 7),)))
+    result = run(store, window, clients_of(producer), transform=a_transform(EVEN_OFFSETS))
+    (only,) = parts_of(store, result)
+    cut = only.cut.plus(result.cut)
+    assert (cut.records, cut.left_out) == (5, (("orders", 2),))
+    assert only.runs.column("source").to_pylist() == [2, 4, 6]
+
+
+def test_a_unit_of_which_nothing_is_left_commits_nothing(store: Store, producer: Target) -> None:
+    segments = write(store, target(threshold=1 << 20), range(10))
+    result = run(store, part(segments), clients_of(producer), transform=a_transform(NOTHING))
+    assert (producer.calls, result.parts) == ([], ())
+    assert result.cut == Cut(left_out=(("orders", 10),))
+
+
+def test_nothing_of_a_unit_is_committed_whose_transform_fails(store: Store, producer: Target) -> None:
+    segments = write(store, target(threshold=200), range(40))
+    assert len(segments) > 2
+    transform = a_transform("return batch if batch.column('offset')[0].as_py() < 20 else batch['gone']")
+    with pytest.raises(UsageError, match="failed at line 5, for the records of orders-0 from offset"):
+        run(store, part(segments), clients_of(producer), transform=transform)
+    assert [call for call in producer.calls if call.method == "commit"] == []
 
 
 class PickyTarget:
@@ -212,46 +260,99 @@ class PickyTarget:
     def close(self) -> None: ...
 
 
+def segments_of(store: Store, offsets: range) -> list[Segment]:
+    return write(store, target(threshold=1 << 20), offsets)
+
+
+def unit_of(topics: Sequence[str], segments: Sequence[Segment]) -> Unit:
+    """Return unit 3, which brings the same records into each topic."""
+    ranges = [UnitRange(topic="orders", partition=0, target=name, segments=tuple(segments)) for name in topics]
+    return 3, tuple(ranges)
+
+
+def attempt(store: Store, unit: Unit, producer: PickyTarget, transaction_bytes: int = 1 << 30) -> UnitResult:
+    work = RestoreWork(
+        target={},
+        store=store,
+        journal=RestoreJournal(store, "r"),
+        groups=("g",),
+        transactions=True,
+        transaction_bytes=transaction_bytes,
+        clients=clients_of(producer),
+    )
+    (result,) = work([unit], ProgressSender(None, 0))
+    return result
+
+
+def topics_in_map(store: Store, result: UnitResult) -> Counter[str]:
+    """Return how many records of each topic are in a unit's map, which has a row for each."""
+    return Counter(row["topic"] for part in parts_of(store, result) for row in part.runs.to_pylist())
+
+
 @pytest.mark.parametrize("transaction_bytes", [1, 1 << 30])
-def test_a_topic_that_is_refused_does_not_stop_the_others_of_its_unit(
-    store: Store, monkeypatch: pytest.MonkeyPatch, transaction_bytes: int
-) -> None:
+def test_a_topic_that_is_refused_does_not_stop_the_others_of_its_unit(store: Store, transaction_bytes: int) -> None:
     picky = PickyTarget("bad")
-    monkeypatch.setattr(restore_task, "BlockProducer", lambda *_, **__: picky)
-    segments = write(store, target(threshold=1 << 20), range(50))
     names = ("first", "bad", "last")
-    unit = tuple(UnitRange(topic="orders", partition=0, target=name, segments=tuple(segments)) for name in names)
-    monkeypatch.setattr(restore_task, "first_committed", lambda *_: None)
-    work = RestoreWork({}, store, RestoreJournal(store, "r"), ("g",), True, transaction_bytes)
-    (result,) = work([(3, unit)], ProgressSender(None, 0))
+    unit = unit_of(names, segments_of(store, range(50)))
+
+    result = attempt(store, unit, picky, transaction_bytes)
     assert [(each.target, each.reason) for each in result.failed] == [("bad", "no more of bad")]
     assert picky.committed == {"first": [*range(50)], "last": [*range(50)]}
-    in_map = [row for part in parts_of(store, result) for row in part.runs.to_pylist()]
-    assert Counter(row["topic"] for row in in_map) == {"first": 50, "last": 50}  # a row for each record
+    assert topics_in_map(store, result) == {"first": 50, "last": 50}
 
     picky.refused = ""
-    (again,) = work([(3, unit)], ProgressSender(None, 0))
+    again = attempt(store, unit, picky, transaction_bytes)
     assert again.failed == ()
     assert picky.committed == {name: [*range(50)] for name in names}
 
 
-def test_a_topic_that_was_made_anew_after_it_was_written_to_is_given_up(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_was_made_anew_after_it_was_written_to_is_given_up(store: Store) -> None:
     """Brokers deleted its progress with it, and its records are in the map already."""
     picky = PickyTarget("")
-    monkeypatch.setattr(restore_task, "BlockProducer", lambda *_, **__: picky)
-    segments = write(store, target(threshold=1 << 20), range(50))
-    unit = tuple(UnitRange(topic="orders", partition=0, target=n, segments=tuple(segments)) for n in ("a", "b"))
-    monkeypatch.setattr(restore_task, "first_committed", lambda *_: None)
-    work = RestoreWork({}, store, RestoreJournal(store, "r"), ("g",), True, 1 << 30)
-    list(work([(3, unit)], ProgressSender(None, 0)))
+    unit = unit_of(("a", "b"), segments_of(store, range(50)))
+    attempt(store, unit, picky)
     del picky.progress[TopicPartition("a", 0)]
-    (result,) = work([(3, unit)], ProgressSender(None, 0))
+
+    result = attempt(store, unit, picky)
     assert [each.reason for each in result.failed] == [
         "target topic a was created again after this restore wrote to it"
     ]
     assert picky.committed == {name: [*range(50)] for name in ("a", "b")}
+
+
+def test_a_topic_that_was_given_up_goes_on_where_it_was_and_the_others_where_they_are(store: Store) -> None:
+    """Its progress names an older part of the map than that of the others."""
+    picky = PickyTarget("")
+    names = ("given-up", "orders", "clicks")
+    early = segments_of(store, range(20))
+    attempt(store, unit_of(names, early), picky)
+    picky.refused = "given-up"
+    whole = unit_of(names, [*early, *segments_of(store, range(20, 50))])
+    attempt(store, whole, picky, transaction_bytes=1)
+    assert picky.committed["given-up"] == [*range(20)]
+    notes = {tp.topic: committed.note for tp, committed in picky.progress.items()}
+    assert notes["given-up"] != notes["orders"] == notes["clicks"]
+
+    picky.refused = ""
+    result = attempt(store, whole, picky)
+    assert result.failed == ()
+    assert picky.committed == {name: [*range(50)] for name in names}
+    assert topics_in_map(store, result) == dict.fromkeys(names, 50)
+
+
+@pytest.mark.parametrize(
+    "notes", [[""], ["x"], ["a-1\0"], ["a-1", "a-2"], ["a-1", ""]], ids=lambda notes: "+".join(map(repr, notes))
+)
+def test_progress_that_names_no_part_of_the_map_is_refused(store: Store, notes: list[str]) -> None:
+    """The restore would continue from there, without the records before it in its map and count."""
+    picky = PickyTarget("")
+    names = [f"topic-{number}" for number in range(len(notes))]
+    for name, note in zip(names, notes, strict=True):
+        picky.progress[TopicPartition(name, 0)] = CommittedProgress(5, note)
+
+    with pytest.raises(ClusterError, match="progress of unit 3 on the target names no part of its offset map"):
+        attempt(store, unit_of(names, segments_of(store, range(50))), picky)
+    assert picky.committed == {}
 
 
 def parts_of(store: Store, result: UnitResult) -> list[MapPart]:
@@ -260,11 +361,11 @@ def parts_of(store: Store, result: UnitResult) -> list[MapPart]:
 
 def begun(store: Store, unit: int, first: int) -> None:
     runs = runs_table({TP: (np.array([0]), np.array([first]), np.array([5]))})
-    write_map_part(store, "r", unit, MapPartName("attempt", 0), runs, None)
+    a_map_part(store, MapPartName("attempt", 0), runs, unit=unit)
 
 
 def test_a_unit_that_was_committed_but_has_no_progress_is_refused(
-    store: Store, producer: Target, small_then_large: tuple[Segment, Segment], monkeypatch: pytest.MonkeyPatch
+    store: Store, producer: Target, small_then_large: tuple[Segment, Segment]
 ) -> None:
     """A part of another unit says nothing of this one; nor does one whose transaction was given up."""
     asked: list[list[pa.Table]] = []
@@ -274,16 +375,16 @@ def test_a_unit_that_was_committed_but_has_no_progress_is_refused(
         assert group == producer.group
         return (TP, 7) if asked[-1] and producer.calls else None
 
-    monkeypatch.setattr(restore_task, "first_committed", committed)
+    clients = clients_of(producer, committed)
     begun(store, 1, 70)
     begun(store, 10, 7)
-    run(store, part(small_then_large), 10)
+    run(store, part(small_then_large), clients, 10)
     ((table,),) = asked
     assert table.column("target").to_pylist() == [7]
     with pytest.raises(
         ClusterError, match=r"of unit 10 is missing .* orders-0 holds .* at offset 7, group g@1 "
     ) as told:
-        run(store, part(small_then_large), 10)
+        run(store, part(small_then_large), clients, 10)
     assert "offsets.retention.minutes" in told.value.message
     assert "another --restore-id" in told.value.hint
 

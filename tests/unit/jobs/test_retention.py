@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Loss, dump
 from kbackup.archive.query.content import content_of
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.run import WritingRun, begin_writing, open_or_create
+from kbackup.archive.run import begin_writing, open_or_create
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, DeniedError, LeaseLostError, NoArchiveError, RefusedError, UsageError
 from kbackup.formats.index import decode_partition_index
@@ -864,16 +864,12 @@ def backup_running(store: Store) -> Iterator[Callable[[], None]]:
     """A backup that has begun and holds the lease; the function ends it with restore point 10, of topic a."""
     history = History(store)
     history.topics = {t.name: t for t in open_archive(store).restore_point("latest").topics}
-    began: list[WritingRun] = []
 
     def end() -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tests.support.archives.HeldLease", lambda *_: nullcontext(lease))
-            patch.setattr("tests.support.archives.begin_writing", lambda *_: began[0])
-            history.run(10, {"a": 3, "b": "out", "c": "out"})
+        history.run(10, {"a": 3, "b": "out", "c": "out"})
 
     with HeldLease(store, "kbackup backup", 60) as lease:
-        began.append(begin_writing(store, lease, "backup"))
+        history.writing = begin_writing(store, lease, "backup")
         yield end
 
 
@@ -1071,8 +1067,8 @@ def test_damage_of_any_file_that_retention_reads_is_found(store: MemoryStore) ->
     expired(store, last=2)
     catalog = open_archive(store).committed.catalog
     assert catalog is not None
-    refs = [getattr(catalog.tables, name)[0].key for name in catalog.tables.__struct_fields__]
-    keys = [key for key in refs if key]
+    tables = [getattr(catalog.tables, name) for name in catalog.tables.__struct_fields__]
+    keys = [chunks[0].key for chunks in tables if chunks]  # nothing was erased
     manifests = [point.documents[0] for point in open_archive(store).restore_points]
     for key in (layout.catalog_key(catalog.number), *keys, *manifests):
         whole = store.get(key)

@@ -63,7 +63,7 @@ def content(server: ConfluentRegistry) -> Any:
 
 
 def plan_for(client: Client, mode: Mode, prefix: str = "") -> SchemaPlan:
-    return prepare_schemas(client, POINT, (), mode, prefix, ALL)
+    return prepare_schemas(client, POINT, carried=(), mode=mode, prefix=prefix, subjects=ALL)
 
 
 def put_back(client: Client, state: MemoryStore, restore_id: str) -> SchemasUndone:
@@ -270,7 +270,7 @@ def test_a_registry_that_tells_a_text_in_another_form() -> None:
     server = Compact()
     put(server, version("orders", 1, 5, schema='{"name":   "o"}'))
     known = replace(POINT, versions=(version("orders", 4, 5, schema='{"name":"o"}'),), settings=())
-    plan = prepare_schemas(Client(server), known, (), "map", "", ALL)
+    plan = prepare_schemas(Client(server), known, carried=(), mode="map", prefix="", subjects=ALL)
     assert [step.action for step in plan.steps] == ["exists"]
     assert apply_schemas(Client(server), RestoreJournal(MemoryStore(), "r"), plan).ids == {5: 5}
 
@@ -278,7 +278,9 @@ def test_a_registry_that_tells_a_text_in_another_form() -> None:
 def test_texts_that_differ_in_their_form_alone_keep_their_ids() -> None:
     versions = (version("orders", 1, 5, schema='{"a":1,"b":2}'), version("orders", 2, 6, schema='{"b":2,"a":1}'))
     client = Client(put(ConfluentRegistry(), *versions))
-    plan = prepare_schemas(client, replace(POINT, versions=versions, settings=()), (), "map", "", ALL)
+    plan = prepare_schemas(
+        client, replace(POINT, versions=versions, settings=()), carried=(), mode="map", prefix="", subjects=ALL
+    )
     assert apply_schemas(client, RestoreJournal(MemoryStore(), "r"), plan).ids == {5: 5, 6: 6}
 
 
@@ -286,7 +288,9 @@ def test_texts_that_differ_in_their_form_alone_keep_their_ids() -> None:
 def test_a_text_that_was_registered_deleted_and_registered_again(mode: Mode) -> None:
     server, state = ConfluentRegistry(), MemoryStore()
     versions = (version("users", 1, 5, state="deleted"), version("users", 2, 5))
-    plan = prepare_schemas(Client(server), replace(POINT, versions=versions, settings=()), (), mode, "", ALL)
+    plan = prepare_schemas(
+        Client(server), replace(POINT, versions=versions, settings=()), carried=(), mode=mode, prefix="", subjects=ALL
+    )
     apply_schemas(Client(server), RestoreJournal(state, "r"), plan)
     assert states(server) == (
         {"users 1": (5, True), "users 2": (5, False)} if mode == "same" else {"users 1": (1, False)}
@@ -364,6 +368,16 @@ def test_an_undo_leaves_what_others_have_changed_or_need() -> None:
     assert states(server)["orders 1"] == (3, False)
 
 
+def test_a_newer_version_that_others_have_deleted_again_does_not_stop_an_undo() -> None:
+    server, state = ConfluentRegistry(), MemoryStore()
+    client = Client(server)
+    apply_schemas(client, RestoreJournal(state, "r"), plan_for(client, "map"))
+    put(server, version("orders", 9, 90))
+    server.subjects["orders"][9].deleted = True
+    assert put_back(client, state, "r").left == ()
+    assert states(server) == {"orders 9": (90, True)}
+
+
 def test_newer_versions_from_before_a_restore_do_not_stop_its_undo() -> None:
     server, state = put(ConfluentRegistry(), version("orders", 9, 90)), MemoryStore()
     client = Client(server)
@@ -418,5 +432,9 @@ def test_guids_are_mapped_too() -> None:
     guid = "00000000-0000-0000-0000-000000000001"
     schemas = replace(POINT, versions=(replace(VERSIONS[0], guid=guid),), settings=())
     client = Client(server)
-    done = apply_schemas(client, RestoreJournal(state, "r"), prepare_schemas(client, schemas, (), "map", "", ALL))
+    done = apply_schemas(
+        client,
+        RestoreJournal(state, "r"),
+        prepare_schemas(client, schemas, carried=(), mode="map", prefix="", subjects=ALL),
+    )
     assert done.guids == {guid: server.subjects["inner"][1].guid}

@@ -25,15 +25,17 @@ from kbackup.archive.run import open_or_create
 from kbackup.archive.verify.findings import Scope, Verification
 from kbackup.config.models import Backup
 from kbackup.jobs.copy import copy_archive
-from kbackup.jobs.drill.report import NOTHING_COMPARED, DrillError, store_report
+from kbackup.jobs.drill.report import DrillError, store_report
+from kbackup.jobs.finding_kinds import NOTHING_COMPARED, loss_finding
 from kbackup.jobs.status.job import archive_status
-from kbackup.jobs.status.report import ArchiveStatus, summary
+from kbackup.jobs.status.report import ArchiveStatus, Growth, summary
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from kbackup.util.times import ms_of, rfc3339
 from tests.support import drill_reports
 from tests.support.archives import commit_point, make_archive, records, topic_archive
+from tests.support.made_segments import a_segment
 from tests.support.memory_store import MemoryStore
 from tests.support.repairs import key_of
 from tests.support.schemas import schemas, version
@@ -162,6 +164,7 @@ def test_damaged_segments_are_a_warning(archive: Archive) -> None:
     commit_point(archive, 3, topics=topics, losses=[damaged], at="2026-01-12T00:00:00.000Z")
     found = status(archive, 10 * 24 + 1)
     assert (found.damaged_points, findings(found)) == (1, {"damage": "warning"})
+    assert "; 0 losses; 1 damaged restore point; never verified; " in summary(found)
     assert found.findings[0].message.startswith("1 restore point lacks damaged segments: 3; a restore brings back all")
 
 
@@ -295,7 +298,9 @@ def test_what_the_target_refused_is_no_difference(archive: Archive, changes: dic
 
 
 def test_records_that_are_known_to_be_damaged_are_no_difference(archive: Archive) -> None:
-    drill_days_ago(archive, 29, result="failed", findings=("loss: orders-0: segment s is missing",), losses=("s",))
+    drill_days_ago(
+        archive, 29, result="failed", findings=(loss_finding("orders-0: segment s is missing"),), losses=("s",)
+    )
     ((level, message),) = drill_findings(status(archive))
     assert level == "warning"
     assert "brought back all that restore point 7 has; in 1 place it lacks records" in message
@@ -358,6 +363,19 @@ def test_an_archive_of_one_restore_point_is_judged(hours: float, level: str) -> 
     assert (found.level, found.restore_points) == (level, 1)
     assert (found.growth.restore_points, found.growth.records) == (1, 10)
     assert (found.verified, found.drilled) == (None, None), "which is no finding"
+
+
+def test_growth_is_what_the_last_days_added(archive: Archive) -> None:
+    old = archive.restore_points[-1]
+    segments = [
+        a_segment("orders", 41, 50, partition=0, bytes=1000, stored=400),
+        a_segment("orders", 12, 16, partition=1, bytes=500, stored=200),
+    ]
+    commit_point(archive, 3, segments=segments, at="2026-01-20T00:00:00.000Z")
+    moment = datetime(2026, 1, 22, tzinfo=UTC)
+    found = archive_status(archive, Backup(), moment=moment)
+    assert old.committed_at < "2026-01-15"
+    assert found.growth == Growth(days=7, restore_points=1, records=15, bytes=1500, stored_bytes=600)
 
 
 def test_drills_are_read_where_their_reports_are(archive: Archive) -> None:

@@ -38,6 +38,7 @@ from tests.support.exhaustive import sample
 from tests.support.java_sink import FLAWS, LAST, torn_folder
 from tests.support.memory_store import MemoryStore
 from tests.support.schemas import put_restored_schemas
+from tests.support.target_topics import note_topics, target_topic
 from tests.support.verifications import (
     ORDERS,
     OTHER,
@@ -253,6 +254,27 @@ def test_the_table_of_a_restores_plan(root: Path) -> None:
     assert findings_of(run(root, quick=True)) == {key: ["is not what the plan of restore r says"]}
     (root / key).unlink()
     assert findings_of(run(root, quick=True)) == {key: ["is missing, the plan of restore r refers to it"]}
+
+
+def test_the_topics_of_a_restore_are_of_its_archive_its_folder_and_their_number(root: Path) -> None:
+    store = open_store(str(root))
+    archive_id = open_archive(store).info.id
+    note_topics(store, "r", [target_topic()], cluster_id="c", archive_id=archive_id)
+    report = run(root, quick=True)
+    assert (findings_of(report), "restores/" in str(report.notes)) == ({}, False)
+    (root / "restores/r/topics-1.json").rename(root / "restores/r/topics-2.json")
+    assert findings_of(run(root, quick=True)) == {"restores/r/topics-2.json": ["is number 1 of its kind"]}
+    (root / "restores/r").rename(root / "restores/s")
+    (root / "restores/s/topics-2.json").rename(root / "restores/s/topics-1.json")
+    assert findings_of(run(root, quick=True)) == {
+        "restores/s/topics-1.json": ["is of restore r, not of the folder it is in"]
+    }
+    shutil.rmtree(root / "restores/s")
+    other = "0" * len(archive_id)
+    note_topics(store, "r", [target_topic()], cluster_id="c", archive_id=other)
+    assert findings_of(run(root, quick=True)) == {
+        "restores/r/topics-1.json": [f"is of a restore from archive {other}, this is {archive_id}"]
+    }
 
 
 def test_the_lease_of_a_mirrors_apply_half(root: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 from confluent_kafka import KafkaError
 
 from kbackup.errors import ClusterError, UnreachableError, UsageError
-from kbackup.kafka import produce
 from kbackup.kafka.client import Connection, with_admin
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.errors import LoginError
@@ -228,17 +227,18 @@ def test_a_call_that_does_not(released: threading.Event) -> None:
     assert not Waiting(released.wait).ended(0.01)
 
 
-def test_a_producer_whose_progress_is_never_taken(released: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_producer_whose_progress_is_never_taken(released: threading.Event) -> None:
     class Deaf:
         """A sink that hangs, and must not be asked for anything else then."""
+
+        def begin(self) -> None: ...
 
         def send_progress(self, *_: object) -> None:
             released.wait()
 
     deaf: Any = Deaf()
-    monkeypatch.setattr(produce, "OFFSETS_SECONDS", -9.9)
-    producer = BlockProducer({"bootstrap.servers": "nowhere:1"}, "id", "group", sink=lambda *_: deaf)
-    producer._open = True
+    servers = {"bootstrap.servers": "nowhere:1"}
+    producer = BlockProducer(servers, "id", "group", sink=lambda *_: deaf, progress_seconds=0.01)
     with pytest.raises(ClusterError, match="did not take the progress"):
-        producer.commit({TopicPartition("t", 0): CommittedProgress(5, "note")})
+        producer.commit_alone({TopicPartition("t", 0): CommittedProgress(5, "note")})
     producer.close()

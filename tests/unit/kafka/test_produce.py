@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.errors import ClusterError, FencedError, KbackupError
-from kbackup.kafka import produce
+from kbackup.kafka.client import Connection
 from kbackup.kafka.produce import TUNING, BlockProducer, RefusedTopicError, batch_size_for, queue_kbytes
-from kbackup.native import contract, kernel
-from kbackup.native.contract import CommittedProgress, NotProvenError, Runs, Undelivered, join, resolve, runs_of
-from kbackup.types import Int64Array, TopicPartition
+from kbackup.kafka.record_clients import open_sink
+from kbackup.native import kernel
+from kbackup.native.contract import (
+    CommittedProgress,
+    NotProvenError,
+    RecordSink,
+    Runs,
+    Undelivered,
+    join,
+    resolve,
+    runs_of,
+)
+from kbackup.types import Int64Array, RecordBlock, TopicPartition
 from tests.support.mock_cluster import mock_cluster
 from tests.support.plain_records import Plain, block_of
 from tests.support.runs import rows
@@ -29,18 +39,24 @@ TP = TopicPartition("orders", 0)
 def test_a_producer_without_brokers_finds_them_again(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(kernel.VARIABLE, way)
     kernel.selected_kernel.cache_clear()
-    monkeypatch.setattr(contract, "_SILENCE", 0.5)
-    # librdkafka's broker of tests answers ApiVersions to its own clients alone
-    monkeypatch.setattr(produce, "stable_offsets", lambda router, group, partitions: [])
+    sinks: list[RecordSink] = []
+
+    def opened(connection: Connection, tuning: Mapping[str, Any], group: str) -> RecordSink:
+        sinks.append(open_sink(connection, tuning, group, silence=0.5))
+        return sinks[-1]
+
     with mock_cluster() as cluster:
         cluster.create_topic("orders")
         properties = {"bootstrap.servers": cluster.bootstrap, "topic.metadata.refresh.interval.ms": "100"}
-        producer = BlockProducer(properties, "id", "progress")
-        producer.start([TP])
+        producer = BlockProducer(properties, "id", "progress", sink=opened)
+        # Not the producer's own start, which also asks for progress: librdkafka's broker of tests answers ApiVersions
+        # to its own clients alone.
+        (sink,) = sinks
+        sink.init(60)
         producer.send(TP, block_of([Plain(b"k", b"v")] * 3))
         producer.flush()
         cluster.hide()
-        assert producer._sink.flush(1) == 0
+        assert sink.flush(1) == 0
         cluster.replace("orders", "id", "progress")
         producer.send(TP, block_of([Plain(b"k", b"v")] * 3, range(3, 6)))
         (runs,) = producer.flush().values()
@@ -69,15 +85,11 @@ class Fenced:
 
 @pytest.mark.parametrize("code", [KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH])
 @pytest.mark.parametrize(("took", "fenced"), [(299, True), (301, False)])
-def test_a_transaction_that_ran_out_is_not_another_producers(
-    code: int, took: int, fenced: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = iter([1000.0, 1000.0 + took])
+def test_a_transaction_that_ran_out_is_not_another_producers(code: int, took: int, fenced: bool) -> None:
+    times = iter([1000.0, 1000.0 + took])
     sink: Any = Fenced(code)
-    monkeypatch.setattr(produce, "Waiting", lambda call: SimpleNamespace(ended=lambda _: call() is None))
-    monkeypatch.setattr(produce, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     servers, fencing = {"bootstrap.servers": "nowhere:1"}, ("another one", "wait")
-    producer = BlockProducer(servers, "id", "group", fenced=fencing, sink=lambda *_: sink)
+    producer = BlockProducer(servers, "id", "group", fenced=fencing, sink=lambda *_: sink, clock=lambda: next(times))
     with pytest.raises(ClusterError) as raised:
         producer.commit_alone({TopicPartition("t", 0): CommittedProgress(5, "note")})
     assert isinstance(raised.value, FencedError) is fenced
@@ -93,22 +105,28 @@ class Refusing:
 
     def __init__(self, lost: Undelivered, cause: int | None = None) -> None:
         self._lost, self._cause = lost, cause
+        self._begun = False
+        self._flushed = False
 
     def begin(self) -> None:
-        if self._cause is not None:
+        if self._begun and self._cause is not None:
             raise KafkaException(KafkaError(self._cause))
+        self._begun = True
+
+    def send(self, tp: TopicPartition, block: RecordBlock) -> None: ...
 
     def flush(self, timeout: float) -> int:
+        self._flushed = True
         return 0
 
-    def lost(self) -> Undelivered:
-        return self._lost
+    def lost(self) -> Undelivered | None:
+        return self._lost if self._flushed else None
 
 
 def failed_flush(sink: Any) -> tuple[BlockProducer, KbackupError]:
     """Return a producer whose records the `sink` could not deliver, and the error that it raises."""
     producer = BlockProducer({"bootstrap.servers": "nowhere:1"}, "id", "group", sink=lambda *_: sink)
-    producer._open = True
+    producer.send(TP, block_of([Plain(b"k", b"v")]))
     with pytest.raises(KbackupError) as raised:
         producer.flush()
     return producer, raised.value

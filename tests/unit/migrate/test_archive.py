@@ -240,7 +240,7 @@ def test_users_quotas_and_valid_tokens(tmp_path: Path, base: Path, monkeypatch: 
     zookeeper = by_zookeeper(scram_users=USERS, delegation_tokens=(token(), valid))
     archive = archive_of(tmp_path, monkeypatch, by_brokers(), zookeeper)
     report = make_bootstrap(archive, "latest", base, tmp_path / "out")
-    file = tmp_path / "out" / "bootstrap.checkpoint"
+    file = tmp_path / "out" / base.name
     assert report.file == str(file)
     assert (report.scram_users, report.client_quotas, report.delegation_tokens) == (2, 1, 1)
     assert (report.expired, report.live) == (("t1",), ("acls", "configs"))
@@ -260,7 +260,7 @@ def test_without_a_producer_id_block_none_is_written(
 ) -> None:
     archive = archive_of(tmp_path, monkeypatch, by_brokers(), by_zookeeper(next_producer_id=None))
     assert make_bootstrap(archive, "latest", base, tmp_path / "out").next_producer_id is None
-    records = read_snapshot(tmp_path / "out" / "bootstrap.checkpoint")
+    records = read_snapshot(tmp_path / "out" / base.name)
     assert "ProducerIdsRecord" not in {each.record.name for each in records}
 
 

@@ -37,7 +37,7 @@ from kbackup.mirror.apply.pending import (
     reported_positions,
 )
 from kbackup.mirror.apply.session import ApplySession
-from kbackup.mirror.apply.slots import OpenSlot, SlotRefresh, SlotResult, SlotWork
+from kbackup.mirror.apply.slots import OpenSlot, SlotRefresh, SlotResult
 from kbackup.mirror.flow import AppliedPosition, FlowStatus, RemoteTopic, write_status
 from kbackup.mirror.flow_map import (
     SLOTS,
@@ -61,6 +61,7 @@ from tests.support.archives import commit_point, deletions_of
 from tests.support.flow_maps import flow_of
 from tests.support.made_segments import TOPIC, committed, state, target, write
 from tests.support.memory_store import MemoryStore
+from tests.support.slots import slot_work
 
 REMOTE = TopicPartition("A.orders", 0)
 SLOT = slot_of(REMOTE, SLOTS)
@@ -123,7 +124,7 @@ def test_the_map_gets_what_was_committed_before_the_others_were_fenced(
     session = make_session(store, {SLOT: parts[0]} if known else {})
     applier = make_applier(store)
     monkeypatch.setattr(applier._slots, "refresh", lambda *_: [SlotRefresh(noted(15, parts[1]), ())])
-    work = SlotWork({}, store, store, ("A", "B"), 1, 1)
+    work = slot_work(store, transaction_bytes=1)
     refusals = RoundRefusals(HeldTopics(), {})
     assert sources(applier._refresh(session, work, [], refusals)) == [0, 10][known:]
     assert session.map.slot(SLOT).head == parts[1]
@@ -217,7 +218,7 @@ def test_no_password_is_shown() -> None:
     store = MemoryStore()
     shown = [
         make_applier(store),
-        SlotWork(secret, store, store, ("A", "B"), 1, 1),
+        slot_work(store, secret, transaction_bytes=1),
         Recovery(cast(Any, None), secret, ("A", "B"), []),
         MirrorSource("A", "s3://archive", secret, ()),
     ]
@@ -242,10 +243,10 @@ def archive() -> Archive:
         segments = write(store, target(threshold=1 << 20), range(10 * number - 10, 10 * number))
         if number == 3:
             segments += write(store, target(1, 1 << 20), range(5, 8))
-        committed(store, number, number - 1 or None, segments, [state((0, 0, 10 * number), (1, 5, 8), number=number)])
+        committed(store, number, segments=segments, topics=[state((0, 0, 10 * number), (1, 5, 8), number=number)])
     anew = write(store, target(threshold=1 << 20, incarnation=2), range(4))
-    committed(store, 4, 3, anew, [state((0, 0, 4), (1, 0, 0), number=4, incarnation=2)])
-    archive = committed(store, 5, 4, [], [state((0, 0, 4), (1, 0, 0), number=5, incarnation=2)])[0]
+    committed(store, 4, segments=anew, topics=[state((0, 0, 4), (1, 0, 0), number=4, incarnation=2)])
+    archive = committed(store, 5, segments=[], topics=[state((0, 0, 4), (1, 0, 0), number=5, incarnation=2)])[0]
     archive.reopen()
     return archive
 
@@ -513,9 +514,9 @@ ELSEWHERE = TopicPartition("A.other", 0)
 def reborn() -> Archive:
     """Records 0 to 9, then incarnation 2."""
     store = MemoryStore()
-    committed(store, 1, None, write(store, target(), range(10)), [state((0, 0, 10), (1, 0, 0), number=1)])
+    committed(store, 1, segments=write(store, target(), range(10)), topics=[state((0, 0, 10), (1, 0, 0), number=1)])
     segments = write(store, target(incarnation=2), range(4))
-    reborn = committed(store, 2, 1, segments, [state((0, 0, 4), (1, 0, 0), number=2, incarnation=2)])[0]
+    reborn = committed(store, 2, segments=segments, topics=[state((0, 0, 4), (1, 0, 0), number=2, incarnation=2)])[0]
     reborn.reopen()
     return reborn
 

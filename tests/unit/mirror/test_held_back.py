@@ -16,7 +16,7 @@ from kbackup.kafka.produce import RefusedTopicError
 from kbackup.mirror.apply import slots
 from kbackup.mirror.apply.held import HeldTopics, RefusedTopic, RoundRefusals, reason_of
 from kbackup.mirror.apply.pending import Pending
-from kbackup.mirror.apply.slots import OpenSlot, OpenSlots, SlotResult, SlotTask, SlotWork
+from kbackup.mirror.apply.slots import OpenSlot, OpenSlots, SlotResult, SlotTask
 from kbackup.mirror.flow import RemoteTopic
 from kbackup.mirror.schemas import AwaitedSchemasError, TopicSchemas
 from kbackup.native.contract import CommittedProgress, Runs
@@ -24,6 +24,7 @@ from kbackup.spark.tasks import ProgressSender
 from kbackup.types import RecordBlock, TopicPartition
 from tests.support.made_segments import write
 from tests.support.memory_store import MemoryStore
+from tests.support.slots import slot_work
 
 # A slot with a target in memory: it keeps what is committed, and refuses the records of some topics.
 
@@ -125,7 +126,7 @@ def task_of(ranges: Sequence[UnitRange], apart: Iterable[str] = ()) -> SlotTask:
 
 def run(store: MemoryStore, task: SlotTask, open_slots: OpenSlots | None = None) -> SlotResult:
     """Run one round of a slot, in a process of its own unless slots of another round are open."""
-    work = SlotWork({}, store, store, ("A", "B"), 1, 1 << 20)
+    work = slot_work(store)
     own = open_slots or OpenSlots()
     (result,) = own.run(work, [task])
     if open_slots is None:
@@ -195,7 +196,7 @@ def test_an_error_of_the_target_is_no_refusal_of_a_topic(
 
 def test_a_spark_task_closes_the_producer_that_it_has_last(store: MemoryStore, target_cluster: Target) -> None:
     target_cluster.refusing = {"A.clicks"}
-    work = SlotWork({}, store, store, ("A", "B"), 1, 1 << 20)
+    work = slot_work(store)
     task = task_of([range_of(store, tp) for tp in EVERY])
     (result,) = work(task, ProgressSender(None, 0))
     assert [refused.remote for refused in result.refused] == ["A.clicks"]
@@ -207,7 +208,7 @@ def test_positions_are_refreshed_without_those_of_a_refused_topic(store: MemoryS
     run(store, task_of([range_of(store, tp) for tp in EVERY]), own)
     target_cluster.refusing, target_cluster.is_silent = {"A.clicks"}, True
     before = len(target_cluster.transactions)
-    (refreshed,) = own.refresh(SlotWork({}, store, store, ("A", "B"), 1, 1 << 20), [task_of([])], {})
+    (refreshed,) = own.refresh(slot_work(store), [task_of([])], {})
     own.close()
     assert [refused.remote for refused in refreshed.refused] == ["A.clicks"]
     assert sorted(map(sorted, target_cluster.transactions[before:])) == [["A.events"], ["A.orders"]]

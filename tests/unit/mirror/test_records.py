@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from kbackup.errors import UndecodableError, UnreachableError
 from kbackup.kafka.small_topic import RecordWriter
-from kbackup.mirror.records import Checkpoint, Heartbeat, MirrorRecord, OffsetSync
+from kbackup.mirror.records import Checkpoint, Heartbeat, OffsetSync
 from kbackup.types import TopicPartition
+
+MirrorRecord = Heartbeat | Checkpoint | OffsetSync
 
 KNOWN: list[tuple[MirrorRecord, str, str]] = [
     (Heartbeat("A", "B", 1700000000123), "000141000142", "00000000018bcfe5687b"),

@@ -28,6 +28,22 @@ _TOPIC_HANDLE, _PARTITION, _VALUE, _KEY, _OPAQUE = 2, 3, 4, 5, 6
 _PURGE_QUEUE = -152
 
 
+class Message(ctypes.Structure):
+    """librdkafka's rd_kafka_message_t."""
+
+    _fields_ = (
+        ("error", ctypes.c_int32),
+        ("topic", ctypes.c_int64),
+        ("partition", ctypes.c_int32),
+        ("value", ctypes.c_int64),
+        ("value_size", ctypes.c_int64),
+        ("key", ctypes.c_int64),
+        ("key_size", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+        ("opaque", ctypes.c_int64),
+    )
+
+
 def test_a_message_is_laid_out_as_the_kernels_read_it() -> None:
     """Sent to nobody, purged, and found again in its delivery event."""
     handle = Handle(Connection(_NOWHERE, "target"), PRODUCER, {}, EVENT_DELIVERY)
@@ -48,12 +64,11 @@ def test_a_message_is_laid_out_as_the_kernels_read_it() -> None:
         event = lib.rd_kafka_queue_poll(handle.main, 10_000)
         assert event, "no delivery event came"
     assert lib.rd_kafka_event_message_array(event, pointer.ctypes.data, 1) == 1
-    message = (ctypes.c_int64 * 9).from_address(int(pointer[0]))
-    error, partition = ctypes.c_int32(message[0]).value, ctypes.c_int32(message[2]).value
-    assert (error, message[1], partition) == (_PURGE_QUEUE, topic, 3)
-    assert ctypes.string_at(message[3], message[4]) == b"values"
-    assert ctypes.string_at(message[5], message[6]) == b"key"
-    assert message[8] == 77
+    message = Message.from_address(int(pointer[0]))
+    assert (message.error, message.topic, message.partition) == (_PURGE_QUEUE, topic, 3)
+    assert ctypes.string_at(message.value, message.value_size) == b"values"
+    assert ctypes.string_at(message.key, message.key_size) == b"key"
+    assert message.opaque == 77
     lib.rd_kafka_event_destroy(event)
     lib.rd_kafka_topic_destroy(topic)
     handle.close()
@@ -117,9 +132,9 @@ def test_an_unknown_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         librdkafka._load()
 
 
-def _python(code: str, **env: str) -> str:
+def _python(code: str, *arguments: str, **env: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *arguments], env={**os.environ, **env}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
@@ -157,12 +172,30 @@ def test_kernels_are_kept_from_one_process_to_the_next(tmp_path: Path) -> None:
     assert [_python(code, **env).strip() for _ in range(2)] == ["0", "1"]
 
 
+_LOAD_NOWHERE = """
+import sys
+from pathlib import Path
+from numba.core import caching
+caching.CacheImpl._locator_classes = [caching.UserProvidedCacheLocator]
+from kbackup.native import kept_code
+kept_code.KEPT = Path(sys.argv[1])
+from kbackup.native.compiled import fill, produce
+from kbackup.native.schema_kernel import visit
+kernels = [fill.fill, produce.send, visit]
+print(sum(sum(each.stats.cache_hits.values()) for each in kernels))
+"""
+"""Load kernels where numba finds no place to keep them, and print how many of them it did not have to compile."""
+
+
 @pytest.mark.exhaustive
-def test_kernels_load_where_nothing_can_be_kept() -> None:
-    code = (
-        "from numba.core import caching\n"
-        "caching.CacheImpl._locator_classes = [caching.UserProvidedCacheLocator]\n"
-        "from kbackup.native.compiled import fill\n"
-        "print('loaded')"
-    )
-    assert "loaded" in _python(code, NUMBA_CACHE_DIR="")
+def test_kernels_load_where_nothing_can_be_kept(tmp_path: Path) -> None:
+    env = {"NUMBA_CACHE_DIR": "", "TMPDIR": str(tmp_path)}
+    assert _python(_LOAD_NOWHERE, str(tmp_path / "none"), **env) == "0\n"
+    assert list(tmp_path.iterdir()) == [], "the folder of the process goes with it"
+
+
+@pytest.mark.exhaustive
+def test_kernels_that_the_installation_keeps_are_not_compiled_again(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    _python("import kbackup.native.compiled", NUMBA_CACHE_DIR=str(kept))
+    assert _python(_LOAD_NOWHERE, str(kept), NUMBA_CACHE_DIR="") == "3\n"

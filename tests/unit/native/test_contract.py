@@ -61,6 +61,9 @@ class Cluster(NamedTuple):
         tuning = {"enable.idempotence": True, "linger.ms": 1} | named(settings)
         sink = SINKS[self.client](self._connection("target"), tuning, "group")
         self.opened.append(sink)
+        # librdkafka asks for a producer id when it has a connection. A record that comes before that waits for a timer
+        # of half a second, once or twice.
+        time.sleep(0.02)
         return sink
 
     def source(self, client: str = "") -> Source:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import pytest
 
-from kbackup.spark.delta import DELTA, EXTENSION, hadoop_options, session_conf, table_path
+from kbackup.errors import UsageError
+from kbackup.spark.delta import EXTENSION, hadoop_options, session_conf, table_path
+from kbackup.spark.jars import TABLE_JARS, spark_release, table_jars
 from kbackup.store import S3Options, s3
 
 PLACES = ("s3://lake/kafka",)
@@ -16,15 +17,70 @@ KEYS = S3Options(
 )
 
 
-def test_jars_are_those_of_the_extra() -> None:
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    (pinned,) = project["optional-dependencies"]["delta"]
-    assert DELTA[0].rpartition(":")[2] == pinned.rpartition("==")[2]
+def a_spark(folder: Path, *jars: str) -> Path:
+    """Return a folder as SPARK_HOME names it, with these jars."""
+    (folder / "jars").mkdir()
+    for jar in jars:
+        (folder / "jars" / jar).touch()
+    return folder
+
+
+def test_the_release_of_spark_is_that_of_its_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = a_spark(tmp_path, "spark-core_2.13-4.0.5.jar", "spark-sql_2.13-4.0.5.jar")
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    assert spark_release() == "4.0.5"
+
+
+def test_the_release_of_a_spark_without_jars_is_that_of_pyspark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyspark
+
+    monkeypatch.setenv("SPARK_HOME", str(a_spark(tmp_path)))
+    assert spark_release() == pyspark.__version__
+
+
+@pytest.mark.parametrize(
+    ("release", "delta", "hadoop"),
+    [
+        ("4.0.1", "io.delta:delta-spark_4.0_2.13:4.4.0", "org.apache.hadoop:hadoop-aws:3.4.1"),
+        ("4.1.4", "io.delta:delta-spark_4.1_2.13:4.4.0", "org.apache.hadoop:hadoop-aws:3.4.2"),
+        ("4.2.0", "io.delta:delta-spark_4.2_2.13:4.4.0", "org.apache.hadoop:hadoop-aws:3.5.0"),
+    ],
+)
+def test_each_spark_gets_its_own_jars(release: str, delta: str, hadoop: str) -> None:
+    chosen = table_jars(release)
+    assert chosen.packages({"file"}) == [delta]
+    assert chosen.packages({"s3a"})[:2] == [delta, hadoop]
+
+
+@pytest.mark.parametrize("release", TABLE_JARS)
+def test_the_jars_of_each_spark_are_locked(release: str) -> None:
+    chosen = TABLE_JARS[release]
+    locked = {line.split()[1] for line in chosen.lock.read_text().splitlines()}
+    modules = [package.split(":") for package in chosen.packages({"s3a"})]
+    assert {f"{name}-{version}.jar" for _, name, version in modules} <= locked
+
+
+def test_tables_are_refused_where_there_is_no_delta_for_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(a_spark(tmp_path, "spark-core_2.13-4.3.0.jar")))
+    with pytest.raises(UsageError, match=r"there are no jars of Delta for Spark 4\.3\.0") as refused:
+        session_conf({}, PLACES)
+    assert refused.value.hint.startswith("use Spark 4.0, 4.1 or 4.2 ")
+    assert session_conf({"spark.jars": "mine"}, PLACES)["spark.jars"] == "mine"
+
+
+def test_tables_are_not_refused_where_spark_runs_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever called spark-submit has brought jars; `delta_session` says so where they are missing."""
+    monkeypatch.setenv("SPARK_HOME", str(a_spark(tmp_path, "spark-core_2.13-4.3.0.jar")))
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert session_conf({}, PLACES) == EXTENSION
 
 
 def test_a_session_gets_what_it_does_not_bring() -> None:
+    package = table_jars(spark_release()).delta_package
     plain = session_conf({"spark.executor.memory": "2g"}, ("/srv/lake",))
-    assert plain["spark.jars.packages"] == DELTA[0]
+    assert plain["spark.jars.packages"] == package
     assert plain["spark.executor.memory"] == "2g"
     assert EXTENSION.items() <= plain.items()
     far = session_conf({}, PLACES)

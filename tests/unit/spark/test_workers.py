@@ -13,13 +13,13 @@ import pytest
 from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.config.models import Backup
-from kbackup.errors import RefusedError
+from kbackup.errors import CorruptError, DeniedError, KbackupError, RefusedError, UnreachableError
 from kbackup.jobs import capture
 from kbackup.jobs.backup.task import BackupWork
 from kbackup.jobs.compare.job import CompareWork
 from kbackup.jobs.restore.task import RestoreWork
 from kbackup.spark.session import ALLOW_PLAIN_SECRETS, session_settings
-from kbackup.spark.workers import Answer, Expected, check_answer, check_worker, prepared_cluster
+from kbackup.spark.workers import Answer, Expected, check_answer, check_worker, named_error, prepared_cluster
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.file import FileStore
 from kbackup.store.wrappers import GuardedStore
@@ -86,6 +86,19 @@ def test_workers_and_driver_see_what_the_other_writes(tmp_path: Path) -> None:
             check_answer(answer)
     left = [path for path in (tmp_path / "archive").rglob("*") if path.is_file()]
     assert not left, f"files left behind: {left}"
+
+
+@pytest.mark.parametrize("kind", [UnreachableError, DeniedError])
+def test_an_error_that_other_workers_may_not_have_names_the_worker(kind: type[KbackupError]) -> None:
+    named = named_error(kind("s3://lab: no answer", "wait"), Expected(__version__, elsewhere=True))
+    expected = (kind, f"worker {socket.gethostname()}: s3://lab: no answer", "wait")
+    assert (type(named), named.message, named.hint) == expected
+
+
+def test_other_errors_and_those_of_a_local_session_name_no_worker() -> None:
+    damage, unreachable = CorruptError("x_records: cut"), UnreachableError("s3://lab: no answer")
+    assert named_error(damage, Expected(__version__, elsewhere=True)) is damage
+    assert named_error(unreachable, Expected(__version__)) is unreachable
 
 
 def test_a_worker_of_another_release_is_refused() -> None:

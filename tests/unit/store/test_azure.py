@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
+from collections.abc import Mapping
+from io import BytesIO
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from xml.sax.saxutils import escape
 
 import pytest
-from azure.core.exceptions import AzureError
-from azure.core.pipeline.policies import BearerTokenCredentialPolicy
+import requests
+from azure.core.credentials import AccessToken
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPResponse
 
 from kbackup.archive import layout
 from kbackup.errors import (
@@ -24,13 +31,49 @@ from kbackup.errors import (
 )
 from kbackup.store import open_store
 from kbackup.store.azure import AzureOptions
-from kbackup.store.azure.container import Container, _login, _without_answer, from_answer
-from kbackup.store.azure.store import _before_high
+from kbackup.store.azure.container import Container, from_answer
 from kbackup.store.base import check_apart
 
 KEY = "c2VjcmV0"
 STRING = f"DefaultEndpointsProtocol=https;AccountName=acct;AccountKey={KEY};EndpointSuffix=core.windows.net"
+STRING_OF_OTHER = STRING.replace("acct", "other")
 PUBLIC = "https://acct.blob.core.windows.net"
+
+
+class Service:
+    """The service behind the network: it answers every request alike, or lets it fail, and remembers them all."""
+
+    def __init__(self, status: int = 404, body: str = "", failure: str = "") -> None:
+        self.status, self.body, self.failure = status, body, failure
+        self.requests: list[requests.PreparedRequest] = []
+
+    def answer(self, adapter: HTTPAdapter, request: requests.PreparedRequest, **_: object) -> requests.Response:
+        self.requests.append(request)
+        if self.failure:
+            raise requests.ConnectionError(self.failure)
+        headers = {"date": "Mon, 01 Jan 2024 00:00:00 GMT", "content-length": str(len(self.body.encode()))}
+        body = BytesIO(self.body.encode())
+        return adapter.build_response(request, HTTPResponse(body, headers, self.status, preload_content=False))
+
+
+class Identity:
+    """A login that gives tokens without asking anybody."""
+
+    def get_token(self, *scopes: str, **_: object) -> AccessToken:
+        return AccessToken("of-identity", int(time.time()) + 3600)
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, service: Service) -> Service:
+    """Answer all requests of this test by `service`; nothing of the surroundings logs in."""
+    for name in [name for name in os.environ if name.startswith(("AZURE_", "IDENTITY_", "MSI_"))]:
+        monkeypatch.delenv(name)
+
+    def send(adapter: HTTPAdapter, request: requests.PreparedRequest, **given: object) -> requests.Response:
+        return service.answer(adapter, request, **given)
+
+    monkeypatch.setattr(HTTPAdapter, "send", send)
+    monkeypatch.setattr("azure.identity.DefaultAzureCredential", Identity)
+    return service
 
 
 @pytest.mark.parametrize(
@@ -70,49 +113,60 @@ def test_an_invalid_azure_address_is_refused_without_its_password(url: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "env", "endpoint", "kind", "sas"),
+    ("given", "env", "endpoint", "scheme", "sas"),
     [
-        ({"account_key": KEY}, {}, PUBLIC, "SharedKeyCredentialPolicy", ""),
+        ({"account_key": KEY}, {}, PUBLIC, "SharedKey", ""),
         ({"sas_token": "?sv=1&sig=x"}, {"AZURE_STORAGE_KEY": KEY}, PUBLIC, "", "sv=1&sig=x"),
-        ({"connection_string": STRING}, {}, PUBLIC, "SharedKeyCredentialPolicy", ""),
+        ({"connection_string": STRING}, {}, PUBLIC, "SharedKey", ""),
         (
             {"connection_string": "BlobEndpoint=https://h/acct;SharedAccessSignature=sv=1&sig=x"},
             *({}, "https://h/acct", "", "sv=1&sig=x"),
         ),
-        ({}, {"AZURE_STORAGE_KEY": KEY}, PUBLIC, "SharedKeyCredentialPolicy", ""),
+        ({}, {"AZURE_STORAGE_KEY": KEY}, PUBLIC, "SharedKey", ""),
         ({}, {"AZURE_STORAGE_SAS_TOKEN": "sv=1"}, PUBLIC, "", "sv=1"),
-        ({}, {"AZURE_STORAGE_CONNECTION_STRING": STRING}, PUBLIC, "SharedKeyCredentialPolicy", ""),
-        ({}, {}, PUBLIC, "BearerTokenCredentialPolicy", ""),
+        ({}, {"AZURE_STORAGE_CONNECTION_STRING": STRING}, PUBLIC, "SharedKey", ""),
+        ({}, {}, PUBLIC, "Bearer", ""),
         # what the environment has for another account
-        ({}, {"AZURE_STORAGE_ACCOUNT": "other", "AZURE_STORAGE_KEY": KEY}, PUBLIC, "BearerTokenCredentialPolicy", ""),
-        (
-            {},
-            {"AZURE_STORAGE_CONNECTION_STRING": STRING.replace("acct", "other")},
-            *(PUBLIC, "BearerTokenCredentialPolicy", ""),
-        ),
+        ({}, {"AZURE_STORAGE_ACCOUNT": "other", "AZURE_STORAGE_KEY": KEY}, PUBLIC, "Bearer", ""),
+        ({}, {"AZURE_STORAGE_CONNECTION_STRING": STRING_OF_OTHER}, PUBLIC, "Bearer", ""),
+        ({}, {"AZURE_STORAGE_CONNECTION_STRING": STRING_OF_OTHER, "AZURE_STORAGE_KEY": KEY}, PUBLIC, "Bearer", ""),
     ],
 )
 def test_the_credential_is_chosen_by_options_before_the_environment(
-    given: dict[str, Any], env: dict[str, str], endpoint: str, kind: str, sas: str
+    given: dict[str, Any], env: Mapping[str, str], endpoint: str, scheme: str, sas: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, policies, token = _login("acct", AzureOptions(**given), env)
-    assert (found, [type(policy).__name__ for policy in policies], token) == (endpoint, [kind] * bool(kind), sas)
+    service = stand_in(monkeypatch, Service())
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(NotFoundError):
+        open_store("az://acct/c/p", {"azure": AzureOptions(**given)}).get("key")
+
+    (request,) = service.requests
+    address, _, query = str(request.url).partition("?")
+    assert address == f"{endpoint}/c/p/key"
+    assert query == sas
+    assert str(request.headers.get("Authorization", "")).partition(" ")[0] == scheme
 
 
-def test_a_connection_string_of_another_account_is_refused() -> None:
+def test_a_connection_string_of_another_account_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = stand_in(monkeypatch, Service())
+
     with pytest.raises(UsageError, match="of the account acct, not of other") as caught:
-        _login("other", AzureOptions(connection_string=STRING), {})
+        open_store("az://other/c/p", {"azure": AzureOptions(connection_string=STRING)}).get("key")
     assert KEY not in str(caught.value)
     with pytest.raises(UsageError, match="can't be used"):
-        _login("other", AzureOptions(connection_string="nothing"), {})
+        open_store("az://other/c/p", {"azure": AzureOptions(connection_string="nothing")}).get("key")
+    assert not service.requests
 
 
-def test_an_identity_needs_tls() -> None:
-    _, (policy,), _ = _login("acct", AzureOptions(), {})
-    assert isinstance(policy, BearerTokenCredentialPolicy)
-    store = open_store("az://acct/c/p", {"azure": AzureOptions(endpoint_url="http://127.0.0.1:1/acct", max_attempts=1)})
+def test_an_identity_needs_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = stand_in(monkeypatch, Service())
+    options = AzureOptions(endpoint_url="http://127.0.0.1:1/acct", max_attempts=1)
+
     with pytest.raises(UsageError, match="TLS"):
-        store.get("key")
+        open_store("az://acct/c/p", {"azure": options}).get("key")
+    assert not service.requests
 
 
 def test_headers_of_new_objects() -> None:
@@ -133,12 +187,23 @@ def test_names_that_the_service_changes_are_refused(key: str) -> None:
         Container("acct", "c", "p", AzureOptions()).full(key)
 
 
-def test_names_with_high_characters_are_groups() -> None:
-    """Whatever order the service has, names of one group follow one another."""
-    names = ["a", "ab", "a\U0001f600", "a\U0001f600b", "a\uffee", "b"]
-    assert [_before_high(name) for name in names] == [
-        ("a", False), ("ab", False), ("a", True), ("a", True), ("a", True), ("b", False),
-    ]  # fmt: skip
+def test_a_listing_in_the_order_of_utf_16_comes_in_that_of_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Azurite lists so: a character beyond the first 65,536 is before the highest ones of these."""
+    names = ["a", "a\U0001f600", "a\U0001f600b", "a\uffee", "ab", "b\uffee", "b\uffeec", "c"]
+    in_utf_16 = sorted(names, key=lambda name: name.encode("utf-16-be"))
+    assert in_utf_16 != sorted(names)
+    items = "".join(
+        f"<Blob><Name>p/{escape(name)}</Name><Properties><Content-Length>1</Content-Length><Etag>e</Etag>"
+        "<Last-Modified>Mon, 01 Jan 2024 00:00:00 GMT</Last-Modified></Properties></Blob>"
+        for name in in_utf_16
+    )
+    listing = f"<EnumerationResults><Blobs>{items}</Blobs><NextMarker/></EnumerationResults>"
+    service = stand_in(monkeypatch, Service(200, listing))
+    store = open_store("az://acct/c/p", {"azure": AzureOptions(account_key=KEY)})
+
+    assert [info.key for info in store.list()] == sorted(names)
+    (request,) = service.requests
+    assert parse_qs(urlsplit(str(request.url)).query)["prefix"] == ["p/"]
 
 
 @pytest.mark.parametrize(
@@ -242,11 +307,14 @@ def test_an_answer_after_a_lost_one_tells_nothing(status: int, code: str) -> Non
         ("it failed at /c/k?sv=1&sig=hush again", "it failed at /c/k again"),
     ],
 )
-def test_no_query_is_in_a_message(text: str, shown: str) -> None:
-    error = _without_answer("az://a/c/key", AzureError(text), False)
-    assert type(error) is UnreachableError
-    assert shown in error.message
-    assert not any(noise in error.message for noise in ("hush", "Max retries", "object at"))
+def test_no_query_is_in_a_message(text: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, Service(failure=text))
+    store = open_store("az://a/c", {"azure": AzureOptions(account_key=KEY, max_attempts=1)})
+
+    with pytest.raises(UnreachableError) as caught:
+        store.get("key")
+    assert shown in caught.value.message
+    assert not any(noise in caught.value.message for noise in ("hush", "Max retries", "object at"))
 
 
 def test_stores_share_a_client_of_this_process() -> None:

@@ -89,7 +89,7 @@ def test_an_old_restore_point_turns_it_red(store: Store) -> None:
     shown = text(html)
     assert shown.count(line) == 2, "at the top, and among the findings with its command"
     for command in ("kbackup backup", "kbackup verify", "kbackup drill"):
-        assert f'data-copy="{command}"' in html
+        assert f'data-copy="{command} --archive {store.url}"' in html
     assert "No command is writing" in shown
 
 
@@ -262,6 +262,17 @@ def test_history_page_by_page(store: Store) -> None:
             address = next((link for link in links(html) if "upto=" in link), None)
     assert seen == [str(row.catalog) for row in history(open_archive(store))[::-1]]
     assert client.get("/history?upto=0").status_code == 400
+
+
+def test_the_restore_point_at_which_the_cluster_changed_is_marked(store: Store) -> None:
+    archive = open_archive(store)
+    commit_point(archive, 3, cluster_id="rebuilt")
+    commit_point(archive, 4, cluster_id="rebuilt")
+    client = visit(store)
+    assert text(client.get("/").text).count("another cluster") == 1
+    assert "another cluster than before" in text(client.get("/points/3").text)
+    for number in (1, 4):
+        assert "another cluster" not in text(client.get(f"/points/{number}").text)
 
 
 # The tables of a restore point's settings; secrets of an encrypted archive are in none.

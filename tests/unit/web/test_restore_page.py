@@ -44,6 +44,7 @@ ADDRESSES = [
     f"/restore?map_from=orders&map_to=again&map_from={LONG_TOPIC}&map_to=long&map_from=odd&map_to=",
     "/restore?skip=orders:0:5&skip=orders:1:3-7&topic=orders&where=.value.total%20%3E%2050%20and%20.key%20!=%20%22$x'%22",
     "/restore?no_groups=1&topic=&group=&group=billing",
+    "/restore?same_offsets=1&topic=orders",
 ]
 
 

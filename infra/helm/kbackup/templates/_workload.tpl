@@ -26,7 +26,7 @@
 {{/* The enabled workloads: name and values, each on one line, as JSON. */}}
 {{- define "kbackup.enabled" -}}
 {{- $all := dict "mirror-take" .Values.mirror.take "mirror-apply" .Values.mirror.apply }}
-{{- range list "nightly" "follow" "expire" "copy" "verify" "drill" "page" "restore" }}
+{{- range list "nightly" "follow" "expire" "copy" "verify" "drill" "page" "serve" "restore" }}
 {{- $_ := set $all . (get $.Values .) }}
 {{- end }}
 {{- range $name, $own := $all }}

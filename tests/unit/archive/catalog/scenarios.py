@@ -8,11 +8,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -26,6 +27,7 @@ from kbackup.archive.catalog.copies import follow_source
 from kbackup.archive.catalog.documents import Derived, Link, Origin
 from kbackup.archive.catalog.operations import add_point, end_run, may_salvage
 from kbackup.archive.catalog.retention import expire_points
+from kbackup.archive.catalog.rewriting import Swap, swap_segments
 from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.sweep import (
     commit_sweep,
@@ -525,6 +527,23 @@ def undo(store: Store) -> None:
         commit_undo(store, archive.committed, number)
 
 
+def rewrite(store: Store) -> None:
+    """As `jobs.erase` does it, for the first segment: another object of the same offsets takes its place."""
+    writing = begin_writing(store, LEASE, "erase")
+    head = writing.archive.head
+    assert head is not None
+    old = writing.archive.segments(head)[0]
+    key = layout.records_key(FOLDER, 0, old.first, "none", rewrite=writing.began)
+    store.put_new(key, segment_bytes(old.first, old.last))
+    swap = Swap(old, replace(old, key=key), np.empty(0, np.int64))
+
+    def operation(state: State) -> State:
+        return end_run(swap_segments(state, writing.run, writing.began, [swap]), writing.run)
+
+    writing.commit(operation, "erase", "test")
+    writing.refresh_derived()
+
+
 def sweep_once(store: Store, cutoff: float) -> None:
     """As `jobs.expire` sweeps: what was let go before `cutoff`."""
     archive = open_archive(store)
@@ -601,7 +620,7 @@ def _check_fences(store: Store, state: State) -> None:
             continue
         if operation.kind == "begin":
             fence = operation.run
-        elif operation.kind in ("backup", "copy") and fence:
+        elif operation.kind in ("backup", "copy", "erase") and fence:
             assert operation.run == fence, f"catalog {number} is of a run that was closed"
 
 
@@ -750,6 +769,26 @@ def expired(*numbers: int) -> Callable[[], MemoryStore]:
     return base
 
 
+def made_and_expired(*numbers: int) -> MemoryStore:
+    return expired(*numbers)()
+
+
+def rewritten() -> MemoryStore:
+    """A segment was written anew: the sweeper may delete the old one."""
+    store = made(2, 4)
+    rewrite(store)
+    return store
+
+
+def rewrite_interrupted() -> MemoryStore:
+    """A rewriter died when it had written its segment."""
+    store = made(2, 4)
+    writing = begin_writing(store, LEASE, "erase")
+    key = layout.records_key(FOLDER, 0, 0, "none", rewrite=writing.began)
+    store.put(key, segment_bytes(0, 1))
+    return store
+
+
 def torn() -> MemoryStore:
     """A run died, and the last segment that it wrote is damaged."""
     return interrupted(6, 2, 4, data=b"torn")
@@ -773,6 +812,28 @@ class Scenario:
 
 
 SCENARIOS = {
+    "a rewriter and a writer": Scenario(
+        base=lambda: made(2, 4), actors={"rewriter": rewrite, "writer to 6": backup_to(6)}, visible=commits_and_segments
+    ),
+    "two rewriters and a sweeper": Scenario(
+        base=rewritten,
+        actors={"first rewriter": rewrite, "second rewriter": rewrite, "sweeper": sweeper},
+        visible=commits_and_segments,
+    ),
+    "a rewriter after an interrupted one, and a sweeper": Scenario(
+        base=rewrite_interrupted, actors={"rewriter": rewrite, "sweeper": sweeper}, visible=commits_and_segments
+    ),
+    "a rewriter, a reader and a sweeper": Scenario(
+        base=rewritten, actors={"rewriter": rewrite, "reader": reader, "sweeper": sweeper}, visible=reads_too
+    ),
+    "a rewriter, an undo and a sweeper": Scenario(
+        base=lambda: made_and_expired(1),
+        actors={"rewriter": rewrite, "undo": undo_and_expire, "sweeper": sweeper},
+        visible=commits_and_segments,
+    ),
+    "a rewriter and an expirer": Scenario(
+        base=lambda: made(2, 4, 6), actors={"rewriter": rewrite, "expirer": expirer(1, 2)}, visible=commits_and_segments
+    ),
     "two writers": Scenario(
         base=lambda: made(2, 4),
         actors={"writer to 6": backup_to(6), "writer to 7 in ones": backup_to(7, 1)},

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Author, Committed, commit, open_newest, read_catalog
+from kbackup.archive.catalog.commit import FAR, Author, Committed, commit, open_later, open_newest, read_catalog
 from kbackup.archive.catalog.copies import without_expired
 from kbackup.archive.catalog.documents import Catalog, Derived
 from kbackup.archive.catalog.operations import add_point, begin_run, end_run, label_point, pin_points
@@ -109,20 +109,35 @@ def test_a_later_run_closes_an_earlier_one_for_good(store: FaultyStore) -> None:
     assert open_archive(store).state.next_point == 2
 
 
-def test_commit_just_before_the_fence_stays(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+class Overtaken(FaultyStore):
+    """`Store`; just before the first catalog is created, somebody else is at work."""
+
+    def __init__(self, inner: Store, meanwhile: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.meanwhile: Callable[[], object] | None = meanwhile
+
+    def put_new(self, key: str, data: Buffer) -> str:
+        meanwhile = self.meanwhile
+        if meanwhile is not None and layout.parse_catalog_key(key) is not None:
+            self.meanwhile = None
+            meanwhile()
+        return super().put_new(key, data)
+
+
+def test_commit_just_before_the_fence_stays(store: FaultyStore) -> None:
     """The run that is fenced off commits just before the fence; the fence goes on from its catalog."""
     with writing(store) as first:
-        stale = open_archive(store)
-        first.commit(ending(first), "backup", "in time")
-        monkeypatch.setattr("kbackup.archive.run.open_archive", lambda _: stale)
-        with HeldLease(store, "kbackup test", 60) as lease:
-            second = begin_writing(store, lease, "backup")
+        slow = Overtaken(store, lambda: first.commit(ending(first), "backup", "in time"))
+        with HeldLease(slow, "kbackup test", 60) as lease:
+            second = begin_writing(slow, lease, "backup")
+    assert slow.meanwhile is None
     assert second.archive.state.next_point == 2
-    assert open_archive(store).state.number == stale.state.number == first.archive.state.number + 1
+    newest = open_archive(store).state.number
+    assert newest == second.archive.state.number == first.archive.state.number + 1
 
 
 def test_an_operation_that_changes_nothing_writes_nothing(store: FaultyStore) -> None:
-    archive, _ = committed(store, 1, None)
+    archive, _ = committed(store, 1)
     before = {e.key: e.etag for e in store.list()}
     done = commit(store, archive.committed, lambda s: label_point(s, "a", None) if s.labels else s, AUTHOR)
     assert done is archive.committed
@@ -130,7 +145,7 @@ def test_an_operation_that_changes_nothing_writes_nothing(store: FaultyStore) ->
 
 
 def test_an_operation_that_refuses_writes_nothing(store: FaultyStore) -> None:
-    archive, _ = committed(store, 1, None)
+    archive, _ = committed(store, 1)
     before = {e.key: e.etag for e in store.list()}
     with pytest.raises(UsageError, match="restore point 7 does not exist"):
         commit(store, archive.committed, lambda s: label_point(s, "a", 7), AUTHOR)
@@ -142,7 +157,7 @@ def label(name: str) -> Callable[[State], State]:
 
 
 def test_of_two_commits_at_once_none_is_lost(store: FaultyStore) -> None:
-    archive, _ = committed(store, 1, None)
+    archive, _ = committed(store, 1)
     first = commit(store, archive.committed, label("a"), AUTHOR)
     second = commit(store, archive.committed, label("b"), AUTHOR)
     assert second.state.number == first.state.number + 1
@@ -154,7 +169,7 @@ def test_of_two_commits_at_once_none_is_lost(store: FaultyStore) -> None:
 
 
 def test_a_commit_that_is_never_the_first_gives_up(store: FaultyStore) -> None:
-    archive, _ = committed(store, 1, None)
+    archive, _ = committed(store, 1)
 
     def overtaken(state: State) -> State:
         commit(store, Committed(state, None), lambda s: label_point(s, f"l{s.number}", 1), AUTHOR)
@@ -166,7 +181,7 @@ def test_a_commit_that_is_never_the_first_gives_up(store: FaultyStore) -> None:
 
 
 def test_a_commit_whose_answer_is_lost_is_not_called_a_success(store: FaultyStore) -> None:
-    archive, _ = committed(store, 1, None)
+    archive, _ = committed(store, 1)
     store.faults.append(lost_answer("put_new", "catalog/*"))
     with pytest.raises(OutcomeUnknownError):
         commit(store, archive.committed, label("a"), AUTHOR)
@@ -187,7 +202,7 @@ def test_a_commit_that_finds_itself_is_made_once(others: int, store: FaultyStore
                 commit(store, open_newest(store, archive.info.id), label(f"other-{n}"), AUTHOR)
             raise AlreadyExistsError(key)
 
-    archive, _ = committed(store, 1, None)
+    archive, _ = committed(store, 1)
     calls: list[int] = []
 
     def operation(state: State) -> State:
@@ -203,20 +218,20 @@ def test_a_commit_that_finds_itself_is_made_once(others: int, store: FaultyStore
 
 @pytest.mark.parametrize("fault", [down, lost_answer])
 def test_a_commit_stands_without_its_hint(fault: Callable[..., Fault], store: FaultyStore) -> None:
-    archive, _ = committed(store, 1, None)
+    archive, _ = committed(store, 1)
     store.faults.append(fault("put", layout.LATEST))
     done = commit(store, archive.committed, label("a"), AUTHOR)
     assert open_archive(store).state.number == done.state.number
 
 
 def test_tables_are_written_before_the_catalog_that_refers_to_them(store: FaultyStore) -> None:
-    committed(store, 1, None, write(store, target(), range(9)), [state((0, 0, 9), number=1)])
+    committed(store, 1, segments=write(store, target(), range(9)), topics=[state((0, 0, 9), number=1)])
     store.faults.append(down("put_new", "tables/*"))
     with pytest.raises(UnreachableError):
-        committed(store, 2, 1, write(store, target(), range(9, 12)), [state((0, 0, 12), number=2)])
+        committed(store, 2, segments=write(store, target(), range(9, 12)), topics=[state((0, 0, 12), number=2)])
     assert [p.number for p in open_archive(store).restore_points] == [1]
     store.faults.clear()
-    committed(store, 2, 1, write(store, target(), range(12, 15)), [state((0, 0, 15), number=2)])
+    committed(store, 2, segments=write(store, target(), range(12, 15)), topics=[state((0, 0, 15), number=2)])
     assert [p.number for p in open_archive(store).restore_points] == [1, 2]
 
 
@@ -256,7 +271,7 @@ def test_derived_files_follow_from_the_restore_point(store: FaultyStore) -> None
     extra_zeros = write(store, target(1)._replace(extra_zeros=1), range(4))  # an orphan had the plain name
     first = write(store, target(), range(10)) + extra_zeros
     topics = [state((0, 0, 10), (1, 0, 4), (2, 0, 0), number=1)]
-    archive, _ = committed(store, 1, None, first, topics, {"g": 7, "h": 0, "share": 3})
+    archive, _ = committed(store, 1, segments=first, topics=topics, offsets={"g": 7, "h": 0, "share": 3})
     names = _index(store, 0)
     assert names == [(layout.segment_stem(0, s.first), s.first) for s in first if s.partition == 0]
     assert len(names) > 1
@@ -270,10 +285,10 @@ def test_derived_files_follow_from_the_restore_point(store: FaultyStore) -> None
 
 def test_only_what_was_touched_is_written_again(store: FaultyStore) -> None:
     first = write(store, target(), range(10)) + write(store, target(1), range(4))
-    committed(store, 1, None, first, [state((0, 0, 10), (1, 0, 4), number=1)])
+    committed(store, 1, segments=first, topics=[state((0, 0, 10), (1, 0, 4), number=1)])
     second = write(store, target(1), range(4, 9))
     store.calls.clear()
-    committed(store, 2, 1, second, [state((0, 0, 10), (1, 0, 9), number=2)])
+    committed(store, 2, segments=second, topics=[state((0, 0, 10), (1, 0, 9), number=2)])
     written = [key for operation, key in store.calls if operation == "put"]
     assert [key for key in written if "/index_" in key] == [f"topics/{TOPIC}/index_partition_001"]
     assert [start for _, start in _index(store, 1)] == [s.first for s in [*first, *second] if s.partition == 1]
@@ -283,29 +298,29 @@ def test_only_what_was_touched_is_written_again(store: FaultyStore) -> None:
 def test_group_files_that_did_not_change_are_left_alone(store: FaultyStore) -> None:
     first = write(store, target(), range(10))
     topics = [state((0, 0, 10), (1, 0, 0), number=1)]
-    committed(store, 1, None, first, topics, {"g": 7})
+    committed(store, 1, segments=first, topics=topics, offsets={"g": 7})
     store.calls.clear()
-    committed(store, 2, 1, [], topics, {"g": 9})
+    committed(store, 2, segments=[], topics=topics, offsets={"g": 9})
     written = [key for operation, key in store.calls if operation == "put" and key.startswith(layout.TOPICS)]
     assert written == [], "the topic was not captured again"
     store.calls.clear()
-    committed(store, 3, 2, [], [state((0, 0, 10), (1, 0, 0), number=3)], {"g": 9})
+    committed(store, 3, segments=[], topics=[state((0, 0, 10), (1, 0, 0), number=3)], offsets={"g": 9})
     written = [key for operation, key in store.calls if operation == "put" and key.startswith(layout.TOPICS)]
     assert f"topics/{TOPIC}/consumer_offsets_partition_000" in written
     assert not [key for key in written if "/index_" in key]
     assert json.loads(store.get(f"topics/{TOPIC}/consumer_offsets_partition_000")) == {"g": 9}
     store.calls.clear()
-    committed(store, 4, 3, [], [state((0, 0, 10), (1, 0, 0), (2, 0, 0), number=4)], {"g": 9})
+    committed(store, 4, segments=[], topics=[state((0, 0, 10), (1, 0, 0), (2, 0, 0), number=4)], offsets={"g": 9})
     written = [key for operation, key in store.calls if operation == "put" and key.startswith(layout.TOPICS)]
     files = [f"topics/{TOPIC}/{name}_partition_002" for name in ("consumer_offsets", "index")]
     assert sorted(written) == files, "captured again, with the same groups"
 
 
 def test_derived_files_that_a_crash_left_behind_are_written_by_the_next_run(store: FaultyStore) -> None:
-    committed(store, 1, None, write(store, target(), range(10)), [state((0, 0, 10), number=1)])
+    committed(store, 1, segments=write(store, target(), range(10)), topics=[state((0, 0, 10), number=1)])
     store.faults.append(down("put", "topics/*"))
     with pytest.raises(UnreachableError):
-        committed(store, 2, 1, write(store, target(), range(10, 19)), [state((0, 0, 19), number=2)])
+        committed(store, 2, segments=write(store, target(), range(10, 19)), topics=[state((0, 0, 19), number=2)])
     store.faults.clear()
     assert [p.number for p in open_archive(store).restore_points] == [1, 2]
     assert [start for _, start in _index(store, 0) if start >= 10] == []
@@ -319,7 +334,7 @@ def test_without_the_lease_no_derived_file_is_written(store: FaultyStore) -> Non
     def lost() -> None:
         raise LeaseLostError("it is lost", "")
 
-    archive, _ = committed(store, 1, None, write(store, target(), range(9)), [state((0, 0, 9), number=1)])
+    archive, _ = committed(store, 1, segments=write(store, target(), range(9)), topics=[state((0, 0, 9), number=1)])
     store.delete([layout.DERIVED])
     before = [(e.key, e.etag) for e in store.list()]
     with pytest.raises(LeaseLostError):
@@ -347,6 +362,62 @@ def test_committed_state_is_opened() -> None:
         name: rows.dicts() for name, rows in expected.tables().items()
     }
     assert state.open_run == expected.open_run
+
+
+def test_an_open_archive_looks_for_a_newer_catalog_by_one_list() -> None:
+    store = grown_archive()
+    opened = open_newest(store, ARCHIVE)
+    store.requests.clear()
+    assert open_later(store, opened) is opened
+    assert store.requests == {"LIST": 1}
+
+
+def test_an_open_archive_reads_a_newer_catalog_alone() -> None:
+    store = grown_archive()
+    opened = open_newest(store, ARCHIVE)
+    newer = commit(store, opened, label("a"), AUTHOR)
+    store.requests.clear()
+    assert open_later(store, opened).state.number == newer.state.number
+    assert store.requests == {"LIST": 1, "GET": 1}, "not latest.json, nor a table"
+
+
+def test_an_archive_that_was_open_without_a_catalog_gets_its_first_one() -> None:
+    assert open_later(grown_archive(), Committed(State(ARCHIVE), None)).state.number == 1
+
+
+def test_an_open_archive_finds_the_newest_catalog_after_a_sweep_of_its_own() -> None:
+    store = grown_archive()
+    opened = open_newest(store, ARCHIVE)
+    newer = commit(store, opened, label("a"), AUTHOR)
+    store.delete([layout.catalog_key(opened.state.number)])
+    assert open_later(store, opened).state.number == newer.state.number
+
+
+def test_an_open_archive_does_not_go_back() -> None:
+    store = grown_archive()
+    opened = open_newest(store, ARCHIVE)
+    newer = commit(store, opened, label("a"), AUTHOR)
+    store.delete([layout.catalog_key(newer.state.number)])
+    with pytest.raises(CorruptError, match=r"latest\.json names it"):
+        open_later(store, newer)
+
+
+@pytest.mark.parametrize(("number", "is_given"), [(1 + FAR, True), (2 + FAR, False)])
+def test_an_unreadable_catalog_counts_unless_no_run_gave_it_its_number(number: int, is_given: bool) -> None:
+    store = grown_archive()
+    store.put_new(layout.catalog_key(number), b"junk")
+    if is_given:
+        with pytest.raises(CorruptError, match=layout.catalog_key(number)):
+            open_newest(store, ARCHIVE)
+    else:
+        assert open_newest(store, ARCHIVE).state.number == 1
+
+
+def test_a_commit_counts_though_an_object_has_a_number_that_no_run_gave() -> None:
+    store = grown_archive()
+    store.put_new(layout.catalog_key(2 * FAR), b"junk")
+    made = commit(store, open_newest(store, ARCHIVE), next_number, AUTHOR)
+    assert made.state.number == open_newest(store, ARCHIVE).state.number == 2, "it is not committed once more"
 
 
 def test_a_refusal_on_the_newer_state_writes_no_catalog() -> None:
@@ -512,7 +583,7 @@ def chunked() -> MemoryStore:
     for number in range(1, _POINTS + 1):
         segments = write(store, target(), range(10 * number - 10, 10 * number))
         topics = [state((0, 0, 10 * number), number=number)]
-        archive, _ = committed(store, number, number - 1 or None, segments, topics)
+        archive, _ = committed(store, number, segments=segments, topics=topics)
     commit(store, archive.committed, _in_chunks, Author("label", "", "test"))
     return store
 

@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
-from kbackup.archive.query import browse
 from kbackup.archive.query import find as module
 from kbackup.archive.query.browse import (
+    ROOM,
     Catalogue,
+    Limit,
     Page,
     PartitionRecords,
     Sought,
@@ -30,7 +31,7 @@ from kbackup.archive.query.browse import (
     tail,
 )
 from kbackup.archive.query.content import ArchivedPartition
-from kbackup.archive.query.find import Part, Pattern, find, to_search
+from kbackup.archive.query.find import Part, Pattern, find, search, to_search
 from kbackup.archive.segments import read
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import EVERYTHING, Window
@@ -287,6 +288,13 @@ def many(store: Store, *gaps: tuple[int, int], count: int = 30_000) -> list[Segm
     return making.write(store, making.target(threshold=1 << 30), wanted)
 
 
+def written(store: Store, value: bytes, count: int) -> list[Segment]:
+    """Write one segment of records with this value."""
+    block = block_of([Plain(b"k", value) for _ in range(count)])
+    with PartitionWriter(store, SegmentTarget("large", 1, 0, 1 << 30, "none")) as writer:
+        return [*writer.append(block), *writer.finish()]
+
+
 def test_a_page_is_a_small_read() -> None:
     """Without gaps an index entry for each record of it, and the records; before an offset, too."""
     store = Counting(MemoryStore())
@@ -319,20 +327,25 @@ def test_an_offset_is_found_among_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sum(size for key, _, size in store.read if key.endswith("_index")) <= 2 * 14 * 16 * 24
 
 
-def test_a_page_ends_with_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_ends_with_its_room() -> None:
     """In bytes, and goes on after that; one record it always has."""
     store = MemoryStore()
     partition = partition_with(many(store, count=100))
-    monkeypatch.setattr(browse, "ROOM", 500)
-    some = page_from(store, partition, 40, 30)
+    limit = Limit(room=500, segments=1)
+    some = page_from(store, partition, 40, 30, limit)
     assert 1 < len(page_offsets(some)) < 30
     assert min(page_offsets(some)) == 40
     assert sum(block.nbytes for block in some.blocks) <= 500
     assert some.later
-    assert max(page_offsets(page_before(store, partition, 40, 30))) == 39
-    monkeypatch.setattr(browse, "ROOM", 1)
-    assert page_offsets(page_from(store, partition, 40, 30)) == [40]
-    assert page_offsets(page_before(store, partition, 40, 30)) == [39]
+    assert max(page_offsets(page_before(store, partition, 40, 30, limit))) == 39
+    least = Limit(room=1, segments=1)
+    assert page_offsets(page_from(store, partition, 40, 30, least)) == [40]
+    assert page_offsets(page_before(store, partition, 40, 30, least)) == [39]
+    # Without a limit the page has as much room as any: less than these records take.
+    large = partition_with(written(store, b"v" * 1_000_000, 20))
+    whole = page_from(store, large, 0, 20)
+    assert sum(block.nbytes for block in whole.blocks) + 1_000_000 > ROOM
+    assert whole.later
 
 
 def test_many_small_segments_are_one_page() -> None:
@@ -350,17 +363,20 @@ def test_the_first_record_of_a_time(made: MemoryStore, second: int, start: int) 
     assert found == (Sought(wanted[0], True) if wanted else Sought(None, False))
 
 
-def test_a_search_for_a_time_gives_up_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_for_a_time_gives_up_and_goes_on() -> None:
+    """In files of the Java tool, whose segments have no timestamps: each is looked into."""
     store = MemoryStore()
-    monkeypatch.setattr(browse, "SOUGHT", 1)
-    monkeypatch.setattr(read, "SPAN", 400)
-    partition = partition_with(many(store, count=50))
-    steps, found = 0, Sought(0, False)
-    while not found.matched:
-        assert found.offset is not None
-        steps, found = steps + 1, offset_at(store, partition, 1000 + 40, found.offset)
-    assert found == Sought(40, True)
-    assert steps > 2
+    segments = making.write(store, making.target(threshold=400), range(50))
+    untimed = [replace(segment, min_timestamp=None, max_timestamp=None) for segment in segments]
+    partition = partition_with(untimed)
+    # Each record: also the first one of a segment, at which a search goes on that gave up before it.
+    for wanted in range(50):
+        steps, found = 0, Sought(0, False)
+        while not found.matched:
+            assert found.offset is not None
+            steps, found = steps + 1, offset_at(store, partition, 1000 + wanted, found.offset, most_bytes=1)
+        assert found == Sought(wanted, True)
+        assert (steps > 2) == (wanted > segments[1].last)
 
 
 def test_an_empty_partition_and_a_folder_of_the_java_tool_have_pages(made: MemoryStore) -> None:
@@ -432,17 +448,20 @@ def places(matches: Iterator[PartitionRecords]) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize("piece", [1, 300, 1 << 20])
-def test_in_order_however_it_is_cut(made: MemoryStore, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_UNIT_BYTES", piece)
-    seen: list[tuple[int, int]] = []
-    found = places(find(made, everything(made), Pattern("key 0"), EVERYTHING, lambda r, b: seen.append((r, b))))
+def test_in_order_however_it_is_cut(made: MemoryStore, piece: int) -> None:
+    seen: list[int] = []
+    found: list[tuple[str, int, int]] = []
+    units = search(made, everything(made), Pattern("key 0"), EVERYTHING, lambda r, b: seen.append(r), unit_bytes=piece)
+    for unit in units:
+        found += places(iter(unit.matches))
     orders = [o for o in (*range(10), 15, *range(17, 40)) if o % 3 == 0]
     assert found == [
         *(("clicks", 0, o) for o in range(0, 20, 3)),
         *(("orders", 0, o) for o in orders),
         *(("orders", 1, o) for o in range(0, 12, 3)),
     ]
-    assert sum(r for r, _ in seen) == sum(to_search(p, EVERYTHING)[0] for _, p in everything(made)) == 66
+    assert sum(seen) == sum(to_search(p, EVERYTHING)[0] for _, p in everything(made)) == 66
+    assert (len(seen) > 10) == (piece < 1 << 20)
 
 
 def test_a_search_keeps_to_its_window(made: MemoryStore) -> None:

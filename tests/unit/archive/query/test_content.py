@@ -37,7 +37,7 @@ from tests.support.archives import T0, commit_point, group_at, grow, make_archiv
 from tests.support.faulty_store import FaultyStore
 from tests.support.made_segments import target
 from tests.support.memory_store import MemoryStore
-from tests.unit.formats.reference import Record, from_batch, to_batch
+from tests.unit.formats.reference import Record, a_record, from_batch, to_batch
 
 FIRST, SECOND = (f"2026-01-0{n}T00:00:00Z" for n in (1, 2))
 BETWEEN = "2026-01-01T12:00:00Z"
@@ -167,7 +167,7 @@ def test_topics_new_in_the_next_point_are_selected_if_they_have_records(store: F
     assert [(t.name, t.incarnation, t.as_of) for t in content.topics] == [("new", 1, 2), ("orders", 1, 1)]
     assert groups(content) == {"g": [("orders", 0, 2)]}
     assert content.choice is not None
-    assert content.choice.notes[-1].endswith("the next one, with records in the window: new")
+    assert content.choice.notes[-1].endswith("the next one, captured first, with records in the window: new")
     assert [words.partition(" (")[0] for words in content.choice.left_out] == [
         "topic late was first captured later and has records in the window: it is restored where it is asked for "
         "by name",
@@ -391,7 +391,16 @@ def logs(draw: st.DrawFn) -> list[Record]:
     for stamp, step in zip(stamps, steps, strict=True):
         kind = -2 if stamp is None else stamp % 2
         value = None if step == 1 else b"v" * (step * 9)
-        made.append(Record(offset, kind, stamp, b"k" * (step % 3), value, [("h", None)] * (step % 2)))
+        made.append(
+            a_record(
+                offset,
+                kind=kind,
+                timestamp=stamp,
+                key=b"k" * (step % 3),
+                value=value,
+                headers=[("h", None)] * (step % 2),
+            )
+        )
         offset += step
     return made
 
@@ -473,7 +482,7 @@ def test_going_on_after_any_piece_brings_the_rest_and_counts_each_once(
 
 
 def test_without_a_window_every_record_comes_uncopied(store: FaultyStore) -> None:
-    log = [Record(o, 0, o, b"k", b"v" * 50, []) for o in range(40)]
+    log = [a_record(o, timestamp=o, value=b"v" * 50) for o in range(40)]
     segments = write_window(store, log, 700, "none")
     assert len(segments) > 3
     pieces = list(read_range(store, part(segments, None)))

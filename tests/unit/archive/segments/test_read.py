@@ -50,7 +50,7 @@ from tests.support.faulty_store import Counting, FaultyStore, down, encrypting
 from tests.support.made_segments import a_segment, target, write
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_records import Plain, block_of
-from tests.unit.formats.reference import Record, encode_record, from_batch
+from tests.unit.formats.reference import Record, a_record, encode_record, from_batch
 from tests.unit.formats.reference import records as any_records
 from tests.unit.formats.reference import to_batch as to_batch_fetch
 
@@ -554,7 +554,7 @@ def column(batch: pa.RecordBatch, name: str) -> list[Any]:
 
 
 def stamped(offset: int, kind: int, timestamp: int | None) -> Record:
-    return Record(offset, kind, timestamp, b"k", b"v", [])
+    return a_record(offset, kind=kind, timestamp=timestamp)
 
 
 def test_where_a_record_is_from() -> None:
@@ -582,8 +582,8 @@ def test_times_that_a_table_has_no_place_for() -> None:
 
 
 def test_header_keys_that_are_no_text() -> None:
-    good = encode_record(Record(0, 0, 1, b"k", None, [("ä", b"1"), ("", None)]))
-    plain = encode_record(Record(1, 0, 1, None, b"v", [("ok", b"2"), ("zyx", b"3")]))
+    good = encode_record(a_record(0, timestamp=1, value=None, headers=[("ä", b"1"), ("", None)]))
+    plain = encode_record(a_record(1, timestamp=1, key=None, headers=[("ok", b"2"), ("zyx", b"3")]))
     odd = plain.replace(b"zyx", b"k\xff\xfe")
     block = scan(good + odd + encode_record(stamped(2, 0, 1)), name="test")
     batch = rows_of(block)

@@ -15,6 +15,28 @@ from tests.support.record_blocks import encoded, plain
 END = 2**63 - 1
 
 
+def test_ranges_are_joined_where_they_meet_and_none_is_empty() -> None:
+    assert joined([(3, 3), (7, 9), (5, 7), (1, 2), (6, 8), (10, 10)]) == ((1, 2), (5, 9))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "ranges"),
+    [
+        (None, None, None),
+        (0, None, None),
+        (None, 10, ((0, 10),)),
+        (0, 10, ((0, 10),)),
+        (5, None, ((5, END),)),
+        (5, 10, ((5, 10),)),
+    ],
+)
+def test_bounds_of_offsets_limit_a_window_of_times(
+    start: int | None, end: int | None, ranges: tuple[tuple[int, int], ...] | None
+) -> None:
+    times = Window(from_time=1, to_time=2)
+    assert times.at_offsets(start, end) == Window(from_time=1, to_time=2, ranges=ranges)
+
+
 @pytest.mark.parametrize(
     ("ranges", "skipped", "rest"),
     [
@@ -91,6 +113,14 @@ def test_a_group_on_a_skipped_record_goes_to_the_next_one() -> None:
 def test_counts_of_a_segment_without_gaps(window: Window, count: int, exact: bool) -> None:
     segment = a_segment()
     assert (window.at_most(segment), window.counts(segment)) == (count, exact)
+
+
+def test_counts_do_not_depend_on_where_a_segment_begins() -> None:
+    skipping_one = Window(ranges=((0, 105), (106, END)))
+    later = a_segment(first=100, last=109)
+    assert (skipping_one.at_most(later), skipping_one.counts(later)) == (9, True)
+    gappy = a_segment(first=100, last=109, count=7)
+    assert (skipping_one.at_most(gappy), skipping_one.counts(gappy)) == (7, False)
 
 
 @pytest.mark.parametrize(("ranges", "exact"), [(((0, 5), (6, END)), False), (((0, END),), True), (((10, END),), True)])

@@ -24,6 +24,7 @@ from kbackup.archive.models import (
     TopicState,
     Totals,
 )
+from kbackup.archive.restores.target_topics import TopicRestore
 from kbackup.archive.segments.table import Segment
 from kbackup.jobs.backup.plan import (
     NO_PATIENCE,
@@ -35,6 +36,7 @@ from kbackup.jobs.backup.plan import (
     hold_back,
     new_bytes,
     next_states,
+    recreated_topics,
     says_more,
     waiting,
 )
@@ -97,10 +99,11 @@ def make_plan(
     selected: Sequence[LiveTopic],
     existing: Iterable[str],
     diverged: Mapping[TopicPartition, int] = MappingProxyType({}),
+    restores: Mapping[str, TopicRestore] = MappingProxyType({}),
 ) -> Plan:
     """A plan where each new incarnation gets the next number of its topic."""
     known = {t.name: t.incarnation for t in head.topics} if head is not None else {}
-    return plan_of(head, selected, existing, lambda name, _: known.get(name, 0) + 1, diverged)
+    return plan_of(head, selected, existing, lambda name, _: known.get(name, 0) + 1, diverged, restores)
 
 
 def test_a_first_run_takes_all_there_is_and_calls_nothing_a_loss() -> None:
@@ -147,11 +150,76 @@ def test_a_topic_made_anew_gets_an_incarnation_of_its_own_and_is_a_loss() -> Non
     assert plan.topics[0].incarnation == 2
     assert plan.ranges == [OffsetRange("orders", 0, 0, 3)]
     assert [loss.kind for loss in plan.losses] == ["recreated"]
+    assert plan.losses[0].message == (
+        "topic orders was deleted and created again (incarnation 2); lost are at most the records that the former "
+        "topic got after restore point 1 and before its deletion"
+    )
     # one that was seen deleted before it came back
     plan = make_plan(archived(10, state="deleted"), [topic(live(0, 3), id="B")], ["orders"])
     assert plan.topics[0].incarnation == 2
     assert plan.losses == ()
     assert "incarnation 2" in plan.warnings[0]
+
+
+def restore_of_orders(**changes: Any) -> TopicRestore:
+    made = TopicRestore(
+        restore_id="r-1", restore_point=1, source="orders", created=True, selected=False, outcome="finished"
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+@pytest.mark.parametrize("state", ["present", "unselected", "deleted"])
+def test_a_topic_that_a_restore_made_anew_is_no_loss(state: str) -> None:
+    plan = make_plan(
+        archived(10, state=state), [topic(live(0, 11), id="B")], ["orders"], restores={"B": restore_of_orders()}
+    )
+    assert plan.losses == ()
+    assert plan.topics[0].incarnation == 2
+    assert plan.warnings == (
+        "topic orders was created again by restore r-1 of restore point 1 (incarnation 2); its records are archived "
+        "anew, so the archive has them twice until restore point 1 and those before it expire; records that the former "
+        "topic got after restore point 1 are in no restore point",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_to_finish"),
+    [({"outcome": "unfinished"}, True), ({"outcome": "left out"}, False), ({"selected": True}, False)],
+    ids=["unfinished", "left out", "selected records"],
+)
+def test_a_topic_that_came_back_in_part_is_no_loss_and_the_warning_names_the_last_whole_one(
+    changes: dict[str, Any], is_to_finish: bool
+) -> None:
+    restores = {"B": restore_of_orders(**changes)}
+    plan = make_plan(archived(10), [topic(live(0, 11), id="B")], ["orders"], restores=restores)
+    assert plan.losses == ()
+    (warning,) = plan.warnings
+    assert "what it has is archived anew, and restore point 1 is the last with the former topic" in warning
+    assert ("to finish the restore, run it again with --restore-id r-1" in warning) is is_to_finish
+
+
+def test_a_restore_of_another_topic_id_does_not_count() -> None:
+    restores = {"C": restore_of_orders()}
+    plan = make_plan(archived(10), [topic(live(0, 3), id="B")], ["orders"], restores=restores)
+    assert [loss.kind for loss in plan.losses] == ["recreated"]
+
+
+def test_records_that_a_restore_point_left_to_the_next_are_lost_also_with_a_restored_topic() -> None:
+    head = archived(900, log_ends=(1400,))
+    plan = make_plan(head, [topic(live(0, 901), id="B")], ["orders"], restores={"B": restore_of_orders()})
+    (loss,) = plan.losses
+    assert (loss.kind, loss.start, loss.end) == ("retention", 900, 1400)
+    gone = archived(900, log_ends=(1400,), state="deleted")
+    plan = make_plan(gone, [topic(live(0, 901), id="B")], ["orders"], restores={"B": restore_of_orders()})
+    assert plan.losses == (), "the run that met the deletion has reported it"
+
+
+def test_topics_under_another_id_are_the_recreated_ones() -> None:
+    assert recreated_topics(archived(10), [topic(live(0, 3), id="B")]) == {"orders": "B"}
+    assert recreated_topics(archived(10), [topic(live(0, 3))]) == {}
+    assert recreated_topics(archived(10), [topic(live(0, 3), id="")]) == {}, "brokers before 2.8 give no ids"
+    assert recreated_topics(archived(10, id=""), [topic(live(0, 3), id="B")]) == {}
+    assert recreated_topics(None, [topic(live(0, 3), id="B")]) == {}
 
 
 def test_a_log_cut_below_the_archived_end_starts_a_new_incarnation_and_is_a_loss() -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbackup.archive.segments.window import ranges_of
 from kbackup.formats.key_digests import KEYS, keys_of
-from kbackup.jobs.backup.recheck import DigestFiles, Keys, deleted_records, ranges_of, strangers
+from kbackup.jobs.backup.recheck import DigestFiles, Keys, deleted_records, strangers
 from kbackup.types import OffsetRange, Offsets
 from tests.support.plain_records import Plain, block_of
 

@@ -145,7 +145,7 @@ def test_an_orphan_in_the_way_stays(store: Store, partitions: int, orphan: str) 
     later = time.time() + 60
     segments = [s for s in results_of(store, *task, since=later) if isinstance(s, Segment)]
     assert [(s.first, s.last) for s in segments] == [(30, 59)] * partitions
-    assert {re.search(layout.PADDED_NAME, s.key) is not None for s in segments} == {True}
+    assert {re.search(layout.SPECIAL_NAME, s.key) is not None for s in segments} == {True}
     assert {key: store.get(key) for key in before} == before
     assert [next(read_segment(store, s)).offsets[0] for s in segments] == [30] * partitions
 

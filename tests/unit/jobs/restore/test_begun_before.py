@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -144,19 +145,42 @@ def settings_of(archive: BegunArchive) -> Reading:
     )
 
 
-def test_the_settings_that_it_changed_are_put_back(archive: BegunArchive, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[Changes] = []
+@dataclass
+class SettingsTarget:
+    """A target that has the settings `now`, and notes what is written to it."""
 
-    def write(cluster: object, changes: Changes) -> tuple[Changes, tuple[str, ...]]:
-        written.append(changes)
+    now: Reading
+    written: list[Changes] = field(default_factory=list)
+
+    def undo_of(self, journal: RestoreJournal) -> SettingsUndo:
+        cluster = SimpleNamespace(connect=lambda: (TARGET, 1), connection=SimpleNamespace(address="h:1"))
+        return SettingsUndo(cast(Cluster, cluster), journal)
+
+    def write(self, cluster: object, changes: Changes) -> tuple[Changes, tuple[str, ...]]:
+        self.written.append(changes)
         return changes, ()
 
-    now = settings_of(archive)
-    monkeypatch.setattr(settings_undo, "capture_settings", lambda *_: now)
-    monkeypatch.setattr(settings_undo, "write_changes", write)
-    cluster = SimpleNamespace(connect=lambda: (TARGET, 1), connection=SimpleNamespace(address="h:1"))
+
+@pytest.fixture
+def target(archive: BegunArchive, monkeypatch: pytest.MonkeyPatch) -> SettingsTarget:
+    made = SettingsTarget(settings_of(archive))
+    monkeypatch.setattr(settings_undo, "capture_settings", lambda *_: made.now)
+    monkeypatch.setattr(settings_undo, "write_changes", made.write)
+    return made
+
+
+def test_settings_that_the_target_does_not_tell_are_not_put_back(archive: BegunArchive, target: SettingsTarget) -> None:
+    target.now = replace(target.now, group_configs=None)
     journal = RestoreJournal(archive.store, "mapped")
-    steps = SettingsUndo(cast(Cluster, cluster), journal)
+    with pytest.raises(RefusedError, match="h:1 does not tell its group configs: nobody knows why"):
+        journal.undo(target.undo_of(journal), confirm=True, accept_unproven=False)
+    assert target.written == []
+
+
+def test_the_settings_that_it_changed_are_put_back(archive: BegunArchive, target: SettingsTarget) -> None:
+    written = target.written
+    journal = RestoreJournal(archive.store, "mapped")
+    steps = target.undo_of(journal)
     planned = journal.undo(steps, confirm=False, accept_unproven=False)
     assert (written, planned.confirmed, planned.missing) == ([], False, ())
     undone = journal.undo(steps, confirm=True, accept_unproven=False)

@@ -19,11 +19,12 @@ from kbackup.archive.models import GroupOffset, dump, load
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content, narrowed
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.restores.journal import RestoreJournal
-from kbackup.archive.restores.map_parts import Cut, MapPart, MapPartName, WrittenMap, write_map
+from kbackup.archive.restores.map_parts import Cut, MapPart, WrittenMap
 from kbackup.archive.restores.offset_map import runs_table
 from kbackup.archive.restores.plan import PlannedGroup, RestorePlan, with_segments, write_plan
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import Choice, Window
+from kbackup.archive.transforms import TransformRef
 from kbackup.config.models import Restore
 from kbackup.errors import (
     AlreadyExistsError,
@@ -31,7 +32,6 @@ from kbackup.errors import (
     CorruptError,
     KbackupError,
     MismatchError,
-    NotFoundError,
     RefusedError,
     UnreachableError,
 )
@@ -56,20 +56,23 @@ from kbackup.jobs.restore.preflight import (
     effective_configs,
     time_limit,
 )
-from kbackup.jobs.restore.report import late_warnings, make_report, planned, restored
+from kbackup.jobs.restore.report import TransformReport, late_warnings, planned, restored
 from kbackup.jobs.restore.request import RestoreRequest, given_options
-from kbackup.jobs.restore.resume import check_same_options
-from kbackup.jobs.restore.task import FailedTopic, _last_part
+from kbackup.jobs.restore.resume import check_same_options, check_same_transform
+from kbackup.jobs.restore.task import FailedTopic
+from kbackup.jobs.transform import Transform
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.topics import Topic, TopicToCreate
 from kbackup.metrics.registry import Silent
-from kbackup.native.contract import CommittedProgress
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition
-from tests.support.archives import group_at, make_archive, planned_topic, restore_plan
+from tests.support.archives import an_archived_topic, group_at, make_archive, planned_topic, restore_plan
 from tests.support.made_segments import a_segment
+from tests.support.map_parts import write_map
 from tests.support.memory_store import MemoryStore
+from tests.support.restores import a_report
+from tests.support.transforms import a_transform
 
 
 def test_each_step_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,12 +182,10 @@ def segment(topic: str, partition: int) -> Segment:
 
 
 def content() -> Content:
-    topics = [
-        ArchivedTopic(
-            name, 1, 1, "present", tuple(ArchivedPartition(n, 0, 100, (segment(name, n),)) for n in range(2)), {}, 1
-        )
-        for name in NAMES
-    ]
+    topics: list[ArchivedTopic] = []
+    for name in NAMES:
+        partitions = [ArchivedPartition(n, 0, 100, (segment(name, n),)) for n in range(2)]
+        topics.append(an_archived_topic(name, partitions))
     return Content("x", 1, tuple(topics), {"g": group_at("g", ("orders", 0, 4))})
 
 
@@ -207,6 +208,34 @@ def test_without_a_window_every_record_of_the_archive_must_be_in_the_map() -> No
         check_complete(plan, short)
 
 
+def test_records_that_a_transform_left_out_are_not_missed_and_are_reported() -> None:
+    plan = msgspec.structs.replace(plan_of(content()), transform=MASK)
+    assert not plan.exact
+    written = WrittenMap({"o": 150, "p": 200}, Cut(left_out=(("o", 40),)), {})
+    done = restored(plan, written, [Cut(left_out=(("o", 10),))])
+    check_complete(plan, done)
+    report = a_report(plan, done)
+    assert isinstance(report.transform, TransformReport)
+    sources = {name: source for source, name in NAMES.items()}
+    assert report.transform.left_out == {sources["o"]: 50}
+    assert report.transform.sentence.startswith("left out by the transform mask.py:mask: 50 records (")
+    with pytest.raises(KbackupError, match="r has 350 records in its offset map, 360 were to be restored"):
+        check_complete(plan, restored(plan, written, []))
+
+
+def test_a_topic_that_came_in_part_is_not_counted_by_what_a_transform_left_out() -> None:
+    plan = msgspec.structs.replace(plan_of(content()), transform=MASK)
+    done = restored(plan, WrittenMap({"o": 200, "p": 7}, Cut(left_out=(("p", 3),)), {}), [], {"p"})
+    check_complete(plan, done, {"p"})
+
+
+def test_a_report_without_a_transform_has_no_member_for_it() -> None:
+    plan = plan_of(content())
+    done = restored(plan, WrittenMap({"o": 200, "p": 200}, Cut(), {}), [])
+    assert b'"transform"' not in dump(a_report(plan, done))
+    assert b'"transform"' not in dump(plan)
+
+
 @pytest.mark.parametrize("mapped", [29, 31])
 def test_with_a_window_it_must_be_what_the_tasks_selected(mapped: int) -> None:
     made = narrowed(
@@ -220,7 +249,7 @@ def test_with_a_window_it_must_be_what_the_tasks_selected(mapped: int) -> None:
     assert (done.records, done.bytes) == (30, 1300)
     (late,) = late_warnings(done, 0)
     assert late.startswith("at least 3 record(s) without a timestamp were left out")
-    report = make_report(plan, "here", done, (), ["more"], {}, "restored", hidden=[TopicPartition("o", 1)])
+    report = a_report(plan, done, warnings=["more"], hidden=[TopicPartition("o", 1)])
     assert [each.split(":")[0] for each in report.missing] == ["consumers can't see all of o-1 yet"]
     assert [(t.target, t.records) for t in report.topics] == [("o", 30), ("p", 0)]
     assert (report.choice, report.warnings) == (made.choice, ("x is left out", "more"))
@@ -256,37 +285,6 @@ def test_a_stored_plan_has_many_segments_in_a_table(inline: int) -> None:
         store.put(stored.segments.key, store.get(stored.segments.key)[:-1])
         with pytest.raises(CorruptError, match=f"{stored.segments.key} is not what the plan of restore r says"):
             with_segments(store, stored)
-
-
-@pytest.mark.parametrize(
-    "notes", [[""], ["x"], ["a-1\0"], ["a-1", "a-2"], ["a-1", ""]], ids=lambda notes: "+".join(map(repr, notes))
-)
-def test_progress_that_names_no_part_of_the_map_is_refused(notes: list[str]) -> None:
-    """The restore would continue from there, without the records before it in its map and count."""
-    progress = {TopicPartition("o", p): CommittedProgress(5, note) for p, note in enumerate(notes)}
-    with pytest.raises(ClusterError, match="progress of unit 7 on the target names no part of its offset map"):
-        _last_part(7, progress, no_parts)
-
-
-def no_parts(name: MapPartName) -> list[MapPartName]:
-    raise NotFoundError(f"part {name} is missing")
-
-
-def test_progress_names_the_last_part() -> None:
-    assert _last_part(7, {}, no_parts) is None
-    progress = {TopicPartition("o", p): CommittedProgress(5, "abc-3") for p in range(3)}
-    assert _last_part(7, progress, no_parts) == MapPartName("abc", 3)
-
-
-def test_progress_of_a_topic_that_was_given_up_names_an_older_part() -> None:
-    notes = {"given-up": "abc-0", "orders": "def-1", "clicks": "def-1"}
-    progress = {TopicPartition(topic, 0): CommittedProgress(5, note) for topic, note in notes.items()}
-    known = [MapPartName("abc", 0), MapPartName("def", 0), MapPartName("def", 1)]
-
-    def parts_up_to(name: MapPartName) -> list[MapPartName]:
-        return known[: known.index(name) + 1]
-
-    assert _last_part(7, progress, parts_up_to) == MapPartName("def", 1)
 
 
 PLACE = TopicPartition("copy", 1)
@@ -335,6 +333,31 @@ def test_a_time_may_be_written_in_another_way_when_a_restore_goes_on() -> None:
     later = msgspec.structs.replace(ASKED, to_time="2026-01-31 13:06Z")
     with pytest.raises(MismatchError, match=r'to_time was "2026-01-31T14:05:00\+01:00", now "2026-01-31 13:06Z"'):
         check_same_options(planned, RestoreRequest.of(later))
+
+
+MASK = a_transform("return batch").ref
+
+
+def test_a_restore_goes_on_with_the_same_transform_from_wherever_its_file_is() -> None:
+    begun = msgspec.structs.replace(plan(), transform=MASK)
+    check_same_transform(begun, a_transform("return batch", file="moved.py"))
+    check_same_transform(plan(), None)
+
+
+@pytest.mark.parametrize(
+    ("begun", "now", "words"),
+    [
+        (MASK, None, r"with transform mask.py:mask \(sha256 \w{12}\), now without one"),
+        (MASK, a_transform("return batch.slice(0)"), r"with transform mask.py:mask \(.*\), now mask.py:mask \(sha"),
+        (msgspec.UNSET, a_transform("return batch"), r"without a transform, now one is given: mask.py:mask \(sha"),
+        (TransformRef(name="mask.py:other", sha256=MASK.sha256), a_transform("return batch"), "mask.py:other"),
+    ],
+)
+def test_another_transform_is_refused_by_its_name(
+    begun: TransformRef | msgspec.UnsetType, now: Transform | None, words: str
+) -> None:
+    with pytest.raises(MismatchError, match=f"restore r was .*{words}"):
+        check_same_transform(msgspec.structs.replace(plan(), transform=begun), now)
 
 
 def test_a_plan_of_an_older_version_may_have_no_options_or_the_former_name_of_one() -> None:
@@ -512,12 +535,11 @@ def test_a_report_names_what_failed_and_what_was_left_out() -> None:
     plan = plan_of(content())
     done = restored(plan, WrittenMap({"o": 200, "p": 7}, Cut(), {}), [], {"p"})
     (failed,) = not_restored_topics(plan, [FailedTopic("p", "it has no room", "make room")])
-    report = make_report(plan, "here", done, (), [], {}, "incomplete", failed=[failed])
+    report = a_report(plan, done, status="incomplete", failed=[failed])
     assert report.missing == ("topic pay is not restored: it has no room; make room",)
     assert {t.source: t.records for t in report.topics} == {"orders": 200, "pay": 7}
-    assert [t.source for t in make_report(plan, "", done, (), [], {}, "restored", excluded=["pay"]).topics] == [
-        "orders"
-    ]
+    without_one = a_report(plan, done, excluded=["pay"])
+    assert [topic.source for topic in without_one.topics] == ["orders"]
 
 
 def test_folders_of_topics_are_listed_side_by_side() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -17,14 +18,13 @@ from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Cont
 from kbackup.archive.query.java import java_content
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import open_archive
-from kbackup.archive.restores.plan import RestorePlan
+from kbackup.archive.restores.plan import LogBounds, RestorePlan
 from kbackup.archive.run import open_or_create
 from kbackup.archive.segments.table import Segment, bounds
 from kbackup.archive.segments.writer import SegmentTarget
 from kbackup.config.models import Restore
 from kbackup.errors import MismatchError, RefusedError, UsageError
 from kbackup.jobs.groups.plan import map_groups
-from kbackup.jobs.restore import plan as restore_plans
 from kbackup.jobs.restore.plan import (
     UNIT_BYTES,
     UNIT_PARTITIONS,
@@ -38,7 +38,6 @@ from kbackup.jobs.restore.plan import (
     timed_ranges,
     with_counts,
 )
-from kbackup.jobs.restore.report import make_report, planned
 from kbackup.jobs.restore.request import RestoreRequest, TopicNames
 from kbackup.jobs.restore.resume import check_same_options, excluded_targets, resumed_plan
 from kbackup.metrics.registry import Silent
@@ -46,10 +45,18 @@ from kbackup.spark.tasks import ProgressSender
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS, ROOT
-from tests.support.archives import commit_point, group_at, make_archive, restore_plan, topic_state, write
+from tests.support.archives import (
+    an_archived_topic,
+    commit_point,
+    group_at,
+    make_archive,
+    restore_plan,
+    topic_state,
+    write,
+)
 from tests.support.made_segments import a_segment
 from tests.support.memory_store import MemoryStore
-from tests.support.restores import make_plan
+from tests.support.restores import a_report, make_plan
 
 
 def segment(topic: str, partition: int, size: int) -> Segment:
@@ -57,21 +64,15 @@ def segment(topic: str, partition: int, size: int) -> Segment:
 
 
 def content(sizes: dict[str, list[int]], groups: dict[str, tuple[GroupOffset, ...]] | None = None) -> Content:
-    topics = tuple(
-        ArchivedTopic(
-            name,
-            1,
-            1,
-            "present",
-            tuple(
-                ArchivedPartition(n, 0, 10, (segment(name, n, size),) if size else ()) for n, size in enumerate(each)
-            ),
-            {"retention.ms": "5"},
-            3,
-        )
-        for name, each in sizes.items()
+    topics: list[ArchivedTopic] = []
+    for name, each in sizes.items():
+        partitions = [
+            ArchivedPartition(n, 0, 10, (segment(name, n, size),) if size else ()) for n, size in enumerate(each)
+        ]
+        topics.append(an_archived_topic(name, partitions, {"retention.ms": "5"}, replication_factor=3))
+    return Content(
+        "x", 1, tuple(topics), {g: Group(group=g, type="", state="", offsets=o) for g, o in (groups or {}).items()}
     )
-    return Content("x", 1, topics, {g: Group(group=g, type="", state="", offsets=o) for g, o in (groups or {}).items()})
 
 
 @pytest.mark.parametrize(
@@ -106,6 +107,15 @@ def test_units_hold_every_partition_with_records_once_big_ones_alone() -> None:
     assert sum(s.bytes for p in units[0] for s in p.segments) == UNIT_BYTES * 3
 
 
+def test_with_the_same_offsets_a_log_without_records_is_filled_if_it_does_not_begin_at_0() -> None:
+    never_filled = ArchivedPartition(0, 0, 0, ())
+    expired = ArchivedPartition(1, 7, 7, ())
+    made = replace(content({}), topics=(an_archived_topic("orders", [never_filled, expired]),))
+    assert make_units(made, {"orders": "copy"}) == ()
+    ((unit,),) = make_units(made, {"orders": "copy"}, same_offsets=True)
+    assert (unit.partition, unit.log) == (1, LogBounds(start=7, end=7))
+
+
 def test_small_partitions_between_big_ones_share_a_unit() -> None:
     made = content({"mixed": [10, UNIT_BYTES, 10, UNIT_BYTES + 1, 10]})
     units = make_units(made, {"mixed": "copy"})
@@ -120,10 +130,9 @@ def test_progress_is_in_a_group_for_every_64_units(units: int, groups: int) -> N
     assert names == ("kbackup-restore-r", *(f"kbackup-restore-r@{n}" for n in range(1, groups)))
 
 
-def test_the_plan_keeps_how_many_groups_have_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = content({"big": [UNIT_BYTES] * 3})
-    for transactions, units_of_group, groups in ((True, 1, 3), (True, 3, UNSET), (False, 1, UNSET)):
-        monkeypatch.setattr(restore_plans, "GROUP_UNITS", units_of_group)
+def test_the_plan_keeps_how_many_groups_have_the_progress() -> None:
+    for transactions, units, groups in ((True, 129, 3), (True, 64, UNSET), (False, 129, UNSET)):
+        made = content({"big": [UNIT_BYTES] * units})
         plan = plan_restore(RestoreRequest.of(Restore(transactions=transactions)), made, "c")
         assert plan.progress_groups == groups
         data = dump(plan)
@@ -256,7 +265,7 @@ def test_a_rule_that_an_earlier_one_or_a_name_takes_precedence_over_matches_all_
 def test_groups_that_could_not_be_captured_are_warned_of_where_they_are_selected(store: Store) -> None:
     plan = plan_of(store, Restore(exclude_groups=("/test-.*/",)))
     assert targets(plan) == {"billing": "billing", "shipping": "shipping"}
-    report = make_report(plan, "", planned(plan), (), ["and more"], {}, "planned")
+    report = a_report(plan, warnings=["and more"], status="planned")
     assert report.warnings == (f"group returns: {WHY}", "and more")
     assert plan_of(store, Restore(groups=("/ship.*/",))).group_warnings == []
 
@@ -272,7 +281,7 @@ def test_lost_records_are_reported_missing_and_refused_when_strict() -> None:
     plan = plan_of(store, Restore())
     (said,) = plan.damaged
     assert "offsets 15 to" in said
-    report = make_report(plan, "", planned(plan), (), [], {}, "restored")
+    report = a_report(plan)
     assert said in report.missing
     with pytest.raises(RefusedError, match=r"offsets 15 to .* of orders-0: is missing"):
         plan_of(store, Restore(strict=True))
@@ -359,6 +368,12 @@ def test_windows_that_can_not_be_meant(two_points: Store, options: Restore, mess
     assert hint in raised.value.hint
 
 
+def test_a_range_of_an_empty_partition_has_no_records_and_is_no_mistake(two_points: Store) -> None:
+    plan = make_plan(Restore(range=("orders:1:3-5", "orders:2:0-")), two_points, "c")
+    (topic,) = plan.topics
+    assert topic.records == 2
+
+
 def test_an_expression_selects_and_is_counted(two_points: Store) -> None:
     options = Restore(where=".offset % 2 == 0", topics=("orders",))
     content = with_counts(
@@ -388,7 +403,7 @@ def test_a_restore_of_before_has_the_same_options_as_now() -> None:
 
 
 def test_a_config_that_is_given_as_empty_is_taken_away() -> None:
-    archived = ArchivedTopic("a", 1, 1, "present", (), {"retention.ms": "5", "segment.bytes": "1"}, 1)
+    archived = an_archived_topic("a", configs={"retention.ms": "5", "segment.bytes": "1"})
     planned = plan_topic(archived, "a", {"segment.bytes": "", "cleanup.policy": "compact"}, None)
     assert planned.configs == {"retention.ms": "5", "cleanup.policy": "compact"}
 

@@ -506,6 +506,7 @@ def handshake(mechanism: str, error: int = 0) -> Answer:
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_a_login_that_is_refused_says_no_secret(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="kbackup")
     refused = SaslAuthenticateResponse(error_code=58, error_message="invalid credentials", auth_bytes=b"")
     with (
         listener(answering(logs_in, handshake(mechanism), answer_of(refused, 1))) as address,
@@ -519,6 +520,7 @@ def test_a_login_that_is_refused_says_no_secret(mechanism: str, caplog: pytest.L
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
 def test_a_login_leaves_nothing_in_any_log(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="kbackup")
     accepted = answer_of(SaslAuthenticateResponse(error_code=0, auth_bytes=b""), 1)
     own = {"enable_sasl_oauthbearer_unsecure_jwt": "true", "sasl_oauthbearer_config": "principal=alice"}
     with connected(logs_in, handshake(mechanism), accepted, sasl_mechanism=mechanism, **LOGIN, **own, debug="all"):

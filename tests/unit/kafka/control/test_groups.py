@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,7 @@ from kafka.protocol.consumer import (
 )
 
 from kbackup.errors import ClusterError
+from kbackup.kafka.client import Connection
 from kbackup.kafka.control import groups as group_module
 from kbackup.kafka.control import router as routing
 from kbackup.kafka.control.groups import (
@@ -47,6 +49,7 @@ from kbackup.kafka.control.messages import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsResponse,
 )
+from kbackup.kafka.control.router import Router
 from kbackup.types import CommittedOffset, TopicPartition
 from tests.support.fake_broker import FakeCluster, HangUp, fake_cluster
 
@@ -288,10 +291,18 @@ def test_commits_are_cut_to_what_a_batch_holds(cluster: FakeCluster, groups: Gro
     assert len(sizes) < 10
 
 
-def test_what_is_too_large_for_a_batch_goes_alone() -> None:
-    huge = CommittedOffset(TopicPartition("t", 0), 0, None, "m" * (1 << 20))
-    assert list(group_module._portions([huge, huge])) == [[huge], [huge]]
-    assert list(group_module._portions([])) == []
+def test_what_is_too_large_for_a_batch_goes_alone(cluster: FakeCluster, groups: GroupAdmin) -> None:
+    offsets_of(cluster, {})
+    huge = [CommittedOffset(TopicPartition("t", p), 0, None, "m" * (1 << 20)) for p in range(2)]
+    assert groups.commit("g", huge) == ""
+    requests = cluster.asked(OffsetCommitRequest)
+    assert [[p.partition_index for t in r.topics for p in t.partitions] for r in requests] == [[0], [1]]
+
+
+def test_without_offsets_nothing_is_committed(cluster: FakeCluster, groups: GroupAdmin) -> None:
+    offsets_of(cluster, {})
+    assert groups.commit("g", []) == ""
+    assert cluster.asked(OffsetCommitRequest) == []
 
 
 def test_after_a_refusal_nothing_more_of_the_group_is_set(cluster: FakeCluster, groups: GroupAdmin) -> None:
@@ -587,9 +598,19 @@ def test_a_coordinator_that_never_loads_is_named_once(
     assert 30 <= sum(clock) < 31
 
 
-def test_listings_after_one_that_waited_in_vain_wait_for_less(
-    cluster: FakeCluster, groups: GroupAdmin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class NotingRouter(Router):
+    """Notes how many seconds brokers have to answer each question."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.waits: list[float | None] = []
+
+    def ask_each(self, *question: Any, seconds: float | None = None, **how: Any) -> Any:
+        self.waits.append(seconds)
+        return super().ask_each(*question, seconds=seconds, **how)
+
+
+def test_listings_after_one_that_waited_in_vain_wait_for_less(cluster: FakeCluster) -> None:
     lists(cluster)
     silent = [True, True, False, False]
 
@@ -597,14 +618,15 @@ def test_listings_after_one_that_waited_in_vain_wait_for_less(
         return None if silent.pop(0) else listing()
 
     cluster.on(ListGroupsRequest, second, node=2)
-    monkeypatch.setattr(group_module, "REQUEST_SECONDS", 0.4)
-    monkeypatch.setattr(group_module, "_SHORT_SECONDS", 0.2)
-    groups._patience = 0.4
-    waited = []
     failures = []
-    for _ in range(4):
-        waited.append(groups._patience)
-        failures.append([*groups.listed()[1]])
+    waited: list[float | None] = []
+    with closing(NotingRouter(Connection({"bootstrap.servers": cluster.bootstrap}, "target"))) as router:
+        groups = GroupAdmin(router, patience=0.4, short_patience=0.2)
+        for _ in range(4):
+            router.waits.clear()
+            _, failed = groups.listed()
+            failures.append([*failed])
+            waited += {*router.waits}
     assert failures == [["(listing 1)"], ["(listing 1)"], [], []]
     assert waited == [0.4, 0.2, 0.2, 0.4]
 

@@ -219,16 +219,14 @@ def test_a_window_goes_on_at_the_leader_that_a_log_moves_to(cluster: FakeCluster
     assert [batch.first for batch in found[ORDERS[0]].batches] == [0, 1, 2]
 
 
-def test_many_logs_are_read_in_several_rounds(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_LOGS_AT_ONCE", 2)
-    monkeypatch.setattr(logs, "_FETCHES_AT_ONCE", 2)
-    many = [TopicPartition("many", number) for number in range(11)]
-    cluster.topics = {"many": [1] * 11}
+def test_many_logs_are_read_in_several_rounds(cluster: FakeCluster) -> None:
+    many = [TopicPartition("many", number) for number in range(2600)]
+    cluster.topics = {"many": [1] * len(many)}
     cluster.on(FetchRequest, Logs(dict.fromkeys(many, 10)).fetch)
     found = windows(cluster, dict.fromkeys(many, 2))
     assert all(window.complete for window in found.values())
     logs_of_requests = [sum(len(t.partitions) for t in request.topics) for request in cluster.asked(FetchRequest)]
-    assert max(logs_of_requests) == 2
+    assert max(logs_of_requests) == 500
 
 
 # Producers.

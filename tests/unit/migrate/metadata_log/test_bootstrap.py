@@ -9,13 +9,14 @@ import pytest
 from kbackup.errors import CorruptError, RefusedError
 from kbackup.metadata.entities import ClientQuota, DelegationToken, ScramUser
 from kbackup.migrate.metadata_log.checkpoint import (
+    FIRST_SNAPSHOT,
     producer_id_record,
     quota_records,
     scram_record,
     token_record,
     write_bootstrap,
 )
-from kbackup.migrate.metadata_log.codec import record
+from kbackup.migrate.metadata_log.codec import MetadataRecord, record
 from kbackup.migrate.metadata_log.image import MetadataImage, reading_of
 from kbackup.migrate.metadata_log.log import encode_batch, read_snapshot
 from tests.support.metadata_records import FOOTER, HEADER, write_snapshot
@@ -50,6 +51,19 @@ def test_added_records_are_read_back(tmp_path: Path) -> None:
     assert reading.delegation_tokens == (TOKEN,)
     assert reading.next_producer_id == 5000
     assert [f.name for f in reading.features or ()] == ["metadata.version"]
+
+
+def test_the_first_snapshot_of_kafka_4_4_keeps_the_voters_of_the_quorum(tmp_path: Path) -> None:
+    voters = MetadataRecord("VotersRecord", 6, 0, {"version": 0, "voters": []}, control=True)
+    level = record("FeatureLevelRecord", {"name": "metadata.version", "featureLevel": 33})
+    first = tmp_path / FIRST_SNAPSHOT
+    first.parent.mkdir()
+    header = encode_batch(0, 0, 0, [HEADER, voters])
+    first.write_bytes(header + encode_batch(2, 0, 0, [level]) + encode_batch(3, 0, 0, [FOOTER]))
+    first.write_bytes(write_bootstrap(first.read_bytes(), [scram_record(USER)], first.name))
+    names = [each.record.name for each in read_snapshot(first)]
+    added = "UserScramCredentialRecord"
+    assert names == ["SnapshotHeaderRecord", "VotersRecord", "FeatureLevelRecord", added, "SnapshotFooterRecord"]
 
 
 def test_many_records_make_several_batches(tmp_path: Path) -> None:

@@ -146,7 +146,8 @@ def test_an_image_has_brokers_and_controllers_as_they_are_now(tmp_path: Path) ->
         [_broker(1, rack="r"), _broker(2), _broker(3, fenced=False), _broker(4)],
         [record("BrokerRegistrationChangeRecord", change), record("UnregisterBrokerRecord", {"brokerId": 4})],
         [record("UnfenceBrokerRecord", {"id": 2}), record("FenceBrokerRecord", {"id": 3})],
-        [record("RegisterControllerRecord", {"controllerId": 9})],
+        [record("RegisterControllerRecord", {"controllerId": id_}) for id_ in (9, 10)],
+        [record("UnregisterControllerRecord", {"controllerId": 10})],
     )
     listeners = (Listener(name="SASL", host="h", port=65535, security_protocol="SASL_PLAINTEXT"),)
     assert reading.registrations == (

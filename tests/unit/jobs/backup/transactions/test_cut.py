@@ -6,7 +6,6 @@ import struct
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +19,7 @@ from kbackup.kafka.transactions import (
     CutReason,
     MarkerCount,
     OpenTransaction,
-    _StateLog,
+    add_entry,
     boundaries_in,
     boundary_of,
     bounds_of,
@@ -322,14 +321,14 @@ def test_markers_that_may_repeat_bound_what_a_count_tells() -> None:
 
 def test_an_entry_that_is_written_again_is_one_transaction() -> None:
     """Where a coordinator could not replicate it in time."""
-    log = _StateLog(SimpleNamespace(), {})  # type: ignore[arg-type]
+    entries: list[Entry] = []
     first = entry(0, 1, 5, complete=False, version=1, partitions=(0,))
     again = first._replace(offset=1, aborted=True)
     done = entry(2, 1, 5, complete=True, version=1)
     following = first._replace(offset=3)
     for each in (first, again, done, following):
-        log._add("id", each)
-    assert log.entries["id"] == [again, done, following]
+        add_entry(entries, each)
+    assert entries == [again, done, following]
 
 
 def test_records_of_internal_topics() -> None:

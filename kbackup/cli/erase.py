@@ -1,0 +1,201 @@
+"""`kbackup erase`: erase records from an archive, in every restore point."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kbackup.archive.query.selection import Selection
+from kbackup.cli.common.command_context import CommandContext
+from kbackup.cli.common.command_lines import own_command
+from kbackup.cli.common.interrupts import SameState, StateByPhase, when_interrupted
+from kbackup.cli.common.options import archive_command
+from kbackup.cli.common.output import Reporter, ShownProgress
+from kbackup.cli.common.session import archive_store
+from kbackup.cli.common.tables import Column
+from kbackup.errors import KbackupError, UsageError
+from kbackup.util.text import human_size, human_total, plural
+
+if TYPE_CHECKING:
+    from kbackup.archive.query.find import Matches
+    from kbackup.jobs.decoding import Expression
+    from kbackup.jobs.erase import ErasedTopic, EraseReport
+
+_STDIN = "-"
+
+
+@archive_command(
+    "erase",
+    click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Topic, or a /regex/. [repeatable]"),
+    click.option("--key", "texts", multiple=True, metavar="TEXT", help="Key of the records, as UTF-8. [repeatable]"),
+    click.option("--key-hex", "hexes", multiple=True, metavar="HEX", help="Key in hexadecimal digits. [repeatable]"),
+    click.option(
+        "--key-file",
+        "key_file",
+        metavar="FILE",
+        help="File with a key on each line, as UTF-8; - is stdin. Keys in it stand in no list of processes.",
+    ),
+    click.option("--jq", "expression", metavar="EXPR", help="Records for which the jq expression EXPR is true."),
+    click.option("--reason", metavar="TEXT", help="Reason for 'kbackup log'. Write no names into it."),
+    click.option("--confirm", is_flag=True, help="Erase. Without it, the command only shows what it found."),
+    argument=True,
+    example="kbackup erase --topic customers --key 4711 --confirm",
+)
+def command(
+    context: CommandContext,
+    topics: tuple[str, ...],
+    texts: tuple[str, ...],
+    hexes: tuple[str, ...],
+    key_file: str | None,
+    expression: str | None,
+    reason: str | None,
+    confirm: bool,
+) -> None:
+    """Erase records from all restore points of an archive. Without --confirm, only show which.
+
+    Looks through every segment of the topics, also of topics that were deleted and created again, and writes the
+    segments that have such records anew without them. From its commit on no restore, export, page or other reader
+    finds them. The old objects stay for the grace time of 'kbackup expire', which then deletes them.
+
+    Keys are compared as bytes. --jq tests records as 'kbackup find --jq' does, decoded by the archived schemas. The
+    archive notes the offsets that were erased, how many, when and the reason: never a key. Nobody can undo it.
+
+    Erases nothing in the source, in copies (run 'kbackup copy' again), in exports and in mirrored clusters.
+    """
+    from kbackup.jobs.erase import Erasure, erase
+
+    if not topics:
+        raise UsageError("no topic is given", "name the topics with --topic, or all of them with --topic '/.*/'")
+    keys = _keys(texts, hexes, key_file)
+    if bool(keys) == (expression is not None):
+        raise UsageError(
+            "give either keys or an expression", "use --key, --key-hex and --key-file, or --jq without them"
+        )
+    if reason is not None and "\n" in reason:
+        raise UsageError("--reason has several lines", "write one line")
+    again = own_command("--confirm")
+    shown = ShownProgress(context.reporter)
+    when_interrupted(_interruption(shown, confirm, own_command()))
+    store = archive_store(context)
+    compiled = None
+    matches: Matches
+    if expression is None:
+        from kbackup.jobs.erase import KeyMatch
+
+        matches = KeyMatch(keys)
+    else:
+        matches = compiled = _expression(context, expression)
+
+    def check() -> None:
+        if compiled is not None and compiled.failed:
+            raise UsageError(
+                f"--jq fails for {plural(compiled.failed, 'record')}, the first: {compiled.first}; nothing was erased",
+                "write it for any value, as in '(.value | type) == \"object\" and .value.id == 7'",
+            )
+
+    erasure = Erasure(Selection.of(topics, ()), matches, reason or "", check)
+    with shown:
+        report = erase(store, erasure, context.config.backup.lease_seconds, shown, confirm=confirm)
+    _show(report, again, context.reporter)
+    context.reporter.document(report)
+
+
+def _keys(texts: Sequence[str], hexes: Sequence[str], key_file: str | None) -> list[bytes]:
+    """Return the keys as bytes, in the order in which they were given."""
+    keys = [text.encode() for text in texts]
+    for digits in hexes:
+        try:
+            keys.append(bytes.fromhex(digits))
+        except ValueError:
+            raise UsageError(
+                f"--key-hex {digits} is not hexadecimal", "give two digits for each byte, as in 34373131"
+            ) from None
+    if key_file is not None:
+        data = _read(key_file)
+        lines = data.split(b"\n")
+        keys += [line.removesuffix(b"\r") for line in lines if line.strip()]
+    return keys
+
+
+def _read(key_file: str) -> bytes:
+    """Return the bytes of a file of keys, or of stdin."""
+    if key_file == _STDIN:
+        return sys.stdin.buffer.read()
+    try:
+        return Path(key_file).read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"--key-file {key_file} can't be read: {error.strerror}", "give a file that is there"
+        ) from None
+
+
+def _expression(context: CommandContext, text: str) -> Expression:
+    """Return the expression, which tests records as the schemas of the newest restore point decode them."""
+    from kbackup.cli.common.records import open_archive_at
+    from kbackup.jobs.decoding import Decoding, Expression
+    from kbackup.library.reading import topic_decoders_of
+
+    def unavailable(error: KbackupError) -> None:
+        # A record that can't be decoded might be one of those to erase.
+        raise error
+
+    opened = open_archive_at(context, "latest", None, None)
+    archived = topic_decoders_of(opened.reader, unavailable)
+    if archived is None:
+        return Expression(text, Decoding({}))
+    return Expression(text, Decoding({}, by_topic=archived.decoder))
+
+
+def _interruption(shown: ShownProgress, confirm: bool, again: str) -> StateByPhase | SameState:
+    """Describe an interrupted erasure: it changes the archive by one commit."""
+    nothing = ("nothing was erased", f"to begin anew: {again}")
+    if not confirm:
+        return SameState(*nothing)
+    unknown = ("whether the records are erased shows 'kbackup log'", f"if they are not: {again}")
+    return StateByPhase(shown, {"commit": unknown}, nothing)
+
+
+def _points(topic: ErasedTopic) -> str:
+    if topic.first_point == topic.last_point:
+        return str(topic.first_point)
+    return f"{topic.first_point} to {topic.last_point}"
+
+
+def _name(topic: ErasedTopic) -> str:
+    return topic.topic if topic.incarnation == 1 else f"{topic.topic} (incarnation {topic.incarnation})"
+
+
+_TOPICS: Sequence[Column[ErasedTopic]] = (
+    Column("topic", _name),
+    Column("records", "records"),
+    Column("partitions", "partitions", importance=2),
+    Column("segments", "segments", importance=1),
+    Column("size of segments", "segment_bytes", human_size, importance=2),
+    Column("restore points", _points),
+)
+"""The columns of what an erasure found. Its segments are written anew as a whole."""
+
+
+def _show(report: EraseReport, again: str, reporter: Reporter) -> None:
+    if not report.records:
+        reporter.line(f"no record of {report.searched:,} matches: nothing was erased")
+        return
+    reporter.table(_TOPICS, report.topics)
+    verb = "erased" if report.confirmed else "would be erased"
+    reporter.line(
+        f"{plural(report.records, 'record')} {verb}, of {report.searched:,} that were looked at, in "
+        f"{plural(report.segments, 'segment')}; {human_total(report.seconds)}"
+    )
+    if not report.confirmed:
+        reporter.note(f"nothing was changed; to erase: {again}")
+        return
+    reporter.note(
+        f"the objects that still hold them are deleted by the first 'kbackup expire --confirm' after "
+        f"{report.deleted_from}; versions and locks of a bucket can keep them longer",
+        "copies: run 'kbackup copy' again, and 'kbackup expire' on them; the source, exports and mirrored clusters "
+        "keep what they have: see 'Personal data' in the documentation",
+    )

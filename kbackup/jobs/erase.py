@@ -1,0 +1,319 @@
+"""The erase job: records leave an archive, in every restore point that has them.
+
+It looks for the records in all segments of the topics, writes the segments that have some of them anew without these,
+and swaps them in by one commit. From then on no reader finds them. The old segments wait for a sweep, like everything
+that has expired.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.documents import IsolationLevel
+from kbackup.archive.catalog.rewriting import Swap, swap_segments
+from kbackup.archive.catalog.state import State
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.query.content import ArchivedPartition
+from kbackup.archive.query.find import Matches, search
+from kbackup.archive.query.selection import Selection, check_selection
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.run import WritingRun, begin_writing, check_written
+from kbackup.archive.segments.read import read_segment
+from kbackup.archive.segments.table import Segment, Segments
+from kbackup.archive.segments.window import EVERYTHING
+from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
+from kbackup.errors import RefusedError
+from kbackup.formats.block import select_records
+from kbackup.formats.fields import gather, locate_fields
+from kbackup.jobs.retention import GRACE
+from kbackup.metrics.registry import Phases, ProgressListener
+from kbackup.store.base import Store
+from kbackup.types import Incarnation, IncarnationPartition, Int64Array, RecordBlock, TopicPartition
+from kbackup.util.text import plural
+from kbackup.util.times import rfc3339
+
+_THREADS = 4
+_ONE_SEGMENT = 1 << 62
+"""The size in bytes at which a rewritten segment would be cut: never. Each takes the place of one."""
+
+
+class KeyMatch:
+    """Selects the records whose key is one of `keys`, byte by byte. A null key is none of them. Thread-safe."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._keys: Any = pa.array(sorted(set(keys)), pa.large_binary())
+
+    def __call__(self, tp: TopicPartition, block: RecordBlock) -> npt.NDArray[np.bool_]:
+        """Return which records of a block match: bool[n]."""
+        import pyarrow.compute as pc  # here: it makes pyarrow import pandas
+
+        fields = locate_fields(block, str(tp), 0)
+        keys = gather(block.data, fields.keys)
+        matching: npt.NDArray[np.bool_] = pc.is_in(keys, value_set=self._keys).to_numpy(zero_copy_only=False)
+        return matching
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """What is to be erased: the records of the selected `topics`, of all their incarnations, that `matches` selects.
+    `check` raises an error after a search that can't be trusted, as where an expression failed for a record. `reason`
+    stands in the log of the archive."""
+
+    topics: Selection
+    matches: Matches
+    reason: str = ""
+    check: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedTopic:
+    """The records of an incarnation of a topic that are erased, or would be: how many, in how many segments with
+    `segment_bytes` of stored bytes, and in how many restore points (`first_point` to `last_point`)."""
+
+    topic: str
+    incarnation: int
+    partitions: int
+    records: int
+    segments: int
+    segment_bytes: int
+    first_point: int
+    last_point: int
+    restore_points: int
+
+
+@dataclass(frozen=True)
+class EraseReport:
+    """What an erasure did, or would do if it is not `confirmed`. `erasure` is the catalog that committed it, None if
+    nothing was erased. `searched` counts the records that were looked at. The objects that still hold the records can
+    be deleted from `deleted_from` on."""
+
+    archive: str
+    confirmed: bool
+    erasure: int | None
+    topics: tuple[ErasedTopic, ...]
+    records: int
+    segments: int
+    searched: int
+    deleted_from: str | None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The offsets of the records to erase in one segment, which restore point `point` added. int64, rising."""
+
+    segment: Segment
+    point: int
+    offsets: Int64Array
+
+
+@dataclass
+class _Searching:
+    """Tells how many of the `expected` records were looked at. Many threads count."""
+
+    listener: ProgressListener
+    expected: int
+    records: int = 0
+    bytes: int = 0
+    lock: Lock = field(default_factory=Lock)
+
+    def add(self, records: int, size: int) -> None:
+        with self.lock:
+            self.records += records
+            self.bytes += size
+            self.listener.progress(self.records, self.bytes, self.expected)
+
+
+def erase(
+    store: Store, erasure: Erasure, lease_seconds: float, listener: ProgressListener, *, confirm: bool
+) -> EraseReport:
+    """Erase records from an archive. Without `confirm`, look for them and report what would be erased.
+
+    With `confirm` it takes the lease, so no backup runs meanwhile. `RefusedError` for a copy. `UsageError` for a topic
+    that the archive does not have. `CorruptError` if a segment of the topics is damaged: then nothing is erased.
+    """
+    phases = Phases(listener)
+    if not confirm:
+        archive = open_archive(store)
+        found, searched = _look(archive, erasure, phases)
+        return _report(archive, found, searched, phases, erased_in=None, confirm=False)
+    with HeldLease(store, "kbackup erase", lease_seconds) as lease:
+        archive = open_archive(store)
+        _check_no_copy(archive.state)
+        found, searched = _look(archive, erasure, phases)
+        if not found:
+            return _report(archive, found, searched, phases, erased_in=None, confirm=True)
+        # It reads no cluster: the level is one that the archive has already, so that salvaging stays as it was.
+        level: IsolationLevel = min(archive.state.isolation_levels, default="read_committed")
+        writing = begin_writing(store, lease, "erase", level)
+        number = _rewrite(writing, found, erasure, phases)
+        report = _report(archive, found, searched, phases, erased_in=number, confirm=True)
+        writing.end()
+    return report
+
+
+def _check_no_copy(state: State) -> None:
+    if state.origin is not None:
+        raise RefusedError(
+            f"this archive is a copy of {state.origin.archive}", "erase there, then run 'kbackup copy' again"
+        )
+
+
+def _look(archive: Archive, erasure: Erasure, phases: Phases) -> tuple[list[Found], int]:
+    """Return the records to erase by segment, and how many records were looked at."""
+    with phases.step("search"):
+        places = _segments_of(archive, erasure.topics)
+        expected = 0
+        for segments, _ in places.values():
+            expected += int(segments.integers("count").sum())
+
+        progress = _Searching(phases.listener, expected)
+        found: list[Found] = []
+        for place, (segments, points) in sorted(places.items()):
+            offsets = _matching_offsets(archive.store, place, segments, erasure.matches, progress.add)
+            found += _by_segment(segments, points, offsets)
+        erasure.check()
+    return found, expected
+
+
+def _segments_of(archive: Archive, topics: Selection) -> Mapping[IncarnationPartition, tuple[Segments, Int64Array]]:
+    """Return the segments of the selected topics by partition, in order, with the restore point that added each:
+    those of every incarnation that any restore point has."""
+    newest = archive.state.next_point
+    names = {topic for topic, _ in archive.state.last_points()}
+    check_selection(topics, "topic", names, "in this archive", "see 'kbackup info'", internal=True)
+    # Kafka's own topics are in an archive as well, and hold names of groups: a regular expression selects them, too.
+    selected = {name for name in names if topics.matches(name)}
+    segments, points, places = archive.ordered(0, newest, selected)
+    checked = segments.checked()
+    return {place: (checked[part], points[part]) for place, part in places.items()}
+
+
+def _matching_offsets(
+    store: Store, place: IncarnationPartition, segments: Segments, matches: Matches, seen: Callable[[int, int], None]
+) -> Int64Array:
+    """Return the offsets of the records of a partition that match, rising."""
+    topic, _, number = place
+    partition = ArchivedPartition(number, segments[0].first, segments[-1].last + 1, segments)
+    offsets: list[Int64Array] = [np.empty(0, np.int64)]
+    with closing(search(store, [(topic, partition)], matches, EVERYTHING, seen)) as units:
+        for unit in units:
+            offsets += [records.block.offsets for records in unit.matches]
+    return np.concatenate(offsets)
+
+
+def _by_segment(segments: Segments, points: Int64Array, offsets: Int64Array) -> Iterator[Found]:
+    """Yield the segments that have some of the `offsets`, with their own."""
+    if not len(offsets):
+        return
+    firsts = segments.integers("first")
+    lasts = segments.integers("last")
+    starts = np.searchsorted(offsets, firsts).tolist()
+    stops = np.searchsorted(offsets, lasts, side="right").tolist()
+    for at, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+        if start < stop:
+            yield Found(segments[at], int(points[at]), offsets[start:stop])
+
+
+def _rewrite(writing: WritingRun, found: Sequence[Found], erasure: Erasure, phases: Phases) -> int:
+    """Write the segments anew without the records, and swap them in. Return the number of the catalog that did."""
+    rewrite = writing.began
+    with phases.step("rewrite"), ThreadPoolExecutor(_THREADS, "rewrite") as pool:
+        swaps = list(pool.map(partial(_without_records, writing.store, rewrite), found))
+        check_written(writing.store, [swap.new for swap in swaps if swap.new is not None])
+    with phases.step("commit"):
+        summary = f"{plural(_records(found), 'record')} erased"
+        if erasure.reason:
+            summary += f": {erasure.reason}"
+
+        def operation(state: State) -> State:
+            return swap_segments(state, writing.run, rewrite, swaps)
+
+        writing.commit(operation, "erase", summary)
+        number = writing.archive.state.number
+        writing.refresh_derived()
+    return number
+
+
+def _without_records(store: Store, rewrite: int, found: Found) -> Swap:
+    """Write a segment anew without some records. The old one is held against its checksum meanwhile."""
+    old = found.segment
+    compression = layout.compression_of(old.key)
+    target = SegmentTarget(*old.incarnation_partition, _ONE_SEGMENT, compression, rewrite=rewrite)
+    with PartitionWriter(store, target) as writer:
+        for block in read_segment(store, old):
+            kept = select_records(block, ~np.isin(block.offsets, found.offsets))
+            if len(kept):
+                writer.append(kept)
+        # Only now is it known that the old bytes are those that were archived.
+        written = writer.finish()
+    new = written[0] if written else None
+    remaining = new.count if new is not None else 0
+    if remaining + len(found.offsets) != old.count:
+        raise RefusedError(
+            f"file {old.key} has other records than a moment ago; nothing was erased",
+            "run 'kbackup verify', which lists every finding",
+        )
+    return Swap(old, new, found.offsets)
+
+
+def _report(
+    archive: Archive, found: Sequence[Found], searched: int, phases: Phases, *, erased_in: int | None, confirm: bool
+) -> EraseReport:
+    """Return the report of an erasure. `archive` is as it was before."""
+    by_topic: dict[Incarnation, list[Found]] = defaultdict(list)
+    for each in found:
+        by_topic[each.segment.topic, each.segment.incarnation].append(each)
+    topics = [_erased_topic(archive.state, key, own) for key, own in sorted(by_topic.items())]
+    deleted_from = None
+    if erased_in is not None:
+        deleted_from = rfc3339(datetime.now(UTC) + GRACE)
+    return EraseReport(
+        archive=archive.store.url,
+        confirmed=confirm,
+        erasure=erased_in,
+        topics=tuple(topics),
+        records=_records(found),
+        segments=len(found),
+        searched=searched,
+        deleted_from=deleted_from,
+        seconds=phases.seconds,
+    )
+
+
+def _records(found: Sequence[Found]) -> int:
+    return sum(len(each.offsets) for each in found)
+
+
+def _erased_topic(state: State, key: Incarnation, found: Sequence[Found]) -> ErasedTopic:
+    """Return what was found of an incarnation, and in which restore points."""
+    first = min(each.point for each in found)
+    last = state.last_points()[key]
+    within = state.numbers[(state.numbers >= first) & (state.numbers <= last)]
+    partitions = {each.segment.partition for each in found}
+    topic, incarnation = key
+    return ErasedTopic(
+        topic=topic,
+        incarnation=incarnation,
+        partitions=len(partitions),
+        records=_records(found),
+        segments=len(found),
+        segment_bytes=sum(each.segment.stored for each in found),
+        # The restore point that added a segment may have expired: the next one has it.
+        first_point=int(within[0]),
+        last_point=last,
+        restore_points=len(within),
+    )

@@ -1,0 +1,1 @@
+"""Kafka's protocol, answered from an archive, read-only."""

@@ -1,0 +1,75 @@
+"""`kbackup erase`: what it takes, what it shows, and what it leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.printed import Kbackup
+
+
+def test_a_dry_run_names_the_command_that_erases(mine: str, kbackup: Kbackup) -> None:
+    printed = kbackup("erase", mine, "-t", "orders", "--key", "key 1")
+    assert "14 records would be erased, of 46 that were looked at" in printed.out
+    assert "nothing was changed; to erase: kbackup erase" in printed.err
+    assert "--confirm" in printed.err
+    assert kbackup("erase", mine, "-t", "orders", "--key", "key 1", "--json").json["records"] == 14
+
+
+def test_records_are_erased_and_the_log_has_the_reason(mine: str, kbackup: Kbackup, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.txt"
+    keys.write_bytes(b"key 1\r\n\nkey 2\n")
+    options = ("erase", mine, "-t", "/.*/", "--key-file", str(keys))
+    printed = kbackup(*options, "--reason", "request 7", "--confirm")
+    assert "records erased, of 66 that were looked at" in printed.out
+    assert "are deleted by the first 'kbackup expire --confirm' after" in printed.err
+    assert "no record of 24 matches: nothing was erased" in kbackup(*options).out
+    fields = dict(line.split(":", 1) for line in kbackup("info", "-a", mine).out.splitlines() if ": " in line)
+    assert fields["erased"].strip() == "42 records"
+    log = kbackup("log", "-a", mine).out
+    assert "42 records erased: request 7" in log
+    assert "key 1" not in log
+    assert kbackup("cat", "orders:0", "-a", mine).out.count("key 1") == 0
+    assert "no findings" not in kbackup("verify", mine, "--quick").err
+
+
+def test_status_warns_until_the_objects_are_gone(mine: str, kbackup: Kbackup) -> None:
+    kbackup("erase", mine, "-t", "orders", "--key", "key 1", "--confirm")
+
+    def erasures() -> list[str]:
+        document = kbackup("status", mine, "--json", "--max-age", "9000d", code=3).json
+        return [finding["message"] for finding in document["findings"] if finding["subject"] == "erasure"]
+
+    (message,) = erasures()
+    assert message.startswith("14 records of the archive were erased, and 6 objects")
+    kbackup("expire", mine, "--confirm", "--grace", "0s")
+    document = kbackup("status", mine, "--json", "--max-age", "9000d").json
+    assert "erasure" not in {finding["subject"] for finding in document["findings"]}
+
+
+def test_an_expression_selects_records_by_their_values(mine: str, kbackup: Kbackup) -> None:
+    out = kbackup("erase", mine, "-t", "orders", "--jq", '.value | startswith("value 7 ")').out
+    assert "2 records would be erased" in out
+
+
+def test_an_expression_that_fails_erases_nothing(mine: str, kbackup: Kbackup) -> None:
+    printed = kbackup("erase", mine, "-t", "orders", "--jq", ".value.id == 7", "--confirm", code=2)
+    assert "--jq fails for 46 records" in printed.err
+    assert "nothing was erased" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--key", "a"), "no topic is given"),
+        (("-t", "orders"), "give either keys or an expression"),
+        (("-t", "orders", "--key", "a", "--jq", "."), "give either keys or an expression"),
+        (("-t", "orders", "--key-hex", "3g"), "--key-hex 3g is not hexadecimal"),
+        (("-t", "order", "--key", "a"), "there is no topic order in this archive"),
+        (("-t", "orders", "--key", "a", "--reason", "a\nb"), "--reason has several lines"),
+        (("-t", "orders", "--key-file", "missing"), "missing"),
+    ],
+)
+def test_wrong_input_is_refused_by_name(mine: str, kbackup: Kbackup, options: tuple[str, ...], words: str) -> None:
+    assert words in kbackup("erase", mine, *options, code=2).err
