@@ -17,6 +17,9 @@ import pytest
 SECONDS = 1200
 """The longest test takes a twentieth of this on an idle machine, and a third of it on one that is very busy."""
 
+SHOWN = 1500
+"""Characters of an error's message that are printed at once, of its beginning and as many of its end."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
@@ -54,6 +57,14 @@ class ToldAtOnce:
             return
         terminal: pytest.TerminalReporter | None = self._config.pluginmanager.get_plugin("terminalreporter")
         if terminal is not None:
-            why = report.longreprtext.strip().splitlines()
             terminal.ensure_newline()
-            terminal.write_line(f"FAILED in its {report.when}: {report.nodeid}: {why[-1][:300] if why else ''}")
+            terminal.write_line(f"FAILED in its {report.when}: {report.nodeid}: {_reason(report)}")
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """Return the error's message, up to its end, where a process that did not start has put what it said last."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    message = report.longreprtext if crash is None else f"{crash.path}:{crash.lineno}: {crash.message}"
+    if len(message) <= 2 * SHOWN:
+        return message.strip()
+    return f"{message[:SHOWN].strip()}\n...\n{message[-SHOWN:].strip()}"
