@@ -16,7 +16,7 @@ SERVERS := --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 2
 # What tests start finds modules compiled, as in an installation, and pytest finds its rewritten assertions.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check types style imports quick layers project servers-ready servers migration image clusters wheels versions dist sbom soak venv lock \
+.PHONY: demo test check types style imports quick layers project servers-ready servers migration image clusters wheel wheels versions dist sbom soak venv lock \
 	bench clean tools docs
 
 demo: venv
@@ -28,7 +28,7 @@ test: check
 	@$(BIN)/python -m scripts.dev.tools plan
 	@$(MAKE) --no-print-directory --jobs 2 layers servers-ready
 	$(BIN)/python -m scripts.dev.tools browser
-	@$(MAKE) --no-print-directory --jobs 2 servers wheels sbom
+	@$(MAKE) --no-print-directory --jobs 2 servers wheel sbom
 
 # What needs no server, and beside it the servers' downloads and builds, which wait for the network most of the time.
 layers: venv
@@ -80,13 +80,17 @@ clusters: image
 	@$(BIN)/python -m scripts.dev.tools nodes
 	$(BIN)/pytest --durations 10 tests/clusters
 
-# Two builds of the wheel, which must be the same, and one with all extras for each supported Python on the machine.
-wheels: venv
+# Two builds of the wheel, which must be the same, installed with all extras.
+wheel: venv
 	$(BIN)/python -m scripts.dev.wheels
+
+# The same, installed for each supported Python on the machine.
+wheels: venv
+	$(BIN)/python -m scripts.dev.wheels --each-python
 
 # The main jobs with the newest Spark of each line, with each Python on the machine, with the oldest packages, and with
 # brokers of all ages; `make versions PARTS="spark kafka"` runs a part of it. No part of `make test`: it takes an hour.
-versions: venv
+versions: wheels
 	$(BIN)/python -m scripts.versions $(PARTS)
 
 # The sdist and the wheel of a release.
@@ -109,7 +113,8 @@ docs: venv
 
 # What takes hours, and is stopped when it has run long enough.
 soak: venv
-	$(BIN)/pytest --soak -m soak tests
+	$(BIN)/pytest --soak $(WORKERS) tests/unit tests/golden
+	$(BIN)/pytest --soak -m soak tests/project tests/faults tests/integration tests/interop tests/contract
 	$(BIN)/python -m scripts.soak.kills
 	$(BIN)/python -m scripts.soak.kills --mirrors
 	$(BIN)/python -m scripts.soak.blackouts

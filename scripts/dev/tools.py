@@ -214,7 +214,7 @@ if __name__ == "__main__":
         check_python()
         java()
         if "plan" in sys.argv[1:]:
-            print(plan(), pythons_plan(), sep="\n")
+            print(plan())
         if "browser" in sys.argv[1:]:
             print(install_browser())
         if "containers" in sys.argv[1:]:

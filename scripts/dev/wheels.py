@@ -1,8 +1,11 @@
-"""Build the sdist and the wheel twice, and install them with all extras for each Python that kbackup supports.
+"""Build the sdist and the wheel twice, and install them with all extras.
 
     python -m scripts.dev.wheels
+    python -m scripts.dev.wheels --each-python
+    python -m scripts.dev.wheels FOLDER
 
-Both builds must be the same byte for byte. With the name of a folder it only builds them there, for a release.
+Both builds must be the same byte for byte. The wheel is installed for the Python that runs this, or for each one that
+kbackup supports. With the name of a folder it is only built there, for a release.
 The versions are those of requirements/dev.txt. The packages come from uv's cache, as hard links where it is on the same
 disk. Commands then show that each installation is whole: its data files, compiled kernels, extras and Spark's workers.
 A Python that is not on this machine is named, and is no error.
@@ -133,11 +136,20 @@ def _check(label: str, passes: bool, output: str) -> None:
         raise KbackupError(f"{label} did not do its work: {output[-3000:]}", "mend the package or its metadata")
 
 
+def _pythons(*, each: bool) -> dict[str, str]:
+    """Return the Pythons to install for, by version."""
+    if not each:
+        return {f"{sys.version_info[0]}.{sys.version_info[1]}": sys.executable}
+    print(tools.pythons_plan(), flush=True)
+    return {version: path for version, path in tools.pythons().items() if path is not None}
+
+
 def main(arguments: list[str]) -> None:
-    if arguments:
+    each = arguments == ["--each-python"]
+    if arguments and not each:
         print(build(Path(arguments[0])))
         return
-    print(tools.pythons_plan(), flush=True)
+    pythons = _pythons(each=each)
     with tempfile.TemporaryDirectory(prefix="kbackup-wheels-") as folder, ThreadPoolExecutor(2) as pool:
         wheel = build(Path(folder) / "dist")
         again = Path(folder) / "again"
@@ -145,8 +157,9 @@ def main(arguments: list[str]) -> None:
         for path in again.glob("kafka_kbackup-*"):
             same = path.read_bytes() == (wheel.parent / path.name).read_bytes()
             _check("the second build", same, f"{path.name} has other bytes than in the first")
-        there = {version: path for version, path in tools.pythons().items() if path is not None}
-        trials = [pool.submit(_try, *each, Path(folder) / f"python{each[0]}", wheel) for each in there.items()]
+        trials = []
+        for version, python in pythons.items():
+            trials.append(pool.submit(_try, version, python, Path(folder) / f"python{version}", wheel))
         without_installing = pool.submit(run_without_installing, Path(folder) / "clone")
         for trial in trials:
             print(trial.result(), flush=True)

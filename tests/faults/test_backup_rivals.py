@@ -56,7 +56,7 @@ def test_the_second_writer_is_told_who_holds_the_archive(
     "asleep",
     [
         pytest.param(Wish("pause", "before", "phase plan"), marks=pytest.mark.soak),
-        Wish("pause", "before", "write topics/*_records*", 2),
+        pytest.param(Wish("pause", "before", "write topics/*_records*", 2), marks=pytest.mark.soak),
         Wish("pause", "before", "write topics/*_index", 3),
         pytest.param(Wish("pause", "before", "phase commit"), marks=pytest.mark.soak),
         Wish("pause", "before", "write points/*/manifest.json"),
@@ -107,7 +107,10 @@ def test_a_sleeper_leaves_newer_derived_files_alone(archive: Path, tmp_path: Pat
 
 @pytest.mark.parametrize(
     "wish",
-    [Wish("kill worker", "before", "write topics/*_index", 2), Wish("kill worker", "after", "write topics/*_index", 1)],
+    [
+        pytest.param(Wish("kill worker", "before", "write topics/*_index", 2), marks=pytest.mark.soak),
+        Wish("kill worker", "after", "write topics/*_index", 1),
+    ],
     ids=lambda wish: wish.name,
 )
 def test_spark_tries_a_task_again_whose_worker_died(wish: Wish, archive: Path, tmp_path: Path, shop: Shop) -> None:

@@ -47,7 +47,7 @@ def _back_up(shop: Shop, store: Store, spark: SparkSession) -> None:
     backup(options(shop), shop.broker.client(), store, lambda: spark, Counting())
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_store_that_fails_in_every_way(seed: int, bucket: Bucket, shop: Shop, spark: SparkSession) -> None:
     straight = open_store(bucket.url, {"s3": bucket.options})
     with S3Trouble(bucket.server.endpoint_url, seed, 0.15) as trouble:

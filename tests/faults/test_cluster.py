@@ -49,6 +49,7 @@ def _env() -> dict[str, str]:
     return {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, **LIGHT_JVMS}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("wish", "conf"),
     [
@@ -68,6 +69,7 @@ def test_a_backup_whose_executor(
     check_archive(FileStore(archive), shop)
 
 
+@pytest.mark.soak
 def test_a_restore_with_a_task_that_sleeps_while_a_twin_runs(
     cluster: SparkCluster, shop: Shop, archive: Path, tmp_path: Path
 ) -> None:

@@ -49,8 +49,17 @@ def go_on(folder: Path, ended: Ended) -> Ended:
     return again
 
 
-@pytest.mark.parametrize("act", ["interrupt", "terminate", "terminate all"])
-@pytest.mark.parametrize("event", ["phase discover", "write topics/*_index"])
+@pytest.mark.parametrize(
+    ("event", "act"),
+    [
+        pytest.param("phase discover", "interrupt", marks=pytest.mark.soak),
+        pytest.param("phase discover", "terminate", marks=pytest.mark.soak),
+        ("phase discover", "terminate all"),
+        ("write topics/*_index", "interrupt"),
+        pytest.param("write topics/*_index", "terminate", marks=pytest.mark.soak),
+        pytest.param("write topics/*_index", "terminate all", marks=pytest.mark.soak),
+    ],
+)
 def test_an_interrupted_backup_cleans_up(
     act: Act, event: str, archive: Path, tmp_path: Path, shop: Shop, back_up: BackUp
 ) -> None:
@@ -71,14 +80,21 @@ def test_an_interrupted_backup_cleans_up(
 @pytest.mark.parametrize(
     ("when", "event", "message", "hint"),
     [
-        (
+        pytest.param(
             "before",
             "phase commit",
             "all records were read, and whole segments of them stay",
             "to go on, without reading",
+            marks=pytest.mark.soak,
         ),
         ("after", "phase commit", "whether the restore point is committed shows 'kbackup list'", "if it is not: "),
-        ("after", "phase refresh derived files", "the restore point is committed", "nothing is left to do"),
+        pytest.param(
+            "after",
+            "phase refresh derived files",
+            "the restore point is committed",
+            "nothing is left to do",
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_an_interrupted_backup_says_whether_there_is_a_restore_point(
@@ -216,7 +232,10 @@ def names(shop: Shop) -> set[str]:
     return topics | group_names(admin)
 
 
-@pytest.mark.parametrize(("act", "event", "nth"), [("interrupt", "transaction", 2), ("terminate", "phase groups", 1)])
+@pytest.mark.parametrize(
+    ("act", "event", "nth"),
+    [("interrupt", "transaction", 2), pytest.param("terminate", "phase groups", 1, marks=pytest.mark.soak)],
+)
 def test_an_interrupted_drill_leaves_nothing(
     act: Act, event: str, nth: int, archive: Path, tmp_path: Path, shop: Shop
 ) -> None:

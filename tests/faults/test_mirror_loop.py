@@ -15,9 +15,10 @@ from kbackup.store import open_store
 from scripts.dev.kafka import Broker
 from scripts.dev.link import Link
 from tests.conftest import Bucket
-from tests.faults.mirror_loop import SMALL, MirrorLoop
+from tests.faults.mirror_loop import HALVES, SMALL, MirrorLoop
 from tests.faults.process import Kbackup
 from tests.faults.shop import open_shop, sell
+from tests.support.exhaustive import sample
 from tests.support.truth import assert_restored, read_topic
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def test_a_handful_of_kills(broker: Broker, bucket: Bucket, spark: SparkSession,
     sell(shop, 300)
     store = open_store(f"{bucket.url}/nightly", {"s3": bucket.options})
     loop = MirrorLoop(shop, store, bucket.env, tmp_path, spark, seed=20261122)
-    for half in ("apply", "take", "worker", "several"):
+    for half in sample(HALVES, regular=2):
         loop.round(half)
 
 

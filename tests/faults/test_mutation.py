@@ -11,7 +11,7 @@ from tests.faults.mutation import run
 
 @pytest.mark.parametrize(
     ("cases", "seed"),
-    [(150, 1), (150, None), pytest.param(10_000, None, marks=pytest.mark.soak)],
+    [(150, 1), pytest.param(150, None, marks=pytest.mark.soak), pytest.param(10_000, None, marks=pytest.mark.soak)],
     ids=["fixed", "new", "many"],
 )
 def test_mutated_files_are_detected_or_harmless(cases: int, seed: int | None) -> None:

@@ -77,7 +77,7 @@ def test_killed_twice_and_resumed(trip: Trip, tmp_path: Path, spark: SparkSessio
     assert trip.progress(groups=3) == set()
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.soak)])
 def test_spark_tries_a_unit_again_whose_worker_died(when: When, trip: Trip, tmp_path: Path) -> None:
     wish = Wish("kill worker", when, "transaction", 2)
     ended = run(tmp_path / "run", trip.arguments, wish)

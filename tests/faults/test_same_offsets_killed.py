@@ -29,7 +29,7 @@ LOGS = [
 ]
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [4, pytest.param(60, marks=pytest.mark.soak)])
 def test_a_filling_that_is_killed_anywhere_goes_on(kills: int, broker: Broker, tmp_path: Path) -> None:
     until = time.monotonic() + _PATIENCE
     killed = 0

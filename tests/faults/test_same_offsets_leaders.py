@@ -39,7 +39,7 @@ def three() -> Iterator[Broker]:
         yield running
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", ["head", pytest.param("records", marks=pytest.mark.soak), "markers"])
 def test_a_log_is_filled_though_its_leader_is_killed(phase: str, three: Broker, tmp_path: Path) -> None:
     cluster = Cluster({"bootstrap.servers": three.bootstrap}, "target")
     target = f"leaders-{secrets.token_hex(4)}"

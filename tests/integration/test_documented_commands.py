@@ -86,6 +86,10 @@ PAGES: dict[str, list[str]] = {}
 for _code in kbackup_lines():
     if _code.language == "sh" and (_code.document.stem == "README" or _code.document.parent.name == "docs"):
         PAGES.setdefault(_code.document.stem, []).append(_code.text)
+
+SOAKED = {"delta": pytest.mark.soak, "schemas": pytest.mark.soak}
+"""Pages that take minutes, with lines that write Delta tables: test_delta.py and test_schemas.py run these options."""
+
 LAST = ["moving-a-cluster"]
 """It writes to the source."""
 RUN = sorted(PAGES.keys() - LEFT_OUT.keys() - {*LAST}) + LAST
@@ -113,7 +117,7 @@ def world(built_world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return built_world
 
 
-@pytest.mark.parametrize("page", RUN)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=SOAKED.get(page, ())) for page in RUN])
 def test_the_commands_of_a_page_run(
     page: str, world: World, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -206,6 +206,7 @@ def test_a_directory_that_a_worker_does_not_share_is_refused_by_the_workers_name
     assert verified.code == 0, verified
 
 
+@pytest.mark.soak  # `make clusters` does it on YARN
 def test_workers_without_kbackup_get_it_packed(
     broker: Broker, minio_server: Minio, new_archive: Callable[[], Archive], topic: str, tmp_path: Path
 ) -> None:

@@ -244,15 +244,35 @@ def more_pages(rich: Store, page_url: str, tmp_path_factory: pytest.TempPathFact
         ]
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-def test_no_page_has_a_serious_barrier(
-    browser: Browser, page_url: str, more_pages: list[str], scheme: Scheme, width: int
+Look = tuple[Scheme, int]
+WIDE: Look = ("light", 1280)
+NARROW: Look = ("dark", 390)
+
+
+@pytest.mark.parametrize("look", [WIDE, NARROW], ids=["light-1280", "dark-390"])
+def test_no_page_has_a_serious_barrier(browser: Browser, page_url: str, more_pages: list[str], look: Look) -> None:
+    """Each page in one of the two looks, by turns: its template and its neighbours are in both."""
+    addresses = [page_url + address for address in (*EVERY_PAGE, *OTHER_PAGES)] + more_pages
+    first = (WIDE, NARROW).index(look)
+    check_barriers(browser, addresses[first::2], look)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("look", [WIDE, NARROW], ids=["light-1280", "dark-390"])
+def test_no_page_has_a_serious_barrier_in_any_look(
+    browser: Browser, page_url: str, more_pages: list[str], look: Look
 ) -> None:
-    """By the rules of axe-core, for people who see little, see no colours, or hear the page."""
+    addresses = [page_url + address for address in (*EVERY_PAGE, *OTHER_PAGES)] + more_pages
+    check_barriers(browser, addresses, look)
+
+
+def check_barriers(browser: Browser, addresses: list[str], look: Look) -> None:
+    """Check pages by the rules of axe-core, for people who see little, see no colours, or hear the page."""
     found: list[str] = []
     axe = Axe()
+    scheme, width = look
     page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
-    for address in (*(page_url + address for address in (*EVERY_PAGE, *OTHER_PAGES)), *more_pages):
+    for address in addresses:
         page.goto(address)
         if page.locator(".matches summary").count():
             page.locator(".matches summary").first.click()

@@ -1,4 +1,4 @@
-"""Select the cases of exhaustive tests: all of them, a sample (`pytest --sample`), or more (`pytest --soak`).
+"""Select the cases of exhaustive tests: many of them, a sample (`pytest --sample`), or all (`pytest --soak`).
 
 Exhaustive are loops over every crash point, Hypothesis tests of 50 examples or more, and tests that start processes
 or wait for real time. The sample of a parametrized test is its first `keep` cases: `@pytest.mark.exhaustive(keep=2)`.
@@ -21,15 +21,22 @@ _EXAMPLES = 5
 T = TypeVar("T")
 
 
+CRASHES = 20
+"""Moments at which a regular run lets work crash, where a soak takes every one."""
+
+
 class _Run:
     sampled = False
+    soaked = False
 
 
-def sample(cases: Sequence[T], number: int = 2) -> Sequence[T]:
-    """All cases; of a sample `number` of them, the first and the last and evenly between."""
-    if not _Run.sampled or len(cases) <= number:
+def sample(cases: Sequence[T], number: int = 2, regular: int | None = None) -> Sequence[T]:
+    """Return the cases that are to run: `number` of them in a sample, `regular` in a regular run, and all in a soak, or
+    where `regular` is None. They are the first, the last, and evenly between."""
+    most = number if _Run.sampled else regular
+    if most is None or _Run.soaked or len(cases) <= most:
         return cases
-    return [cases[at * (len(cases) - 1) // (number - 1)] for at in range(number)]
+    return [cases[at * (len(cases) - 1) // (most - 1)] for at in range(most)]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "exhaustive(keep=0): what `--sample` runs a part of")
     config.addinivalue_line("markers", "soak: what only `--soak` runs")
     _Run.sampled = config.getoption("--sample")
+    _Run.soaked = config.getoption("--soak")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -23,7 +23,7 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.wrappers import DelegatingStore
-from tests.support.exhaustive import sample
+from tests.support.exhaustive import CRASHES, sample
 from tests.support.memory_store import MemoryStore
 
 Operation = Literal["get", "open_range", "put", "put_new", "replace", "commit", "delete"]
@@ -181,7 +181,7 @@ def crashed(
     """
     counting = CrashStore(before.copy())
     work(counting)
-    for at in sample(range(first, counting.writes + 1, step)):
+    for at in sample(range(first, counting.writes + 1, step), regular=CRASHES):
         inner = before.copy()
         with pytest.raises(Crash):
             work(CrashStore(inner, at))

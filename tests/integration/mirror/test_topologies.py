@@ -136,6 +136,7 @@ def test_identity_keeps_names_one_way_and_refuses_loops(mirror: Mirror, name: st
     assert "would be mirrored in a circle" in mirror(loop, "--once", code=2)["error"]["message"]
 
 
+@pytest.mark.soak
 def test_metrics_tell_the_archives_of_two_sources_apart(mirror: Mirror) -> None:
     name = f"m-{secrets.token_hex(4)}"
     for count, alias in enumerate("AB", start=1):

@@ -51,7 +51,7 @@ from tests.support.copies import (
     swept,
     unchanged,
 )
-from tests.support.exhaustive import sample
+from tests.support.exhaustive import CRASHES, sample
 from tests.support.faulty_store import Crash, CrashStore, FaultyStore, Operation, crashed, lost_answer
 from tests.support.made_segments import target as partition_of
 from tests.support.memory_store import MemoryStore
@@ -154,7 +154,7 @@ def test_a_crash_at_every_write(store_named: StoreNamed, opened: Open, after: bo
     counting = CrashStore(store_named("counted"))
     copied(source, opened(counting))
     assert counting.writes > 40
-    for at in sample(range(1, counting.writes + 1, step)):
+    for at in sample(range(1, counting.writes + 1, step), regular=CRASHES):
         name = f"crashed at {at}"
         crashing = CrashStore(store_named(name), at, after)
         with pytest.raises(Crash):

@@ -696,7 +696,7 @@ def test_the_archive_has_objects_of_every_kind(whole: MemoryStore) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("how", ["flip", "cut", "gone"])
+@pytest.mark.parametrize("how", ["flip", pytest.param("cut", marks=pytest.mark.soak), "gone"])
 def test_after_the_named_commands_the_archive_is_well(whole: MemoryStore, how: str) -> None:
     assert said(whole) == []
     assert verified(whole).findings == ()

@@ -37,7 +37,7 @@ from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, store_time
 from tests.support.archives import Did, History, day
-from tests.support.exhaustive import sample
+from tests.support.exhaustive import CRASHES, sample
 from tests.support.faulty_store import Crash, CrashStore, FaultyStore, crashed, down
 from tests.support.key_files import encrypted
 from tests.support.memory_store import MemoryStore
@@ -1006,7 +1006,7 @@ def test_a_crash_at_every_write(built: MemoryStore, after: bool) -> None:
     expired(counting, last=2, days=3)
     end = outcome(counting)
     assert counting.writes > 8
-    for at in sample(range(1, counting.writes + 1)):
+    for at in sample(range(1, counting.writes + 1), regular=CRASHES):
         inner = pinned.copy()
         dying = CrashStore(inner, at, after)
         with suppress(Crash):  # nothing follows the last delete

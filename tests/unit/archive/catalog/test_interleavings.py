@@ -55,7 +55,7 @@ SOAKED = 5000  # executions of each scenario
 
 def sampled() -> int:
     """Limit executions, by rising number of changes between actors: few for a sample, `SOAKED` for a soak."""
-    return len(sample(range(300), 30))
+    return len(sample(range(300), 30, regular=150))
 
 
 def with_copy() -> MemoryStore:

@@ -319,7 +319,7 @@ def _incarnation_of(key: str) -> Incarnation:
 
 
 def test_every_sequence_of_operations() -> None:
-    examples = len(sample(range(80), 8))
+    examples = len(sample(range(80), 8, regular=40))
     run_state_machine_as_test(Machine, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None))
 
 

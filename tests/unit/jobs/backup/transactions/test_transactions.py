@@ -135,7 +135,7 @@ def test_every_state_of_two_producers(version: int, groups: tuple[int, ...]) -> 
 
 def test_random_walks_of_three_producers() -> None:
     random = Random(20261126)
-    for _ in sample(range(200), 40):
+    for _ in sample(range(200), 40, regular=100):
         programs = [
             Producer(tuple(random_transaction(random) for _ in "123"), version)
             for version in random.choices((1, 2), k=3)
