@@ -104,6 +104,10 @@ HELM = Program("helm", "helm.sh/helm/v4", "v4.0.5", "./cmd/helm")
 PROMTOOL = Program("promtool", "github.com/prometheus/prometheus", "v0.311.0", "./cmd/promtool", "remove_all_sd")
 
 
+_FAST_BUILD = ("-gcflags=all=-l -dwarf=false", "-ldflags=-w")
+"""No inlining and nothing for debuggers: a third less processor time to build (versitygw: 81 s in place of 125 s)."""
+
+
 @functools.cache
 def binary(program: Program) -> Path:
     """Its path; built on first use (on two cores helm takes a minute, MinIO three)."""
@@ -111,10 +115,11 @@ def binary(program: Program) -> Path:
     def fill(folder: Path) -> None:
         source = f"{program.module}@{program.version}"
         env = {"GOBIN": str(folder), "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
-        argv = [tools.go(), "install", f"-tags={program.tags}", source]
+        flags = (*_FAST_BUILD, f"-tags={program.tags}")
+        argv = [tools.go(), "install", *flags, source]
         if program.folder:
             got = run([tools.go(), "mod", "download", "-json", source], f"fetching {source}", _HINT)
-            within = ("-C", json.loads(got)["Dir"], f"-tags={program.tags}", "-o", str(folder))
+            within = ("-C", json.loads(got)["Dir"], *flags, "-o", str(folder))
             argv = [tools.go(), "build", *within, program.folder]
         run(argv, f"building {source}", _HINT, env)
 
