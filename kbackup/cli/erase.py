@@ -66,7 +66,7 @@ def command(
 
     Erases nothing in the source, in copies (run 'kbackup copy' again), in exports and in mirrored clusters.
     """
-    from kbackup.jobs.erase import Erasure, erase
+    from kbackup.jobs.erase import Erasure, count_erasure, erase
 
     if not topics:
         raise UsageError("no topic is given", "name the topics with --topic, or all of them with --topic '/.*/'")
@@ -100,6 +100,7 @@ def command(
     erasure = Erasure(Selection.of(topics, ()), matches, reason or "", check)
     with shown:
         report = erase(store, erasure, context.config.backup.lease_seconds, shown, confirm=confirm)
+    count_erasure(report)
     _show(report, again, context.reporter)
     context.reporter.document(report)
 

@@ -39,7 +39,7 @@ from kbackup.errors import RefusedError
 from kbackup.formats.block import select_records
 from kbackup.formats.fields import gather, locate_fields
 from kbackup.jobs.retention import GRACE
-from kbackup.metrics.registry import Phases, ProgressListener
+from kbackup.metrics.registry import Phases, ProgressListener, counted
 from kbackup.store.base import Store
 from kbackup.types import Incarnation, IncarnationPartition, Int64Array, RecordBlock, TopicPartition
 from kbackup.util.text import plural
@@ -163,6 +163,13 @@ def erase(
         report = _report(archive, found, searched, phases, erased_in=number, confirm=True)
         writing.end()
     return report
+
+
+def count_erasure(report: EraseReport) -> None:
+    """Count what an erasure did, for Prometheus."""
+    counted.add("kbackup_records_total", report.searched)
+    if report.confirmed:
+        counted.add("kbackup_erased_records_total", report.records)
 
 
 def _check_no_copy(state: State) -> None:

@@ -34,6 +34,20 @@ def test_records_are_erased_and_the_log_has_the_reason(mine: str, kbackup: Kback
     assert "no findings" not in kbackup("verify", mine, "--quick").err
 
 
+def test_metrics_count_what_was_looked_at_and_what_was_erased(mine: str, kbackup: Kbackup, tmp_path: Path) -> None:
+    file = tmp_path / "kbackup.prom"
+    options = ("erase", mine, "-t", "orders", "--key", "key 1", "--metrics-file", str(file))
+
+    def counted(name: str) -> list[str]:
+        return [line.rpartition(" ")[2] for line in file.read_text().splitlines() if line.startswith(f"{name}{{")]
+
+    kbackup(*options)
+    assert counted("kbackup_records_total") == ["46.0"]
+    assert counted("kbackup_erased_records_total") == [], "a dry run erases nothing"
+    kbackup(*options, "--confirm")
+    assert counted("kbackup_erased_records_total") == ["14.0"]
+
+
 def test_status_warns_until_the_objects_are_gone(mine: str, kbackup: Kbackup) -> None:
     kbackup("erase", mine, "-t", "orders", "--key", "key 1", "--confirm")
 
