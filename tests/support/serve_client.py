@@ -71,13 +71,13 @@ class ServeClient:
         return self.receive(kind, version)
 
     def read(self, size: int) -> bytes:
-        data = b""
+        data = bytearray()
         while len(data) < size:
             part = self.stream.recv(size - len(data))
             if not part:
                 raise EOFError
             data += part
-        return data
+        return bytes(data)
 
     def fetch(self, topic: str, partition: int = 0, offset: int = 0, **values: Any) -> Any:
         """Return the answer to a Fetch of one partition."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from kbackup.migrate.metadata_log.checkpoint import FIRST_SNAPSHOT
 from tests.integration.conftest import Kbackup, Outcome
 from tests.interop.metadata_log.cluster import KAFKA_4, Cluster, replace_file
-from tests.support.java import Java
+from tests.support.java import Java, KafkaTools
 
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 _TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
@@ -55,10 +55,13 @@ class FreshCluster(Cluster):
 
 def listed(java: Java, bootstrap: str, sasl: str, login: Path) -> dict[str, list[str]]:
     """Return the settings of users that Kafka's own tools list, and the tokens of the user of `login`, by `sasl`."""
-    commands = [(tool, "--bootstrap-server", bootstrap, *arguments) for tool, *arguments in LISTED.values()]
-    commands.append((_TOKENS, "--bootstrap-server", sasl, "--command-config", str(login), "--describe"))
-    printed = java.run("Tools", stdin="".join("\t".join(command) + "\n" for command in commands))
-    return {name: _blocks(text) for name, text in zip([*LISTED, "tokens"], printed.split("\f")[1:], strict=True)}
+    found: dict[str, list[str]] = {}
+    with KafkaTools(java) as tools:
+        for name, (tool, *arguments) in LISTED.items():
+            found[name] = _blocks(tools.run(tool, "--bootstrap-server", bootstrap, *arguments))
+        by_sasl = ("--bootstrap-server", sasl, "--command-config", str(login))
+        found["tokens"] = _blocks(tools.run(_TOKENS, *by_sasl, "--describe"))
+    return found
 
 
 def _blocks(text: str) -> list[str]:

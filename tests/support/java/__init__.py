@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Self
 
+from kbackup.errors import KbackupError
 from scripts.dev import classes, tools
 from scripts.dev.jars import kafka_jars, mirror_jars
 from scripts.dev.kafka import SMALL
@@ -37,6 +39,55 @@ class Java:
         done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False, timeout=timeout)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+
+class KafkaTools:
+    """Kafka's own tools of a release, which run one after another in one JVM: most of a tool's time is the start of its
+    JVM. It is started with the first tool.
+
+    Not the console consumer: it counts the records of all its runs in one process."""
+
+    def __init__(self, java: Java) -> None:
+        self._java = java
+        self._process: subprocess.Popen[str] | None = None
+        self._errors = java.folder / f"errors-{id(self)}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process is not None:
+            # It ends with its stdin.
+            self._process.communicate()
+
+    def run(self, program: str, *arguments: str) -> str:
+        """Run a tool, and return its stdout. Raises `KbackupError`, with all that was printed, if it fails."""
+        stdin, stdout = self._streams()
+        stdin.write("\t".join([program, *arguments]) + "\n")
+        stdin.flush()
+        printed = ""
+        for line in stdout:
+            text, end, status = line.rpartition("\f")
+            if not end:
+                printed += line
+                continue
+            printed += text
+            if status == "0\n":
+                return printed
+            break
+        errors = self._errors.read_text()
+        raise KbackupError(f"{program} failed:\n{printed}\n{errors}\n", "read its output")
+
+    def _streams(self) -> tuple[IO[str], IO[str]]:
+        """Return the JVM's stdin and stdout."""
+        if self._process is None:
+            argv = [*self._java.command, "-Xmx128m", "Tools"]
+            with self._errors.open("w") as errors:
+                pipe = subprocess.PIPE
+                self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=errors, text=True)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        return self._process.stdin, self._process.stdout
 
 
 @contextmanager
