@@ -16,19 +16,26 @@ from confluent_kafka.admin import AdminClient
 
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import open_archive
+from kbackup.errors import KbackupError
 from kbackup.serve.logs import Choosing
 from kbackup.serve.service import ArchiveServer, Listening, Serving, serving_in_thread
 from kbackup.store.base import Store
 from scripts.dev.jars import kafka_jars, old_jars, zookeeper_jars
 from scripts.dev.kafka import Broker, MirrorMaker
+from scripts.dev.process import HANG
 from tests.integration.conftest import Archive, Kbackup
 from tests.integration.zoo import FIRST, SECOND, Zoo
 from tests.support.archives import make_archive
+from tests.support.java import Java, KafkaTools, compiled
 from tests.support.memory_store import MemoryStore
 from tests.support.truth import Records, archive_records, in_archive, log_ends, log_starts, read_topic
 from tests.unit.formats.reference import Record
 
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
+PATIENT = ("--timeout-ms", str(int(HANG * 1000)))
+"""How long the console consumer waits for its next record: on a busy machine as long as it takes."""
 
 
 def serve(
@@ -78,8 +85,8 @@ def _read_by_kafka_python(bootstrap: str, topic: str, isolation: str) -> dict[in
         consumer.seek_to_beginning()
         ends = consumer.end_offsets(partitions)
         read: dict[int, list[tuple[int, bytes | None]]] = {tp.partition: [] for tp in partitions}
-        until = time.monotonic() + 120
-        while any(consumer.position(tp, 30_000) < ends[tp] for tp in partitions):
+        until = time.monotonic() + HANG
+        while any(consumer.position(tp, HANG * 1000) < ends[tp] for tp in partitions):
             assert time.monotonic() < until, f"no end of {topic} after {sum(map(len, read.values()))} records"
             for tp, records in consumer.poll(500).items():
                 read[tp.partition] += [(record.offset, record.value) for record in records]
@@ -104,39 +111,71 @@ def _shown(record: Record, partition: int) -> str:
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-@pytest.mark.parametrize("name", ["long", "stamped", "ledger", "compacted"])
-def test_javas_console_consumer_prints_a_partition(
-    zoo: Zoo, served: Serving, broker: Broker, name: str, isolation: str
+def test_javas_console_consumer_prints_every_record_of_some_topics(
+    zoo: Zoo, served: Serving, broker: Broker, isolation: str
 ) -> None:
-    records = zoo.held(name, 3)[0]
+    expected: list[list[str]] = []
+    topics = ("long", "stamped", "ledger", "compacted")
+    for name in topics:
+        for partition, records in zoo.held(name, 3).items():
+            expected.append([_shown(record, partition) for record in records])
+    count = sum(len(lines) for lines in expected)
     printed = broker.tool(
         CONSOLE,
-        *("--bootstrap-server", served.bootstrap, "--topic", zoo.topic(name), "--partition", "0"),
-        *("--offset", "earliest", "--isolation-level", isolation, "--timeout-ms", "6000"),
-        *("--formatter-property", "print.timestamp=true", "--formatter-property", "print.partition=true"),
-        *("--formatter-property", "print.offset=true", "--formatter-property", "print.key=true"),
+        *("--bootstrap-server", served.bootstrap, "--include", "|".join(zoo.topic(name) for name in topics)),
+        *("--from-beginning", "--isolation-level", isolation, "--max-messages", str(count), *PATIENT, *_ALL_FIELDS),
     )
-    assert printed.splitlines() == [_shown(record, 0) for record in records]
+    found = printed.splitlines()
+    assert len(found) == count
+    for lines in expected:
+        of_partition = set(lines)
+        assert [line for line in found if line in of_partition] == lines
 
 
-def test_kafkas_tools_show_topics_offsets_and_settings(zoo: Zoo, served: Serving, broker: Broker) -> None:
+def test_javas_console_consumer_reads_a_partition_from_an_offset(zoo: Zoo, served: Serving, broker: Broker) -> None:
+    records = zoo.held("long", 3)[0]
+    expected = [_shown(record, 0) for record in records[len(records) // 2 :]]
+    printed = broker.tool(
+        CONSOLE,
+        *("--bootstrap-server", served.bootstrap, "--topic", zoo.topic("long"), "--partition", "0"),
+        *("--offset", str(records[len(records) // 2].offset), "--max-messages", str(len(expected))),
+        *(*PATIENT, *_ALL_FIELDS),
+    )
+    assert printed.splitlines() == expected
+
+
+_ALL_FIELDS = (
+    *("--formatter-property", "print.timestamp=true", "--formatter-property", "print.partition=true"),
+    *("--formatter-property", "print.offset=true", "--formatter-property", "print.key=true"),
+)
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[KafkaTools]:
+    """Kafka's own tools of the newest release."""
+    with compiled("Tools.java", jars=()) as java, KafkaTools(Java(java.folder, [kafka_jars])) as running:
+        yield running
+
+
+def test_kafkas_tools_show_topics_offsets_and_settings(zoo: Zoo, served: Serving, tools: KafkaTools) -> None:
     at = ("--bootstrap-server", served.bootstrap)
-    listed = broker.tool("org.apache.kafka.tools.TopicCommand", *at, "--list").split()
+    listed = tools.run(TOPICS, *at, "--list").split()
     assert sorted(listed) == sorted(zoo.topic(name) for name in SECOND)
 
-    described = broker.tool("org.apache.kafka.tools.TopicCommand", *at, "--describe", "--topic", zoo.topic("growing"))
+    described = tools.run(TOPICS, *at, "--describe", "--topic", zoo.topic("growing"))
     assert "PartitionCount: 4" in described
     assert "max.message.bytes=2000000" in described
 
     point = open_archive(zoo.archive.store).restore_point("latest")
-    ends = {f"{topic.name}:{p.partition}:{p.end}" for topic in point.topics for p in topic.partitions}
-    printed = broker.tool("org.apache.kafka.tools.GetOffsetShell", *at).split()
-    assert set(printed) == {line for line in ends if not line.startswith(f"{zoo.topic('gone')}:")}
+    kept = [topic for topic in point.topics if topic.name != zoo.topic("gone")]
+    for moment, bound in (("latest", "end"), ("earliest", "start")):
+        expected = {f"{topic.name}:{p.partition}:{getattr(p, bound)}" for topic in kept for p in topic.partitions}
+        assert set(tools.run(OFFSETS, *at, "--time", moment).split()) == expected
 
 
 WRITES: dict[str, tuple[str, ...]] = {
-    "create": ("org.apache.kafka.tools.TopicCommand", "--create", "--topic", "new"),
-    "delete": ("org.apache.kafka.tools.TopicCommand", "--delete", "--topic", "{topic}"),
+    "create": (TOPICS, "--create", "--topic", "new"),
+    "delete": (TOPICS, "--delete", "--topic", "{topic}"),
     "alter": (
         *("org.apache.kafka.tools.ConfigCommand", "--alter", "--entity-type", "topics", "--entity-name", "{topic}"),
         *("--add-config", "retention.ms=1"),
@@ -145,17 +184,17 @@ WRITES: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_what_writes_is_refused_in_words(zoo: Zoo, served: Serving, broker: Broker, name: str) -> None:
+def test_what_writes_is_refused_in_words(zoo: Zoo, served: Serving, tools: KafkaTools, name: str) -> None:
     tool, *words = (word.format(topic=zoo.topic("long")) for word in WRITES[name])
-    with pytest.raises(Exception, match="read-only: an archive"):
-        broker.tool(tool, "--bootstrap-server", served.bootstrap, *words)
+    with pytest.raises(KbackupError, match="read-only: an archive"):
+        tools.run(tool, "--bootstrap-server", served.bootstrap, *words)
 
 
 def test_a_producer_is_refused(zoo: Zoo, served: Serving) -> None:
     errors: list[str] = []
-    producer = Producer({"bootstrap.servers": served.bootstrap, "log_level": 0, "message.timeout.ms": 10_000})
+    producer = Producer({"bootstrap.servers": served.bootstrap, "log_level": 0})
     producer.produce(zoo.topic("long"), b"v", on_delivery=lambda error, _: errors.append(error.name() if error else ""))
-    assert producer.flush(20) == 0
+    assert producer.flush(HANG) == 0
     assert errors == ["POLICY_VIOLATION"]
 
 
@@ -188,7 +227,7 @@ def test_mirrormaker_2_copies_a_served_archive(broker: Broker) -> None:
         with MirrorMaker(properties) as maker:
             for topic in ("orders", "clicks"):
                 expected = _contents(archive_records(store, topic, point))
-                maker.wait(0, partial(_has_records, broker, f"served.{topic}", expected), f"a copy of {topic}", 120)
+                maker.wait(0, partial(_has_records, broker, f"served.{topic}", expected), f"a copy of {topic}")
         assert serving.server.counts.failed == 0
 
 
@@ -203,8 +242,8 @@ def _has_records(broker: Broker, topic: str, expected: dict[int, list[tuple[Any,
 
 RELEASES: dict[str, tuple[Callable[[], Path], str, str]] = {
     "2.8": (old_jars, "kafka.tools.ConsoleConsumer", "kafka.tools.GetOffsetShell"),
-    "3.9": (zookeeper_jars, CONSOLE, "org.apache.kafka.tools.GetOffsetShell"),
-    "4": (kafka_jars, CONSOLE, "org.apache.kafka.tools.GetOffsetShell"),
+    "3.9": (zookeeper_jars, CONSOLE, OFFSETS),
+    "4": (kafka_jars, CONSOLE, OFFSETS),
 }
 
 
@@ -219,15 +258,16 @@ def test_tools_of_several_releases_read_a_topic(release: str) -> None:
         for records in archive_records(store, "orders").values()
         for record in records
     )
-    tools = Broker(jars=jars)  # its tools alone: it is not started
+    tools_of_release = Broker(jars=jars)  # it is not started
     with serve(store) as serving:
         for isolation in ("read_committed", "read_uncommitted"):
-            printed = tools.tool(
+            printed = tools_of_release.tool(
                 console,
                 *("--bootstrap-server", serving.bootstrap, "--topic", "orders", "--from-beginning"),
-                *("--isolation-level", isolation, "--timeout-ms", "6000", "--property", "print.offset=true"),
+                *("--isolation-level", isolation, "--max-messages", str(len(expected)), *PATIENT),
+                *("--property", "print.offset=true"),
             )
             lines = [line.removeprefix("Offset:") for line in printed.splitlines() if "value" in line]
             assert sorted(lines) == expected
-        listed = tools.tool(offsets, address, serving.bootstrap, "--topic", "orders")
+        listed = tools_of_release.tool(offsets, address, serving.bootstrap, "--topic", "orders")
         assert listed.split() == ["orders:0:41", "orders:1:12", "orders:2:0"]
