@@ -316,14 +316,6 @@ def _check_content(message: Any, fields: tuple[_FieldToCheck, ...]) -> int:
     return count
 
 
-def encode_response(api: Api, header: RequestHeader, response: Any) -> bytes:
-    """Encode a response as a frame, with its length."""
-    # The version first: to set it later would look for it in the header.
-    response.API_VERSION = header.version
-    response.with_header(correlation_id=header.correlation)
-    return bytes(response.encode(header=True, framed=True))
-
-
 def _skip_tagged_fields(body: memoryview) -> memoryview:
     """Return what follows the tagged fields of a head: Kafka knows none, and new ones are skipped."""
     count, at = _read_varint(body, 0)

@@ -29,10 +29,10 @@ from kbackup.serve.protocol import (
     RequestHeader,
     RequestRefusedError,
     decode_request,
-    encode_response,
     read_header,
 )
 from kbackup.serve.refused import refusal
+from kbackup.serve.responses import Piece, encode_response
 from kbackup.serve.seldom import Seldom
 from kbackup.serve.versions import versions_api, versions_response
 
@@ -206,11 +206,11 @@ class KafkaServer:
     ) -> None:
         """Answer one request, and wait until the client has taken the answer."""
         answering = asyncio.ensure_future(self._answer(connection, frame.data))
-        data = await _answered(answering, coming, connection)
-        if data is not None:
-            writer.write(data)
+        frame_pieces = await _answered(answering, coming, connection)
+        if frame_pieces is not None:
+            _write(writer, frame_pieces)
             # What is not sent yet was copied: some megabytes less for each client that waits.
-            del data, answering
+            del frame_pieces, answering
             await _written(writer)
 
     async def _frame(self, connection: ClientConnection, requests: RequestReader) -> Frame | None:
@@ -219,7 +219,7 @@ class KafkaServer:
             return await requests.read(LARGEST_FRAME, _IDLE_SECONDS)
         return await requests.read(LARGEST_FRAME_BEFORE_LOGIN, _LOGIN_SECONDS)
 
-    async def _answer(self, connection: ClientConnection, frame: bytes) -> bytes | None:
+    async def _answer(self, connection: ClientConnection, frame: bytes) -> list[Piece] | None:
         """Answer one request; None if it has no answer."""
         header = read_header(frame)
         connection.client_id = header.client_id[:_LONGEST_NAME]
@@ -251,7 +251,7 @@ class KafkaServer:
             return None
         return encode_response(api, header, response)
 
-    def _other_version(self, api: Api, header: RequestHeader) -> bytes:
+    def _other_version(self, api: Api, header: RequestHeader) -> list[Piece]:
         """Answer a request of a version that is not answered."""
         if api.key != _API_VERSIONS:
             raise HostileClientError(f"{api.request.name} of version {header.version}, which was never offered")
@@ -266,8 +266,10 @@ _LONGEST_NAME = 200
 
 
 async def _answered(
-    answering: asyncio.Task[bytes | None], coming: asyncio.Future[Frame | None] | None, connection: ClientConnection
-) -> bytes | None:
+    answering: asyncio.Task[list[Piece] | None],
+    coming: asyncio.Future[Frame | None] | None,
+    connection: ClientConnection,
+) -> list[Piece] | None:
     """Wait for an answer, and cancel it if the client goes away meanwhile."""
     try:
         if coming is not None:
@@ -287,6 +289,20 @@ async def _answered(
 
 def _has_ended(coming: asyncio.Future[Frame | None]) -> bool:
     return coming.exception() is not None or coming.result() is None
+
+
+def _write(writer: asyncio.StreamWriter, pieces: list[Piece]) -> None:
+    """Send as much as the client takes at once, and let a copy of the rest wait for it."""
+    for piece in pieces:
+        if writer.transport.is_closing():
+            # The client has gone: asyncio would log each further piece.
+            return
+        if writer.transport.get_write_buffer_size():
+            # From Python 3.12 on, what waits is not copied. A slow client would keep records in memory that nobody
+            # else wants: those that it is sent, and all that were read with them.
+            writer.write(bytes(piece))
+        else:
+            writer.write(piece)
 
 
 async def _written(writer: asyncio.StreamWriter) -> None:
