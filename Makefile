@@ -118,6 +118,7 @@ soak: venv
 	$(BIN)/python -m scripts.soak.kills
 	$(BIN)/python -m scripts.soak.kills --mirrors
 	$(BIN)/python -m scripts.soak.blackouts
+	$(BIN)/python -m scripts.soak.serve
 	$(BIN)/python -m scripts.soak.walk
 	$(BIN)/python -m scripts.soak.transactions
 	$(BIN)/python -m scripts.soak.transactions --nodes 3 --kill

@@ -44,6 +44,11 @@ def peak_of(pid: int | None = None) -> int:
     return _kibibytes(str(pid or "self"), "status", "VmHWM:")
 
 
+def resident_of(pid: int) -> int:
+    """Return the bytes of memory that a process holds now (VmRSS); 0 if it is gone."""
+    return _kibibytes(str(pid), "status", "VmRSS:")
+
+
 def reset_peak() -> None:
     """Forget what this process has held at most."""
     Path("/proc/self/clear_refs").write_text("5")

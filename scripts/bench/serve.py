@@ -88,12 +88,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name in options.stores.split(","):
             for compression in options.compressions.split(","):
                 url, arguments, store = stack.enter_context(_opened(name, compression))
-                _make(store, options.records, options.partitions, compression)
+                make_archive(store, options.records, options.partitions, compression)
                 label = f"{name}, {compression}"
                 total = options.records * options.partitions
-                with _serving(url, arguments) as (address, pid):
+                with serving(url, arguments) as (address, pid):
                     print(f"{label}, one consumer: {_measure(address, pid, 1, options.partitions, total)}", flush=True)
-                with _serving(url, arguments) as (address, pid):
+                with serving(url, arguments) as (address, pid):
                     found = _measure(address, pid, options.consumers, options.partitions, total // 10)
                     print(f"{label}, {options.consumers} consumers: {found}", flush=True)
 
@@ -116,7 +116,7 @@ def _opened(name: str, compression: str) -> Iterator[tuple[str, list[str], Store
             yield url, ["--config", file.name], open_store(url, {"s3": options_of(server)})
 
 
-def _make(store: Store, records: int, partitions: int, compression: str) -> None:
+def make_archive(store: Store, records: int, partitions: int, compression: str) -> None:
     """Write an archive of one topic with records of 540 bytes in the documented encoding."""
     archive = open_or_create(store)
     chance = np.random.default_rng(49)
@@ -154,7 +154,7 @@ def _make(store: Store, records: int, partitions: int, compression: str) -> None
 
 
 @contextmanager
-def _serving(url: str, arguments: Sequence[str]) -> Iterator[tuple[str, int]]:
+def serving(url: str, arguments: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Run `kbackup serve`; give its address and its process."""
     argv = [sys.executable, "-m", "kbackup", "serve", url, "--listen", "127.0.0.1:0", "--json=line", *arguments]
     began = time.monotonic()
