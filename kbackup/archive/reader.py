@@ -382,6 +382,26 @@ def missed(
     return partitions
 
 
+def new_offsets(archive: Archive, after: int, segments: Iterable[Segment]) -> dict[str, int]:
+    """Return, by its key, the first offset of each merged segment that came after restore point `after`, if others of
+    its records came before: who has followed the archive up to there has those. The restore point has expired."""
+    if not after or not len(archive.state.rewritten):
+        return {}
+    merged = [segment for segment in segments if layout.rewrite_of(segment.key)]
+    if not merged:
+        return {}
+    lasts: dict[IncarnationPartition, list[int]] = defaultdict(list)
+    for row in archive.state.rewrites:
+        if row.point <= after:
+            lasts[row.incarnation_partition].append(row.last)
+    firsts: dict[str, int] = {}
+    for segment in merged:
+        known = [last for last in lasts[segment.incarnation_partition] if segment.first <= last <= segment.last]
+        if known:
+            firsts[segment.key] = max(known) + 1
+    return firsts
+
+
 def damaged(
     archive: Archive, after: int, last: int, selected: Callable[[TopicPartition], bool]
 ) -> list[tuple[TopicPartition, str]]:
@@ -416,4 +436,9 @@ def _ends(archive: Archive, number: int) -> dict[IncarnationPartition, int]:
     for place, part in places.items():
         _, last = tables.bounds(segments[part], "first", "last")
         ends[place] = max(ends.get(place, 0), 1 + (last or 0))
+    # A merged segment is of a later restore point than some of those that it was made of.
+    for row in archive.state.rewrites:
+        if row.point <= number:
+            place = row.incarnation_partition
+            ends[place] = max(ends.get(place, 0), row.last + 1)
     return ends

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import IsolationLevel
-from kbackup.archive.catalog.rewriting import Swap, swap_segments
+from kbackup.archive.catalog.rewriting import Swap, erase_segments
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.query.content import ArchivedPartition
@@ -247,7 +247,7 @@ def _rewrite(writing: WritingRun, found: Sequence[Found], erasure: Erasure, phas
             summary += f": {erasure.reason}"
 
         def operation(state: State) -> State:
-            return swap_segments(state, writing.run, rewrite, swaps)
+            return erase_segments(state, writing.run, rewrite, swaps)
 
         writing.commit(operation, "erase", summary)
         number = writing.archive.state.number
@@ -274,7 +274,7 @@ def _without_records(store: Store, rewrite: int, found: Found) -> Swap:
             f"file {old.key} has other records than a moment ago; nothing was erased",
             "run 'kbackup verify', which lists every finding",
         )
-    return Swap(old, new, found.offsets)
+    return Swap((old,), new, found.offsets)
 
 
 def _report(

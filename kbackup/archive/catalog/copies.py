@@ -7,21 +7,23 @@ below its own ends or log starts: restore points and records that expired in the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
 from kbackup.archive.catalog.operations import check_open, drop_superseded
 from kbackup.archive.catalog.retention import drop_unreferenced, log_start_rows, lose_points
 from kbackup.archive.catalog.rewriting import segments_without_erased
 from kbackup.archive.catalog.state import IncarnationRow, LogStart, LossRow, State, damage_row
-from kbackup.archive.catalog.tables import Rows
 from kbackup.archive.models import TopicState
-from kbackup.archive.segments.table import not_in, rows_where
+from kbackup.archive.segments.table import integers, not_in, rows_where
 from kbackup.errors import RefusedError
 from kbackup.types import Incarnation, IncarnationPartition
 
@@ -90,6 +92,7 @@ def follow_source(copy: State, source: State, run: str, origin: Origin, keep: bo
         if point.number < copy.next_point and copy.point(point.number) is None:
             left_out.add(point.number)
     source = lose_points(source, left_out)
+    source = with_own_segments(source, copy, keep)
     source = without_holes(source, copy)
     source = with_whole_segments(source, copy)
     source = with_retained(source, copy) if keep else without_expired(source, copy)
@@ -135,13 +138,125 @@ def _has_same_segments(one: State, other: State) -> bool:
     return len(keys) == len(other_keys) and not not_in(other_keys, keys).any()
 
 
+def with_own_segments(source: State, copy: State, keep: bool) -> State:
+    """Return `source` with the copy's own segments in the place of merged ones that the copy can't take over: where a
+    restore point that it retains ends inside, or its log start lies inside. `RefusedError` where it lacks some of
+    them."""
+    own: list[dict[str, Any]] = []
+    left_out: set[str] = set()
+    losses: list[LossRow] = []
+    known = {row.identity for row in source.lost}
+    for merged in _unknown_rewritten(source, copy):
+        inside = _segments_inside(copy, merged)
+        if not inside or not _is_divided(source, copy, merged, inside, keep):
+            continue
+        _check_has_all(source, copy, merged, inside)
+        own += inside
+        left_out.add(merged["key"])
+        for row in _damage_inside(copy, _place(merged), merged["first"], merged["last"] + 1):
+            if row.identity not in known:
+                losses.append(row)
+    if not left_out:
+        return source
+    own_keys = {row["key"] for row in own}
+    return replace(
+        source,
+        segments=source.segments.without("key", left_out).append(own),
+        losses=source.losses_with(losses),
+        # What the copy goes on with was not replaced there.
+        rewritten=source.rewritten.without("key", own_keys),
+    )
+
+
+def _place(row: Mapping[str, Any]) -> IncarnationPartition:
+    return row["topic"], row["incarnation"], row["partition"]
+
+
+def _unknown_rewritten(source: State, copy: State) -> list[dict[str, Any]]:
+    """Return the rows of rewritten segments of the source that the copy lacks."""
+    if not len(source.rewritten):
+        return []
+    theirs = source.segments.read()
+    lacking = rows_where(theirs, not_in(theirs["key"], copy.segments.read(["key"])["key"]))
+    rows: list[dict[str, Any]] = lacking.to_pylist()
+    return [row for row in rows if layout.rewrite_of(row["key"])]
+
+
+def _segments_inside(copy: State, merged: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of the copy's segments inside of the offsets of another one, in order."""
+    table = copy.segments.read(topics={merged["topic"]})
+    is_inside = (integers(table, "first") >= merged["first"]) & (integers(table, "last") <= merged["last"])
+    rows: list[dict[str, Any]] = rows_where(table, is_inside).to_pylist()
+    own = [row for row in rows if _place(row) == _place(merged)]
+    return sorted(own, key=_first_offset)
+
+
+def _first_offset(row: Mapping[str, Any]) -> int:
+    first: int = row["first"]
+    return first
+
+
+def _is_divided(
+    source: State, copy: State, merged: Mapping[str, Any], inside: Sequence[Mapping[str, Any]], keep: bool
+) -> bool:
+    """Return whether a restore point of the copy or its log start lies between the copy's segments inside of a merged
+    one."""
+    start = copy.starts.get(_place(merged))
+    if start is not None and merged["first"] < start.start <= merged["last"]:
+        return True
+    numbers = source.numbers
+    if keep:
+        numbers = np.union1d(numbers, copy.numbers)
+    oldest = min(row["point"] for row in inside)
+    first, last = np.searchsorted(numbers, [oldest, merged["point"]])
+    return bool(first < last)
+
+
+def _check_has_all(source: State, copy: State, merged: Mapping[str, Any], inside: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `RefusedError` unless the copy has all records of a merged segment, down to its own log start, and none
+    that was erased."""
+    place = _place(merged)
+    end = merged["last"] + 1
+    # A copy has all records up to its end, but for those that it lost by damage.
+    known_ends = [row["last"] + 1 for row in inside]
+    known_ends += [
+        row.loss.end for row in _damage_inside(copy, place, merged["first"], end) if row.loss.end is not None
+    ]
+    has_erased = any(source.erased_in(place, row["first"], row["last"], row["key"]) is not None for row in inside)
+    if max(known_ends) == end and not has_erased:
+        return
+    topic, _, partition = place
+    raise RefusedError(
+        f"the source has merged segments of {topic}-{partition} from offset {merged['first']} to {end - 1}, and the "
+        "copy retains a part of these records for restore points or records that have expired at one side",
+        "copy without --keep, or to an empty address",
+    )
+
+
+def _damage_inside(copy: State, place: IncarnationPartition, start: int, end: int) -> list[LossRow]:
+    """Return the copy's losses by damage inside of some offsets of a partition."""
+    rows: list[LossRow] = []
+    for row in copy.damage:
+        loss = row.loss
+        if row.partition_key != place or loss.start is None or loss.end is None:
+            continue
+        if start <= loss.start and loss.end <= end:
+            rows.append(row)
+    return rows
+
+
 def without_holes(source: State, copy: State) -> State:
-    """Return `source` without the segments that the copy has lost by damage, and with the copy's losses of them."""
+    """Return `source` without the segments that the copy has lost by damage, and with the copy's losses of them. A
+    segment that the source has merged since with others comes whole."""
     known = {row.identity for row in source.lost}
     new = [row for row in copy.damage if row.identity not in known]
-    damaged = {row.segment_key for row in new}
+    damaged = {row.segment_key: row.loss.end for row in new}
     # Only segments that the source still has would be sent again. Of the others there is nothing to leave out.
-    present = damaged.intersection(source.segments.rows(*_PLACE, "first"))
+    present: set[tuple[object, ...]] = set()
+    for *segment_key, last in source.segments.rows(*_PLACE, "first", "last"):
+        key = tuple(segment_key)
+        if key in damaged and damaged[key] in (None, last + 1):
+            present.add(key)
     if not present:
         return source
     new_losses = [row for row in new if row.segment_key in present]
@@ -155,30 +270,68 @@ def without_holes(source: State, copy: State) -> State:
 
 
 def with_whole_segments(source: State, copy: State) -> State:
-    """Return `source` with the segments that it has lost by damage and the copy still has."""
-    lost = {row.segment_key for row in source.damage}
-    if not lost:
+    """Return `source` with the segments that it has lost by damage and the copy still has. The source may have lost
+    them as one, which it had merged: then the copy may have some of them."""
+    if not source.damage:
         return source
-    # The source may have a segment at the place of a loss again.
-    known: set[str] = set()
-    for *segment_key, key in source.segments.rows(*_PLACE, "first", "key"):
-        if tuple(segment_key) in lost:
-            known.add(key)
-
-    def is_lost_at_the_source(topic: str, incarnation: int, partition: int, first: int, key: str) -> bool:
-        return (topic, incarnation, partition, first) in lost and key not in known
-
-    whole = copy.segments.where(is_lost_at_the_source, *_PLACE, "first", "key")
-    healed = set(whole.rows(*_PLACE, "first"))
-
-    def is_still_lost(topic: str, incarnation: int, partition: int | None, start: int | None, kind: str) -> bool:
-        return kind != "damaged" or (topic, incarnation, partition, start) not in healed
-
+    healed: list[dict[str, Any]] = []
+    remaining: list[LossRow] = []
+    for row in source.lost:
+        whole = _whole_inside(source, copy, row) if row.loss.kind == "damaged" else []
+        healed += whole
+        remaining += _losses_beside(row, whole, copy) if whole else [row]
+    if not healed:
+        return source
     return replace(
         source,
-        segments=source.segments.append(whole.read()),
-        losses=source.losses.where(is_still_lost, *_PLACE, "start", "kind"),
+        segments=source.segments.append(healed),
+        losses=source.losses.replace([row.columns() for row in remaining]),
     )
+
+
+def _whole_inside(source: State, copy: State, row: LossRow) -> list[dict[str, Any]]:
+    """Return the rows of the copy's segments that the source lost by a damage, in order; none where the source has a
+    segment at their place again."""
+    loss = row.loss
+    if loss.partition is None or loss.start is None:
+        return []
+    end = loss.end if loss.end is not None else loss.start + 1
+    place = {"topic": loss.topic, "incarnation": row.incarnation, "partition": loss.partition}
+    if loss.end is None:
+        begins: list[dict[str, Any]] = copy.segments.read(topics={loss.topic}).to_pylist()
+        inside = [each for each in begins if _place(each) == _place(place) and each["first"] == loss.start]
+    else:
+        inside = _segments_inside(copy, {**place, "first": loss.start, "last": end - 1})
+    if not inside:
+        return []
+    present: list[tuple[int, int]] = []
+    for topic, incarnation, partition, first, last in source.segments.rows(*_PLACE, "first", "last"):
+        if (topic, incarnation, partition) == _place(place):
+            present.append((first, last))
+
+    def is_lost(own: Mapping[str, Any]) -> bool:
+        return not any(first <= own["last"] and own["first"] <= last for first, last in present)
+
+    return [own for own in inside if is_lost(own)]
+
+
+def _losses_beside(row: LossRow, whole: Sequence[Mapping[str, Any]], copy: State) -> list[LossRow]:
+    """Return what remains of a loss of which the copy has `whole` segments, in order."""
+    loss = row.loss
+    if loss.start is None or loss.end is None:
+        return []
+    place = (loss.topic, row.incarnation, loss.partition)
+    remaining: list[LossRow] = []
+    for start, end in ((loss.start, whole[0]["first"]), (whole[-1]["last"] + 1, loss.end)):
+        if start < end:
+            part = msgspec.structs.replace(loss, start=start, end=end)
+            remaining.append(replace(row, loss=part))
+    between = [each for each in copy.damage if each.partition_key == place and each.loss.start is not None]
+    for each in between:
+        assert each.loss.start is not None  # noqa: S101 (just looked)
+        if whole[0]["first"] < each.loss.start < whole[-1]["last"]:
+            remaining.append(each)
+    return remaining
 
 
 def without_expired(source: State, copy: State) -> State:
@@ -216,8 +369,9 @@ def with_retained(source: State, copy: State) -> State:
     known.update(row.identity for row in holes)
     losses = [row for row in copy.lost if row.identity not in known]
 
-    # What the source has erased comes from there, written anew.
-    ours = segments_without_erased(copy, source).read()
+    # What the source has erased or merged comes from there, written anew.
+    remaining = segments_without_erased(copy, source)
+    ours = remaining.without("key", source.replaced_objects).read()
     theirs = copied.segments.read()
     others = rows_where(theirs, not_in(theirs["key"], ours["key"]))
     segments = pa.concat_tables([others, ours])
@@ -237,8 +391,8 @@ def with_retained(source: State, copy: State) -> State:
         losses=copied.losses_with(holes + losses),
         incarnations=source.incarnations.replace(list(lives.values())),
         log_starts=log_start_rows(copied, log_starts),
-        erased=_joined_rows(copied.erased, copy.erased),
-        rewritten=_joined_rows(copied.rewritten, copy.rewritten),
+        erased=copied.erased.with_rows_of(copy.erased),
+        rewritten=copied.rewritten.with_rows_of(copy.rewritten),
         pins=pins,
         labels=labels,
     )
@@ -251,14 +405,6 @@ def with_retained(source: State, copy: State) -> State:
         is_retired = life.first is not None and key not in last
         rows.append(life._replace(retired=is_retired))
     return replace(state, incarnations=state.incarnations.replace(drop_superseded(rows)))
-
-
-def _joined_rows(theirs: Rows, ours: Rows) -> Rows:
-    """Return the rows of both tables, each once."""
-    known = set(theirs.rows())
-    others = [row for row in ours.rows() if row not in known]
-    names = ours.schema.names
-    return theirs.append([dict(zip(names, row, strict=True)) for row in others])
 
 
 def _retained_starts(copied: State, copy: State) -> dict[IncarnationPartition, LogStart]:

@@ -12,7 +12,7 @@ from kbackup.util.text import ArchiveId
 
 OperationKind = Literal[
     "create", "begin", "backup", "end", "expire", "undo", "keep", "release", "label",
-    "sweep", "repair", "adopt", "import", "copy", "promote", "erase",
+    "sweep", "repair", "adopt", "import", "copy", "promote", "erase", "rewrite",
 ]  # fmt: skip
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
 
@@ -96,8 +96,8 @@ class Catalog(Document, frozen=True, kw_only=True):
 
     `next_point` is the number of the next restore point. `swept` is the newest catalog whose objects a sweep may have
     deleted: no later operation returns to that state or an older one. `reinstated` is the newest catalog whose
-    operation brought rows back that an earlier catalog had dropped. `isolation_levels` are those of every run that ever
-    wrote.
+    operation brought rows back that an earlier catalog had dropped, or put rewritten segments in. `isolation_levels`
+    are those of every run that ever wrote.
     """
 
     format: Literal["kbackup-catalog"] = "kbackup-catalog"

@@ -22,7 +22,7 @@ from kbackup.archive.catalog.state import (
     damage_row,
     highest_incarnations,
 )
-from kbackup.archive.catalog.tables import Rows
+from kbackup.archive.catalog.tables import SEGMENTS, Rows
 from kbackup.errors import RefusedError
 from kbackup.types import Incarnation, IncarnationPartition
 
@@ -150,6 +150,7 @@ def _has_pin(pinned: Iterable[int], first: int, last: int) -> bool:
 
 def expire_records(state: State, starts: Mapping[IncarnationPartition, int]) -> State:
     """Raise log starts: segments that end below them expire. `RefusedError` for a segment of a pinned restore point."""
+    starts = _at_segments(state, starts)
     last = state.last_points()
     pinned = sorted(state.pins)
     expired_records: dict[IncarnationPartition, int] = defaultdict(int)
@@ -183,6 +184,16 @@ def expire_records(state: State, starts: Mapping[IncarnationPartition, int]) -> 
         segments=state.segments.where(is_kept, "topic", "incarnation", "partition", "last"),
         log_starts=log_start_rows(state, log_starts),
     )
+
+
+def _at_segments(state: State, starts: Mapping[IncarnationPartition, int]) -> Mapping[IncarnationPartition, int]:
+    """Return log starts that lie in no segment: a segment at whose end one was may have been merged with later ones."""
+    moved = dict(starts)
+    for topic, incarnation, partition, first, end in state.segments.rows(*SEGMENTS.names[:5]):
+        place = (topic, incarnation, partition)
+        if place in moved and first < moved[place] <= end:
+            moved[place] = first
+    return moved
 
 
 def log_start_rows(state: State, starts: Mapping[IncarnationPartition, LogStart]) -> Rows:
@@ -236,7 +247,7 @@ def undo_expiration(state: State, before: State, after: State) -> State:
         raise RefusedError("this archive is a copy", "undo the expiration at the source, then copy to an empty address")
     if state.swept >= before.number:
         raise RefusedError("objects of that expiration may be deleted already", "run --undo within the grace time")
-    if any(row.catalog > before.number for row in state.rewrites):
+    if any(catalog > before.number for catalog in state.erased.columns("catalog")[0]):
         # Nobody has looked for the erased records in what had expired by then, so it must not come back.
         raise RefusedError(
             "records were erased since that expiration; what has expired may have more of them",
@@ -275,9 +286,10 @@ def undo_expiration(state: State, before: State, after: State) -> State:
         losses=state.losses_with(losses),
         incarnations=state.incarnations.replace(lives),
         log_starts=before.log_starts,
-        # Nothing was erased since, and what is known of a dropped incarnation comes back with it.
-        erased=before.erased,
-        rewritten=before.rewritten,
+        # What is known of a dropped incarnation comes back with it. Segments may have been merged since, though none
+        # across a restore point that comes back (`sweep.undoable_points`).
+        erased=before.erased.with_rows_of(state.erased),
+        rewritten=before.rewritten.with_rows_of(state.rewritten),
     )
 
 

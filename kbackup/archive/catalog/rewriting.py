@@ -1,48 +1,74 @@
 """Put rewritten segments in the place of others, and note which records are gone. Pure.
 
 Segments are written once. A rewrite writes new ones, and one commit swaps them in: from then on nobody reads the old
-ones, and a sweep deletes them after its grace time.
+ones, and a sweep deletes them after its grace time. An erasure writes single segments anew without some records, a
+merge writes several as one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from kbackup.archive.catalog.operations import check_open
 from kbackup.archive.catalog.state import ErasedRange, RewrittenRow, State
 from kbackup.archive.catalog.tables import Rows, segment_rows
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.window import ranges_of
-from kbackup.types import Int64Array
+from kbackup.errors import RefusedError
+from kbackup.types import IncarnationPartition, Int64Array
+
+NOTHING_ERASED: Int64Array = np.empty(0, np.int64)
+"""The erased offsets of a swap that keeps every record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """A segment and what stands in its place: the `new` one, or None where no record is left. `erased` are the offsets
-    of the records that the new one lacks: int64, rising."""
+    """Adjacent segments of a partition, in order, and what stands in their place: the `new` one, or None where no
+    record is left. `erased` are the offsets of the records that the new one lacks: int64, rising."""
 
-    old: Segment
+    old: tuple[Segment, ...]
     new: Segment | None
     erased: Int64Array
 
     @property
+    def incarnation_partition(self) -> IncarnationPartition:
+        return self.old[0].incarnation_partition
+
+    @property
     def lost_bytes(self) -> int:
-        """The bytes of plain records files that are gone, magic byte included where the file is."""
+        """The bytes of plain records files that are gone, magic bytes included where files are."""
         remaining = self.new.bytes if self.new is not None else 0
-        return self.old.bytes - remaining
+        return sum(old.bytes for old in self.old) - remaining
 
 
-def swap_segments(state: State, run: str, rewrite: int, swaps: Sequence[Swap]) -> State:
-    """Put new segments in the place of old ones, and note the records that they lack. `rewrite` is the number in the
-    new names. A segment that has expired meanwhile stays out: what was made of it is an orphan."""
+def erase_segments(state: State, run: str, rewrite: int, swaps: Sequence[Swap]) -> State:
+    """Put segments without the erased records in the place of single ones. `RefusedError` if one of these was merged
+    with others since: the records would stay."""
     check_open(state, run)
-    old_keys = {swap.old.key for swap in swaps}
-    points: dict[str, int] = {}
-    for key, point in state.segments.rows("key", "point"):
-        if key in old_keys:
-            points[key] = point
-    present = [swap for swap in swaps if swap.old.key in points]
+    searched = {old.key for swap in swaps for old in swap.old}
+    merged = searched.intersection(row.key for row in state.rewrites)
+    if merged:
+        raise RefusedError(
+            f"segment {min(merged)} was rewritten while its records were searched; nothing was erased",
+            "run the command again",
+        )
+    return swap_segments(state, rewrite, swaps)
+
+
+def swap_segments(state: State, rewrite: int, swaps: Sequence[Swap]) -> State:
+    """Put new segments in the place of old ones, and note the records that they lack. `rewrite` is the number in the
+    new names. What the state does not permit any more stays out, and the segment that was made for it is an orphan:
+    where an old segment has expired meanwhile, was found damaged or was rewritten, and where a restore point ends
+    between two old ones, or another segment lies there.
+    """
+    points = _points_of(state, swaps)
+    divided = _divided(state, swaps)
+    present = [swap for swap in swaps if swap.old[0].key not in divided and _may_swap(state, swap, points)]
     if not present:
         return state
     catalog = state.number + 1
@@ -51,32 +77,88 @@ def swap_segments(state: State, run: str, rewrite: int, swaps: Sequence[Swap]) -
     erased: list[ErasedRange] = []
     rewritten: list[RewrittenRow] = []
     for swap in present:
-        place = swap.old.incarnation_partition
-        point = points[swap.old.key]
+        place = swap.incarnation_partition
         if swap.new is not None:
             new_segments.append(swap.new)
-            new_points.append(point)
+            new_points.append(points[swap.old[-1].key])
         for start, end in ranges_of(swap.erased):
             erased.append(ErasedRange(*place, start, end, catalog, rewrite))
-        row = RewrittenRow(
-            *place,
-            point=point,
-            first=swap.old.first,
-            last=swap.old.last,
-            records=len(swap.erased),
-            bytes=swap.lost_bytes,
-            catalog=catalog,
-            key=swap.old.key,
-        )
-        rewritten.append(row)
+        rewritten += _rewritten_rows(swap, points, catalog)
     added = segment_rows(new_segments, new_points)
-    remaining = state.segments.without("key", points)
+    swapped = {row.key for row in rewritten}
+    remaining = state.segments.without("key", swapped)
     return replace(
         state,
+        # The new objects may be older than catalogs that do not refer to them: this one decides in a sweep as well.
+        reinstated=catalog,
         segments=remaining.append(added),
         erased=state.erased.append(erased),
         rewritten=state.rewritten.append(rewritten),
     )
+
+
+def _points_of(state: State, swaps: Sequence[Swap]) -> dict[str, int]:
+    """Return the restore point that added each old segment, by its key; nothing of one that is not listed."""
+    old_keys: set[str] = set()
+    for swap in swaps:
+        old_keys.update(old.key for old in swap.old)
+    points: dict[str, int] = {}
+    for key, point in state.segments.rows("key", "point"):
+        if key in old_keys:
+            points[key] = point
+    return points
+
+
+def _divided(state: State, swaps: Sequence[Swap]) -> set[str]:
+    """Return the first keys of the swaps between whose old segments there is another one, as a repair may add it."""
+    several = [swap for swap in swaps if len(swap.old) > 1]
+    if not several:
+        return set()
+    places = {swap.incarnation_partition for swap in several}
+    firsts: dict[IncarnationPartition, list[int]] = defaultdict(list)
+    for topic, incarnation, partition, first in state.segments.rows("topic", "incarnation", "partition", "first"):
+        if (topic, incarnation, partition) in places:
+            firsts[topic, incarnation, partition].append(first)
+    divided: set[str] = set()
+    for place in places:
+        firsts[place].sort()
+    for swap in several:
+        own = firsts[swap.incarnation_partition]
+        inside = bisect_right(own, swap.old[-1].last) - bisect_left(own, swap.old[0].first)
+        if inside > len(swap.old):
+            divided.add(swap.old[0].key)
+    return divided
+
+
+def _may_swap(state: State, swap: Swap, points: Mapping[str, int]) -> bool:
+    """Return whether all old segments of a swap are listed, and every restore point has all of them or none."""
+    if not all(old.key in points for old in swap.old):
+        return False
+    numbers = np.array([points[old.key] for old in swap.old], np.int64)
+    # A restore point has the segments up to its own number. These rise, and no restore point is between two of them.
+    before = np.searchsorted(state.numbers, numbers)
+    is_rising = bool((np.diff(numbers) >= 0).all())
+    return is_rising and before[0] == before[-1]
+
+
+def _rewritten_rows(swap: Swap, points: Mapping[str, int], catalog: int) -> list[RewrittenRow]:
+    """Return the rows of the segments that a swap replaces. The last one has what is gone of all of them: a restore
+    point counts the segments together or not at all."""
+    rows: list[RewrittenRow] = []
+    for old in swap.old:
+        is_last = old is swap.old[-1]
+        row = RewrittenRow(
+            *swap.incarnation_partition,
+            point=points[old.key],
+            first=old.first,
+            last=old.last,
+            records=len(swap.erased) if is_last else 0,
+            bytes=swap.lost_bytes if is_last else 0,
+            catalog=catalog,
+            key=old.key,
+        )
+        rows.append(row)
+    return rows
 
 
 def segments_without_erased(state: State, erasing: State) -> Rows:

@@ -201,7 +201,8 @@ class ErasedRange(NamedTuple):
 class RewrittenRow(NamedTuple):
     """One row per segment that was rewritten: `records` and `bytes` (of plain records files) that manifests go on
     counting and that no segment has any more. `point` is the restore point that added the segment, `first` and `last`
-    are its offsets, `key` is the records object that has all of it until a sweep deletes it."""
+    are its offsets, `key` is the records object that has all of it until a sweep deletes it. Of segments that were
+    merged, the last one has `records` and `bytes` of them all."""
 
     topic: str
     incarnation: int
@@ -349,6 +350,14 @@ class State:
     def rewrites(self) -> tuple[RewrittenRow, ...]:
         """What manifests count and segments have no more, since these were rewritten."""
         return tuple(RewrittenRow(*row) for row in self.rewritten.rows(*RewrittenRow._fields))
+
+    @cached_property
+    def replaced_objects(self) -> frozenset[str]:
+        """The keys of the records objects and indexes that rewrites have replaced."""
+        keys: set[str] = set()
+        for (key,) in self.rewritten.rows("key"):
+            keys.update((key, layout.index_key_of(key)))
+        return frozenset(keys)
 
     @cached_property
     def past_manifests(self) -> Mapping[int, str]:

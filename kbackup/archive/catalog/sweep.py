@@ -7,7 +7,8 @@ end belongs to the next backup.
 
 Few catalogs decide: the newest, and the oldest one that was the newest within the grace time, by the times of the
 store. Ends only grow, and what one of the catalogs between them dropped is in the oldest, or lies beyond its ends,
-or was brought back in between: the catalogs that brought rows back (`Catalog.reinstated`) decide as well.
+or was brought back in between, or written anew: the catalogs that put older objects to use (`Catalog.reinstated`)
+decide as well.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ from itertools import pairwise
 from msgspec.structs import astuple
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Author, Committed, commit, open_catalog, open_newest, read_catalog, state_of
+from kbackup.archive.catalog.commit import (
+    Author,
+    Committed,
+    commit,
+    list_catalogs,
+    open_catalog,
+    open_newest,
+    read_catalog,
+    state_of,
+)
 from kbackup.archive.catalog.documents import Catalog, TableRef
 from kbackup.archive.catalog.retention import mark_swept, undo_expiration
 from kbackup.archive.catalog.state import HistoryRow, State
@@ -218,24 +228,32 @@ def _may_go(key: str, state: State, filled: Collection[IncarnationPartition], en
     if place is None:
         return False
     incarnation_key, name = place
+    segment = layout.parse_segment(name)
+    if segment is not None and segment.rewrite and _may_be_written(key, incarnation_key, segment, state):
+        return False
     if _is_over(incarnation_key, state):
         return _may_go_of_ended(incarnation_key, name, filled)
-    segment = layout.parse_segment(name)
     if segment is None:
-        return False
-    if segment.rewrite and _may_be_written(segment.rewrite, state):
         return False
     # What lies at or beyond the end belongs to the next backup.
     end = ends.get((*incarnation_key, segment.partition), 0)
     return segment.start < end
 
 
-def _may_be_written(rewrite: int, state: State) -> bool:
-    """Return whether a run may still write segments of a rewrite, below the ends of their partitions: the rewrite
-    itself, or a copy that has not followed its source beyond the rewrite."""
-    if state.origin is not None and state.origin.catalog.number <= rewrite:
+def _may_be_written(key: str, incarnation_key: Incarnation, segment: layout.SegmentName, state: State) -> bool:
+    """Return whether a run may still write a rewritten segment that nothing refers to, below the end of its partition:
+    an erasure, or a copy. A merge needs no protection: it commits nothing once a sweep has passed it."""
+    if state.open_run is not None and state.open_run.command in ("erase", "copy"):
         return True
-    return state.open_run is not None and state.open_run.command in ("erase", "copy")
+    if state.origin is None:
+        return False
+    # A copy may send what its source has, at any time. What a later rewrite replaced at the source, or what expired,
+    # is never sent again.
+    life = state.lives.get(incarnation_key)
+    is_retired = life is None or life.retired
+    log_start = state.starts.get((*incarnation_key, segment.partition))
+    has_expired = log_start is not None and segment.start < log_start.start
+    return not is_retired and not has_expired and key not in state.replaced_objects
 
 
 def _is_over(key: Incarnation, state: State) -> bool:
@@ -273,10 +291,10 @@ def commit_sweep(store: Store, newest: Committed, orphans: Orphans, author: Auth
     history = read_history(store, newest.state.archive_id, numbers)
 
     def operation(state: State) -> State:
-        # An undo that was faster may refer to what were orphans. One that is later is refused, by `swept`.
+        # An undo or a rewrite that was faster may refer to what were orphans. One that is later is refused, by `swept`.
         if state.reinstated != newest.state.reinstated:
             raise RefusedError(
-                f"nothing was deleted: catalog {state.reinstated} brought restore points back in the meantime",
+                f"nothing was deleted: catalog {state.reinstated} put objects back to use in the meantime",
                 "run the command again",
             )
         if state.swept >= orphans.upto and not history:
@@ -350,3 +368,19 @@ def commit_undo(store: Store, newest: Committed, number: int) -> Committed:
         raise RefusedError(
             "objects of that expiration are deleted already", "run --undo within the grace time"
         ) from error
+
+
+def undoable_points(store: Store, newest: Committed) -> frozenset[int]:
+    """Return the expired restore points that `kbackup expire --undo` may bring back."""
+    state = newest.state
+    expired = frozenset(state.past_manifests) - frozenset(state.numbers.tolist())
+    if not expired:
+        return expired
+    # An undo takes back expirations behind the last catalog that is swept. What had expired by then stays so.
+    first = min(list_catalogs(store, state.swept + 1), default=state.number)
+    try:
+        oldest = open_catalog(store, first, state.archive_id).state
+        return expired - frozenset(oldest.past_manifests)
+    except (NotFoundError, CorruptError):
+        # A sweep deletes it at this moment, or it is damaged: then all count until a sweep has passed it.
+        return expired

@@ -168,6 +168,16 @@ class Rows:
         chunks.append(self._chunk(last))
         return Rows(self.schema, tuple(chunks))
 
+    def with_rows_of(self, other: Rows) -> Rows:
+        """Return these rows and those of `other` that are not among them. Both are of the same table."""
+        known = set(self.rows())
+        names = self.schema.names
+        new: list[dict[str, Any]] = []
+        for row in other.rows():
+            if row not in known:
+                new.append(dict(zip(names, row, strict=True)))
+        return self.append(new)
+
     def _table_of(self, rows: pa.Table | Sequence[dict[str, Any]] | Sequence[NamedTuple]) -> pa.Table:
         if isinstance(rows, pa.Table):
             return rows

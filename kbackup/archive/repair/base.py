@@ -118,8 +118,9 @@ def find_base(store: Store, sizes: Sizes, archive_id: str) -> RepairBase:
     changes: dict[str, Any] = {"number": known, **tables}
     changed = replace(state, **changes)
     if "segments" in tables:
-        # An older table has segments that were written anew since, without records that were erased.
-        changed = replace(changed, segments=segments_without_erased(changed, changed))
+        # An older table has segments that were written anew since, without records that were erased, or merged.
+        current = segments_without_erased(changed, changed)
+        changed = replace(changed, segments=current.without("key", changed.replaced_objects))
     committed = Committed(changed, newest)
     lost = range(newest.number + 1, known + 1)
     past = _damaged_past(store, newest, numbers, read)

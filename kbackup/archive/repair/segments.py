@@ -181,7 +181,13 @@ def attribute(
     damaged = damaged_ranges(state)
     listed = _listed_offsets(state)
     kept: list[tuple[Segment, list[int]]] = []
-    for segment in sorted(segments, key=by_preference):
+
+    def preference(segment: Segment) -> tuple[object, ...]:
+        # Merged segments come last where a restore point ends inside: that one has a part of the records.
+        ends_inside = _ends_inside(segment, partitions.get(segment.incarnation_partition, ()))
+        return (ends_inside, *by_preference(segment))
+
+    for segment in sorted(segments, key=preference):
         key = segment.incarnation_partition
         points = _possible(segment, partitions.get(key, ()), lost, state.lives.get(key[:2]))
         start = state.starts.get(key)
@@ -237,6 +243,13 @@ def by_preference(segment: Segment) -> tuple[object, ...]:
     extra_zeros = name.extra_zeros if name is not None else 0
     rewrite = name.rewrite if name is not None else 0
     return (-rewrite, *in_order(segment), -extra_zeros, -segment.last)
+
+
+def _ends_inside(segment: Segment, states: Sequence[tuple[int, PartitionState]]) -> bool:
+    """Return whether a restore point ends between the records of a segment, as none does before segments are merged."""
+    if not layout.rewrite_of(segment.key):
+        return False
+    return any(segment.first < partition.end <= segment.last for _, partition in states)
 
 
 def _possible(

@@ -20,7 +20,7 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import SCHEMA, Segment, Segments, column_of, decode_table, in_columns
 from kbackup.archive.segments.window import Choice, Window
 from kbackup.archive.transforms import TransformRef
-from kbackup.errors import RefusedError
+from kbackup.errors import NotFoundError, RefusedError
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
@@ -280,6 +280,25 @@ def check_not_erased(plan: RestorePlan, archive: Archive | None) -> None:
                     f"were erased, from offset {erased.start} on",
                     "begin another one into new topics, with another --restore-id",
                 )
+
+
+def check_segments_there(plan: RestorePlan, archive: Archive | None) -> None:
+    """Raise `RefusedError` if segments of a plan were rewritten since, and deleted."""
+    if archive is None or not len(archive.state.rewritten):
+        return
+    replaced = archive.state.replaced_objects
+    for range_ in plan.ranges:
+        for segment in range_.segments:
+            if segment.key not in replaced:
+                continue
+            try:
+                archive.store.stat(segment.key)
+            except NotFoundError:
+                raise RefusedError(
+                    f"restore {plan.restore_id} was planned with segments of {segment.topic}-{segment.partition} that "
+                    "were merged since, and that are deleted by now",
+                    "begin another one into new topics, with another --restore-id",
+                ) from None
 
 
 def check_same_target(plan: RestorePlan, cluster_id: str) -> None:

@@ -27,6 +27,7 @@ from kbackup.archive.restores.plan import (
     check_not_erased,
     check_same_archive,
     check_same_target,
+    check_segments_there,
     with_segments,
 )
 from kbackup.archive.segments.table import sum_of
@@ -288,6 +289,7 @@ def _plan_of_restore(
     archive = open_archive_or_folder(store)
     check_same_archive(plan, archive)
     check_not_erased(plan, archive)
+    check_segments_there(plan, archive)
     check_same_transform(plan, transform)
     return ComparePlan(plan, restored_offsets(plan, runs), "read_committed", transform=transform)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,11 +24,14 @@ from kbackup.archive.catalog.state import PointRow
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump
 from kbackup.archive.query.selection import Selection, check_selection
-from kbackup.archive.reader import Archive, damaged, missed, open_archive
+from kbackup.archive.reader import Archive, damaged, missed, new_offsets, open_archive
 from kbackup.archive.schemas import SchemaSource
-from kbackup.archive.segments.parallel import ReadUnit, SegmentRange, read_batches, read_range, whole_units
+from kbackup.archive.segments.parallel import PART_BYTES as READ_BYTES
+from kbackup.archive.segments.parallel import ReadUnit, SegmentRange, plan_reads, read_batches, read_range, whole_units
+from kbackup.archive.segments.read import read_index
 from kbackup.archive.segments.rows import EXPORT_SCHEMA, to_export_batch
 from kbackup.archive.segments.table import Ordered, Segment, sum_of
+from kbackup.archive.segments.window import EVERYTHING, Window
 from kbackup.config.models import Export
 from kbackup.errors import AlreadyExistsError, KbackupError, LeaseLostError, RefusedError, UnreachableError, from_text
 from kbackup.formats.block import rotation_cut, slice_block
@@ -60,19 +64,32 @@ if TYPE_CHECKING:
 
 class Addition(NamedTuple):
     """The segments to export for a restore point, in order of topic, incarnation, partition and offset. `partitions`
-    has the number of partitions of each of their topics."""
+    has the number of partitions of each of their topics. `begins` has the keys of segments of which only records from
+    some offset on are exported: a table has the `known` ones before it."""
 
     point: PointRow
     segments: Sequence[Segment]
     partitions: dict[Incarnation, int]
+    begins: Mapping[str, int] = MappingProxyType({})
+    known: int = 0
 
     @property
     def records(self) -> int:
-        return sum_of(self.segments, "count")
+        return sum_of(self.segments, "count") - self.known
 
     @property
     def bytes(self) -> int:
         return sum_of(self.segments, "bytes")
+
+    def units(self, part_bytes: int = READ_BYTES) -> list[ReadUnit]:
+        """Return what tasks read."""
+        if not self.begins:
+            return whole_units(self.segments, part_bytes)
+
+        def window(segment: Segment) -> Window:
+            return EVERYTHING.at_offsets(self.begins.get(segment.key), None)
+
+        return plan_reads(self.segments, window, part_bytes=part_bytes)
 
 
 class AddedSegments(NamedTuple):
@@ -133,7 +150,18 @@ class Additions:
             # Segments of an expired restore point came with this one: a table that had that point has them already.
             is_new = added.ordered.points[span] > number
             segments = added.ordered.segments[span].where(is_new)
-            yield Addition(point, segments, self._partitions(point, places))
+            begins = new_offsets(self._archive, number, segments)
+            known = self._records_before(segments, begins)
+            yield Addition(point, segments, self._partitions(point, places), begins, known)
+
+    def _records_before(self, segments: Sequence[Segment], begins: Mapping[str, int]) -> int:
+        """Return how many records segments have before the offsets from which on they are exported."""
+        records = 0
+        for segment in segments if begins else ():
+            if segment.key in begins:
+                offsets = read_index(self._archive.store, segment).offsets
+                records += int(np.searchsorted(offsets, begins[segment.key]))
+        return records
 
     def missed(self, number: int, topic: str | None = None) -> list[tuple[TopicPartition, int]]:
         """Return the partitions (of `topic`) of which records that came after `number` may have expired, and below
@@ -629,7 +657,7 @@ class _DeltaExport:
             "committedAt": point.committed_at,
             "records": addition.records,
         }
-        parts = whole_units(addition.segments, self.tools.part_bytes)
+        parts = addition.units(self.tools.part_bytes)
         work = ReadRows(run.archive.store, point.number, addition.partitions, decoded, run.transform)
         # One table of all topics has the same columns for each of them, so the first topic speaks for all.
         first_topic = addition.segments[0].topic
@@ -780,7 +808,7 @@ def _write_point(run: ExportRun, addition: Addition, decoded: DecodedTopics) -> 
     run.lease.check()
     rows = ReadRows(run.job.store, number, addition.partitions, decoded, run.transform)
     work = WriteFiles(destination.store, rows)
-    parts = whole_units(addition.segments)
+    parts = addition.units()
     files: list[ExportedFile] = run_counted(run.job.spark, parts, work, run.job.listener, addition.records)
     files.sort(key=attrgetter("path"))
     point = ExportedPoint(

@@ -24,6 +24,7 @@ from kbackup.archive.restores.plan import (
     UnitRange,
     check_not_erased,
     check_same_archive,
+    check_segments_there,
     without_topics,
 )
 from kbackup.archive.restores.target_topics import TargetTopic, TopicCaptures, topics_to_note
@@ -363,6 +364,7 @@ def resume(session: RestoreSession, plan: RestorePlan) -> PlannedRestore:
     """Go on with the plan of an earlier run. `RefusedError` if that run was of another archive."""
     check_same_archive(plan, session.source.archive)
     check_not_erased(plan, session.source.archive)
+    check_segments_there(plan, session.source.archive)
     return PlannedRestore(plan)
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.points import damaged_segments
-from kbackup.archive.catalog.state import PointRow, State
+from kbackup.archive.catalog.state import PointRow, RewrittenRow, State
 from kbackup.archive.catalog.tables import fetch
 from kbackup.archive.lease import is_held, read_lease
 from kbackup.archive.models import load
@@ -103,7 +103,7 @@ def archive_status(
     findings += damage_findings(verifications, damaged, damaged_reports, commands)
     findings += drill_findings(drills, rules.max_drill_age, commands)
     findings += lease_findings(lease, commands)
-    if len(state.rewritten):
+    if len(state.erased):
         remaining = _still_there(archive.store, state)
         findings += erasure_findings(state.erased_records, remaining, commands)
     if last is not None and last.warnings:
@@ -136,8 +136,10 @@ def archive_status(
 
 
 def _still_there(store: Store, state: State) -> list[str]:
-    """Return the records objects that the newest rewrites have replaced, and that are still in the store."""
-    newest = sorted(state.rewrites, key=lambda row: row.catalog)[-_ASKED:]
+    """Return the records objects with erased records that the newest rewrites have replaced, and that are still in the
+    store."""
+    replaced = [row for row in state.rewrites if _has_erased(state, row)]
+    newest = sorted(replaced, key=lambda row: row.catalog)[-_ASKED:]
     keys = {row.key for row in newest} - set(state.segments.columns("key")[0])
 
     def is_there(key: str) -> bool:
@@ -148,6 +150,11 @@ def _still_there(store: Store, state: State) -> list[str]:
 
     ordered = sorted(keys)
     return [key for key, there in zip(ordered, in_threads(is_there, ordered), strict=True) if there]
+
+
+def _has_erased(state: State, row: RewrittenRow) -> bool:
+    """Return whether a segment that was replaced has records that were erased, by then or later."""
+    return state.erased_in(row.incarnation_partition, row.first, row.last, row.key) is not None
 
 
 def _severity(finding: StatusFinding) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,12 +18,12 @@ from kbackup.archive.java import JavaFolder
 from kbackup.archive.models import Manifest
 from kbackup.archive.query.java import java_content, java_topics, open_archive_or_folder
 from kbackup.archive.query.selection import check_selection
-from kbackup.archive.reader import Archive, check_same_point, damaged, manifest_of, missed
+from kbackup.archive.reader import Archive, check_same_point, damaged, manifest_of, missed, new_offsets
 from kbackup.archive.schemas import SchemaSource
 from kbackup.archive.segments.parallel import ReadUnit, plan_reads, read_unit
 from kbackup.archive.segments.rows import SPARK_TYPES
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.window import Window
+from kbackup.archive.segments.window import MOST, Window
 from kbackup.errors import RefusedError, UsageError
 from kbackup.schemas.columns import JSON, decoded_columns
 from kbackup.spark.source.options import DECODED, Pushed, Request, both, push, window_of
@@ -110,15 +111,22 @@ def remembered(folder: Path, table: str, pushed: Pushed) -> tuple[Pushed, ...]:
 
 
 def tasks(
-    segments: Iterable[Segment], request: Request, asked: Sequence[Pushed], schemas: SchemaSource | None
+    segments: Iterable[Segment],
+    request: Request,
+    asked: Sequence[Pushed],
+    schemas: SchemaSource | None,
+    begins: Mapping[str, int] = MappingProxyType({}),
 ) -> list[InputPartition]:
-    """Split the selected records of `segments` into tasks."""
+    """Split the selected records of `segments` into tasks. `begins` has the keys of segments of which only records from
+    some offset on are selected."""
 
     def window(segment: Segment) -> Window:
         narrowed = request.times
         if request.ranges is not None:
             own = request.ranges.get(TopicPartition(segment.topic, segment.partition), ())
             narrowed = both(narrowed, Window(ranges=own))
+        if segment.key in begins:
+            narrowed = both(narrowed, Window(ranges=((begins[segment.key], MOST),)))
         return both(narrowed, window_of(asked, segment) or Window(ranges=()))
 
     parts = plan_reads(segments, window, part_bytes=request.partition_bytes)
@@ -254,9 +262,11 @@ class StreamReader(DataSourceStreamReader):
         def is_wanted(segment: Segment) -> bool:
             return self._wants(TopicPartition(segment.topic, segment.partition))
 
-        added = filter(is_wanted, archive.added(after, last))
+        added = list(filter(is_wanted, archive.added(after, last)))
         schemas = sources(archive.head, self._request, self._columns)
-        return tasks(added, self._request, [Pushed()], schemas)
+        # Where segments were merged, a part of the first one came with restore points that the stream has passed.
+        begins = new_offsets(archive, after, added)
+        return tasks(added, self._request, [Pushed()], schemas, begins)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._store, partition, self._columns)

@@ -12,7 +12,7 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import OpenRun
-from kbackup.archive.catalog.rewriting import Swap, swap_segments
+from kbackup.archive.catalog.rewriting import Swap, erase_segments
 from kbackup.archive.catalog.state import State
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import open_archive
@@ -242,8 +242,8 @@ def test_a_segment_that_expires_meanwhile_stays_out(store: MemoryStore) -> None:
     head = archive.head
     assert head is not None
     segments = archive.segments(head)
-    swaps = [Swap(segment, None, np.arange(segment.first, segment.last + 1)) for segment in segments[:2]]
-    left = swap_segments(_with_run(archive.state, segments[0].key), "run", 9, swaps)
+    swaps = [Swap((segment,), None, np.arange(segment.first, segment.last + 1)) for segment in segments[:2]]
+    left = erase_segments(_with_run(archive.state, segments[0].key), "run", 9, swaps)
     assert [key for (key,) in left.segments.rows("key")] == [
         key for (key,) in archive.state.segments.rows("key") if key not in (segments[0].key, segments[1].key)
     ]
@@ -260,7 +260,7 @@ def _with_run(state: State, expired_key: str) -> State:
 def test_a_run_that_was_fenced_off_swaps_nothing(store: MemoryStore) -> None:
     state = open_archive(store).state
     with pytest.raises(LeaseLostError):
-        swap_segments(state, "another run", 9, [])
+        erase_segments(state, "another run", 9, [])
 
 
 def test_a_damaged_segment_ends_the_erasure_before_it_begins(store: MemoryStore) -> None:

@@ -583,7 +583,7 @@ def test_a_sweep_keeps_what_an_undo_brought_back(store: MemoryStore) -> None:
 def test_an_undo_just_before_a_sweep_is_not_harmed(store: MemoryStore) -> None:
     before = all_seen(open_archive(store))
     expired(store, last=2, days=3, grace=DAY)
-    with pytest.raises(RefusedError, match="brought restore points back"):
+    with pytest.raises(RefusedError, match="put objects back to use"):
         expired(meanwhile(store, lambda: undo(store, 60)))
     check_sees(open_archive(store), before)
     check_whole(store)

@@ -25,9 +25,17 @@ from kbackup.archive.catalog import sweep, tables
 from kbackup.archive.catalog.commit import Author, commit, open_catalog, read_catalog
 from kbackup.archive.catalog.copies import follow_source
 from kbackup.archive.catalog.documents import Derived, Link, Origin
+from kbackup.archive.catalog.merging import (
+    Merge,
+    MergeSizes,
+    begin_merge,
+    check_may_rewrite,
+    merge_segments,
+    plan_merges,
+)
 from kbackup.archive.catalog.operations import add_point, end_run, may_salvage
 from kbackup.archive.catalog.retention import expire_points
-from kbackup.archive.catalog.rewriting import Swap, swap_segments
+from kbackup.archive.catalog.rewriting import NOTHING_ERASED, Swap, erase_segments
 from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.sweep import (
     commit_sweep,
@@ -36,6 +44,7 @@ from kbackup.archive.catalog.sweep import (
     find_orphans,
     last_expiration,
     referred_keys,
+    undoable_points,
 )
 from kbackup.archive.catalog.tables import encode
 from kbackup.archive.lease import HeldLease
@@ -535,13 +544,43 @@ def rewrite(store: Store) -> None:
     old = writing.archive.segments(head)[0]
     key = layout.records_key(FOLDER, 0, old.first, "none", rewrite=writing.began)
     store.put_new(key, segment_bytes(old.first, old.last))
-    swap = Swap(old, replace(old, key=key), np.empty(0, np.int64))
+    swap = Swap((old,), replace(old, key=key), np.empty(0, np.int64))
 
     def operation(state: State) -> State:
-        return end_run(swap_segments(state, writing.run, writing.began, [swap]), writing.run)
+        return end_run(erase_segments(state, writing.run, writing.began, [swap]), writing.run)
 
     writing.commit(operation, "erase", "test")
     writing.refresh_derived()
+
+
+def merge(store: Store) -> None:
+    """As `jobs.rewrite` does it: one object takes the place of several, with the same offsets."""
+    archive = open_archive(store)
+    check_may_rewrite(archive.state)
+    if not chosen_merges(archive):
+        return
+    archive.move(commit(store, archive.committed, begin_merge, Author("rewrite", "", "test")))
+    number, swept = archive.state.number, archive.state.swept
+    swaps: list[Swap] = []
+    for each in chosen_merges(archive):
+        first, last = each.segments[0].first, each.segments[-1].last
+        key = layout.records_key(FOLDER, 0, first, "none", rewrite=number)
+        data = segment_bytes(first, last)
+        store.put_new(key, data)
+        swaps.append(Swap(each.segments, _segment(first, last, data, key), NOTHING_ERASED))
+
+    def operation(state: State) -> State:
+        return merge_segments(state, number, swept, swaps)
+
+    commit(store, archive.committed, operation, Author("rewrite", "", "test"))
+
+
+def chosen_merges(archive: Archive) -> list[Merge]:
+    head = archive.head
+    assert head is not None
+    kept = {*archive.state.numbers.tolist()} | undoable_points(archive.store, archive.committed)
+    ends = {place: partition.unbroken for place, partition in head.partitions().items()}
+    return plan_merges(archive.state, kept, ends, MergeSizes(below=1000, largest=10_000))
 
 
 def sweep_once(store: Store, cutoff: float) -> None:
@@ -747,6 +786,11 @@ def sweeper(store: Store) -> None:
     sweep_once(store, GRACE_BEGAN)
 
 
+def sweeper_without_grace(store: Store) -> None:
+    """What the actors beside it write is old enough for it, too."""
+    sweep_once(store, NOW)
+
+
 def expirer(*numbers: int) -> Actor:
     return lambda store: expire(store, *numbers)
 
@@ -771,6 +815,20 @@ def expired(*numbers: int) -> Callable[[], MemoryStore]:
 
 def made_and_expired(*numbers: int) -> MemoryStore:
     return expired(*numbers)()
+
+
+def mergeable() -> MemoryStore:
+    """Restore points have expired, and can't come back: segments of the first ones can be merged."""
+    store = made_and_expired(1, 2)
+    sweep_once(store, GRACE_BEGAN)
+    return store
+
+
+def merged() -> MemoryStore:
+    """Segments were merged: the sweeper may delete the old ones."""
+    store = mergeable()
+    merge(store)
+    return store
 
 
 def rewritten() -> MemoryStore:
@@ -812,6 +870,44 @@ class Scenario:
 
 
 SCENARIOS = {
+    "a merge and a writer": Scenario(
+        base=mergeable, actors={"merge": merge, "writer to 8": backup_to(8)}, visible=commits_and_segments
+    ),
+    "a merge, a writer and a sweeper without a grace time": Scenario(
+        base=mergeable,
+        actors={"merge": merge, "writer to 8": backup_to(8), "sweeper": sweeper_without_grace},
+        visible=deletes_of_sweeper,
+    ),
+    "two merges and a sweeper without a grace time": Scenario(
+        base=mergeable,
+        actors={"first merge": merge, "second merge": merge, "sweeper": sweeper_without_grace},
+        visible=commits_and_segments,
+    ),
+    "a merge, a rewriter and a sweeper": Scenario(
+        base=mergeable, actors={"merge": merge, "rewriter": rewrite, "sweeper": sweeper}, visible=commits_and_segments
+    ),
+    "a merge, a reader and a sweeper": Scenario(
+        base=merged, actors={"merge": merge, "reader": reader, "sweeper": sweeper}, visible=reads_too
+    ),
+    "a merge, a reader and a sweeper of what was merged": Scenario(
+        base=mergeable, actors={"merge": merge, "reader": reader, "sweeper": sweeper}, visible=reads_too
+    ),
+    "a merge, an undo and a sweeper": Scenario(
+        base=lambda: made_and_expired(1),
+        actors={"merge": merge, "undo": undo, "sweeper": sweeper},
+        visible=commits_and_segments,
+    ),
+    "a merge, an undo that is expired again, and a sweeper": Scenario(
+        base=lambda: made_and_expired(1, 2),
+        actors={"merge": merge, "undo": undo_and_expire, "sweeper": sweeper_without_grace},
+        visible=commits_and_segments,
+    ),
+    "a merge and an expirer": Scenario(
+        base=lambda: made(2, 4, 6), actors={"merge": merge, "expirer": expirer(1, 2)}, visible=commits_and_segments
+    ),
+    "a merge and a copy": Scenario(
+        base=mergeable, actors={"merge": merge, "copy": copy_to_new}, visible=writes_and_reads
+    ),
     "a rewriter and a writer": Scenario(
         base=lambda: made(2, 4), actors={"rewriter": rewrite, "writer to 6": backup_to(6)}, visible=commits_and_segments
     ),

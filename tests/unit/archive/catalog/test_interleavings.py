@@ -19,6 +19,9 @@ from kbackup.archive import layout
 from kbackup.archive.catalog import commit as commits
 from kbackup.archive.catalog import copies, operations, sweep
 from kbackup.archive.catalog.documents import Latest, TableRef
+from kbackup.archive.catalog.merging import merge_segments
+from kbackup.archive.catalog.rewriting import Swap
+from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.tables import Chunk, Rows, encode, write_rows
 from kbackup.archive.models import dump
 from kbackup.errors import AlreadyExistsError
@@ -41,13 +44,18 @@ from tests.unit.archive.catalog.scenarios import (
     hints_too,
     interrupted,
     made,
+    made_and_expired,
+    merge,
+    mergeable,
     reader,
     reads_too,
     run,
     sweep_once,
     sweeper,
     sweeper_beside,
+    sweeper_without_grace,
     torn,
+    undo,
 )
 
 SOAKED = 5000  # executions of each scenario
@@ -89,13 +97,33 @@ def check_interleavings(name: str, limit: int) -> None:
     report = SCENARIOS[name].explore(limit)
     print(f"{name}: {report}")  # `pytest -rP`
     errors = {error for end in report.ends for error in end}
-    assert errors <= {"", "LeaseLostError", "RefusedError"}
+    assert errors <= {"", "LeaseLostError", "LockedError", "RefusedError"}
     assert any("" in end for end in report.ends), "nobody ever succeeds"
 
 
 @pytest.mark.parametrize("others", [[sweeper], [lambda store: copy(_source(), store)]], ids=["sweeper", "another copy"])
 def test_every_interleaving_at_the_address_of_a_copy(others: list[Actor]) -> None:
     report = run(with_copy, [lambda store: copy(_source(), store), *others], sweeper_beside, sampled())
+    print(report)
+    assert {error for end in report.ends for error in end} <= {"", "LeaseLostError", "RefusedError"}
+
+
+def copy_of(source: MemoryStore) -> MemoryStore:
+    target = empty_copy(source)
+    copy(source, target)
+    return target
+
+
+@pytest.mark.parametrize(("number", "sweeping"), [(1, sweeper_without_grace), (2, sweeper)], ids=["a copy", "copies"])
+def test_every_interleaving_at_the_address_of_a_copy_that_gets_a_merged_segment(number: int, sweeping: Actor) -> None:
+    with scenarios.repeatable():
+        source = mergeable()
+        before = copy_of(source)
+        merge(source)
+    copies_of_it: list[Actor] = [lambda store: copy(source, store)] * number
+    # A segment that was sent may be sent again, so a sweep leaves it: the epilogue would call it an orphan.
+    actors = [*copies_of_it, sweeping]
+    report = run(before.copy, actors, sweeper_beside, sampled(), every=1_000_000)
     print(report)
     assert {error for end in report.ends for error in end} <= {"", "LeaseLostError", "RefusedError"}
 
@@ -206,6 +234,19 @@ def test_tables_named_by_their_content_are_found() -> None:
         pytest.raises(ViolationError, match="is missing, its catalog refers to it"),
     ):
         find(base, [backup_to(6), sweeper], sweeper_beside)
+
+
+def test_a_merge_that_commits_after_a_sweep_is_found() -> None:
+    def careless(state: State, rewrite: int, _swept: int, swaps: Sequence[Swap]) -> State:
+        return merge_segments(state, rewrite, state.swept, swaps)
+
+    with broken(scenarios, "merge_segments", careless), pytest.raises(ViolationError, match="does not exist"):
+        find(mergeable, [merge, sweeper_without_grace], deletes_of_sweeper)
+
+
+def test_a_merge_across_a_restore_point_that_comes_back_is_found() -> None:
+    with broken(scenarios, "undoable_points", lambda *_: frozenset()), pytest.raises(ViolationError, match="lacks"):
+        find(lambda: made_and_expired(1), [merge, undo])
 
 
 def test_a_sweeper_that_deletes_beyond_the_end_is_found() -> None:
