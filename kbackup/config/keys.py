@@ -169,7 +169,7 @@ def _kind(name: str, hint: Any) -> ValueKind:
     if plain in (int, float):
         if name.endswith("_rate"):
             return "rate"
-        if name.endswith(("_bytes", "_size")):
+        if name.endswith(("_bytes", "_size", "_below")):
             return "size"
         if name.endswith(("_seconds", "_timeout", "_age")):
             return "duration"

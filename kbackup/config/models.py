@@ -102,6 +102,15 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True):
     topic_metrics: Annotated[bool, "Also export the lag of each topic, as one series each."] = False
 
 
+class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
+    """`[rewrite]`: what `rewrite`, and `expire` at its end, do with segments"""
+
+    merge_below: Annotated[
+        Positive | None,
+        "Merge adjacent segments smaller than this, where no restore point ends between them. Unset: none.",
+    ] = None
+
+
 class Restore(msgspec.Struct, frozen=True, kw_only=True):
     """`[restore]`"""
 
@@ -311,6 +320,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     encryption: Encryption = msgspec.field(default_factory=Encryption)
     backup: Backup = msgspec.field(default_factory=Backup)
     follow: Follow = msgspec.field(default_factory=Follow)
+    rewrite: Rewrite = msgspec.field(default_factory=Rewrite)
     restore: Restore = msgspec.field(default_factory=Restore)
     ui: Ui = msgspec.field(default_factory=Ui)
     serve: Serve = msgspec.field(default_factory=Serve)

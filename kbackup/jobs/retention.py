@@ -14,6 +14,7 @@ from typing import NamedTuple
 from kbackup import systems
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.merging import MergeSizes
 from kbackup.archive.catalog.retention import expire_points, expire_records, old_starts, records_by_point
 from kbackup.archive.catalog.state import RetentionHold, State, held_points
 from kbackup.archive.catalog.sweep import (
@@ -28,8 +29,9 @@ from kbackup.archive.derived import refresh_under_lease
 from kbackup.archive.models import Manifest, Metadata, TopicState
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.table import integers
-from kbackup.errors import RefusedError
+from kbackup.errors import LockedError, RefusedError
 from kbackup.formats.index import ENTRY
+from kbackup.jobs.rewrite import RewriteReport, rewrite
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.store.base import Store, store_time
 from kbackup.types import Incarnation, IncarnationPartition
@@ -145,13 +147,15 @@ class Expiry:
 
     Expired are restore points that `policy` does not keep, and records older than `older_than`, counted back from the
     newest restore point. Orphans are deleted when `grace` is over. Records that a flow of a mirror has not applied
-    are retained where the flow was active within `grace`, unless `ignore_mirrors`.
+    are retained where the flow was active within `grace`, unless `ignore_mirrors`. With `merge`, small segments are
+    merged at the end.
     """
 
     policy: Policy
     older_than: timedelta | None = None
     grace: timedelta = GRACE
     ignore_mirrors: bool = False
+    merge: MergeSizes | None = None
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,8 @@ class ExpireReport:
     objects of `deleted_bytes` were deleted now; without `confirmed` nobody looked for orphans. `failed` has the reason
     for each orphan that could not be deleted. `unreadable` is a damaged catalog of the grace time: nothing is deleted
     before its time is over. `spared` topics keep all records: they are compacted, or their settings are not known.
-    `mirrors` are the flows because of which records or restore points stay.
+    `mirrors` are the flows because of which records or restore points stay. `rewrite` is what was merged at the end,
+    None without `confirmed` and if that is not configured; `not_rewritten` says why it was not possible.
     """
 
     archive: str
@@ -199,6 +204,8 @@ class ExpireReport:
     deleted_bytes: int
     unreadable: int | None
     failed: dict[str, str] = field(default_factory=dict)
+    rewrite: RewriteReport | None = None
+    not_rewritten: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -373,6 +380,15 @@ def expire(
             with phases.step("expire"):
                 number = _commit(archive, plan)
         orphans, failed = _sweep(archive, expiry.grace, lease_seconds, phases)
+    rewritten: RewriteReport | None = None
+    not_rewritten = ""
+    # A copy gets what its source has merged.
+    if confirm and expiry.merge is not None and archive.state.origin is None:
+        try:
+            rewritten = rewrite(store, expiry.merge, lease_seconds, expiry.grace, listener, confirm=True)
+        except (LockedError, RefusedError) as error:
+            # Another run is in the way: the next expiration merges more.
+            not_rewritten = error.message
     segments_before, records_before, bytes_before = _sums(plan.before)
     segments_after, records_after, bytes_after = _sums(plan.after)
     cutoff = time_text(plan.cutoff) if plan.cutoff is not None else None
@@ -395,6 +411,8 @@ def expire(
         deleted_bytes=deleted_bytes,
         unreadable=orphans.unreadable,
         failed=failed,
+        rewrite=rewritten,
+        not_rewritten=not_rewritten,
         seconds=phases.seconds,
     )
 

@@ -39,6 +39,7 @@ from kbackup.jobs.points import LabelReport, PinReport
 from kbackup.jobs.repair import RepairReport
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.retention import ExpireReport, ExpiryUndoReport
+from kbackup.jobs.rewrite import RewriteReport
 from kbackup.jobs.schemas.documents import SchemaMap, SchemasBefore
 from kbackup.jobs.schemas.plan import SchemaPlan, SubjectOverview
 from kbackup.jobs.schemas.undo import SchemasUndone
@@ -277,6 +278,7 @@ OUTPUTS: dict[str, tuple[Any, ...]] = {
     "check": (CheckReport,),
     "expire": (ExpireReport, ExpiryUndoReport),
     "erase": (EraseReport,),
+    "rewrite": (RewriteReport,),
     "keep": (PinReport,),
     "release": (PinReport,),
     "label": (LabelReport,),

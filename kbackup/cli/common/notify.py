@@ -247,6 +247,7 @@ COMMANDS = {
     "status",
     "copy",
     "expire",
+    "rewrite",
     "repair",
     "adopt",
     "export",
