@@ -464,6 +464,15 @@ class Walk(ClusterSteps, RetentionSteps):
         check_list(self.commands, site)
         return f"{outcome.document['records']} records of {topic} in {site.url}"
 
+    def rewrite(self) -> str:
+        """Merge the segments that restore points permit: no record changes."""
+        site = self._main
+        if site.book.damaged:
+            return ""
+        outcome = must(self.commands("rewrite", site.url, "--merge-below", "1MiB", "--confirm"), 0)
+        check_list(self.commands, site)
+        return f"{outcome.document['segments']} segments of {site.url} merged to {outcome.document['merged']}"
+
     # --- copies
 
     def copy(self) -> str:
@@ -471,7 +480,12 @@ class Walk(ClusterSteps, RetentionSteps):
         site = self._new_site() if new else self._random.choice(self.copies)
         keep = self._random.random() < 0.3
         options = ("--keep",) if keep else ()
-        outcome = must(self.commands("copy", site.url, "--archive", self._main.url, *options), 0)
+        outcome = must(self.commands("copy", site.url, "--archive", self._main.url, *options), 0, 1)
+        if outcome.code == 1:
+            # The copy retains a part of what its source has merged, and lacks the rest.
+            if "has merged segments of" not in outcome.err:
+                raise WrongError(str(outcome))
+            return f"{site.url}: refused"
         site.shaken |= bool(site.book.expirations)  # of the copy itself: a later undo may reach them
         site.book.follow(self._main.book, keep=keep)
         if new:
@@ -577,6 +591,7 @@ _STEPS: Mapping[str, tuple[Callable[[Walk], str], int]] = {
     "release": (Walk.release, 3),
     "label": (Walk.label, 3),
     "erase": (Walk.erase, 4),
+    "rewrite": (Walk.rewrite, 5),
     "copy": (Walk.copy, 6),
     "promote": (Walk.promote, 1),
     "damage and repair": (Walk.damage, 8),
