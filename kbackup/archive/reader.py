@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -337,6 +338,21 @@ def open_archive(store: Store) -> Archive:
     version, `WrongKeyError` if an encrypted archive has no key, or an archive without encryption has one."""
     info = read_info(store)
     return Archive(store, info, open_newest(store, info.id))
+
+
+@contextmanager
+def refuse_if_swept(archive: Archive) -> Iterator[None]:
+    """Raise `RefusedError` where objects of an opened archive are missing because a sweep has passed it since, as one
+    without a grace time may: then nothing is damaged."""
+    try:
+        yield
+    except (CorruptError, NotFoundError) as error:
+        newest = open_newest(archive.store, archive.info.id)
+        if newest.state.swept <= archive.state.swept:
+            raise
+        raise RefusedError(
+            "an expiration beside this command deleted objects that it was about to read", "run the command again"
+        ) from error
 
 
 # Check by the catalog that an archive still has the history that a follower (export, stream, mirror) has read.

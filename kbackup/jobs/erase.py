@@ -29,7 +29,7 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.find import Matches, search
 from kbackup.archive.query.selection import Selection, check_selection
-from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.reader import Archive, open_archive, refuse_if_swept
 from kbackup.archive.run import WritingRun, begin_writing, check_written
 from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment, Segments
@@ -181,7 +181,7 @@ def _check_no_copy(state: State) -> None:
 
 def _look(archive: Archive, erasure: Erasure, phases: Phases) -> tuple[list[Found], int]:
     """Return the records to erase by segment, and how many records were looked at."""
-    with phases.step("search"):
+    with phases.step("search"), refuse_if_swept(archive):
         places = _segments_of(archive, erasure.topics)
         expected = 0
         for segments, _ in places.values():
@@ -238,7 +238,8 @@ def _by_segment(segments: Segments, points: Int64Array, offsets: Int64Array) -> 
 def _rewrite(writing: WritingRun, found: Sequence[Found], erasure: Erasure, phases: Phases) -> int:
     """Write the segments anew without the records, and swap them in. Return the number of the catalog that did."""
     rewrite = writing.began
-    with phases.step("rewrite"), ThreadPoolExecutor(_THREADS, "rewrite") as pool:
+    pool = ThreadPoolExecutor(_THREADS, "rewrite")
+    with phases.step("rewrite"), refuse_if_swept(writing.archive), pool:
         swaps = list(pool.map(partial(_without_records, writing.store, rewrite), found))
         check_written(writing.store, [swap.new for swap in swaps if swap.new is not None])
     with phases.step("commit"):

@@ -26,7 +26,7 @@ from kbackup.archive.catalog.rewriting import NOTHING_ERASED, Swap
 from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.sweep import undoable_points
 from kbackup.archive.derived import refresh_under_lease
-from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.reader import Archive, open_archive, refuse_if_swept
 from kbackup.archive.run import check_written
 from kbackup.archive.segments.read import read_segment, read_small
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
@@ -91,14 +91,22 @@ def rewrite(
 ) -> RewriteReport:
     """Merge small segments of an archive. Without `confirm`, report what would be merged, by the catalog alone.
 
-    `RefusedError` for a copy, `LockedError` beside an erasure or a repair, `CorruptError` if a segment is damaged: what
-    was committed by then stays. `grace` is how long the objects of the old segments stay.
+    `RefusedError` for a copy, and where an expiration without a grace time deletes what is read. `LockedError` beside
+    an erasure or a repair, `CorruptError` if a segment is damaged. What was committed by then stays. `grace` is how
+    long the objects of the old segments stay.
     """
-    phases = Phases(listener)
     archive = open_archive(store)
+    with refuse_if_swept(archive):
+        return _rewrite(archive, sizes, lease_seconds, grace, Phases(listener), confirm=confirm)
+
+
+def _rewrite(
+    archive: Archive, sizes: MergeSizes, lease_seconds: float, grace: timedelta, phases: Phases, *, confirm: bool
+) -> RewriteReport:
+    store = archive.store
+    before = archive.state
     with phases.step("choose segments"):
-        check_may_rewrite(archive.state)
-        before = archive.state
+        check_may_rewrite(before)
         merges, waiting = _choose(archive, sizes)
     number: int | None = None
     done: Sequence[Merge] = merges

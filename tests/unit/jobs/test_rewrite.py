@@ -30,7 +30,7 @@ from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from tests.support.archives import History, expired, restore_plan
 from tests.support.copies import check_whole, copied, swept
-from tests.support.faulty_store import crashed
+from tests.support.faulty_store import FaultyStore, Operation, crashed
 from tests.support.memory_store import MemoryStore
 from tests.support.truth import Records, archive_records
 
@@ -93,6 +93,33 @@ def test_segments_between_kept_restore_points_become_one(store: MemoryStore) -> 
     assert [points for _, _, points in only(store, "a")] == [2, 5, 6]
     assert all_records(store) == before
     check_whole(store)
+
+
+class SweptMeanwhile(FaultyStore):
+    """Before the first read of a segment somebody else merges all, and deletes the old objects without a grace time."""
+
+    done = False
+
+    def _before(self, operation: Operation, key: str) -> None:
+        is_read = operation in ("get", "open_range")
+        if is_read and key.startswith(layout.TOPICS) and not self.done:
+            self.done = True
+            merged(self.inner)
+            swept(self.inner)
+        super()._before(operation, key)
+
+
+def test_what_a_sweep_deletes_under_a_merge_or_an_erasure_is_no_damage(store: MemoryStore) -> None:
+    expired(store, last=1)
+    erasure = Erasure(Selection.of(("a",), ()), KeyMatch([b"k"]), "")
+    with pytest.raises(RefusedError, match="deleted objects that it was about to read"):
+        erase(SweptMeanwhile(store.copy()), erasure, 60, Silent(), confirm=True)
+    with pytest.raises(RefusedError, match="deleted objects that it was about to read"):
+        merged(SweptMeanwhile(store.copy()))
+    for key in [segment.key for segment in open_archive(store).added(0, 6)]:
+        store.delete([key])
+    with pytest.raises(CorruptError):
+        merged(store)
 
 
 def test_a_dry_run_changes_nothing_and_says_what_a_run_does(store: MemoryStore) -> None:

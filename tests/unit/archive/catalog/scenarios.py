@@ -49,7 +49,7 @@ from kbackup.archive.catalog.sweep import (
 from kbackup.archive.catalog.tables import encode
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Groups, Manifest, Metadata, PartitionState, TopicState, dump, load
-from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.reader import Archive, open_archive, refuse_if_swept
 from kbackup.archive.run import TOOL, WritingRun, begin_writing, open_or_create, put_capture, put_manifest, totals_of
 from kbackup.archive.segments.read import crc_of
 from kbackup.archive.segments.table import Segment, decode_table, in_table
@@ -556,6 +556,12 @@ def rewrite(store: Store) -> None:
 def merge(store: Store) -> None:
     """As `jobs.rewrite` does it: one object takes the place of several, with the same offsets."""
     archive = open_archive(store)
+    with refuse_if_swept(archive):
+        merge_opened(archive)
+
+
+def merge_opened(archive: Archive) -> None:
+    store = archive.store
     check_may_rewrite(archive.state)
     if not chosen_merges(archive):
         return
