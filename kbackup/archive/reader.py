@@ -418,6 +418,35 @@ def new_offsets(archive: Archive, after: int, segments: Iterable[Segment]) -> di
     return firsts
 
 
+def added_offsets(archive: Archive, after: int, last: int) -> tuple[list[Segment], dict[str, tuple[int, int]]]:
+    """Return the segments with records that restore points from `after` (exclusive) to `last` added, in order, and by
+    its key the offsets (end exclusive) of each that was merged with others: both restore points may have expired."""
+    candidates = list(archive.added(after, last))
+    ends: dict[str, int] = {}
+    if len(archive.state.rewritten):
+        later = archive.added(last, archive.state.next_point)
+        # What begins the records after `last` in a segment of a later restore point ends those up to it.
+        ends = new_offsets(archive, last, later)
+        candidates += [segment for segment in later if segment.key in ends]
+    begins = new_offsets(archive, after, candidates)
+    segments: list[Segment] = []
+    offsets: dict[str, tuple[int, int]] = {}
+    for segment in candidates:
+        whole = (segment.first, segment.last + 1)
+        part = (begins.get(segment.key, whole[0]), ends.get(segment.key, whole[1]))
+        if part[0] >= part[1]:
+            continue
+        segments.append(segment)
+        if part != whole:
+            offsets[segment.key] = part
+    segments.sort(key=_by_offset)
+    return segments, offsets
+
+
+def _by_offset(segment: Segment) -> tuple[IncarnationPartition, int]:
+    return segment.incarnation_partition, segment.first
+
+
 def damaged(
     archive: Archive, after: int, last: int, selected: Callable[[TopicPartition], bool]
 ) -> list[tuple[TopicPartition, str]]:

@@ -18,12 +18,12 @@ from kbackup.archive.java import JavaFolder
 from kbackup.archive.models import Manifest
 from kbackup.archive.query.java import java_content, java_topics, open_archive_or_folder
 from kbackup.archive.query.selection import check_selection
-from kbackup.archive.reader import Archive, check_same_point, damaged, manifest_of, missed, new_offsets
+from kbackup.archive.reader import Archive, added_offsets, check_same_point, damaged, manifest_of, missed
 from kbackup.archive.schemas import SchemaSource
 from kbackup.archive.segments.parallel import ReadUnit, plan_reads, read_unit
 from kbackup.archive.segments.rows import SPARK_TYPES
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.window import MOST, Window
+from kbackup.archive.segments.window import Window
 from kbackup.errors import RefusedError, UsageError
 from kbackup.schemas.columns import JSON, decoded_columns
 from kbackup.spark.source.options import DECODED, Pushed, Request, both, push, window_of
@@ -115,18 +115,18 @@ def tasks(
     request: Request,
     asked: Sequence[Pushed],
     schemas: SchemaSource | None,
-    begins: Mapping[str, int] = MappingProxyType({}),
+    offsets: Mapping[str, tuple[int, int]] = MappingProxyType({}),
 ) -> list[InputPartition]:
-    """Split the selected records of `segments` into tasks. `begins` has the keys of segments of which only records from
-    some offset on are selected."""
+    """Split the selected records of `segments` into tasks. `offsets` has the keys of segments of which only some
+    offsets (end exclusive) are selected."""
 
     def window(segment: Segment) -> Window:
         narrowed = request.times
         if request.ranges is not None:
             own = request.ranges.get(TopicPartition(segment.topic, segment.partition), ())
             narrowed = both(narrowed, Window(ranges=own))
-        if segment.key in begins:
-            narrowed = both(narrowed, Window(ranges=((begins[segment.key], MOST),)))
+        if segment.key in offsets:
+            narrowed = both(narrowed, Window(ranges=(offsets[segment.key],)))
         return both(narrowed, window_of(asked, segment) or Window(ranges=()))
 
     parts = plan_reads(segments, window, part_bytes=request.partition_bytes)
@@ -262,11 +262,10 @@ class StreamReader(DataSourceStreamReader):
         def is_wanted(segment: Segment) -> bool:
             return self._wants(TopicPartition(segment.topic, segment.partition))
 
-        added = list(filter(is_wanted, archive.added(after, last)))
+        # Where segments were merged, a batch may begin and end inside of one: Spark repeats it after a failure.
+        segments, offsets = added_offsets(archive, after, last)
         schemas = sources(archive.head, self._request, self._columns)
-        # Where segments were merged, a part of the first one came with restore points that the stream has passed.
-        begins = new_offsets(archive, after, added)
-        return tasks(added, self._request, [Pushed()], schemas, begins)
+        return tasks(filter(is_wanted, segments), self._request, [Pushed()], schemas, offsets)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._store, partition, self._columns)

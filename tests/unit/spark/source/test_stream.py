@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import pickle
+from datetime import timedelta
+from itertools import combinations
 from pathlib import Path
 from shutil import copytree
 
 import pytest
 
 from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.merging import MergeSizes
 from kbackup.archive.catalog.retention import lose_segments
 from kbackup.archive.reader import open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.cli import main
 from kbackup.errors import NoArchiveError, RefusedError, UsageError
+from kbackup.jobs.rewrite import rewrite
+from kbackup.metrics.registry import Silent
 from kbackup.spark.source.batch import BatchReader, Offset, StreamReader
 from kbackup.spark.source.options import request_of
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
-from tests.support.archives import CLICKS, FIRST_ORDERS, ORDERS, T0, expired, grow, grow_each, make_archive
+from tests.support.archives import CLICKS, FIRST_ORDERS, ORDERS, T0, History, expired, grow, grow_each, make_archive
 from tests.support.java_sink import torn_folder
 from tests.support.schema_archive import make_schema_archive
 
@@ -98,6 +103,25 @@ def of_orders(first: int, stop: int) -> Rows:
 
 def at(stream: StreamReader, number: int) -> Offset:
     return stream.latestOffset() | {"backup": number, "manifest": ""}
+
+
+def test_batches_between_expired_restore_points_are_the_same_after_a_merge(tmp_path: Path) -> None:
+    """Spark repeats a batch after a failure, with the ends that it has written down."""
+    grown = FileStore(tmp_path / "grown")
+    history = History(grown)
+    for number in range(1, 7):
+        history.run(number, {"a": 2})
+    stream = reader(grown)
+    ends = (0, 1, 2, 4, 5, 6)
+    before = {(start, end): batch(stream, at(stream, start), at(stream, end)) for start, end in combinations(ends, 2)}
+    expired(grown, last=1)
+    sizes = MergeSizes(below=10_000, largest=100_000)
+    report = rewrite(grown, sizes, 60, timedelta(days=1), Silent(), confirm=True)
+    assert (report.segments, report.merged) == (12, 2)
+    merged = reader(grown)
+    for (start, end), rows in before.items():
+        assert rows, "each batch has records"
+        assert batch(merged, at(merged, start), at(merged, end)) == rows, (start, end)
 
 
 def test_a_stream_begins_at_the_restore_point_that_is_named(store: FileStore) -> None:
