@@ -134,7 +134,8 @@ $(STAMP): requirements/build.txt requirements/install.txt requirements/dev.txt |
 	rm -rf .venv
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --require-hashes --requirement requirements/build.txt --requirement requirements/install.txt
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --no-build-isolation --requirement requirements/dev.txt
+	UV_HTTP_TIMEOUT=$${UV_HTTP_TIMEOUT:-180} $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes \
+		--no-build-isolation --requirement requirements/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m kbackup.spark
 	touch $@
