@@ -274,6 +274,12 @@ def undo_expiration(state: State, before: State, after: State) -> State:
     known_losses = set(after.lost)
     losses = [row for row in before.lost if row not in known_losses]
     lives = _lives_before(state, before, after)
+
+    def is_of_expired(number: int) -> bool:
+        return number in expired
+
+    # A repair may have made the manifest of a restore point anew: a copy may have the former one.
+    former_manifests = before.past.where(is_of_expired, "number")
     return replace(
         state,
         # Readers may open this catalog, and the rows may expire again. A sweep then has to know that they were here:
@@ -281,7 +287,7 @@ def undo_expiration(state: State, before: State, after: State) -> State:
         reinstated=state.number + 1,
         labels=labels,
         points=state.points.append(points),
-        past=state.past.without("number", expired),
+        past=state.past.without("number", expired).append(former_manifests.read()),
         segments=state.segments.append(segments.read()),
         losses=state.losses_with(losses),
         incarnations=state.incarnations.replace(lives),

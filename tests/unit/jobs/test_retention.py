@@ -37,10 +37,12 @@ from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, store_time
 from tests.support.archives import Did, History, day
+from tests.support.copies import copied
 from tests.support.exhaustive import CRASHES, sample
 from tests.support.faulty_store import Crash, CrashStore, FaultyStore, crashed, down
 from tests.support.key_files import encrypted
 from tests.support.memory_store import MemoryStore
+from tests.support.repairs import repaired
 
 NOW = timedelta(0)
 DAY = timedelta(days=1)
@@ -694,6 +696,25 @@ def test_a_sweep_passes_over_a_catalog_that_a_repair_replaced(store: MemoryStore
     expired(store)
     check_sees(open_archive(store), views)
     check_whole(store)
+
+
+@pytest.mark.usefixtures("tasks_run_here")
+def test_a_copy_follows_beyond_an_undo_of_restore_points_whose_manifests_a_repair_made_anew(store: MemoryStore) -> None:
+    """It has the former manifests, and knows the source by them."""
+    copy = MemoryStore()
+    copied(store, copy)
+    first = open_archive(store).restore_points[0]
+    (groups,) = [key for key in first.documents if key.endswith("groups.json")]
+    store.delete([groups])
+    repaired(store)
+    former = open_archive(copy).state.lineage
+    assert (first.number, first.manifest) in former
+    assert open_archive(store).state.point(first.number) != first, "the manifest was made anew"
+    expired(store, last=2, grace=DAY)
+    undo(store, 60)
+    assert former <= open_archive(store).state.lineage
+    copied(store, copy)
+    check_whole(copy)
 
 
 class Forgetful(FaultyStore):
