@@ -527,7 +527,9 @@ def _add_new_points(
 ) -> State:
     """Return `state` with new restore points of whole segments whose own manifests are lost."""
     writing.archive.move(Committed(state, base.committed.catalog))
-    if base.is_whole:
+    has_manifests = manifests.keys() >= set(state.numbers.tolist())
+    if base.is_whole or (base.lists_segments and has_manifests):
+        # What else is there has expired, and waits for a sweep, or belongs to the next backup.
         return state
     # Before unreferenced segments are dropped: their first offsets were committed all the same.
     committed: dict[IncarnationPartition, set[int]] = defaultdict(set)

@@ -63,6 +63,13 @@ class RepairBase:
     def is_whole(self) -> bool:
         return self.committed.catalog is not None and not self.lost and not self.stale
 
+    @property
+    def lists_segments(self) -> bool:
+        """Whether the newest catalog and its tables of restore points and segments are whole: then every segment that
+        was committed, and has not expired, is in these."""
+        is_newest = self.committed.catalog is not None and not self.lost
+        return is_newest and self.stale.isdisjoint({"points", "segments"})
+
 
 def unless_damaged(read: Callable[[], T]) -> T | None:
     """Return what `read` does; None if it is missing or damaged. `NewerError` for what a newer version wrote."""

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import product
+from itertools import chain, product
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -303,6 +303,23 @@ def test_lost_tables_cost_nothing(store: MemoryStore, table: str, how: str, expi
         assert {n: archive.losses(archive.manifest(n)) for n in after} == losses
     assert archive.state.pins.keys() == {5}
     assert report.losses == ()
+
+
+@pytest.mark.parametrize("table", ["incarnations", "losses"])
+def test_an_expired_incarnation_stays_so_when_a_table_is_lost(store: MemoryStore, table: str) -> None:
+    """Its segments wait for a sweep, and the tables of restore points and segments say that nothing needs them."""
+    expire_some(store, {1, 2, 3, 4}, cutoff=None)
+    before = listed_segments(store)
+    listed: set[str] = set()
+    for partitions in before.values():
+        listed.update(chain.from_iterable(partitions.values()))
+    assert records(store).keys() - listed, "the segments of what has expired are there"
+    catalog = open_archive(store).committed.catalog
+    assert catalog is not None
+    store.delete([ref.key for ref in getattr(catalog.tables, table)])
+    report = repaired(store)
+    assert (report.new_point, report.losses) == (None, ())
+    assert listed_segments(store) == before
 
 
 def lose_table(store: MemoryStore, table: str) -> None:
