@@ -21,6 +21,7 @@ from kbackup.kafka.control.append import append, appended_records, new_producer
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.markers import EmptyTransactions
 from kbackup.types import TopicPartition
+from kbackup.util.system import attempts
 from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.support import made_segments
@@ -94,8 +95,11 @@ def test_a_marker_that_came_twice_takes_a_place_in_its_gap(make: Make, cluster: 
 
     def twice(markers: EmptyTransactions, partitions: Collection[TopicPartition], count: int = 1) -> None:
         mark(markers, partitions, count)
-        if cluster.log_ends([tp], "read_uncommitted")[tp] < 20:
+        end = cluster.log_ends([tp], "read_uncommitted")[tp]
+        if end < 20:
             mark(double, [tp])
+            # A broker answers before it has written the marker: later, it would not come in the gap but behind it.
+            assert any(cluster.log_ends([tp], "read_uncommitted")[tp] > end for _ in attempts(300, 0.1))
 
     with mock.patch.object(EmptyTransactions, "mark", twice):
         assert unit.run().failed == ()
