@@ -148,20 +148,27 @@ def erase(
     phases = Phases(listener)
     if not confirm:
         archive = open_archive(store)
-        found, searched = _look(archive, erasure, phases)
+        with refuse_if_swept(archive):
+            found, searched = _look(archive, erasure, phases)
         return _report(archive, found, searched, phases, erased_in=None, confirm=False)
     with HeldLease(store, "kbackup erase", lease_seconds) as lease:
         archive = open_archive(store)
-        _check_no_copy(archive.state)
-        found, searched = _look(archive, erasure, phases)
-        if not found:
-            return _report(archive, found, searched, phases, erased_in=None, confirm=True)
-        # It reads no cluster: the level is one that the archive has already, so that salvaging stays as it was.
-        level: IsolationLevel = min(archive.state.isolation_levels, default="read_committed")
-        writing = begin_writing(store, lease, "erase", level)
-        number = _rewrite(writing, found, erasure, phases)
-        report = _report(archive, found, searched, phases, erased_in=number, confirm=True)
-        writing.end()
+        # Also where segments that were found go before they are read again: the run that writes opens a later catalog.
+        with refuse_if_swept(archive):
+            return _erase(archive, lease, erasure, phases)
+
+
+def _erase(archive: Archive, lease: HeldLease, erasure: Erasure, phases: Phases) -> EraseReport:
+    _check_no_copy(archive.state)
+    found, searched = _look(archive, erasure, phases)
+    if not found:
+        return _report(archive, found, searched, phases, erased_in=None, confirm=True)
+    # It reads no cluster: the level is one that the archive has already, so that salvaging stays as it was.
+    level: IsolationLevel = min(archive.state.isolation_levels, default="read_committed")
+    writing = begin_writing(archive.store, lease, "erase", level)
+    number = _rewrite(writing, found, erasure, phases)
+    report = _report(archive, found, searched, phases, erased_in=number, confirm=True)
+    writing.end()
     return report
 
 
@@ -181,7 +188,7 @@ def _check_no_copy(state: State) -> None:
 
 def _look(archive: Archive, erasure: Erasure, phases: Phases) -> tuple[list[Found], int]:
     """Return the records to erase by segment, and how many records were looked at."""
-    with phases.step("search"), refuse_if_swept(archive):
+    with phases.step("search"):
         places = _segments_of(archive, erasure.topics)
         expected = 0
         for segments, _ in places.values():
@@ -238,8 +245,7 @@ def _by_segment(segments: Segments, points: Int64Array, offsets: Int64Array) -> 
 def _rewrite(writing: WritingRun, found: Sequence[Found], erasure: Erasure, phases: Phases) -> int:
     """Write the segments anew without the records, and swap them in. Return the number of the catalog that did."""
     rewrite = writing.began
-    pool = ThreadPoolExecutor(_THREADS, "rewrite")
-    with phases.step("rewrite"), refuse_if_swept(writing.archive), pool:
+    with phases.step("rewrite"), ThreadPoolExecutor(_THREADS, "rewrite") as pool:
         swaps = list(pool.map(partial(_without_records, writing.store, rewrite), found))
         check_written(writing.store, [swap.new for swap in swaps if swap.new is not None])
     with phases.step("commit"):

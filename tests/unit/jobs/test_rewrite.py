@@ -122,6 +122,26 @@ def test_what_a_sweep_deletes_under_a_merge_or_an_erasure_is_no_damage(store: Me
         merged(store)
 
 
+class SweptBeforeItWrites(FaultyStore):
+    """Before the first catalog somebody else merges all segments, and deletes the old objects without a grace time."""
+
+    done = False
+
+    def _before(self, operation: Operation, key: str) -> None:
+        if operation == "put_new" and layout.parse_catalog_key(key) is not None and not self.done:
+            self.done = True
+            merged(self.inner)
+            swept(self.inner)
+        super()._before(operation, key)
+
+
+def test_what_a_sweep_deletes_between_the_search_and_the_erasure_is_no_damage(store: MemoryStore) -> None:
+    expired(store, last=1)
+    erasure = Erasure(Selection.of(("a",), ()), lambda tp, block: block.offsets == 4, "")
+    with pytest.raises(RefusedError, match="deleted objects that it was about to read"):
+        erase(SweptBeforeItWrites(store), erasure, 60, Silent(), confirm=True)
+
+
 def test_a_dry_run_changes_nothing_and_says_what_a_run_does(store: MemoryStore) -> None:
     expired(store, last=1)
     before = {entry.key: store.get(entry.key) for entry in store.list()}
