@@ -6,8 +6,9 @@ below its own ends or log starts: restore points and records that expired in the
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +23,16 @@ from kbackup.archive.catalog.operations import check_open, drop_superseded
 from kbackup.archive.catalog.retention import drop_unreferenced, log_start_rows, lose_points
 from kbackup.archive.catalog.rewriting import segments_without_erased
 from kbackup.archive.catalog.state import IncarnationRow, LogStart, LossRow, State, damage_row
-from kbackup.archive.models import TopicState
-from kbackup.archive.segments.table import integers, not_in, rows_where
+from kbackup.archive.models import Loss, TopicState
+from kbackup.archive.segments.table import not_in, rows_where
+from kbackup.archive.segments.window import MOST
 from kbackup.errors import RefusedError
 from kbackup.types import Incarnation, IncarnationPartition
 
 _PLACE = ("topic", "incarnation", "partition")
+
+SegmentRow = dict[str, Any]
+"""A row of the table of segments, by its columns."""
 
 
 def check_lineage(copy: State, source: State, name: str = "the destination") -> None:
@@ -142,12 +147,14 @@ def with_own_segments(source: State, copy: State, keep: bool) -> State:
     """Return `source` with the copy's own segments in the place of merged ones that the copy can't take over: where a
     restore point that it retains ends inside, or its log start lies inside. `RefusedError` where it lacks some of
     them."""
-    own: list[dict[str, Any]] = []
+    own: list[SegmentRow] = []
     left_out: set[str] = set()
     losses: list[LossRow] = []
     known = {row.identity for row in source.lost}
-    for merged in _unknown_rewritten(source, copy):
-        inside = _segments_inside(copy, merged)
+    unknown = _unknown_rewritten(source, copy)
+    rows = _rows_by_partition(copy, {merged["topic"] for merged in unknown})
+    for merged in unknown:
+        inside = _inside(rows.get(_place(merged), ()), merged["first"], merged["last"])
         if not inside or not _is_divided(source, copy, merged, inside, keep):
             continue
         _check_has_all(source, copy, merged, inside)
@@ -168,37 +175,51 @@ def with_own_segments(source: State, copy: State, keep: bool) -> State:
     )
 
 
-def _place(row: Mapping[str, Any]) -> IncarnationPartition:
+def _place(row: SegmentRow) -> IncarnationPartition:
     return row["topic"], row["incarnation"], row["partition"]
 
 
-def _unknown_rewritten(source: State, copy: State) -> list[dict[str, Any]]:
+def _unknown_rewritten(source: State, copy: State) -> list[SegmentRow]:
     """Return the rows of rewritten segments of the source that the copy lacks."""
     if not len(source.rewritten):
         return []
     theirs = source.segments.read()
     lacking = rows_where(theirs, not_in(theirs["key"], copy.segments.read(["key"])["key"]))
-    rows: list[dict[str, Any]] = lacking.to_pylist()
+    rows: list[SegmentRow] = lacking.to_pylist()
     return [row for row in rows if layout.rewrite_of(row["key"])]
 
 
-def _segments_inside(copy: State, merged: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of the copy's segments inside of the offsets of another one, in order."""
-    table = copy.segments.read(topics={merged["topic"]})
-    is_inside = (integers(table, "first") >= merged["first"]) & (integers(table, "last") <= merged["last"])
-    rows: list[dict[str, Any]] = rows_where(table, is_inside).to_pylist()
-    own = [row for row in rows if _place(row) == _place(merged)]
-    return sorted(own, key=_first_offset)
+def _rows_by_partition(state: State, topics: Collection[str]) -> dict[IncarnationPartition, list[SegmentRow]]:
+    """Return the rows of the segments of some topics by partition, in order of their offsets."""
+    rows: defaultdict[IncarnationPartition, list[SegmentRow]] = defaultdict(list)
+    if not topics:
+        return rows
+    for row in state.segments.read(topics=topics).to_pylist():
+        rows[_place(row)].append(row)
+    for of_partition in rows.values():
+        of_partition.sort(key=_first_offset)
+    return rows
 
 
-def _first_offset(row: Mapping[str, Any]) -> int:
+def _first_offset(row: SegmentRow) -> int:
     first: int = row["first"]
     return first
 
 
-def _is_divided(
-    source: State, copy: State, merged: Mapping[str, Any], inside: Sequence[Mapping[str, Any]], keep: bool
-) -> bool:
+def _inside(rows: Sequence[SegmentRow], first: int, last: int) -> list[SegmentRow]:
+    """Return the rows of a partition's segments that lie inside of some offsets, both inclusive, in order."""
+    start = bisect_left(rows, first, key=_first_offset)
+    stop = bisect_right(rows, last, key=_first_offset)
+    return [row for row in rows[start:stop] if row["last"] <= last]
+
+
+def _overlaps_any(rows: Sequence[SegmentRow], first: int, last: int) -> bool:
+    """Return whether a partition's segments have offsets from `first` to `last`. They don't overlap one another."""
+    before = bisect_right(rows, last, key=_first_offset)
+    return before > 0 and rows[before - 1]["last"] >= first
+
+
+def _is_divided(source: State, copy: State, merged: SegmentRow, inside: Sequence[SegmentRow], keep: bool) -> bool:
     """Return whether a restore point of the copy or its log start lies between the copy's segments inside of a merged
     one."""
     start = copy.starts.get(_place(merged))
@@ -212,7 +233,7 @@ def _is_divided(
     return bool(first < last)
 
 
-def _check_has_all(source: State, copy: State, merged: Mapping[str, Any], inside: Sequence[Mapping[str, Any]]) -> None:
+def _check_has_all(source: State, copy: State, merged: SegmentRow, inside: Sequence[SegmentRow]) -> None:
     """Raise `RefusedError` unless the copy has all records of a merged segment, down to its own log start, and none
     that was erased."""
     place = _place(merged)
@@ -274,10 +295,16 @@ def with_whole_segments(source: State, copy: State) -> State:
     them as one, which it had merged: then the copy may have some of them."""
     if not source.damage:
         return source
-    healed: list[dict[str, Any]] = []
+    topics = {row.loss.topic for row in source.damage}
+    ours = _rows_by_partition(copy, topics)
+    theirs = _rows_by_partition(source, topics)
+    healed: list[SegmentRow] = []
     remaining: list[LossRow] = []
     for row in source.lost:
-        whole = _whole_inside(source, copy, row) if row.loss.kind == "damaged" else []
+        whole: list[SegmentRow] = []
+        if row.loss.kind == "damaged" and row.loss.partition is not None:
+            place = (row.loss.topic, row.incarnation, row.loss.partition)
+            whole = _whole_inside(row.loss, ours.get(place, ()), theirs.get(place, ()))
         healed += whole
         remaining += _losses_beside(row, whole, copy) if whole else [row]
     if not healed:
@@ -289,33 +316,20 @@ def with_whole_segments(source: State, copy: State) -> State:
     )
 
 
-def _whole_inside(source: State, copy: State, row: LossRow) -> list[dict[str, Any]]:
-    """Return the rows of the copy's segments that the source lost by a damage, in order; none where the source has a
-    segment at their place again."""
-    loss = row.loss
-    if loss.partition is None or loss.start is None:
+def _whole_inside(loss: Loss, ours: Sequence[SegmentRow], theirs: Sequence[SegmentRow]) -> list[SegmentRow]:
+    """Return the rows of the copy's segments of a partition that the source lost by a damage, in order; none where the
+    source has a segment at their place again."""
+    if loss.start is None:
         return []
-    end = loss.end if loss.end is not None else loss.start + 1
-    place = {"topic": loss.topic, "incarnation": row.incarnation, "partition": loss.partition}
     if loss.end is None:
-        begins: list[dict[str, Any]] = copy.segments.read(topics={loss.topic}).to_pylist()
-        inside = [each for each in begins if _place(each) == _place(place) and each["first"] == loss.start]
+        # How far the lost segment went is not known: the copy's own begins at the same offset.
+        inside = [row for row in _inside(ours, loss.start, MOST) if row["first"] == loss.start]
     else:
-        inside = _segments_inside(copy, {**place, "first": loss.start, "last": end - 1})
-    if not inside:
-        return []
-    present: list[tuple[int, int]] = []
-    for topic, incarnation, partition, first, last in source.segments.rows(*_PLACE, "first", "last"):
-        if (topic, incarnation, partition) == _place(place):
-            present.append((first, last))
-
-    def is_lost(own: Mapping[str, Any]) -> bool:
-        return not any(first <= own["last"] and own["first"] <= last for first, last in present)
-
-    return [own for own in inside if is_lost(own)]
+        inside = _inside(ours, loss.start, loss.end - 1)
+    return [row for row in inside if not _overlaps_any(theirs, row["first"], row["last"])]
 
 
-def _losses_beside(row: LossRow, whole: Sequence[Mapping[str, Any]], copy: State) -> list[LossRow]:
+def _losses_beside(row: LossRow, whole: Sequence[SegmentRow], copy: State) -> list[LossRow]:
     """Return what remains of a loss of which the copy has `whole` segments, in order."""
     loss = row.loss
     if loss.start is None or loss.end is None:
