@@ -32,7 +32,7 @@ from kbackup.archive.models import (
     load,
 )
 from kbackup.archive.segments import table as tables
-from kbackup.archive.segments.table import PLACE, SCHEMA, Segment, integers
+from kbackup.archive.segments.table import PLACE, SCHEMA, Segment, in_order, integers
 from kbackup.errors import CorruptError, NoArchiveError, NotFoundError, RefusedError, UsageError
 from kbackup.store.base import Store
 from kbackup.types import Incarnation, IncarnationPartition, TopicPartition
@@ -439,12 +439,8 @@ def added_offsets(archive: Archive, after: int, last: int) -> tuple[list[Segment
         segments.append(segment)
         if part != whole:
             offsets[segment.key] = part
-    segments.sort(key=_by_offset)
+    segments.sort(key=in_order)
     return segments, offsets
-
-
-def _by_offset(segment: Segment) -> tuple[IncarnationPartition, int]:
-    return segment.incarnation_partition, segment.first
 
 
 def damaged(

@@ -16,7 +16,7 @@ from kbackup.cli.common.interrupts import SameState, StateByPhase, when_interrup
 from kbackup.cli.common.options import archive_command
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store
-from kbackup.cli.common.tables import Column
+from kbackup.cli.common.tables import Column, with_incarnation
 from kbackup.errors import KbackupError, UsageError
 from kbackup.util.text import human_size, human_total, plural
 
@@ -167,7 +167,7 @@ def _points(topic: ErasedTopic) -> str:
 
 
 def _name(topic: ErasedTopic) -> str:
-    return topic.topic if topic.incarnation == 1 else f"{topic.topic} (incarnation {topic.incarnation})"
+    return with_incarnation(topic.topic, topic.incarnation)
 
 
 _TOPICS: Sequence[Column[ErasedTopic]] = (

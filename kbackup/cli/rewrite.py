@@ -13,7 +13,7 @@ from kbackup.cli.common.interrupts import SameState, StateByPhase, when_interrup
 from kbackup.cli.common.options import archive_command, key_option
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store
-from kbackup.cli.common.tables import Column
+from kbackup.cli.common.tables import Column, with_incarnation
 from kbackup.config import Config
 from kbackup.errors import UsageError
 from kbackup.util.text import human_size, human_total, plural
@@ -79,7 +79,7 @@ def _interruption(shown: ShownProgress, confirm: bool, again: str) -> StateByPha
 
 
 def _name(topic: MergedTopic) -> str:
-    return topic.topic if topic.incarnation == 1 else f"{topic.topic} (incarnation {topic.incarnation})"
+    return with_incarnation(topic.topic, topic.incarnation)
 
 
 _TOPICS: Sequence[Column[MergedTopic]] = (

@@ -95,9 +95,14 @@ def human_age(moment: str) -> str:
 
 def topic_name(topic: TopicState | TopicOverview) -> str:
     """Return the name of a topic; a topic that was created again after a deletion has an incarnation, too."""
-    if topic.incarnation == 1:
-        return topic.name
-    return f"{topic.name} (incarnation {topic.incarnation})"
+    return with_incarnation(topic.name, topic.incarnation)
+
+
+def with_incarnation(name: str, incarnation: int) -> str:
+    """Return the name of a topic, with its incarnation unless that is the first."""
+    if incarnation == 1:
+        return name
+    return f"{name} (incarnation {incarnation})"
 
 
 # Print a table.
