@@ -5,16 +5,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kbackup.kafka import transactions
 from kbackup.kafka.control.cluster import Cluster
 from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.integration.guide import run_guide
+from tests.integration.held_back import back_up_with_a_transaction_held_back
 from tests.support.truth import Position, Records, commit, log_starts, positions, read_topic
 
 
@@ -93,27 +92,10 @@ def test_a_topic_with_other_records_begins_anew(
 
 
 def test_an_archive_goes_on_without_a_transaction_that_its_last_backup_held_back(
-    broker: Broker,
-    rebuilt: Broker,
-    kbackup: Kbackup,
-    new_archive: Callable[[], Archive],
-    monkeypatch: pytest.MonkeyPatch,
+    broker: Broker, rebuilt: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive]
 ) -> None:
     archive, topic = new_archive(), f"held-{secrets.token_hex(4)}"
-    broker.create_topic(topic, 2)
-    slow = topics.begin(broker, topic, 0, [b"slow"])
-    topics.committed(broker, topic, 0, [b"quick"])
-    waits = transactions._wait
-
-    def go_on(*arguments: Any) -> Any:
-        # It ends while the backup waits, with a record in a partition whose end is known: so the next one has it.
-        slow.produce(topic, b"slow", b"k", 1)
-        slow.commit_transaction(30)
-        return waits(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(transactions, "_wait", go_on)
-        kbackup.backup(archive, "-t", topic)
+    back_up_with_a_transaction_held_back(broker, kbackup, archive, topic)
     there = ("--bootstrap-server", rebuilt.bootstrap)
     kbackup.restore(archive, "--same-offsets", *there)
     topics.produce(rebuilt, topic, 0, [b"new"])

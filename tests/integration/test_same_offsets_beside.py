@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
 
 import pytest
 
 from kbackup.errors import ClusterError
 from kbackup.jobs.restore import job
 from kbackup.jobs.restore.same_offsets.task import FILLER
-from kbackup.kafka import transactions
 from kbackup.kafka.batches import repeated
 from kbackup.kafka.control.append import append
 from kbackup.kafka.control.cluster import Cluster
@@ -20,6 +18,7 @@ from kbackup.types import CommittedOffset, TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
+from tests.integration.held_back import back_up_with_a_transaction_held_back
 from tests.support.secrets import know
 from tests.support.truth import log_ends, log_starts, read_topic
 
@@ -86,23 +85,10 @@ def test_share_groups_get_the_offsets_that_they_had(
 
 
 def test_a_transaction_that_was_held_back_is_a_gap_until_a_restore_point_has_it(
-    broker: Broker, kbackup: Kbackup, archive: Archive, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, kbackup: Kbackup, archive: Archive
 ) -> None:
     topic = f"held-{secrets.token_hex(4)}"
-    broker.create_topic(topic, 2)
-    slow = topics.begin(broker, topic, 0, [b"slow"])
-    topics.committed(broker, topic, 0, [b"quick"])
-    waits = transactions._wait
-
-    def go_on(*arguments: Any) -> Any:
-        # It ends while the backup waits for it, in a partition whose end the backup has read: the next one has it.
-        slow.produce(topic, b"slow", b"k", 1)
-        slow.commit_transaction(30)
-        return waits(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(transactions, "_wait", go_on)
-        kbackup.backup(archive, "-t", topic)
+    back_up_with_a_transaction_held_back(broker, kbackup, archive, topic)
     kbackup.backup(archive, "-t", topic)
 
     of_first, of_second = f"{topic}-first", f"{topic}-second"
