@@ -27,6 +27,7 @@ from kbackup.metrics.registry import counted
 from kbackup.serve.protocol import Api, ClientConnection, ClientRequest, ErrorCode, HostileClientError
 from kbackup.serve.seldom import Seldom
 from kbackup.serve.users import SCRAM_MECHANISMS, ScramVerifier, Users, UsersFile, digest_of
+from kbackup.util.text import name_values
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +208,7 @@ class Logins:
 
     def _begin_scram(self, users: Users, mechanism: str, text: str) -> ScramExchange:
         header, first = _split_header(text)
-        fields = _fields_of(first)
+        fields = name_values(first)
         client_nonce = fields.get("r", "")
         if not client_nonce or "n" not in fields:
             raise LoginFailedError
@@ -241,7 +242,7 @@ def _split_header(text: str) -> tuple[str, str]:
 def _finish_scram(exchange: ScramExchange, text: str) -> bytes:
     """Check the client's proof; return the server's own."""
     unproven, comma, proof_text = text.rpartition(",p=")
-    fields = _fields_of(unproven)
+    fields = name_values(unproven)
     try:
         proof = base64.b64decode(proof_text, validate=True)
         header = base64.b64decode(fields.get("c", ""), validate=True)
@@ -259,13 +260,3 @@ def _finish_scram(exchange: ScramExchange, text: str) -> bytes:
         raise LoginFailedError
     proof_of_server = hmac.digest(verifier.server_key, signed, digest)
     return b"v=" + base64.b64encode(proof_of_server)
-
-
-def _fields_of(message: str) -> dict[str, str]:
-    """Return the fields of a message of SCRAM. Values are base64, and may end with equals signs of their own."""
-    fields: dict[str, str] = {}
-    for pair in message.split(","):
-        name, equals, value = pair.partition("=")
-        if equals:
-            fields[name] = value
-    return fields

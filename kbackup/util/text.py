@@ -182,3 +182,14 @@ def _escaped(sign: str) -> str:
     is_byte = "\udc80" <= sign <= "\udcff"
     encoded = sign.encode("utf-8", "surrogateescape" if is_byte else "surrogatepass")
     return "".join(f"\\{byte:03o}" for byte in encoded)
+
+
+def name_values(text: str) -> dict[str, str]:
+    """Return the values of "name=value,name=value", as SCRAM writes its messages, by name. A value may have equals
+    signs of its own, but no comma; what has no equals sign is left out."""
+    values: dict[str, str] = {}
+    for pair in text.split(","):
+        name, equals, value = pair.partition("=")
+        if equals:
+            values[name] = value
+    return values

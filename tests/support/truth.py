@@ -204,6 +204,17 @@ def archive_records(
     return _topic_records(archive, point, state)
 
 
+def all_records(store: Store) -> dict[tuple[int, str], Records]:
+    """The records of every topic of every restore point."""
+    archive = open_archive(store)
+    records: dict[tuple[int, str], Records] = {}
+    for point in archive.restore_points:
+        manifest = archive.manifest(point)
+        for topic in manifest.topics:
+            records[point.number, topic.name] = archive_records(store, topic.name, manifest)
+    return records
+
+
 def _topic_records(archive: Archive, point: Manifest, state: TopicState) -> Records:
     """Each segment's index is compared with its records on the way, and its descriptor with both."""
     records: Records = {p.partition: [] for p in state.partitions}

@@ -16,6 +16,7 @@ from typing import Literal
 
 from kbackup.kafka.control.errors import LoginError
 from kbackup.kafka.control.tokens import TokenCache
+from kbackup.util.text import name_values
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
@@ -60,7 +61,7 @@ def _scram(login: Login, digest: str) -> Conversation:
     nonce = secrets.token_hex(16)
     first = f"n={user},r={nonce}"
     answer = (yield f"n,,{first}".encode()).decode()
-    challenge = _fields(answer)
+    challenge = name_values(answer)
     if not challenge.get("r", "").startswith(nonce) or not {"s", "i"} <= challenge.keys():
         raise LoginError("the broker's answer to a SCRAM login is not one to this login")
     iterations = int(challenge["i"])
@@ -78,20 +79,10 @@ def _scram(login: Login, digest: str) -> Conversation:
     proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
     proof_text = base64.b64encode(proof).decode()
     final = yield f"{last},p={proof_text}".encode()
-    verdict = _fields(final.decode())
+    verdict = name_values(final.decode())
     # The broker has to prove that it knows the user, too: else anybody could take our requests.
     server_key = hmac.digest(salted, b"Server Key", digest)
     expected = hmac.digest(server_key, signed, digest)
     proven = base64.b64decode(verdict.get("v", ""))
     if not hmac.compare_digest(proven, expected):
         raise LoginError("the broker can't prove that it knows the SCRAM user")
-
-
-def _fields(message: str) -> dict[str, str]:
-    fields: dict[str, str] = {}
-    for pair in message.split(","):
-        # Values are base64, and may end with equals signs of their own.
-        name, equals, value = pair.partition("=")
-        if equals:
-            fields[name] = value
-    return fields

@@ -33,7 +33,7 @@ from tests.support.copies import add_point, check_whole, copied, keys_of, swept
 from tests.support.faulty_store import crashed
 from tests.support.key_files import encrypted
 from tests.support.memory_store import MemoryStore
-from tests.support.truth import Records, archive_records, segment_records
+from tests.support.truth import Records, all_records, segment_records
 
 pytestmark = pytest.mark.usefixtures("tasks_run_here")
 
@@ -44,17 +44,6 @@ KEY = b"key 1"
 def erased(store: Store, *keys: bytes, topics: Iterable[str] = ("orders",), confirm: bool = True) -> EraseReport:
     erasure = Erasure(Selection.of(tuple(topics), ()), KeyMatch(keys or (KEY,)), "request 7")
     return erase(store, erasure, 60, Silent(), confirm=confirm)
-
-
-def all_records(store: Store) -> dict[tuple[int, str], Records]:
-    """The records of every topic of every restore point."""
-    archive = open_archive(store)
-    records: dict[tuple[int, str], Records] = {}
-    for point in archive.restore_points:
-        manifest = archive.manifest(point)
-        for topic in manifest.topics:
-            records[point.number, topic.name] = archive_records(store, topic.name, manifest)
-    return records
 
 
 def without_key(records: dict[tuple[int, str], Records], topics: Iterable[str]) -> dict[tuple[int, str], Records]:

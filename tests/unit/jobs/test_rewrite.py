@@ -32,7 +32,7 @@ from tests.support.archives import History, expired, restore_plan
 from tests.support.copies import check_whole, copied, swept
 from tests.support.faulty_store import FaultyStore, Operation, crashed
 from tests.support.memory_store import MemoryStore
-from tests.support.truth import Records, archive_records
+from tests.support.truth import all_records
 
 pytestmark = pytest.mark.usefixtures("tasks_run_here")
 
@@ -42,17 +42,6 @@ DAY = timedelta(days=1)
 
 def merged(store: Store, sizes: MergeSizes = SIZES, confirm: bool = True) -> RewriteReport:
     return rewrite(store, sizes, 60, DAY, Silent(), confirm=confirm)
-
-
-def all_records(store: Store) -> dict[tuple[int, str], Records]:
-    """The records of every topic of every restore point."""
-    archive = open_archive(store)
-    records: dict[tuple[int, str], Records] = {}
-    for point in archive.restore_points:
-        manifest = archive.manifest(point)
-        for topic in manifest.topics:
-            records[point.number, topic.name] = archive_records(store, topic.name, manifest)
-    return records
 
 
 def segments_of(store: Store) -> list[tuple[str, int, int, int, int]]:
