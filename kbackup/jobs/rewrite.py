@@ -29,6 +29,7 @@ from kbackup.archive.derived import refresh_under_lease
 from kbackup.archive.reader import Archive, open_archive, refuse_if_swept
 from kbackup.archive.run import check_written
 from kbackup.archive.segments.read import read_segment, read_small
+from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.errors import CorruptError
 from kbackup.metrics.registry import Phases, ProgressListener
@@ -121,16 +122,23 @@ def _rewrite(
     topics = _by_topic(done)
     segments = sum(topic.segments for topic in topics)
     merged = sum(topic.merged for topic in topics)
-    deleted_from = rfc3339(datetime.now(UTC) + grace) if number is not None and done else None
+    records = sum(topic.records for topic in topics)
+    nbytes = sum(topic.bytes for topic in topics)
+    if not done:
+        # What was begun merged nothing: the archive did not permit any of it.
+        number = None
+    deleted_from = None
+    if number is not None:
+        deleted_from = rfc3339(datetime.now(UTC) + grace)
     return RewriteReport(
         archive=store.url,
         confirmed=confirm,
-        rewrite=number if done else None,
+        rewrite=number,
         topics=tuple(topics),
         segments=segments,
         merged=merged,
-        records=sum(topic.records for topic in topics),
-        bytes=sum(topic.bytes for topic in topics),
+        records=records,
+        bytes=nbytes,
         segments_before=len(before.segments),
         segments_after=len(before.segments) - segments + merged,
         waiting=waiting,
@@ -244,11 +252,14 @@ def _by_topic(merges: Sequence[Merge]) -> list[MergedTopic]:
         own.setdefault((topic, incarnation), []).append(merge)
     topics: list[MergedTopic] = []
     for (topic, incarnation), of_topic in sorted(own.items()):
-        segments = [segment for merge in of_topic for segment in merge.segments]
+        segments: list[Segment] = []
+        for merge in of_topic:
+            segments += merge.segments
+        partitions = {segment.partition for segment in segments}
         row = MergedTopic(
             topic=topic,
             incarnation=incarnation,
-            partitions=len({segment.partition for segment in segments}),
+            partitions=len(partitions),
             segments=len(segments),
             merged=len(of_topic),
             records=sum(segment.count for segment in segments),
