@@ -45,7 +45,9 @@ TARGET_TOPICS = "topics"
 PAGE = "report.html"
 STATUS = "status.json"
 
-_SEGMENT = re.compile(r"^segment_partition_([0-9]+)_from_offset_([0-9]+)(?:-r([0-9]+))?_(records|records\.zst|index)\Z")
+_SEGMENT = re.compile(
+    r"^segment_partition_([0-9]+)_from_offset_([0-9]+)(?:-r([0-9]+)(?:c([0-9]+))?)?_(records|records\.zst|index)\Z"
+)
 SPECIAL_NAME = "_from_offset_(0[0-9]{10}|[0-9]+-r)"
 """Found in the names of segments with more zeros than ten digits need, in those of rewritten segments (`segment_stem`),
 and in no others."""
@@ -90,13 +92,15 @@ _ADMIN_GROUP = "kbackup-groups"
 
 class SegmentName(NamedTuple):
     """`kind` is 'records', 'records.zst' or 'index'. `extra_zeros` counts those before the offset's ten digits.
-    `rewrite` is the number of the rewrite that wrote the segment, 0 for one that was not rewritten."""
+    `rewrite` is the number of the rewrite that wrote the segment, 0 for one that was not rewritten. `compacted` is the
+    restore point for which, and for all later ones, superseded records were left out; 0 if none were."""
 
     partition: int
     start: int
     kind: str
     extra_zeros: int = 0
     rewrite: int = 0
+    compacted: int = 0
 
 
 def topic_dir(topic: str, incarnation: int = 1, root: str = TOPICS) -> str:
@@ -107,19 +111,28 @@ def topic_dir(topic: str, incarnation: int = 1, root: str = TOPICS) -> str:
     return f"{root}{topic}@{incarnation}/"
 
 
-def segment_stem(partition: int, first_offset: int, extra_zeros: int = 0, rewrite: int = 0) -> str:
+def segment_stem(partition: int, first_offset: int, extra_zeros: int = 0, rewrite: int = 0, compacted: int = 0) -> str:
     """Return a segment's name without `_records` or `_index`, as the partition index has it. `extra_zeros`
     zeros more stand before the offset where an orphan segment has the plain name. A segment that `rewrite` wrote in
-    place of others has that number behind the offset, so that no name is given twice."""
+    place of others has that number behind the offset, so that no name is given twice. One that lacks superseded
+    records has the oldest restore point behind it that does not need them: `compacted`."""
     written_by = f"-r{rewrite}" if rewrite else ""
+    if compacted:
+        written_by += f"c{compacted}"
     return f"segment_partition_{partition:03d}_from_offset_{'0' * extra_zeros}{first_offset:010d}{written_by}"
 
 
 def records_key(
-    directory: str, partition: int, first_offset: int, compression: str, extra_zeros: int = 0, rewrite: int = 0
+    directory: str,
+    partition: int,
+    first_offset: int,
+    compression: str,
+    extra_zeros: int = 0,
+    rewrite: int = 0,
+    compacted: int = 0,
 ) -> str:
     suffix = "_records.zst" if compression == "zstd" else "_records"
-    return directory + segment_stem(partition, first_offset, extra_zeros, rewrite) + suffix
+    return directory + segment_stem(partition, first_offset, extra_zeros, rewrite, compacted) + suffix
 
 
 def index_key_of(records: str) -> str:
@@ -148,16 +161,23 @@ def parse_segment(filename: str) -> SegmentName | None:
     found = _SEGMENT.match(filename)
     if found is None:
         return None
-    partition, digits, rewrite, kind = found.groups()
+    partition, digits, rewrite, compacted, kind = found.groups()
     start = int(digits)
     extra_zeros = max(0, len(digits) - len(f"{start:010d}"))
-    return SegmentName(int(partition), start, kind, extra_zeros, int(rewrite or 0))
+    return SegmentName(int(partition), start, kind, extra_zeros, int(rewrite or 0), int(compacted or 0))
 
 
 def rewrite_of(records: str) -> int:
     """Return the number of the rewrite that wrote a records object, by its key; 0 for one that was not rewritten."""
     name = parse_segment(records.rpartition("/")[2])
     return name.rewrite if name is not None else 0
+
+
+def compacted_of(records: str) -> int:
+    """Return the oldest restore point for which a records object, by its key, has all that is needed, because it lacks
+    superseded records; 0 if it lacks none."""
+    name = parse_segment(records.rpartition("/")[2])
+    return name.compacted if name is not None else 0
 
 
 def is_records_key(key: str, directory: str, partition: int, first_offset: int) -> bool:
@@ -169,7 +189,9 @@ def is_records_key(key: str, directory: str, partition: int, first_offset: int) 
     name = parse_segment(key.removeprefix(directory))
     if name is None:
         return False
-    return key == records_key(directory, partition, first_offset, compression, name.extra_zeros, name.rewrite)
+    return key == records_key(
+        directory, partition, first_offset, compression, name.extra_zeros, name.rewrite, name.compacted
+    )
 
 
 def parse_partition_index(filename: str) -> int | None:

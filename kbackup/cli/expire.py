@@ -15,7 +15,7 @@ from kbackup.cli.common.options import Duration, archive_command
 from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store
 from kbackup.cli.common.tables import Column, human_age, in_commas
-from kbackup.cli.rewrite import merge_sizes, show_rewrite
+from kbackup.cli.rewrite import rewriting_of, show_rewrite
 from kbackup.errors import StoreError
 from kbackup.util.text import human_size, plural
 
@@ -74,8 +74,7 @@ def command(
     mirror (a sign of life within --grace) has not applied.
 
     Readers no longer see expired objects. The first run after --grace deletes them; until then, --undo brings them
-    back. Each run also deletes orphans, and merges small segments if [rewrite] says so. A backup may run at the same
-    time.
+    back. Each run also deletes orphans, and rewrites segments if [rewrite] says so. A backup may run at the same time.
     """
     from kbackup.jobs.retention import Expiry, Policy, expire
     from kbackup.jobs.retention import undo as undo_expire
@@ -96,7 +95,7 @@ def command(
         return
     with ShownProgress(context.reporter) as shown:
         when_interrupted(_interruption(shown, confirm, again))
-        expiry = Expiry(policy, older_than, grace, ignore_mirrors, merge_sizes(context.config))
+        expiry = Expiry(policy, older_than, grace, ignore_mirrors, rewriting_of(context.config))
         report = expire(store, expiry, lease, shown, confirm=confirm)
     show_expiry(report, context.reporter)
     context.reporter.document(report)
@@ -176,7 +175,7 @@ def show_expiry(report: ExpireReport, reporter: Reporter) -> None:
     if report.rewrite is not None:
         show_rewrite(report.rewrite, reporter)
     if report.not_rewritten:
-        reporter.warning(f"no segments were merged: {report.not_rewritten}")
+        reporter.warning(f"no segments were rewritten: {report.not_rewritten}")
     # A store that refuses deletions refuses thousands: the error that follows counts them all.
     first_failed = list(report.failed.items())[:_FAILED]
     for key, why in first_failed:

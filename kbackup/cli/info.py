@@ -216,6 +216,8 @@ def _head_fields(archived: ArchiveOverview) -> list[tuple[str, Cell]]:
         fields.append(("expired or lost", plural(archived.let_go, "restore point")))
     if archived.erased:
         fields.append(("erased", plural(archived.erased, "record")))
+    if archived.superseded:
+        fields.append(("compacted away", plural(archived.superseded, "record")))
     return fields
 
 

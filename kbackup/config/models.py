@@ -109,6 +109,9 @@ class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
         Positive | None,
         "Merge adjacent segments smaller than this, where no restore point ends between them. Unset: none.",
     ] = None
+    compact: Annotated[
+        bool, "Leave out of compacted topics what the oldest restore point has a later record of the same key for."
+    ] = False
 
 
 class Restore(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from kbackup import systems
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
-from kbackup.archive.catalog.merging import MergeSizes
 from kbackup.archive.catalog.retention import expire_points, expire_records, old_starts, records_by_point
 from kbackup.archive.catalog.state import RetentionHold, State, held_points
 from kbackup.archive.catalog.sweep import (
@@ -26,12 +25,13 @@ from kbackup.archive.catalog.sweep import (
     last_expiration,
 )
 from kbackup.archive.derived import refresh_under_lease
-from kbackup.archive.models import Manifest, Metadata, TopicState
+from kbackup.archive.models import Manifest, TopicState
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.table import integers
 from kbackup.errors import LockedError, RefusedError
 from kbackup.formats.index import ENTRY
-from kbackup.jobs.rewrite import RewriteReport, rewrite
+from kbackup.jobs.compact import cleanup_policies
+from kbackup.jobs.rewrite import RewriteReport, Rewriting, rewrite
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.store.base import Store, store_time
 from kbackup.types import Incarnation, IncarnationPartition
@@ -147,15 +147,15 @@ class Expiry:
 
     Expired are restore points that `policy` does not keep, and records older than `older_than`, counted back from the
     newest restore point. Orphans are deleted when `grace` is over. Records that a flow of a mirror has not applied
-    are retained where the flow was active within `grace`, unless `ignore_mirrors`. With `merge`, small segments are
-    merged at the end.
+    are retained where the flow was active within `grace`, unless `ignore_mirrors`. With `rewriting`, small segments are
+    merged and superseded records left out at the end.
     """
 
     policy: Policy
     older_than: timedelta | None = None
     grace: timedelta = GRACE
     ignore_mirrors: bool = False
-    merge: MergeSizes | None = None
+    rewriting: Rewriting | None = None
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class ExpireReport:
     objects of `deleted_bytes` were deleted now; without `confirmed` nobody looked for orphans. `failed` has the reason
     for each orphan that could not be deleted. `unreadable` is a damaged catalog of the grace time: nothing is deleted
     before its time is over. `spared` topics keep all records: they are compacted, or their settings are not known.
-    `mirrors` are the flows because of which records or restore points stay. `rewrite` is what was merged at the end,
+    `mirrors` are the flows because of which records or restore points stay. `rewrite` is what was rewritten at the end,
     None without `confirmed` and if that is not configured; `not_rewritten` says why it was not possible.
     """
 
@@ -340,22 +340,11 @@ def _spared(archive: Archive, after: State) -> Iterator[Incarnation]:
             if last == number:
                 states[incarnation] = topics[incarnation]
     for number in {topic.captured for topic in states.values()}:
-        policies = _cleanup_policies(archive.metadata(number))
+        policies = cleanup_policies(archive.metadata(number))
         for incarnation, topic in states.items():
             policy = policies.get(topic.name, "compact")
             if topic.captured == number and "compact" in policy and "delete" not in policy:
                 yield incarnation
-
-
-def _cleanup_policies(metadata: Metadata) -> dict[str, str]:
-    """Return the clean-up policy of each topic. A topic without one has the policy of the brokers; if brokers differ, a
-    policy that compacts counts."""
-    default = "delete"
-    for config in metadata.broker_configs or ():
-        if config.name == "log.cleanup.policy" and config.value and "compact" in config.value:
-            default = config.value
-            break
-    return {topic.name: topic.configs.get("cleanup.policy") or default for topic in metadata.topics}
 
 
 def expire(
@@ -382,12 +371,12 @@ def expire(
         orphans, failed = _sweep(archive, expiry.grace, lease_seconds, phases)
     rewritten: RewriteReport | None = None
     not_rewritten = ""
-    # A copy gets what its source has merged.
-    if confirm and expiry.merge is not None and archive.state.origin is None:
+    # A copy gets what its source has rewritten.
+    if confirm and expiry.rewriting is not None and archive.state.origin is None:
         try:
-            rewritten = rewrite(store, expiry.merge, lease_seconds, expiry.grace, listener, confirm=True)
+            rewritten = rewrite(store, expiry.rewriting, lease_seconds, expiry.grace, listener, confirm=True)
         except (LockedError, RefusedError) as error:
-            # Another run is in the way: the next expiration merges more.
+            # Another run is in the way: the next expiration does it.
             not_rewritten = error.message
     segments_before, records_before, bytes_before = _sums(plan.before)
     segments_after, records_after, bytes_after = _sums(plan.after)

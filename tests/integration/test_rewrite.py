@@ -16,7 +16,7 @@ from kbackup.serve.logs import Choosing
 from kbackup.serve.service import ArchiveServer, Listening, serving_in_thread
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
-from tests.support.truth import archive_records, read_topic
+from tests.support.truth import Records, archive_records, read_topic
 
 POINTS = 8
 KEPT = (3, 8)
@@ -77,3 +77,57 @@ def test_merged_segments_are_restored_served_and_copied_as_the_small_ones(
         restored = read_topic(broker.bootstrap, target)
         for partition, own in restored.items():
             assert [record.value for record in own] == [record.value for record in records[partition]]
+
+
+def last_values(records: Records) -> dict[tuple[int, bytes], bytes | None]:
+    """The value of the last record of each key of each partition."""
+    values: dict[tuple[int, bytes], bytes | None] = {}
+    for partition, own in records.items():
+        for record in own:
+            assert record.key is not None
+            values[partition, record.key] = record.value
+    return values
+
+
+def test_a_compacted_topic_keeps_the_last_value_of_each_key_at_each_restore_point(
+    broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive], spark: SparkSession
+) -> None:
+    archive = new_archive()
+    name = secrets.token_hex(6)
+    topic = f"states-{name}"
+    # The source compacts nothing during the test, and has each record at the end.
+    broker.create_topic(topic, partitions=2, config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1"})
+    options = ["--topic", topic, "--small-without-spark"]
+    for number in range(POINTS):
+        fill(broker, topic, range(number * 20, number * 20 + 20))
+        kbackup.backup(archive, *options)
+    points = open_archive(archive.store)
+    before = {number: archive_records(archive.store, topic, points.restore_point(number)) for number in KEPT}
+    kbackup("keep", "3", "-a", archive.url)
+    assert kbackup("expire", archive.url, "--keep-last", "1", "--confirm", "--grace", "0s").code == 0
+
+    compacted = kbackup("rewrite", archive.url, "--compact", "--merge-below", "8MiB", "--confirm")
+    # Of thirty records of a partition up to restore point 3, five are the last of their keys, and the first stays.
+    assert (compacted.code, compacted.document["superseded"]) == (0, 2 * 24)
+    now = open_archive(archive.store)
+    left = {number: archive_records(archive.store, topic, now.restore_point(number)) for number in KEPT}
+    assert {number: last_values(records) for number, records in left.items()} == {
+        number: last_values(records) for number, records in before.items()
+    }
+    assert sum(map(len, left[3].values())) == 2 * 6
+    check_whole(archive, spark)
+
+    # The source still has what is gone: neither a comparison nor a recheck of the log takes that for a fault.
+    source = ("--bootstrap-server", broker.bootstrap)
+    compared = kbackup("verify", "--archive", archive.url, "--against", "source", "--topic", topic, *source)
+    assert (compared.code, compared.document["findings"]) == (0, []), compared
+    fill(broker, topic, range(1000, 1020))
+    rechecked = kbackup.backup(archive, *options, "--recheck-compacted")
+    assert rechecked["warnings"] == []
+    assert kbackup("expire", archive.url, "--confirm", "--grace", "0s").code == 0
+    check_whole(archive, spark)
+
+    for number, records in before.items():
+        target = f"back-{number}-{name}"
+        kbackup.restore(archive, "--restore-point", str(number), "--map", f"{topic}={target}")
+        assert last_values(read_topic(broker.bootstrap, target)) == last_values(records)

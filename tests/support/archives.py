@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -57,7 +57,7 @@ LOSS = "offsets 10 to 14 of orders-0 were deleted at the source before they were
 
 
 def records(partition: int, offsets: Sequence[int]) -> RecordBlock:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "offset": offset,
             "timestamp_type": 0,
@@ -326,14 +326,25 @@ def day(number: int) -> datetime:
     return START + timedelta(days=number)
 
 
-def written(store: Store, target: SegmentTarget, first: int, count: int, at: datetime) -> list[Segment]:
+def _same_key(offset: int) -> bytes:
+    return b"k"
+
+
+def written(
+    store: Store,
+    target: SegmentTarget,
+    first: int,
+    count: int,
+    at: datetime,
+    key: Callable[[int], bytes | None] = _same_key,
+) -> list[Segment]:
     """Segments of two records or so, all written `at`."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "offset": offset,
             "timestamp_type": 0,
             "timestamp": int(at.timestamp() * 1000),
-            "key": b"k",
+            "key": key(offset),
             "value": b"%d of %s" % (offset, target.topic.encode()),
             "headers": [],
         }
@@ -344,12 +355,14 @@ def written(store: Store, target: SegmentTarget, first: int, count: int, at: dat
 
 @dataclass
 class History:
-    """Run n is of day n. `configs` are those of topics. With `writing`, a run that has begun commits the next one."""
+    """Run n is of day n. `configs` are those of topics, `key` gives the key of the record at an offset. With `writing`,
+    a run that has begun commits the next one."""
 
     store: Store
     configs: Mapping[str, dict[str, str]] = field(default_factory=dict)
     topics: dict[str, TopicState] = field(default_factory=dict)
     writing: WritingRun | None = None
+    key: Callable[[int], bytes | None] = _same_key
 
     @property
     def archive(self) -> Archive:
@@ -379,7 +392,7 @@ class History:
             old = before.partitions[number] if before is not None else None
             end = old.end if old is not None else 0
             target = SegmentTarget(name, incarnation, number, 60, "none")
-            added = written(self.store, target, end, count, day(seq)) if count else []
+            added = written(self.store, target, end, count, day(seq), self.key) if count else []
             segments += added
             partitions.append(
                 partition_state(

@@ -149,6 +149,7 @@ def with_own_segments(source: State, copy: State, keep: bool) -> State:
     them."""
     own: list[SegmentRow] = []
     left_out: set[str] = set()
+    kept_offsets: defaultdict[IncarnationPartition, list[tuple[int, int]]] = defaultdict(list)
     losses: list[LossRow] = []
     known = {row.identity for row in source.lost}
     unknown = _unknown_rewritten(source, copy)
@@ -160,18 +161,27 @@ def with_own_segments(source: State, copy: State, keep: bool) -> State:
         _check_has_all(source, copy, merged, inside)
         own += inside
         left_out.add(merged["key"])
+        kept_offsets[_place(merged)].append((merged["first"], merged["last"]))
         for row in _damage_inside(copy, _place(merged), merged["first"], merged["last"] + 1):
             if row.identity not in known:
                 losses.append(row)
     if not left_out:
         return source
-    own_keys = {row["key"] for row in own}
+    (own_rewritten,) = copy.rewritten.columns("key")
+    followed = set(own_rewritten)
+
+    def was_followed(topic: str, incarnation: int, partition: int, first: int, last: int, key: str) -> bool:
+        # What the copy goes on with was not rewritten there, however often the source did so.
+        if key in followed:
+            return True
+        kept = kept_offsets.get((topic, incarnation, partition), ())
+        return not any(low <= first and last <= high for low, high in kept)
+
     return replace(
         source,
         segments=source.segments.without("key", left_out).append(own),
         losses=source.losses_with(losses),
-        # What the copy goes on with was not replaced there.
-        rewritten=source.rewritten.without("key", own_keys),
+        rewritten=source.rewritten.where(was_followed, *_PLACE, "first", "last", "key"),
     )
 
 
@@ -221,7 +231,7 @@ def _overlaps_any(rows: Sequence[SegmentRow], first: int, last: int) -> bool:
 
 def _is_divided(source: State, copy: State, merged: SegmentRow, inside: Sequence[SegmentRow], keep: bool) -> bool:
     """Return whether a restore point of the copy or its log start lies between the copy's segments inside of a merged
-    one."""
+    one, or a restore point needs what a compacted one lacks."""
     start = copy.starts.get(_place(merged))
     if start is not None and merged["first"] < start.start <= merged["last"]:
         return True
@@ -229,7 +239,9 @@ def _is_divided(source: State, copy: State, merged: SegmentRow, inside: Sequence
     if keep:
         numbers = np.union1d(numbers, copy.numbers)
     oldest = min(row["point"] for row in inside)
-    first, last = np.searchsorted(numbers, [oldest, merged["point"]])
+    # A compacted one lacks what restore points before that number need.
+    newest = max(merged["point"], layout.compacted_of(merged["key"]))
+    first, last = np.searchsorted(numbers, [oldest, newest])
     return bool(first < last)
 
 

@@ -39,6 +39,7 @@ class Tables(Member, frozen=True, kw_only=True, omit_defaults=True):
     history: tuple[TableRef, ...] = ()
     erased: tuple[TableRef, ...] = ()
     rewritten: tuple[TableRef, ...] = ()
+    compacted: tuple[TableRef, ...] = ()
 
 
 class Link(Member, frozen=True, kw_only=True):

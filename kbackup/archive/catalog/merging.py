@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,15 +27,26 @@ class MergeSizes:
     largest: int
 
 
+def _none_superseded() -> Int64Array:
+    return np.empty(0, np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Adjacent segments of a partition, in order, that may become one."""
+    """Adjacent segments of a partition, in order, that may become one, without the records at the offsets `superseded`
+    (int64, rising). Restore points before `compacted` need these."""
 
     segments: tuple[Segment, ...]
+    superseded: Int64Array = field(default_factory=_none_superseded, compare=False)
+    compacted: int = 0
 
     @property
     def bytes(self) -> int:
         return sum(segment.bytes for segment in self.segments)
+
+    @property
+    def records(self) -> int:
+        return sum(segment.count for segment in self.segments)
 
 
 def plan_merges(
@@ -47,29 +58,28 @@ def plan_merges(
     incarnation without such offsets has ended.
     """
     table = ordered([state.segments.read()])
-    # A restore point has the segments with numbers up to its own. So segments with as many kept restore points below
-    # their number are in the same restore points.
-    numbers = np.array(sorted(kept), np.int64)
-    before = np.searchsorted(numbers, table.points)
-    damaged = _damaged_starts(state)
+    numbers = sorted(kept)
+    damaged = damaged_starts(state)
     merges: list[Merge] = []
     checked = table.segments.checked()
     for place, part in table.places.items():
-        joined = _may_join(table, part, before, sizes.below, ends.get(place), damaged.get(place, ()))
-        for run in _runs(checked.integers("bytes")[part], joined, sizes.largest):
-            segments = checked[part.start + run.start : part.start + run.stop]
-            merges.append(Merge(tuple(segments)))
+        joined = may_join(table, part, numbers, sizes.below, ends.get(place), damaged.get(place, ()))
+        for run in runs(checked.integers("bytes")[part], joined, sizes.largest):
+            if run.stop - run.start > 1:
+                segments = checked[part.start + run.start : part.start + run.stop]
+                merges.append(Merge(tuple(segments)))
     return merges
 
 
-def _may_join(
-    table: Ordered, part: slice, before: Int64Array, below: int, end: int | None, damaged: Sequence[int]
+def may_join(
+    table: Ordered, part: slice, kept: Sequence[int], below: int, end: int | None, damaged: Sequence[int]
 ) -> list[bool]:
-    """Return for each segment of a partition whether it may become one with the segment before it."""
+    """Return for each segment of a partition whether it may become one with the segment before it. `kept` are restore
+    points, rising; segments from the offset `end` on stay, and those at the `damaged` offsets are lost."""
     segments: Segments = table.segments[part]
     firsts = segments.integers("first")
     lasts = segments.integers("last")
-    may_join = np.zeros(len(segments), np.bool_)
+    answers = np.zeros(len(segments), np.bool_)
     is_small = segments.integers("bytes") < below
     if end is not None:
         is_small &= lasts < end
@@ -77,18 +87,20 @@ def _may_join(
     # A later restore point may have added segments between those of an earlier one. Whoever has followed the archive up
     # to a restore point has the records of a merged segment up to some offset: for that, the numbers rise.
     is_rising = points[1:] >= points[:-1]
-    is_same = before[part][1:] == before[part][:-1]
-    may_join[1:] = is_small[1:] & is_small[:-1] & is_rising & is_same
+    # A restore point has the segments with numbers up to its own. So segments with as many kept restore points below
+    # their number are in the same restore points.
+    before = np.searchsorted(np.array(kept, np.int64), points)
+    is_same = before[1:] == before[:-1]
+    answers[1:] = is_small[1:] & is_small[:-1] & is_rising & is_same
     for start in damaged:
         # A segment that was between these two is lost. A copy may still have it.
         at = int(np.searchsorted(firsts, start))
-        if at < len(may_join):
-            may_join[at] = False
-    answers: list[bool] = may_join.tolist()
-    return answers
+        if at < len(answers):
+            answers[at] = False
+    return [bool(answer) for answer in answers]
 
 
-def _damaged_starts(state: State) -> dict[IncarnationPartition, list[int]]:
+def damaged_starts(state: State) -> dict[IncarnationPartition, list[int]]:
     """Return the first offsets of the segments of each partition that are lost by damage."""
     starts: dict[IncarnationPartition, list[int]] = defaultdict(list)
     for row in state.damage:
@@ -98,20 +110,21 @@ def _damaged_starts(state: State) -> dict[IncarnationPartition, list[int]]:
     return starts
 
 
-def _runs(nbytes: Int64Array, may_join: Sequence[bool], largest: int) -> Iterator[slice]:
-    """Yield the numbers of segments that become one: two or more, with `largest` bytes at most."""
+def runs(sizes: Int64Array, joins: Sequence[bool], largest: int) -> Iterator[slice]:
+    """Yield the numbers of segments that become one, all of them in order: one or more, with `largest` bytes at most
+    where there are several."""
     start = 0
     total = 0
-    for at, (size, joins) in enumerate(zip(nbytes.tolist(), may_join, strict=True)):
-        if at and joins and total + size <= largest:
+    for at, (size, joins_before) in enumerate(zip(sizes.tolist(), joins, strict=True)):
+        if at and joins_before and total + size <= largest:
             total += size
             continue
-        if at - start > 1:
+        if at > start:
             yield slice(start, at)
         start = at
         total = size
-    if len(may_join) - start > 1:
-        yield slice(start, len(may_join))
+    if len(joins) > start:
+        yield slice(start, len(joins))
 
 
 def check_may_rewrite(state: State) -> None:

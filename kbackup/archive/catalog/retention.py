@@ -89,6 +89,7 @@ def drop_unreferenced(state: State) -> State:
         log_starts=state.log_starts.where(is_incarnation_of_a_point, "topic", "incarnation"),
         erased=state.erased.where(is_incarnation_of_a_point, "topic", "incarnation"),
         rewritten=state.rewritten.where(is_incarnation_of_a_point, "topic", "incarnation"),
+        compacted=state.compacted.where(is_incarnation_of_a_point, "topic", "incarnation"),
     )
 
 

@@ -2,7 +2,7 @@
 
 Segments are written once. A rewrite writes new ones, and one commit swaps them in: from then on nobody reads the old
 ones, and a sweep deletes them after its grace time. An erasure writes single segments anew without some records, a
-merge writes several as one.
+merge writes several as one, and a compaction leaves out what no kept restore point needs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.operations import check_open
 from kbackup.archive.catalog.state import ErasedRange, RewrittenRow, State
 from kbackup.archive.catalog.tables import Rows, segment_rows
@@ -29,7 +30,8 @@ NOTHING_ERASED: Int64Array = np.empty(0, np.int64)
 @dataclass(frozen=True, slots=True)
 class Swap:
     """Adjacent segments of a partition, in order, and what stands in their place: the `new` one, or None where no
-    record is left. `erased` are the offsets of the records that the new one lacks: int64, rising."""
+    record is left. `erased` are the offsets of the records that it lacks because they were erased: int64, rising. A
+    compacted one lacks superseded records as well."""
 
     old: tuple[Segment, ...]
     new: Segment | None
@@ -38,6 +40,12 @@ class Swap:
     @property
     def incarnation_partition(self) -> IncarnationPartition:
         return self.old[0].incarnation_partition
+
+    @property
+    def lost_records(self) -> int:
+        """How many records are gone: erased and superseded ones."""
+        remaining = self.new.count if self.new is not None else 0
+        return sum(old.count for old in self.old) - remaining
 
     @property
     def lost_bytes(self) -> int:
@@ -63,8 +71,8 @@ def erase_segments(state: State, run: str, rewrite: int, swaps: Sequence[Swap]) 
 def swap_segments(state: State, rewrite: int, swaps: Sequence[Swap]) -> State:
     """Put new segments in the place of old ones, and note the records that they lack. `rewrite` is the number in the
     new names. What the state does not permit any more stays out, and the segment that was made for it is an orphan:
-    where an old segment has expired meanwhile, was found damaged or was rewritten, and where a restore point ends
-    between two old ones, or another segment lies there.
+    where an old segment has expired meanwhile, was found damaged or was rewritten, where a restore point ends between
+    two old ones, or needs records that a compacted one lacks, or another segment lies there.
     """
     points = _points_of(state, swaps)
     divided = _divided(state, swaps)
@@ -131,14 +139,18 @@ def _divided(state: State, swaps: Sequence[Swap]) -> set[str]:
 
 
 def _may_swap(state: State, swap: Swap, points: Mapping[str, int]) -> bool:
-    """Return whether all old segments of a swap are listed, and every restore point has all of them or none."""
+    """Return whether all old segments of a swap are listed, every restore point has all of them or none, and none needs
+    what was superseded."""
     if not all(old.key in points for old in swap.old):
         return False
     numbers = np.array([points[old.key] for old in swap.old], np.int64)
     # A restore point has the segments up to its own number. These rise, and no restore point is between two of them.
-    before = np.searchsorted(state.numbers, numbers)
     is_rising = bool((np.diff(numbers) >= 0).all())
-    return is_rising and before[0] == before[-1]
+    # What was superseded is needed by those with the segments that are older than the one the new segment was made for.
+    oldest = layout.compacted_of(swap.new.key) if swap.new is not None else 0
+    last = max(int(numbers[-1]), oldest)
+    before_first, before_last = np.searchsorted(state.numbers, [numbers[0], last])
+    return is_rising and before_first == before_last
 
 
 def _rewritten_rows(swap: Swap, points: Mapping[str, int], catalog: int) -> list[RewrittenRow]:
@@ -152,7 +164,7 @@ def _rewritten_rows(swap: Swap, points: Mapping[str, int], catalog: int) -> list
             point=points[old.key],
             first=old.first,
             last=old.last,
-            records=len(swap.erased) if is_last else 0,
+            records=swap.lost_records if is_last else 0,
             bytes=swap.lost_bytes if is_last else 0,
             catalog=catalog,
             key=old.key,

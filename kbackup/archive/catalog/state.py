@@ -200,9 +200,9 @@ class ErasedRange(NamedTuple):
 
 class RewrittenRow(NamedTuple):
     """One row per segment that was rewritten: `records` and `bytes` (of plain records files) that manifests go on
-    counting and that no segment has any more. `point` is the restore point that added the segment, `first` and `last`
-    are its offsets, `key` is the records object that has all of it until a sweep deletes it. Of segments that were
-    merged, the last one has `records` and `bytes` of them all."""
+    counting and that no segment has any more, as they were erased or superseded. `point` is the restore point that
+    added the segment, `first` and `last` are its offsets, `key` is the records object that has all of it until a sweep
+    deletes it. Of segments that were merged, the last one has `records` and `bytes` of them all."""
 
     topic: str
     incarnation: int
@@ -220,6 +220,21 @@ class RewrittenRow(NamedTuple):
         return self.topic, self.incarnation, self.partition
 
 
+class CompactedRow(NamedTuple):
+    """One row per partition in which a compaction looked for superseded records: those of restore point `point`, the
+    oldest one that was kept by then. Catalog `catalog` noted it."""
+
+    topic: str
+    incarnation: int
+    partition: int
+    point: int
+    catalog: int
+
+    @property
+    def incarnation_partition(self) -> IncarnationPartition:
+        return self.topic, self.incarnation, self.partition
+
+
 SCHEMAS = {
     "points": schema_of(PointRow),
     "incarnations": schema_of(IncarnationRow),
@@ -230,6 +245,7 @@ SCHEMAS = {
     "history": schema_of(HistoryRow),
     "erased": schema_of(ErasedRange),
     "rewritten": schema_of(RewrittenRow),
+    "compacted": schema_of(CompactedRow),
 }
 """The tables of a catalog. `history` is of catalogs that were swept."""
 _NO_ROWS = {name: Rows(schema) for name, schema in SCHEMAS.items()}
@@ -261,6 +277,7 @@ class State:
     history: Rows = _NO_ROWS["history"]
     erased: Rows = _NO_ROWS["erased"]
     rewritten: Rows = _NO_ROWS["rewritten"]
+    compacted: Rows = _NO_ROWS["compacted"]
 
     def tables(self) -> dict[str, Rows]:
         """Return the tables by name."""
@@ -344,7 +361,24 @@ class State:
 
     @property
     def erased_records(self) -> int:
-        return sum(row.records for row in self.rewrites)
+        count = 0
+        for start, end in self.erased.rows("start", "end"):
+            count += end - start
+        return count
+
+    @property
+    def superseded_records(self) -> int:
+        """How many records compactions have taken out, which manifests go on counting."""
+        return sum(row.records for row in self.rewrites) - self.erased_records
+
+    @cached_property
+    def compactions(self) -> Mapping[IncarnationPartition, CompactedRow]:
+        """What the newest compaction of each partition has looked at."""
+        rows: dict[IncarnationPartition, CompactedRow] = {}
+        for values in self.compacted.rows(*CompactedRow._fields):
+            row = CompactedRow(*values)
+            rows[row.incarnation_partition] = row
+        return rows
 
     @cached_property
     def rewrites(self) -> tuple[RewrittenRow, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from kbackup.archive import layout
 from kbackup.archive.catalog.points import PointOverview, cluster_changes, point_overview
 from kbackup.archive.catalog.state import State
 from kbackup.archive.deletions import deleted_records
@@ -28,7 +29,7 @@ from kbackup.archive.query.content import (
 from kbackup.archive.query.java import java_content, java_topics
 from kbackup.archive.reader import Archive
 from kbackup.archive.schemas import SchemaIndex, UnknownId, unknown_ids
-from kbackup.archive.segments.table import Segment, sum_of
+from kbackup.archive.segments.table import Segment, rows_of, sum_of
 from kbackup.archive.segments.window import Choice, Window
 from kbackup.archive.uncovered_schemas import uncovered
 from kbackup.metadata.entities import LABELS, NotCarried
@@ -157,7 +158,33 @@ def not_reached(
     if len(notes) > _NAMED:
         notes[_NAMED:] = [f"nor are offsets of {len(notes) - _NAMED} more partitions"]
     ends = list(_ends(archive, view, known, to_time))
-    return tuple(ends + notes)
+    return (*ends, *notes, *_compacted_later(archive, content, to_time))
+
+
+def _compacted_later(archive: Archive, content: Content, to_time: int) -> Iterator[str]:
+    """Yield a note if records of compacted topics are gone for which the archive has later ones, perhaps later than the
+    window."""
+    if not len(archive.state.compacted):
+        return
+    names: set[str] = set()
+    newest = 0
+    for topic in content.topics:
+        for partition in topic.partitions:
+            # In columns: no segment becomes a Python value.
+            for (key,) in rows_of(partition.segments, "key"):
+                compacted = layout.compacted_of(key)
+                if compacted:
+                    names.add(topic.name)
+                    newest = max(newest, compacted)
+    if not names:
+        return
+    # The restore point may have expired since: the next one has no fewer records.
+    point = next(point for point in archive.restore_points if point.number >= newest)
+    if to_time < ms_of(point.committed_at):
+        yield (
+            f"what had been superseded by restore point {point.number} of {point.committed_at} was compacted away: "
+            f"keys whose last record is later than the window are missing: {join_names(sorted(names), _NAMED)}"
+        )
 
 
 def _last_timestamp(segments: Sequence[Segment]) -> int | None:
@@ -303,9 +330,9 @@ class ArchiveOverview:
 
     `oldest` and `newest` are its first and last restore points. `choice` is what was selected for a moment, and why.
     `not_known` describes what a repair or an adoption could not find out. `let_go` counts restore points that expired
-    or were lost, `erased` the records that were erased. `settings` counts what was captured of the cluster's metadata,
-    by its member of metadata.json; `not_carried` names what was not captured. `transactions` says whether transactions
-    are whole; it is null for a moment, which cuts inside of them.
+    or were lost, `erased` the records that were erased, `superseded` those that compactions left out. `settings` counts
+    what was captured of the cluster's metadata, by its member of metadata.json; `not_carried` names what was not
+    captured. `transactions` says whether transactions are whole; it is null for a moment, which cuts inside of them.
     """
 
     archive: str
@@ -328,6 +355,7 @@ class ArchiveOverview:
     schemas: SchemasOverview | None = None
     transactions: Transactions | None = None
     erased: int = 0
+    superseded: int = 0
 
 
 def overview(
@@ -462,6 +490,7 @@ def _overview(
         let_go=state.expired,
         transactions=transactions,
         erased=state.erased_records,
+        superseded=state.superseded_records,
     )
 
 

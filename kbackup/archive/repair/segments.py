@@ -183,9 +183,9 @@ def attribute(
     kept: list[tuple[Segment, list[int]]] = []
 
     def preference(segment: Segment) -> tuple[object, ...]:
-        # Merged segments come last where a restore point ends inside: that one has a part of the records.
-        ends_inside = _ends_inside(segment, partitions.get(segment.incarnation_partition, ()))
-        return (ends_inside, *by_preference(segment))
+        # Rewritten segments come last where a restore point needs other records than theirs.
+        is_other = _is_other_for_a_point(segment, partitions.get(segment.incarnation_partition, ()))
+        return (is_other, *by_preference(segment))
 
     for segment in sorted(segments, key=preference):
         key = segment.incarnation_partition
@@ -245,23 +245,32 @@ def by_preference(segment: Segment) -> tuple[object, ...]:
     return (-rewrite, *in_order(segment), -extra_zeros, -segment.last)
 
 
-def _ends_inside(segment: Segment, states: Sequence[tuple[int, PartitionState]]) -> bool:
-    """Return whether a restore point ends between the records of a segment, as none does before segments are merged."""
+def _is_other_for_a_point(segment: Segment, states: Sequence[tuple[int, PartitionState]]) -> bool:
+    """Return whether a restore point has a part of a rewritten segment's records, as it ends between them, or needs
+    superseded records that the segment lacks."""
     if not layout.rewrite_of(segment.key):
         return False
-    return any(segment.first < partition.end <= segment.last for _, partition in states)
+    compacted = layout.compacted_of(segment.key)
+    for number, partition in states:
+        ends_inside = segment.first < partition.end <= segment.last
+        needs_superseded = number < compacted and segment.first < partition.end
+        if ends_inside or needs_superseded:
+            return True
+    return False
 
 
 def _possible(
     segment: Segment, states: Sequence[tuple[int, PartitionState]], lost: Sequence[int], life: IncarnationRow | None
 ) -> list[int]:
     """Return the restore points that may have added a segment: the ones with `lost` manifests after the last restore
-    point that ends before the segment, then the first that includes it, or 0 if none does."""
-    # A partition's end only grows, so its states come in this order: before the segment, then from it on.
+    point that ends before the segment, or needs other records, then the first that includes it, or 0 if none does."""
+    # A partition's end only grows, so its states come in this order: before the segment, then from it on. Restore
+    # points that need what was superseded count as before it.
+    compacted = layout.compacted_of(segment.key)
     reaching: int | None = None
     before = 0
     for number, partition in states:
-        if not partition.has(segment.first):
+        if not partition.has(segment.first) or number < compacted:
             before = max(before, number)
         elif reaching is None and partition.end > segment.last:
             reaching = number

@@ -14,6 +14,7 @@ from awscrt.checksums import combine_crc64nvme, crc64nvme
 
 from kbackup.archive import layout
 from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.window import Gaps
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats import frames
 from kbackup.formats.block import make_block
@@ -93,6 +94,21 @@ def read_index(store: Store, segment: Segment) -> SegmentIndex:
             _HINT,
         )
     return index
+
+
+def superseded_gaps(store: Store, segments: Iterable[Segment]) -> Gaps:
+    """Return the gaps between the records of compacted segments, in order: offsets of superseded records, and offsets
+    that had no record."""
+    starts: list[Int64Array] = [np.empty(0, np.int64)]
+    ends: list[Int64Array] = [np.empty(0, np.int64)]
+    for segment in segments:
+        if not layout.compacted_of(segment.key):
+            continue
+        offsets = read_index(store, segment).offsets
+        before_gap = np.flatnonzero(np.diff(offsets) > 1)
+        starts.append(offsets[before_gap] + 1)
+        ends.append(offsets[before_gap + 1])
+    return Gaps(np.concatenate(starts), np.concatenate(ends))
 
 
 @contextmanager

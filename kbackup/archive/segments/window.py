@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from kbackup.archive.models import Member
@@ -84,6 +86,25 @@ def pieces(block: RecordBlock, skipped: Offsets) -> Iterator[RecordBlock]:
         start = skip_to
     if start < len(block):
         yield slice_block(block, start, len(block))
+
+
+class Gaps(NamedTuple):
+    """Offsets from each of `starts` to the same of `ends` (exclusive), disjoint and rising. int64 both."""
+
+    starts: Int64Array
+    ends: Int64Array
+
+    def outside(self, offsets: Int64Array) -> npt.NDArray[np.bool_]:
+        """Return which of some offsets are in none of the gaps."""
+        if not len(self.starts):
+            return np.ones(len(offsets), np.bool_)
+        before = np.searchsorted(self.starts, offsets, side="right") - 1
+        # Before the first gap `before` is -1, the last one: offsets there are smaller than any start.
+        is_inside = (before >= 0) & (offsets < self.ends[before])
+        return ~is_inside
+
+
+NO_GAPS = Gaps(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class Window(Member, frozen=True, kw_only=True):

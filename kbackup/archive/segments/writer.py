@@ -22,7 +22,7 @@ _MAGIC = b"\x01"
 
 class SegmentTarget(NamedTuple):
     """The topic, partition and form in which segments are written. `threshold` is `segment_bytes`; `compression` is
-    'none' or 'zstd'; `extra_zeros` pad the offset in the segments' names, and `rewrite` stands behind it
+    'none' or 'zstd'; `extra_zeros` pad the offset in the segments' names, and `rewrite` and `compacted` stand behind it
     (`layout.segment_stem`)."""
 
     topic: str
@@ -32,6 +32,7 @@ class SegmentTarget(NamedTuple):
     compression: str
     extra_zeros: int = 0
     rewrite: int = 0
+    compacted: int = 0
 
     @property
     def incarnation_partition(self) -> IncarnationPartition:
@@ -108,7 +109,13 @@ class _OpenSegment:
         self._max: int | None = None
         self.size = len(_MAGIC)  # of the records file without compression
         self._key = layout.records_key(
-            target.directory, target.partition, first, target.compression, target.extra_zeros, target.rewrite
+            target.directory,
+            target.partition,
+            first,
+            target.compression,
+            target.extra_zeros,
+            target.rewrite,
+            target.compacted,
         )
         self._index_key = layout.index_key_of(self._key)
         self._frames = FrameCompressor() if target.compression == "zstd" else None

@@ -11,7 +11,7 @@ digest count as one key: then a deleted key may stay in restores, and no other r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kbackup.archive import layout
 from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment, sum_of
 from kbackup.archive.segments.window import ranges_of
@@ -123,10 +124,14 @@ class RecheckWork:
     ) -> DeletedKeys:
         offsets: list[Int64Array] = []
         compared = OffsetRange(*task.tp, max(task.start, log_start), task.end)
+        compacted: list[tuple[int, int]] = []
+        for segment in task.segments:
+            if layout.compacted_of(segment.key):
+                compacted.append((segment.first, segment.last + 1))
         for bucket in range(archived.buckets):
             ours = archived.load(bucket)
             theirs = present.load(bucket)
-            strange = strangers(ours, theirs, compared, task.held)
+            strange = strangers(ours, theirs, compared, task.held, compacted)
             if self.exact and len(strange):
                 # The log is another one than the archived log: what it lacks says nothing of deletions.
                 failure = f"the log has a record at offset {int(strange[0])} that the archive lacks"
@@ -183,13 +188,21 @@ def deleted_records(archived: Keys, present: Keys, log_start: int) -> Int64Array
     return offsets
 
 
-def strangers(archived: Keys, present: Keys, compared: OffsetRange, held: Offsets) -> Int64Array:
+def strangers(
+    archived: Keys, present: Keys, compared: OffsetRange, held: Offsets, compacted: Sequence[tuple[int, int]] = ()
+) -> Int64Array:
     """Return the offsets inside `compared` and outside `held` at which the log has a record that the archive lacks, or
-    has with another key."""
+    has with another key. Inside `compacted`, the archive may lack records of keys of which it has others."""
     inside = (present["offset"] >= compared.start) & (present["offset"] < compared.end)
     for start, end in held:
         inside &= (present["offset"] < start) | (present["offset"] >= end)
-    seen = present[inside]
+    is_superseded = np.zeros(len(present), np.bool_)
+    for start, end in compacted:
+        is_superseded |= (present["offset"] >= start) & (present["offset"] < end)
+    if compacted:
+        is_superseded &= ~np.isin(present["offset"], archived["offset"])
+        is_superseded &= np.isin(present["digest"], archived["digest"])
+    seen = present[inside & ~is_superseded]
     offsets: Int64Array = seen["offset"].astype(np.int64)
     known = archived[np.argsort(archived["offset"])]
     if not len(known):

@@ -30,10 +30,12 @@ from kbackup.archive.restores.plan import (
     check_segments_there,
     with_segments,
 )
+from kbackup.archive.segments.read import superseded_gaps
 from kbackup.archive.segments.table import sum_of
-from kbackup.archive.segments.window import joined, pieces
+from kbackup.archive.segments.window import NO_GAPS, Gaps, joined, pieces
 from kbackup.config.models import Restore
 from kbackup.errors import UsageError
+from kbackup.formats.block import select_records
 from kbackup.jobs.compare.partition import Open, PartitionComparer, Side, TargetOffsets
 from kbackup.jobs.compare.report import (
     Against,
@@ -108,7 +110,10 @@ class CompareWork:
             for compared in task:
                 part = compared.archived
                 archived = Side(self._archived(part), compared.first, stamps=compared.stamps, restored=self.restored)
-                present = Side(topic_blocks(reader, compared), compared.start, stamps=compared.stamps)
+                # A restore's target never had what was superseded. The source may still have it.
+                segments = () if self.restored else part.segments
+                superseded = superseded_gaps(self.store, segments)
+                present = Side(topic_blocks(reader, compared, superseded), compared.start, stamps=compared.stamps)
                 with closing(archived), closing(present):
                     comparer = PartitionComparer(archived, present, compared.target_offsets, self.show, progress.add)
                     result = comparer.run(part.topic, part.partition, part.target)
@@ -123,13 +128,18 @@ class CompareWork:
         return lambda start: ahead(blocks(start), _AHEAD)
 
 
-def topic_blocks(reader: RangeReader, compared: ComparedPartition) -> Open:
-    """Return a function that reads the target's records; `reader` reads one partition at a time."""
+def topic_blocks(reader: RangeReader, compared: ComparedPartition, superseded: Gaps = NO_GAPS) -> Open:
+    """Return a function that reads the target's records, without those in the gaps `superseded`; `reader` reads one
+    partition at a time."""
 
     def blocks(start: int) -> Iterator[RecordBlock]:
         offsets = OffsetRange(*compared.archived.tp, start, compared.end)
         for _, block in reader.read([offsets]):
-            yield from pieces(block, compared.held)
+            for piece in pieces(block, compared.held):
+                is_outside = superseded.outside(piece.offsets)
+                others = piece if is_outside.all() else select_records(piece, is_outside)
+                if len(others):
+                    yield others
 
     return blocks
 

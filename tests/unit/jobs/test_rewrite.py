@@ -25,7 +25,7 @@ from kbackup.jobs.export.job import Additions
 from kbackup.jobs.points import pin
 from kbackup.jobs.repair import repair
 from kbackup.jobs.retention import Expiry, Policy, expire, undo
-from kbackup.jobs.rewrite import RewriteReport, rewrite
+from kbackup.jobs.rewrite import RewriteReport, Rewriting, rewrite
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from tests.support.archives import History, expired, restore_plan
@@ -41,7 +41,7 @@ DAY = timedelta(days=1)
 
 
 def merged(store: Store, sizes: MergeSizes = SIZES, confirm: bool = True) -> RewriteReport:
-    return rewrite(store, sizes, 60, DAY, Silent(), confirm=confirm)
+    return rewrite(store, Rewriting(sizes), 60, DAY, Silent(), confirm=confirm)
 
 
 def segments_of(store: Store) -> list[tuple[str, int, int, int, int]]:
@@ -426,7 +426,9 @@ def test_a_repair_without_any_catalog_finds_the_merged_segments(store: MemorySto
 
 
 def test_an_expiration_merges_at_its_end_if_that_is_asked_for(store: MemoryStore) -> None:
-    report = expire(store, Expiry(Policy(last=1), None, timedelta(0), merge=SIZES), 60, Silent(), confirm=True)
+    report = expire(
+        store, Expiry(Policy(last=1), None, timedelta(0), rewriting=Rewriting(SIZES)), 60, Silent(), confirm=True
+    )
     assert report.rewrite is not None
     assert (report.rewrite.segments, report.rewrite.merged) == (12, 2)
     check_whole(store)

@@ -560,17 +560,26 @@ def merge(store: Store) -> None:
         merge_opened(archive)
 
 
-def merge_opened(archive: Archive) -> None:
+def compact(store: Store) -> None:
+    """As a merge of single segments, and the names say from which restore point on they have all that is needed."""
+    archive = open_archive(store)
+    with refuse_if_swept(archive):
+        merge_opened(archive, chosen_compactions)
+
+
+def merge_opened(archive: Archive, choose: Callable[[Archive], list[Merge]] | None = None) -> None:
     store = archive.store
+    choose = choose or chosen_merges
     check_may_rewrite(archive.state)
-    if not chosen_merges(archive):
+    if not choose(archive):
         return
     archive.move(commit(store, archive.committed, begin_merge, Author("rewrite", "", "test")))
     number, swept = archive.state.number, archive.state.swept
     swaps: list[Swap] = []
-    for each in chosen_merges(archive):
+    for each in choose(archive):
         first, last = each.segments[0].first, each.segments[-1].last
-        key = layout.records_key(FOLDER, 0, first, "none", rewrite=number)
+        compacted = max(each.compacted, *(layout.compacted_of(old.key) for old in each.segments))
+        key = layout.records_key(FOLDER, 0, first, "none", rewrite=number, compacted=compacted)
         data = segment_bytes(first, last)
         store.put_new(key, data)
         swaps.append(Swap(each.segments, _segment(first, last, data, key), NOTHING_ERASED))
@@ -581,10 +590,27 @@ def merge_opened(archive: Archive) -> None:
     commit(store, archive.committed, operation, Author("rewrite", "", "test"))
 
 
+def kept_points(archive: Archive) -> set[int]:
+    return {*archive.state.numbers.tolist()} | undoable_points(archive.store, archive.committed)
+
+
+def chosen_compactions(archive: Archive) -> list[Merge]:
+    """The segments of the oldest restore point that is kept."""
+    head = archive.head
+    assert head is not None
+    oldest = min(kept_points(archive))
+    ends = {place: partition.unbroken for place, partition in head.partitions().items()}
+    return [
+        Merge((segment,), compacted=oldest)
+        for segment in archive.added(0, oldest)
+        if segment.last < ends[segment.incarnation_partition]
+    ]
+
+
 def chosen_merges(archive: Archive) -> list[Merge]:
     head = archive.head
     assert head is not None
-    kept = {*archive.state.numbers.tolist()} | undoable_points(archive.store, archive.committed)
+    kept = kept_points(archive)
     ends = {place: partition.unbroken for place, partition in head.partitions().items()}
     return plan_merges(archive.state, kept, ends, MergeSizes(below=1000, largest=10_000))
 
@@ -651,6 +677,9 @@ def check(store: Store) -> Archive:
     except NotFoundError:
         pass
     _check_fences(store, state)
+    for key, added in state.segments.rows("key", "point"):
+        lacking = [number for number in listed if added <= number < layout.compacted_of(key)]
+        assert not lacking, f"restore point {min(lacking)} needs superseded records that {key} lacks"
     return archive
 
 
@@ -913,6 +942,26 @@ SCENARIOS = {
     ),
     "a merge and a copy": Scenario(
         base=mergeable, actors={"merge": merge, "copy": copy_to_new}, visible=writes_and_reads
+    ),
+    "a compaction, a writer and a sweeper without a grace time": Scenario(
+        base=mergeable,
+        actors={"compaction": compact, "writer to 8": backup_to(8), "sweeper": sweeper_without_grace},
+        visible=commits_and_segments,
+    ),
+    "a compaction, an undo and a sweeper": Scenario(
+        base=lambda: made_and_expired(1),
+        actors={"compaction": compact, "undo": undo, "sweeper": sweeper},
+        visible=commits_and_segments,
+    ),
+    "a compaction, a rewriter and a merge": Scenario(
+        base=mergeable,
+        actors={"compaction": compact, "rewriter": rewrite, "merge": merge},
+        visible=commits_and_segments,
+    ),
+    "a compaction and an expirer": Scenario(
+        base=lambda: made(2, 4, 6),
+        actors={"compaction": compact, "expirer": expirer(1, 2)},
+        visible=commits_and_segments,
     ),
     "a rewriter and a writer": Scenario(
         base=lambda: made(2, 4), actors={"rewriter": rewrite, "writer to 6": backup_to(6)}, visible=commits_and_segments

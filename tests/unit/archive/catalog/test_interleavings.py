@@ -37,6 +37,7 @@ from tests.unit.archive.catalog.scenarios import (
     backup,
     backup_to,
     commits_and_segments,
+    compact,
     copy,
     deletes_of_sweeper,
     empty_copy,
@@ -247,6 +248,14 @@ def test_a_merge_that_commits_after_a_sweep_is_found() -> None:
 def test_a_merge_across_a_restore_point_that_comes_back_is_found() -> None:
     with broken(scenarios, "undoable_points", lambda *_: frozenset()), pytest.raises(ViolationError, match="lacks"):
         find(lambda: made_and_expired(1), [merge, undo])
+
+
+def test_a_compaction_for_which_a_restore_point_that_comes_back_does_not_count_is_found() -> None:
+    with (
+        broken(scenarios, "kept_points", lambda archive: {*archive.state.numbers.tolist()}),
+        pytest.raises(ViolationError, match="needs superseded records"),
+    ):
+        find(lambda: made_and_expired(1), [compact, undo])
 
 
 def test_a_sweeper_that_deletes_beyond_the_end_is_found() -> None:

@@ -126,7 +126,7 @@ def test_a_padded_name_is_of_the_same_segment(store: FaultyStore, first: int) ->
     )
     assert plain.key != padded.key
     assert replace(padded, key=plain.key) == plain
-    assert layout.parse_segment(padded.key.rpartition("/")[2]) == (0, first, "records", 2, 0)
+    assert layout.parse_segment(padded.key.rpartition("/")[2]) == (0, first, "records", 2, 0, 0)
     assert [s.key for s in map(with_checked_key, (plain, padded))] == [plain.key, padded.key]
     assert [re.search(layout.SPECIAL_NAME, s.key) is not None for s in (plain, padded)] == [False, True]
     assert from_batch(decode(next(read_segment(store, padded)))) == records(offsets)

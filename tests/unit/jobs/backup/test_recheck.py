@@ -100,6 +100,15 @@ def test_records_outside_of_the_archived_range_and_held_ones_are_not_strange() -
     assert strange([ANNA], [(1, "old", True), ANNA, (5, "held", True), (8, "new", True)], held=((5, 6),)) == []
 
 
+def test_a_record_that_the_archive_has_compacted_away_is_not_strange() -> None:
+    archived, present = keys(ANNA, (6, "carl", True)), keys((4, "carl", True), (5, "bert", True), (6, "carl", True))
+    compared = OffsetRange("t", 0, 2, 8)
+    assert strangers(archived, present, compared, ()).tolist() == [4, 5]
+    # It has no other record of bert, and nothing of that segment is missing but superseded records.
+    assert strangers(archived, present, compared, (), [(3, 7)]).tolist() == [5]
+    assert strangers(archived, present, compared, (), [(5, 7)]).tolist() == [4, 5]
+
+
 def test_offsets_become_ranges_without_the_gaps_between_them() -> None:
     assert ranges_of(np.array([3, 4, 5, 9, 11, 12], np.int64)) == ((3, 6), (9, 10), (11, 13))
     assert ranges_of(np.empty(0, np.int64)) == ()

@@ -18,7 +18,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.run import open_or_create
 from kbackup.cli import main
 from kbackup.errors import NoArchiveError, RefusedError, UsageError
-from kbackup.jobs.rewrite import rewrite
+from kbackup.jobs.rewrite import Rewriting, rewrite
 from kbackup.metrics.registry import Silent
 from kbackup.spark.source.batch import BatchReader, Offset, StreamReader
 from kbackup.spark.source.options import request_of
@@ -116,7 +116,7 @@ def test_batches_between_expired_restore_points_are_the_same_after_a_merge(tmp_p
     before = {(start, end): batch(stream, at(stream, start), at(stream, end)) for start, end in combinations(ends, 2)}
     expired(grown, last=1)
     sizes = MergeSizes(below=10_000, largest=100_000)
-    report = rewrite(grown, sizes, 60, timedelta(days=1), Silent(), confirm=True)
+    report = rewrite(grown, Rewriting(sizes), 60, timedelta(days=1), Silent(), confirm=True)
     assert (report.segments, report.merged) == (12, 2)
     merged = reader(grown)
     for (start, end), rows in before.items():
