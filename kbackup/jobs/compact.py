@@ -59,7 +59,8 @@ class _Policies:
             return False
         # An expired restore point may be the oldest that an undo brings back: the first that is listed has to do.
         numbers = state.numbers[(state.numbers >= since) & (state.numbers <= last)]
-        return all(self._is_compacted_at(incarnation, int(number)) for number in {numbers[0], numbers[-1]})
+        ends = {int(number) for number in numbers[[0, -1]]} if len(numbers) else {last}
+        return all(self._is_compacted_at(incarnation, number) for number in ends)
 
     def _is_compacted_at(self, incarnation: Incarnation, number: int) -> bool:
         if number not in self._topics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def test_superseded_records_go_and_are_counted(compactable: str, kbackup: Kbacku
     assert "24 segments would be compacted to 2: of 48 records that were looked at, 40 are superseded" in planned.out
     assert "nothing was changed; to rewrite: kbackup rewrite" in planned.err
     assert "24 segments compacted to 2" in kbackup("rewrite", compactable, "--compact", "--confirm").out
-    assert "compacted away: 40 records" in kbackup("info", "-a", compactable).out
+    assert re.search(r"compacted away: +40 records", kbackup("info", "-a", compactable).out)
     assert "without 40 superseded records" in kbackup("log", "-a", compactable).out
     assert "no segments to rewrite" in kbackup("rewrite", compactable, "--compact", "--confirm").out
 
