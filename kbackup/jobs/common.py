@@ -1,17 +1,13 @@
-"""What jobs share: a listing of an archive's documents, the progress of a search, a request to stop, and rounds until
-then."""
+"""What jobs share: a listing of an archive's documents, a request to stop, and rounds until then."""
 
 from __future__ import annotations
 
 import select
 import socket
-from dataclasses import dataclass, field
-from threading import Lock
 
 from kbackup.archive import layout
 from kbackup.archive.lease import LeaseRanOutError
 from kbackup.errors import ClusterError, FencedError, KbackupError, StoreError, UnreachableError
-from kbackup.metrics.registry import ProgressListener
 from kbackup.spark.tasks import TaskError
 from kbackup.store.base import Store
 
@@ -27,23 +23,6 @@ def sizes_outside_topics(store: Store) -> dict[str, int]:
     for entry in store.list(start_after=f"{layout.TOPICS}~"):
         sizes[entry.key] = entry.size
     return sizes
-
-
-@dataclass
-class SearchProgress:
-    """Tells how many of the `expected` records were looked at. Many threads count."""
-
-    listener: ProgressListener
-    expected: int
-    records: int = 0
-    bytes: int = 0
-    lock: Lock = field(default_factory=Lock)
-
-    def add(self, records: int, size: int) -> None:
-        with self.lock:
-            self.records += records
-            self.bytes += size
-            self.listener.progress(self.records, self.bytes, self.expected)
 
 
 class Stop:

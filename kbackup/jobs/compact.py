@@ -1,4 +1,4 @@
-"""Look for superseded records in the compacted topics of an archive: a later record of the same key is there."""
+"""Leave superseded records out of the compacted topics of an archive: a later record of the same key is there."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import numpy as np
 import pyarrow as pa
 
 from kbackup.archive.catalog.compacting import Candidate, Superseded, candidates, compactions
-from kbackup.archive.catalog.merging import Merge
+from kbackup.archive.catalog.rewriting import NOTHING_ERASED, Swap
 from kbackup.archive.models import Metadata
 from kbackup.archive.reader import Archive
+from kbackup.archive.segments.anew import write_anew
 from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment
 from kbackup.formats.block import select_records
 from kbackup.formats.fields import FieldSpans, gather, locate_fields
 from kbackup.formats.key_digests import keys_of
+from kbackup.jobs.spread import Progress
 from kbackup.store.base import Store
 from kbackup.types import Incarnation, IncarnationPartition, Int64Array, RecordBlock
 
@@ -81,11 +83,32 @@ def due(archive: Archive, kept: set[int], ends: Mapping[IncarnationPartition, in
     return list(candidates(archive.state, kept, ends, policies.is_compacted))
 
 
-def plan_compactions(store: Store, looked_at: Sequence[Candidate], largest: int, seen: Seen) -> Iterator[Merge]:
-    """Yield what is written anew, after a look through the keys of each partition."""
-    for candidate in looked_at:
-        superseded = find_superseded(store, candidate.segments, seen)
-        yield from compactions(candidate, superseded, largest)
+class Compacted(NamedTuple):
+    """Segments that were written anew without `superseded` records, and the swap that puts the new one in their place;
+    None if nothing was written."""
+
+    segments: tuple[Segment, ...]
+    superseded: int
+    swap: Swap | None
+
+
+@dataclass(frozen=True)
+class CompactWork:
+    """Looks through partitions, and writes segments anew without their superseded records, up to `largest` bytes. With
+    the number of a `rewrite` for their names; without one (0) nothing is written."""
+
+    store: Store
+    largest: int
+    rewrite: int
+
+    def __call__(self, candidate: Candidate, progress: Progress) -> Iterator[Compacted]:
+        superseded = find_superseded(self.store, candidate.segments, progress.add)
+        for each in compactions(candidate, superseded, self.largest):
+            swap: Swap | None = None
+            if self.rewrite:
+                new = write_anew(self.store, each.segments, each.superseded, self.rewrite, each.point)
+                swap = Swap(each.segments, new, NOTHING_ERASED)
+            yield Compacted(each.segments, len(each.superseded), swap)
 
 
 class _Keyed(NamedTuple):

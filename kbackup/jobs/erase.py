@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,6 @@ from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.errors import RefusedError
 from kbackup.formats.block import select_records
 from kbackup.formats.fields import gather, locate_fields
-from kbackup.jobs.common import SearchProgress
 from kbackup.jobs.retention import GRACE
 from kbackup.metrics.registry import Phases, ProgressListener, counted
 from kbackup.store.base import Store
@@ -120,6 +120,23 @@ class Found:
     offsets: Int64Array
 
 
+@dataclass
+class _Searching:
+    """Tells how many of the `expected` records were looked at. Many threads count."""
+
+    listener: ProgressListener
+    expected: int
+    records: int = 0
+    bytes: int = 0
+    lock: Lock = field(default_factory=Lock)
+
+    def add(self, records: int, size: int) -> None:
+        with self.lock:
+            self.records += records
+            self.bytes += size
+            self.listener.progress(self.records, self.bytes, self.expected)
+
+
 def erase(
     store: Store, erasure: Erasure, lease_seconds: float, listener: ProgressListener, *, confirm: bool
 ) -> EraseReport:
@@ -177,7 +194,7 @@ def _look(archive: Archive, erasure: Erasure, phases: Phases) -> tuple[list[Foun
         for segments, _ in places.values():
             expected += int(segments.integers("count").sum())
 
-        progress = SearchProgress(phases.listener, expected)
+        progress = _Searching(phases.listener, expected)
         found: list[Found] = []
         for place, (segments, points) in sorted(places.items()):
             offsets = _matching_offsets(archive.store, place, segments, erasure.matches, progress.add)
@@ -249,9 +266,7 @@ def _without_records(store: Store, rewrite: int, found: Found) -> Swap:
     """Write a segment anew without some records. The old one is held against its checksum meanwhile."""
     old = found.segment
     compression = layout.compression_of(old.key)
-    target = SegmentTarget(
-        *old.incarnation_partition, _ONE_SEGMENT, compression, rewrite=rewrite, compacted=layout.compacted_of(old.key)
-    )
+    target = SegmentTarget(*old.incarnation_partition, _ONE_SEGMENT, compression, rewrite=rewrite)
     with PartitionWriter(store, target) as writer:
         for block in read_segment(store, old):
             kept = select_records(block, ~np.isin(block.offsets, found.offsets))

@@ -7,14 +7,10 @@ permits by then. The old segments wait for a sweep, like everything that has exp
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
-import numpy as np
-
-from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.compacting import Candidate, note_compaction
 from kbackup.archive.catalog.merging import (
@@ -31,34 +27,37 @@ from kbackup.archive.catalog.sweep import undoable_points
 from kbackup.archive.derived import refresh_under_lease
 from kbackup.archive.reader import Archive, open_archive, refuse_if_swept
 from kbackup.archive.run import check_written
-from kbackup.archive.segments.read import read_segment, read_small
+from kbackup.archive.segments.anew import NOTHING, write_anew
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
-from kbackup.errors import CorruptError
-from kbackup.formats.block import select_records
-from kbackup.jobs.common import SearchProgress
-from kbackup.jobs.compact import due, plan_compactions
+from kbackup.jobs.compact import CompactWork, due
+from kbackup.jobs.spread import Progress, Workers
 from kbackup.metrics.registry import Phases, ProgressListener
+from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
-from kbackup.types import Incarnation, IncarnationPartition, Int64Array, RecordBlock
+from kbackup.types import Incarnation, IncarnationPartition
 from kbackup.util.text import plural
 from kbackup.util.times import rfc3339
 
-_THREADS = 4
 _BATCH_BYTES = 1 << 30
-"""Segments of so many bytes are committed at a time: an interrupted run loses no more."""
-_SMALL_BYTES = 16 << 20
-_NEVER_CUT = 1 << 62
-"""The size in bytes at which a new segment would be cut: never. What becomes one was chosen by its size."""
+_SPARK_BATCH_BYTES = 64 << 30
+
+
+class _HasBytes(Protocol):
+    @property
+    def bytes(self) -> int: ...
+
+
+_Sized = TypeVar("_Sized", bound=_HasBytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Rewriting:
     """What a rewrite does: merge segments by `sizes` (none if that is below 0 bytes), and with `compact` leave out
-    superseded records."""
+    superseded records. `spark` gives a session for much work; without it all is done in this process."""
 
     sizes: MergeSizes
     compact: bool = False
+    spark: Spark | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +126,18 @@ def rewrite(
 class _Rewritten:
     """What was rewritten, or would be."""
 
-    merges: list[Merge] = field(default_factory=list)
-    compactions: list[Merge] = field(default_factory=list)
+    merges: list[_Change] = field(default_factory=list)
+    compactions: list[_Change] = field(default_factory=list)
     waiting: int = 0
     searched: int = 0
     number: int | None = None
+
+
+class _Change(NamedTuple):
+    """Segments that became one, without `superseded` records."""
+
+    segments: tuple[Segment, ...]
+    superseded: int
 
 
 def _rewrite(
@@ -140,19 +146,27 @@ def _rewrite(
     before = archive.state
     check_may_rewrite(before)
     done = _Rewritten()
+    run = _Run(archive, Workers(phases.listener, rewriting.spark), phases, confirm)
     if rewriting.compact:
         # First: what is left of segments may be merged.
-        _compact(archive, rewriting.sizes.largest, done, phases, confirm)
-    _merge(archive, rewriting.sizes, done, phases, confirm)
+        _compact(run, rewriting.sizes.largest, done)
+    _merge(run, rewriting.sizes, done)
     if done.number is not None:
         with phases.step("refresh derived files"):
             refresh_under_lease(archive, "kbackup rewrite", lease_seconds)
-    return _report(archive.store, before, done, grace, phases, confirm=confirm)
+    return _report(run, before, done, grace)
 
 
-def _report(
-    store: Store, before: State, done: _Rewritten, grace: timedelta, phases: Phases, *, confirm: bool
-) -> RewriteReport:
+class _Run(NamedTuple):
+    """What a rewrite goes on with: the archive, where work is done, and whether anything is written (`confirm`)."""
+
+    archive: Archive
+    workers: Workers
+    phases: Phases
+    confirm: bool
+
+
+def _report(run: _Run, before: State, done: _Rewritten, grace: timedelta) -> RewriteReport:
     merged = _by_topic(done.merges)
     compacted = _by_topic(done.compactions)
     topics = [*merged, *compacted]
@@ -161,8 +175,8 @@ def _report(
     if done.number is not None:
         deleted_from = rfc3339(datetime.now(UTC) + grace)
     return RewriteReport(
-        archive=store.url,
-        confirmed=confirm,
+        archive=run.archive.store.url,
+        confirmed=run.confirm,
         rewrite=done.number,
         topics=tuple(merged),
         compacted=tuple(compacted),
@@ -176,34 +190,39 @@ def _report(
         segments_after=len(before.segments) - segments_saved,
         waiting=done.waiting,
         deleted_from=deleted_from,
-        seconds=phases.seconds,
+        seconds=run.phases.seconds,
     )
 
 
-# Which segments.
-
-
-def _compact(archive: Archive, largest: int, done: _Rewritten, phases: Phases, confirm: bool) -> None:
+def _compact(run: _Run, largest: int, done: _Rewritten) -> None:
     """Leave superseded records out, and note in `done` which segments that concerned."""
+    archive, workers, phases, confirm = run
     with phases.step("choose topics"):
         listed, undoable = _points(archive)
         looked_at = due(archive, listed | undoable, _ends(archive))
     if not looked_at:
         return
-    with phases.step("look for superseded records"):
-        searched = SearchProgress(phases.listener, sum(candidate.records for candidate in looked_at))
-        planned = list(plan_compactions(archive.store, looked_at, largest, searched.add))
-        done.searched = searched.records
-    if not confirm:
-        done.compactions = planned
-        return
-    if planned:
-        number = _begin(archive, "compaction began")
-        done.compactions = _write(archive, planned, number, phases)
-        if done.compactions:
+    number = _begin(archive, "compaction began") if confirm else 0
+    swept = archive.state.swept
+    work = CompactWork(archive.store, largest, number)
+    for batch in _batches(looked_at, run.workers):
+        expected = sum(candidate.records for candidate in batch)
+        size = sum(candidate.bytes for candidate in batch)
+        with phases.step("compact"):
+            # One partition at a time in this process: its keys are in memory.
+            found = workers.run(work, batch, size, expected, threads=1)
+        done.searched += expected
+        if not confirm:
+            done.compactions += [_Change(each.segments, each.superseded) for each in found]
+            continue
+        swaps = [each.swap for each in found if each.swap is not None]
+        if swaps:
             done.number = number
-    with phases.step("commit compaction"):
-        _note(archive, looked_at)
+            with phases.step("commit compaction"):
+                done.compactions += _commit(archive, number, swept, swaps)
+    if confirm:
+        with phases.step("commit compaction"):
+            _note(archive, looked_at)
 
 
 def _note(archive: Archive, looked_at: Collection[Candidate]) -> None:
@@ -216,19 +235,41 @@ def _note(archive: Archive, looked_at: Collection[Candidate]) -> None:
     archive.move(commit(archive.store, archive.committed, operation, author))
 
 
-def _merge(archive: Archive, sizes: MergeSizes, done: _Rewritten, phases: Phases, confirm: bool) -> None:
+@dataclass(frozen=True)
+class _MergeWork:
+    """Writes segments as one, with the number of a `rewrite` in the name."""
+
+    store: Store
+    rewrite: int
+
+    def __call__(self, merge: Merge, progress: Progress) -> Iterator[Swap]:
+        new = write_anew(self.store, merge.segments, NOTHING, self.rewrite)
+        progress.add(merge.records, merge.bytes)
+        yield Swap(merge.segments, new, NOTHING_ERASED)
+
+
+def _merge(run: _Run, sizes: MergeSizes, done: _Rewritten) -> None:
     """Merge small segments, and note in `done` which."""
+    archive, workers, phases, confirm = run
     with phases.step("choose segments"):
         merges, done.waiting = _choose(archive, sizes)
     if not confirm:
-        done.merges = merges
+        done.merges = [_Change(merge.segments, 0) for merge in merges]
         return
     if not merges:
         return
     number = _begin(archive, "rewrite began")
     # The archive may have changed just before: what is merged is what it has now.
     merges, done.waiting = _choose(archive, sizes)
-    done.merges = _write(archive, merges, number, phases)
+    swept = archive.state.swept
+    work = _MergeWork(archive.store, number)
+    for batch in _batches(merges, run.workers):
+        expected = sum(merge.records for merge in batch)
+        size = sum(merge.bytes for merge in batch)
+        with phases.step("merge"):
+            swaps = workers.run(work, batch, size, expected)
+        with phases.step("commit merge"):
+            done.merges += _commit(archive, number, swept, swaps)
     if done.merges:
         done.number = number
 
@@ -265,94 +306,31 @@ def _ends(archive: Archive) -> Mapping[IncarnationPartition, int]:
     return {place: partition.unbroken for place, partition in head.partitions().items()}
 
 
-# Write and swap in.
-
-
 def _begin(archive: Archive, summary: str) -> int:
     """Return a number for new segments: that of a catalog in which nothing changes."""
     archive.move(commit(archive.store, archive.committed, begin_merge, Author("rewrite", "", summary)))
     return archive.state.number
 
 
-def _write(archive: Archive, merges: Sequence[Merge], number: int, phases: Phases) -> list[Merge]:
-    """Write new segments with the `number` of a rewrite in their names and swap them in, in batches. Return the merges
-    that the archive has now."""
-    swept = archive.state.swept
-    expected = sum(merge.records for merge in merges)
-    done: list[Merge] = []
-    records = 0
-    nbytes = 0
-    for batch in _batches(merges):
-        with phases.step("rewrite"), ThreadPoolExecutor(_THREADS, "rewrite") as pool:
-            swaps: list[Swap] = []
-            for merge, swap in zip(batch, pool.map(partial(_merged, archive.store, number), batch), strict=True):
-                swaps.append(swap)
-                records += merge.records
-                nbytes += merge.bytes
-                phases.listener.progress(records, nbytes, expected)
-            check_written(archive.store, [swap.new for swap in swaps if swap.new is not None])
-        with phases.step("commit rewrite"):
-            present = _commit(archive, number, swept, swaps)
-        for merge, swap in zip(batch, swaps, strict=True):
-            if swap.new is not None and swap.new.key in present:
-                done.append(merge)
-    return done
-
-
-def _batches(merges: Sequence[Merge]) -> Iterator[list[Merge]]:
-    """Yield the merges in groups that are committed together."""
-    batch: list[Merge] = []
+def _batches(tasks: Sequence[_Sized], workers: Workers) -> Iterator[list[_Sized]]:
+    """Yield tasks in groups that are committed together: an interrupted run loses no more."""
+    most = _BATCH_BYTES if workers.spark is None else _SPARK_BATCH_BYTES
+    batch: list[_Sized] = []
     size = 0
-    for merge in merges:
-        if batch and size + merge.bytes > _BATCH_BYTES:
+    for task in tasks:
+        if batch and size + task.bytes > most:
             yield batch
             batch = []
             size = 0
-        batch.append(merge)
-        size += merge.bytes
+        batch.append(task)
+        size += task.bytes
     if batch:
         yield batch
 
 
-def _merged(store: Store, number: int, merge: Merge) -> Swap:
-    """Write adjacent segments as one. The old ones are held against their checksums meanwhile."""
-    last = merge.segments[-1]
-    target = SegmentTarget(
-        *last.incarnation_partition,
-        _NEVER_CUT,
-        layout.compression_of(last.key),
-        rewrite=number,
-        compacted=max(merge.compacted, *(layout.compacted_of(old.key) for old in merge.segments)),
-    )
-    with PartitionWriter(store, target) as writer:
-        for old in merge.segments:
-            # A small one takes one request, without its index, and is checked before its first record is written.
-            read = read_small if old.bytes <= _SMALL_BYTES else read_segment
-            for block in read(store, old):
-                kept = _without(block, merge.superseded)
-                if len(kept):
-                    writer.append(kept)
-        # Only now is it known that the old bytes are those that were archived.
-        (new,) = writer.finish()
-    count = merge.records - len(merge.superseded)
-    if (new.first, new.last, new.count) != (merge.segments[0].first, last.last, count):
-        raise CorruptError(
-            f"file {last.key}, or one before it, has other records than the catalog says; it was not rewritten",
-            "run 'kbackup verify', which lists every finding",
-        )
-    return Swap(merge.segments, new, NOTHING_ERASED)
-
-
-def _without(block: RecordBlock, superseded: Int64Array) -> RecordBlock:
-    """Return a block without the records at the offsets `superseded`."""
-    start, stop = np.searchsorted(superseded, [block.offsets[0], block.offsets[-1] + 1])
-    if start == stop:
-        return block
-    return select_records(block, ~np.isin(block.offsets, superseded[start:stop]))
-
-
-def _commit(archive: Archive, number: int, swept: int, swaps: Sequence[Swap]) -> Collection[str]:
-    """Swap new segments in. Return the keys of all that the archive has then."""
+def _commit(archive: Archive, number: int, swept: int, swaps: Sequence[Swap]) -> list[_Change]:
+    """Swap new segments in, which other processes may have written. Return the changes that the archive has then."""
+    check_written(archive.store, [swap.new for swap in swaps if swap.new is not None])
     segments = sum(len(swap.old) for swap in swaps)
     records = sum(swap.lost_records for swap in swaps)
 
@@ -361,24 +339,28 @@ def _commit(archive: Archive, number: int, swept: int, swaps: Sequence[Swap]) ->
 
     summary = f"{plural(segments, 'segment')} merged to {len(swaps)}"
     if records:
-        summary = (
-            f"{plural(segments, 'segment')} compacted to {len(swaps)}, without {plural(records, 'superseded record')}"
-        )
+        without = plural(records, "superseded record")
+        summary = f"{plural(segments, 'segment')} compacted to {len(swaps)}, without {without}"
     archive.move(commit(archive.store, archive.committed, operation, Author("rewrite", "", summary)))
-    return archive.keys()
+    keys = archive.keys()
+    changes: list[_Change] = []
+    for swap in swaps:
+        if swap.new is not None and swap.new.key in keys:
+            changes.append(_Change(swap.old, swap.lost_records))
+    return changes
 
 
-def _by_topic(merges: Iterable[Merge]) -> list[RewrittenTopic]:
-    """Sum merges up by the incarnation of a topic, in order."""
-    own: dict[Incarnation, list[Merge]] = {}
-    for merge in merges:
-        topic, incarnation, _ = merge.segments[0].incarnation_partition
-        own.setdefault((topic, incarnation), []).append(merge)
+def _by_topic(changes: Iterable[_Change]) -> list[RewrittenTopic]:
+    """Sum changes up by the incarnation of a topic, in order."""
+    own: dict[Incarnation, list[_Change]] = {}
+    for change in changes:
+        topic, incarnation, _ = change.segments[0].incarnation_partition
+        own.setdefault((topic, incarnation), []).append(change)
     topics: list[RewrittenTopic] = []
     for (topic, incarnation), of_topic in sorted(own.items()):
         segments: list[Segment] = []
-        for merge in of_topic:
-            segments += merge.segments
+        for change in of_topic:
+            segments += change.segments
         partitions = {segment.partition for segment in segments}
         row = RewrittenTopic(
             topic=topic,
@@ -386,9 +368,9 @@ def _by_topic(merges: Iterable[Merge]) -> list[RewrittenTopic]:
             partitions=len(partitions),
             segments=len(segments),
             merged=len(of_topic),
-            records=sum(merge.records for merge in of_topic),
-            bytes=sum(merge.bytes for merge in of_topic),
-            superseded=sum(len(merge.superseded) for merge in of_topic),
+            records=sum(segment.count for segment in segments),
+            bytes=sum(segment.bytes for segment in segments),
+            superseded=sum(change.superseded for change in of_topic),
         )
         topics.append(row)
     return topics

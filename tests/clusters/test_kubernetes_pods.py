@@ -114,9 +114,10 @@ class Pods:
         wait_until(lambda: self.is_complete(job), f"the end of job {job}")
 
     def report(self, job: str) -> Any:
-        """Return the report that a job prints after all else."""
+        """Return the report that a job prints. The log has its notes as well, before it and behind it."""
         lines = self.kubectl("logs", f"job/{job}").splitlines()
-        return json.loads("\n".join(lines[lines.index("{") :]))
+        report, _ = json.JSONDecoder().raw_decode("\n".join(lines[lines.index("{") :]))
+        return report
 
     def pods_of(self, component: str) -> list[Any]:
         selector = f"--selector=app.kubernetes.io/component={component}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kbackup.archive.catalog.merging import Merge, check_may_rewrite, damaged_starts, may_join, runs
+from kbackup.archive.catalog.merging import check_may_rewrite, damaged_starts, may_join, runs
 from kbackup.archive.catalog.state import CompactedRow, State
 from kbackup.archive.segments.table import Segment, ordered
 from kbackup.types import Incarnation, IncarnationPartition, Int64Array
@@ -41,6 +41,20 @@ class Candidate:
     @property
     def records(self) -> int:
         return sum(segment.count for segment in self.segments)
+
+    @property
+    def bytes(self) -> int:
+        return sum(segment.bytes for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """Adjacent segments of a partition, in order, that may become one without the records at the offsets `superseded`
+    (int64, rising). Restore points before `point` need these."""
+
+    segments: tuple[Segment, ...]
+    superseded: Int64Array
+    point: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +114,7 @@ def _is_due(sizes: Int64Array, points: Int64Array, is_in: np.ndarray, last: Comp
     return new > 0 and new >= _WORTHWHILE * total
 
 
-def compactions(candidate: Candidate, superseded: Superseded, largest: int) -> Iterator[Merge]:
+def compactions(candidate: Candidate, superseded: Superseded, largest: int) -> Iterator[Compaction]:
     """Yield which segments are written anew without their superseded records, together with their neighbours up to
     `largest` bytes. The first and the last record of each stay: so the new segment has the same place."""
     firsts = np.array([segment.first for segment in candidate.segments], np.int64)
@@ -117,7 +131,7 @@ def compactions(candidate: Candidate, superseded: Superseded, largest: int) -> I
         is_inside = (offsets > segments[0].first) & (offsets < segments[-1].last)
         left_out = offsets[is_inside]
         if len(left_out):
-            yield Merge(segments, left_out, candidate.point)
+            yield Compaction(segments, left_out, candidate.point)
 
 
 def note_compaction(state: State, looked_at: Collection[Candidate]) -> State:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,18 +27,11 @@ class MergeSizes:
     largest: int
 
 
-def _none_superseded() -> Int64Array:
-    return np.empty(0, np.int64)
-
-
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Adjacent segments of a partition, in order, that may become one, without the records at the offsets `superseded`
-    (int64, rising). Restore points before `compacted` need these."""
+    """Adjacent segments of a partition, in order, that may become one."""
 
     segments: tuple[Segment, ...]
-    superseded: Int64Array = field(default_factory=_none_superseded, compare=False)
-    compacted: int = 0
 
     @property
     def bytes(self) -> int:

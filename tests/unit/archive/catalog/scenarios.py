@@ -564,10 +564,12 @@ def compact(store: Store) -> None:
     """As a merge of single segments, and the names say from which restore point on they have all that is needed."""
     archive = open_archive(store)
     with refuse_if_swept(archive):
-        merge_opened(archive, chosen_compactions)
+        oldest = min(kept_points(archive))
+        chosen = chosen_compactions(archive, oldest)
+        merge_opened(archive, lambda _: chosen, oldest)
 
 
-def merge_opened(archive: Archive, choose: Callable[[Archive], list[Merge]] | None = None) -> None:
+def merge_opened(archive: Archive, choose: Callable[[Archive], list[Merge]] | None = None, oldest: int = 0) -> None:
     store = archive.store
     choose = choose or chosen_merges
     check_may_rewrite(archive.state)
@@ -578,7 +580,7 @@ def merge_opened(archive: Archive, choose: Callable[[Archive], list[Merge]] | No
     swaps: list[Swap] = []
     for each in choose(archive):
         first, last = each.segments[0].first, each.segments[-1].last
-        compacted = max(each.compacted, *(layout.compacted_of(old.key) for old in each.segments))
+        compacted = max(oldest, *(layout.compacted_of(old.key) for old in each.segments))
         key = layout.records_key(FOLDER, 0, first, "none", rewrite=number, compacted=compacted)
         data = segment_bytes(first, last)
         store.put_new(key, data)
@@ -594,16 +596,13 @@ def kept_points(archive: Archive) -> set[int]:
     return {*archive.state.numbers.tolist()} | undoable_points(archive.store, archive.committed)
 
 
-def chosen_compactions(archive: Archive) -> list[Merge]:
+def chosen_compactions(archive: Archive, oldest: int) -> list[Merge]:
     """The segments of the oldest restore point that is kept."""
     head = archive.head
     assert head is not None
-    oldest = min(kept_points(archive))
     ends = {place: partition.unbroken for place, partition in head.partitions().items()}
     return [
-        Merge((segment,), compacted=oldest)
-        for segment in archive.added(0, oldest)
-        if segment.last < ends[segment.incarnation_partition]
+        Merge((segment,)) for segment in archive.added(0, oldest) if segment.last < ends[segment.incarnation_partition]
     ]
 
 
