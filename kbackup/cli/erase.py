@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +22,12 @@ from kbackup.util.text import human_size, human_total, plural
 
 if TYPE_CHECKING:
     from kbackup.archive.query.find import Matches
-    from kbackup.jobs.decoding import Expression
+    from kbackup.jobs.decoding import DecoderOf
     from kbackup.jobs.erase import ErasedTopic, EraseReport
 
 _STDIN = "-"
+Check = Callable[[], None]
+"""Raises `UsageError` after a search in which some records could not be tested."""
 
 
 @archive_command(
@@ -39,6 +41,13 @@ _STDIN = "-"
         metavar="FILE",
         help="File with a key on each line, as UTF-8; - is stdin. Keys in it stand in no list of processes.",
     ),
+    click.option(
+        "--key-json",
+        "jsons",
+        multiple=True,
+        metavar="JSON",
+        help="Key as JSON, of topics whose keys the archived schemas decode. [repeatable]",
+    ),
     click.option("--jq", "expression", metavar="EXPR", help="Records for which the jq expression EXPR is true."),
     click.option("--reason", metavar="TEXT", help="Reason for 'kbackup log'. Write no names into it."),
     click.option("--confirm", is_flag=True, help="Erase. Without it, the command only shows what it found."),
@@ -51,6 +60,7 @@ def command(
     texts: tuple[str, ...],
     hexes: tuple[str, ...],
     key_file: str | None,
+    jsons: tuple[str, ...],
     expression: str | None,
     reason: str | None,
     confirm: bool,
@@ -61,19 +71,22 @@ def command(
     segments that have such records anew without them. From its commit on no restore, export, page or other reader
     finds them. The old objects stay for the grace time of 'kbackup expire', which then deletes them.
 
-    Keys are compared as bytes. --jq tests records as 'kbackup find --jq' does, decoded by the archived schemas. The
-    archive notes the offsets that were erased, how many, when and the reason: never a key. Nobody can undo it.
+    Keys are compared as bytes, those of --key-json as the JSON that archived schemas decode them to. --jq tests whole
+    records so, as 'kbackup find --jq' does. The archive notes the offsets that were erased, how many, when and the
+    reason: never a key. Nobody can undo it.
 
     Erases nothing in the source, in copies (run 'kbackup copy' again), in exports and in mirrored clusters.
     """
     from kbackup.jobs.erase import Erasure, count_erasure, erase
+    from kbackup.jobs.key_matching import KeyMatch
 
     if not topics:
         raise UsageError("no topic is given", "name the topics with --topic, or all of them with --topic '/.*/'")
     keys = _keys(texts, hexes, key_file)
-    if bool(keys) == (expression is not None):
+    is_by_key = bool(keys or jsons)
+    if is_by_key == (expression is not None):
         raise UsageError(
-            "give either keys or an expression", "use --key, --key-hex and --key-file, or --jq without them"
+            "give either keys or an expression", "use --key, --key-hex, --key-file and --key-json, or --jq without them"
         )
     if reason is not None and "\n" in reason:
         raise UsageError("--reason has several lines", "write one line")
@@ -81,22 +94,12 @@ def command(
     shown = ShownProgress(context.reporter)
     when_interrupted(_interruption(shown, confirm, own_command()))
     store = archive_store(context)
-    compiled = None
-    matches: Matches
-    if expression is None:
-        from kbackup.jobs.erase import KeyMatch
-
-        matches = KeyMatch(keys)
+    if expression is not None:
+        matches, check = _by_expression(context, expression)
+    elif jsons:
+        matches, check = _by_json(context, jsons, keys)
     else:
-        matches = compiled = _expression(context, expression)
-
-    def check() -> None:
-        if compiled is not None and compiled.failed:
-            raise UsageError(
-                f"--jq fails for {plural(compiled.failed, 'record')}, the first: {compiled.first}; nothing was erased",
-                "write it for any value, as in '(.value | type) == \"object\" and .value.id == 7'",
-            )
-
+        matches, check = KeyMatch(keys), _no_check
     erasure = Erasure(Selection.of(topics, ()), matches, reason or "", check)
     with shown:
         report = erase(store, erasure, context.config.backup.lease_seconds, shown, confirm=confirm)
@@ -134,10 +137,48 @@ def _read(key_file: str) -> bytes:
         ) from None
 
 
-def _expression(context: CommandContext, text: str) -> Expression:
-    """Return the expression, which tests records as the schemas of the newest restore point decode them."""
-    from kbackup.cli.common.records import open_archive_at
+def _no_check() -> None:
+    """Pass: keys can be compared as bytes in any case."""
+
+
+def _by_expression(context: CommandContext, text: str) -> tuple[Matches, Check]:
+    """Return what selects records by an expression, and the check that it failed for none."""
     from kbackup.jobs.decoding import Decoding, Expression
+
+    decoding = Decoding({}, by_topic=_archived_decoders(context))
+    expression = Expression(text, decoding)
+
+    def check() -> None:
+        if expression.failed:
+            raise UsageError(
+                f"--jq fails for {plural(expression.failed, 'record')}, the first: {expression.first}; "
+                "nothing was erased",
+                "write it for any value, as in '(.value | type) == \"object\" and .value.id == 7'",
+            )
+
+    return expression, check
+
+
+def _by_json(context: CommandContext, jsons: Sequence[str], keys: Sequence[bytes]) -> tuple[Matches, Check]:
+    """Return what selects records whose key is one of `jsons` or of `keys`, and the check that all can be compared."""
+    from kbackup.jobs.key_matching import JsonKeyMatch, KeyMatch
+
+    matches = JsonKeyMatch(jsons, _archived_decoders(context), KeyMatch(keys))
+
+    def check() -> None:
+        if matches.failed:
+            raise UsageError(
+                f"the keys of {plural(matches.failed, 'record')} can't be compared with JSON, the first: "
+                f"{matches.first}; nothing was erased",
+                "select topics without such keys, or give bytes by --key-hex, or test '.key' by --jq",
+            )
+
+    return matches, check
+
+
+def _archived_decoders(context: CommandContext) -> DecoderOf:
+    """Return what decodes records by the schemas of the newest restore point."""
+    from kbackup.cli.common.records import open_archive_at
     from kbackup.library.reading import topic_decoders_of
 
     def unavailable(error: KbackupError) -> None:
@@ -146,9 +187,11 @@ def _expression(context: CommandContext, text: str) -> Expression:
 
     opened = open_archive_at(context, "latest", None, None)
     archived = topic_decoders_of(opened.reader, unavailable)
-    if archived is None:
-        return Expression(text, Decoding({}))
-    return Expression(text, Decoding({}, by_topic=archived.decoder))
+    return _undecoded if archived is None else archived.decoder
+
+
+def _undecoded(topic: str, part: str) -> None:
+    """Return no decoder: the archive has no schemas."""
 
 
 def _interruption(shown: ShownProgress, confirm: bool, again: str) -> StateByPhase | SameState:

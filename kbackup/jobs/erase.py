@@ -15,11 +15,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from threading import Lock
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import IsolationLevel
@@ -37,33 +34,16 @@ from kbackup.archive.segments.window import EVERYTHING
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.errors import RefusedError
 from kbackup.formats.block import select_records
-from kbackup.formats.fields import gather, locate_fields
 from kbackup.jobs.retention import GRACE
 from kbackup.metrics.registry import Phases, ProgressListener, counted
 from kbackup.store.base import Store
-from kbackup.types import Incarnation, IncarnationPartition, Int64Array, RecordBlock, TopicPartition
+from kbackup.types import Incarnation, IncarnationPartition, Int64Array
 from kbackup.util.text import plural
 from kbackup.util.times import rfc3339
 
 _THREADS = 4
 _ONE_SEGMENT = 1 << 62
 """The size in bytes at which a rewritten segment would be cut: never. Each takes the place of one."""
-
-
-class KeyMatch:
-    """Selects the records whose key is one of `keys`, byte by byte. A null key is none of them. Thread-safe."""
-
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        self._keys: Any = pa.array(sorted(set(keys)), pa.large_binary())
-
-    def __call__(self, tp: TopicPartition, block: RecordBlock) -> npt.NDArray[np.bool_]:
-        """Return which records of a block match: bool[n]."""
-        import pyarrow.compute as pc  # here: it makes pyarrow import pandas
-
-        fields = locate_fields(block, str(tp), 0)
-        keys = gather(block.data, fields.keys)
-        matching: npt.NDArray[np.bool_] = pc.is_in(keys, value_set=self._keys).to_numpy(zero_copy_only=False)
-        return matching
 
 
 @dataclass(frozen=True)

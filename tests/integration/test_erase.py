@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import SparkSession
 
 from kbackup.archive import layout
@@ -20,6 +23,7 @@ from kbackup.serve.logs import Choosing
 from kbackup.serve.service import ArchiveServer, Listening, serving_in_thread
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
+from tests.support.confluent_registry import ConfluentRegistry
 from tests.support.truth import Position, Records, archive_records, commit, plain_records, positions, read_topic
 
 PERSON = b"person-7"
@@ -133,3 +137,35 @@ def test_no_reader_finds_an_erased_record_and_backups_go_on(
     assert kbackup("expire", archive.url, "--confirm", "--grace", "0s").code == 0
     assert objects_with(archive, PERSON) == []
     check_whole(archive, spark)
+
+
+def test_keys_of_a_registrys_serializer_are_erased_by_their_json(
+    broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive]
+) -> None:
+    archive = new_archive()
+    topic = f"customers-{secrets.token_hex(6)}"
+    broker.create_topic(topic)
+    schema = """{"type": "record", "name": "Customer", "fields": [
+      {"name": "id", "type": "long"}, {"name": "shop", "type": ["null", "string"]}]}"""
+    producer = Producer(broker.client(log_level=0))
+    with ConfluentRegistry() as registry:
+        serialize = AvroSerializer(SchemaRegistryClient({"url": registry.url}), schema)
+        context = SerializationContext(topic, MessageField.KEY)
+        for number in range(6):
+            producer.produce(topic, b"%d" % number, serialize({"id": number % 3, "shop": None}, context))
+        assert producer.flush(30) == 0
+        kbackup.backup(archive, "--topic", topic, "--schema-registry", registry.url)
+    # The registry is gone: the archive has its schemas.
+    asked = ("erase", archive.url, "--topic", topic, "--key-json", '{"shop": null, "id": 1.0}')
+    assert kbackup(*asked, "--confirm").document["records"] == 2
+    assert kbackup(*asked).document["records"] == 0
+    records = archive_records(archive.store, topic, open_archive(archive.store).restore_point(1))
+    assert [record.value for record in records[0]] == [b"0", b"2", b"3", b"5"]
+
+    # One key that nobody can decode: nothing is erased.
+    producer.produce(topic, b"6", b"\0\0\0\0\x63?")
+    assert producer.flush(30) == 0
+    kbackup.backup(archive, "--topic", topic)
+    refused = kbackup("erase", archive.url, "--topic", topic, "--key-json", '{"id": 2, "shop": null}', "--confirm")
+    assert refused.code == 2
+    assert "the keys of 1 record can't be compared with JSON" in refused.document["error"]["message"]

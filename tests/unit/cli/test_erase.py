@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kbackup.store import open_store
 from tests.support.printed import Kbackup
+from tests.support.schema_archive import make_schema_archive
 
 
 def test_a_dry_run_names_the_command_that_erases(mine: str, kbackup: Kbackup) -> None:
@@ -73,12 +75,42 @@ def test_an_expression_that_fails_erases_nothing(mine: str, kbackup: Kbackup) ->
     assert "nothing was erased" in printed.err
 
 
+@pytest.fixture
+def decodable(tmp_path: Path) -> str:
+    """An archive with schemas: the keys of orders are long numbers, and the last one of them can't be decoded."""
+    store = open_store(str(tmp_path / "decodable"))
+    make_schema_archive(store)
+    return store.url
+
+
+def test_keys_are_selected_by_the_json_that_they_decode_to(decodable: str, kbackup: Kbackup) -> None:
+    selected = ("-t", "carts", "-t", "plain", "-t", "events", "--key-json", '"anna"', "--key", "key")
+    assert "2 records would be erased, of 3" in kbackup("erase", decodable, *selected).out
+    assert "2 records erased" in kbackup("erase", decodable, *selected, "--confirm").out
+    assert "no record of 1 matches" in kbackup("erase", decodable, *selected).out
+
+
+def test_a_key_that_cannot_be_decoded_erases_nothing(decodable: str, kbackup: Kbackup) -> None:
+    # A decodable key of the same topic is found, and left.
+    options = ("-t", "orders", "--key-json", "2")
+    printed = kbackup("erase", decodable, *options, "--confirm", code=2)
+    assert "the keys of 1 record can't be compared with JSON, the first: orders:0:3: not AVRO" in printed.err
+    assert "nothing was erased" in printed.err
+    assert kbackup("cat", "orders", "-a", decodable).out.count("\n") == 4
+    # The broken one goes by its bytes.
+    broken = ("--key-hex", "0000000001ff")
+    assert "2 records erased, of 4" in kbackup("erase", decodable, *options, *broken, "--confirm").out
+    assert [record["key"] for record in kbackup("cat", "orders", "-a", decodable, "--json").records] == [1, 3]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (("--key", "a"), "no topic is given"),
         (("-t", "orders"), "give either keys or an expression"),
         (("-t", "orders", "--key", "a", "--jq", "."), "give either keys or an expression"),
+        (("-t", "orders", "--key-json", "a", "--jq", "."), "give either keys or an expression"),
+        (("-t", "orders", "--key-json", "{id: 7}"), "--key-json {id: 7} is no JSON"),
         (("-t", "orders", "--key-hex", "3g"), "--key-hex 3g is not hexadecimal"),
         (("-t", "order", "--key", "a"), "there is no topic order in this archive"),
         (("-t", "orders", "--key", "a", "--reason", "a\nb"), "--reason has several lines"),

@@ -21,7 +21,8 @@ from kbackup.archive.segments.window import ranges_of
 from kbackup.errors import CorruptError, LeaseLostError, RefusedError, UsageError
 from kbackup.formats.frames import decompress
 from kbackup.jobs.copy import promote
-from kbackup.jobs.erase import EraseReport, Erasure, KeyMatch, erase
+from kbackup.jobs.erase import EraseReport, Erasure, erase
+from kbackup.jobs.key_matching import KeyMatch
 from kbackup.jobs.repair import repair
 from kbackup.jobs.retention import Expiry, Policy, expire, undo
 from kbackup.jobs.verify import verify

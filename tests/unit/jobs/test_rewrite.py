@@ -20,8 +20,9 @@ from kbackup.archive.reader import new_offsets, open_archive
 from kbackup.archive.restores.plan import UnitRange, check_segments_there
 from kbackup.archive.segments.parallel import read_batches
 from kbackup.errors import CorruptError, LockedError, RefusedError
-from kbackup.jobs.erase import Erasure, KeyMatch, erase
+from kbackup.jobs.erase import Erasure, erase
 from kbackup.jobs.export.job import Additions
+from kbackup.jobs.key_matching import KeyMatch
 from kbackup.jobs.points import pin
 from kbackup.jobs.repair import repair
 from kbackup.jobs.retention import Expiry, Policy, expire, undo
