@@ -15,7 +15,7 @@ from kbackup.cli.common.command_lines import own_command
 from kbackup.cli.common.interrupts import SameState, StateByPhase, when_interrupted
 from kbackup.cli.common.options import archive_command
 from kbackup.cli.common.output import Reporter, ShownProgress
-from kbackup.cli.common.session import archive_store
+from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.cli.common.tables import Column, with_incarnation
 from kbackup.errors import KbackupError, UsageError
 from kbackup.util.text import human_size, human_total, plural
@@ -52,6 +52,7 @@ Check = Callable[[], None]
     click.option("--reason", metavar="TEXT", help="Reason for 'kbackup log'. Write no names into it."),
     click.option("--confirm", is_flag=True, help="Erase. Without it, the command only shows what it found."),
     argument=True,
+    spark=True,
     example="kbackup erase --topic customers --key 4711 --confirm",
 )
 def command(
@@ -94,15 +95,19 @@ def command(
     shown = ShownProgress(context.reporter)
     when_interrupted(_interruption(shown, confirm, own_command()))
     store = archive_store(context)
+    # What decodes records counts those that it can't decode, in this process.
+    is_here = True
     if expression is not None:
         matches, check = _by_expression(context, expression)
     elif jsons:
         matches, check = _by_json(context, jsons, keys)
     else:
         matches, check = KeyMatch(keys), _no_check
+        is_here = False
     erasure = Erasure(Selection.of(topics, ()), matches, reason or "", check)
-    with shown:
-        report = erase(store, erasure, context.config.backup.lease_seconds, shown, confirm=confirm)
+    with spark_session(context.config, reporter=context.reporter) as session, shown:
+        spark = None if is_here else session
+        report = erase(store, erasure, context.config.backup.lease_seconds, shown, confirm=confirm, spark=spark)
     count_erasure(report)
     _show(report, again, context.reporter)
     context.reporter.document(report)

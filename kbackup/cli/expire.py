@@ -13,7 +13,7 @@ from kbackup.cli.common.command_lines import own_command
 from kbackup.cli.common.interrupts import SameState, StateByPhase, when_interrupted
 from kbackup.cli.common.options import Duration, archive_command
 from kbackup.cli.common.output import Reporter, ShownProgress
-from kbackup.cli.common.session import archive_store
+from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.cli.common.tables import Column, human_age, in_commas
 from kbackup.cli.rewrite import rewriting_of, show_rewrite
 from kbackup.errors import StoreError
@@ -54,6 +54,7 @@ def _span_option(name: str, help: str, **attributes: Any) -> Callable[[F], F]:
     click.option("--confirm", is_flag=True, help="Expire. Without it, the command only shows the plan."),
     click.option("--undo", is_flag=True, help="Undo the newest expiration, within its grace time."),
     argument=True,
+    spark=True,
     example="kbackup expire --keep-daily 14 --keep-monthly 12",
 )
 def command(
@@ -93,9 +94,10 @@ def command(
         context.reporter.line(f"the newest expiration is undone: {count} and all its records are back")
         context.reporter.document(undone)
         return
-    with ShownProgress(context.reporter) as shown:
+    with spark_session(context.config, reporter=context.reporter) as session, ShownProgress(context.reporter) as shown:
         when_interrupted(_interruption(shown, confirm, again))
-        expiry = Expiry(policy, older_than, grace, ignore_mirrors, rewriting_of(context.config))
+        rewriting = rewriting_of(context.config, session)
+        expiry = Expiry(policy, older_than, grace, ignore_mirrors, rewriting)
         report = expire(store, expiry, lease, shown, confirm=confirm)
     show_expiry(report, context.reporter)
     context.reporter.document(report)

@@ -12,7 +12,7 @@ from kbackup.cli.common.command_lines import own_command
 from kbackup.cli.common.interrupts import SameState, StateByPhase, when_interrupted
 from kbackup.cli.common.options import archive_command, key_option
 from kbackup.cli.common.output import Reporter, ShownProgress
-from kbackup.cli.common.session import archive_store
+from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.cli.common.tables import Column, with_incarnation
 from kbackup.config import Config
 from kbackup.errors import UsageError
@@ -20,6 +20,7 @@ from kbackup.util.text import human_size, human_total, plural
 
 if TYPE_CHECKING:
     from kbackup.jobs.rewrite import RewriteReport, Rewriting, RewrittenTopic
+    from kbackup.spark.tasks import Spark
 
 
 @archive_command(
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     key_option("rewrite.compact"),
     click.option("--confirm", is_flag=True, help="Rewrite. Without it, the command only shows the plan."),
     argument=True,
+    spark=True,
     example="kbackup rewrite --merge-below 8MiB --confirm",
 )
 def command(context: CommandContext, confirm: bool) -> None:
@@ -48,26 +50,27 @@ def command(context: CommandContext, confirm: bool) -> None:
     from kbackup.jobs.retention import GRACE
     from kbackup.jobs.rewrite import rewrite
 
-    rewriting = rewriting_of(context.config)
-    if rewriting is None:
-        raise UsageError(
-            "nothing is given to do",
-            "give --merge-below 8MiB, --compact or both, or set merge_below or compact in [rewrite]",
-        )
     again = own_command("--confirm")
     shown = ShownProgress(context.reporter)
-    when_interrupted(_interruption(shown, confirm, own_command()))
-    store = archive_store(context)
-    with shown:
-        report = rewrite(store, rewriting, context.config.backup.lease_seconds, GRACE, shown, confirm=confirm)
+    with spark_session(context.config, reporter=context.reporter) as session:
+        rewriting = rewriting_of(context.config, session)
+        if rewriting is None:
+            raise UsageError(
+                "nothing is given to do",
+                "give --merge-below 8MiB, --compact or both, or set merge_below or compact in [rewrite]",
+            )
+        when_interrupted(_interruption(shown, confirm, own_command()))
+        store = archive_store(context)
+        with shown:
+            report = rewrite(store, rewriting, context.config.backup.lease_seconds, GRACE, shown, confirm=confirm)
     show_rewrite(report, context.reporter)
     if not confirm and report.merged:
         context.reporter.note(f"nothing was changed; to rewrite: {again}")
     context.reporter.document(report)
 
 
-def rewriting_of(config: Config) -> Rewriting | None:
-    """Return what is rewritten by the configuration; None if nothing is."""
+def rewriting_of(config: Config, spark: Spark) -> Rewriting | None:
+    """Return what is rewritten by the configuration, None if nothing is. `spark` gives a session for much work."""
     from kbackup.archive.catalog.merging import MergeSizes
     from kbackup.jobs.rewrite import Rewriting
 
@@ -75,7 +78,7 @@ def rewriting_of(config: Config) -> Rewriting | None:
     if options.merge_below is None and not options.compact:
         return None
     sizes = MergeSizes(options.merge_below or 0, config.backup.segment_bytes)
-    return Rewriting(sizes, options.compact)
+    return Rewriting(sizes, options.compact, spark)
 
 
 def _interruption(shown: ShownProgress, confirm: bool, again: str) -> StateByPhase | SameState:
@@ -84,7 +87,7 @@ def _interruption(shown: ShownProgress, confirm: bool, again: str) -> StateByPha
         return SameState("nothing was changed", f"to begin anew: {again}")
     nothing = ("nothing was rewritten", f"to begin anew: {again}")
     some = ("some segments may be rewritten, and the archive is whole", f"to go on: {again}")
-    before = dict.fromkeys(("", "choose topics", "look for superseded records"), nothing)
+    before = {"": nothing, "choose topics": nothing}
     return StateByPhase(shown, before, some)
 
 

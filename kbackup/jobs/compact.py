@@ -21,7 +21,7 @@ from kbackup.archive.segments.table import Segment
 from kbackup.formats.block import select_records
 from kbackup.formats.fields import FieldSpans, gather, locate_fields
 from kbackup.formats.key_digests import keys_of
-from kbackup.jobs.spread import Progress
+from kbackup.jobs.spread import TaskProgress
 from kbackup.store.base import Store
 from kbackup.types import Incarnation, IncarnationPartition, Int64Array, RecordBlock
 
@@ -101,7 +101,7 @@ class CompactWork:
     largest: int
     rewrite: int
 
-    def __call__(self, candidate: Candidate, progress: Progress) -> Iterator[Compacted]:
+    def __call__(self, candidate: Candidate, progress: TaskProgress) -> Iterator[Compacted]:
         superseded = find_superseded(self.store, candidate.segments, progress.add)
         for each in compactions(candidate, superseded, self.largest):
             swap: Swap | None = None

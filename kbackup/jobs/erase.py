@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
-from threading import Lock
 
 import numpy as np
 
-from kbackup.archive import layout
 from kbackup.archive.catalog.documents import IsolationLevel
 from kbackup.archive.catalog.rewriting import Swap, erase_segments
 from kbackup.archive.catalog.state import State
@@ -28,22 +24,22 @@ from kbackup.archive.query.find import Matches, search
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive, open_archive, refuse_if_swept
 from kbackup.archive.run import WritingRun, begin_writing, check_written
-from kbackup.archive.segments.read import read_segment
+from kbackup.archive.segments.anew import write_anew
 from kbackup.archive.segments.table import Segment, Segments
 from kbackup.archive.segments.window import EVERYTHING
-from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.errors import RefusedError
-from kbackup.formats.block import select_records
 from kbackup.jobs.retention import GRACE
+from kbackup.jobs.spread import TaskProgress, Workers
 from kbackup.metrics.registry import Phases, ProgressListener, counted
+from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
 from kbackup.types import Incarnation, IncarnationPartition, Int64Array
+from kbackup.util.system import cut
 from kbackup.util.text import plural
 from kbackup.util.times import rfc3339
 
-_THREADS = 4
-_ONE_SEGMENT = 1 << 62
-"""The size in bytes at which a rewritten segment would be cut: never. Each takes the place of one."""
+_TASK_BYTES = 1 << 30
+_TASK_SEGMENTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -100,53 +96,45 @@ class Found:
     offsets: Int64Array
 
 
-@dataclass
-class _Searching:
-    """Tells how many of the `expected` records were looked at. Many threads count."""
-
-    listener: ProgressListener
-    expected: int
-    records: int = 0
-    bytes: int = 0
-    lock: Lock = field(default_factory=Lock)
-
-    def add(self, records: int, size: int) -> None:
-        with self.lock:
-            self.records += records
-            self.bytes += size
-            self.listener.progress(self.records, self.bytes, self.expected)
-
-
 def erase(
-    store: Store, erasure: Erasure, lease_seconds: float, listener: ProgressListener, *, confirm: bool
+    store: Store,
+    erasure: Erasure,
+    lease_seconds: float,
+    listener: ProgressListener,
+    *,
+    confirm: bool,
+    spark: Spark | None = None,
 ) -> EraseReport:
     """Erase records from an archive. Without `confirm`, look for them and report what would be erased.
 
     With `confirm` it takes the lease, so no backup runs meanwhile. `RefusedError` for a copy. `UsageError` for a topic
     that the archive does not have. `CorruptError` if a segment of the topics is damaged: then nothing is erased.
+    `spark` gives a session for topics of many bytes: what the erasure matches by is pickled then. Without it all is
+    done in this process.
     """
     phases = Phases(listener)
+    workers = Workers(listener, spark)
     if not confirm:
         archive = open_archive(store)
         with refuse_if_swept(archive):
-            found, searched = _look(archive, erasure, phases)
+            found, searched = _look(archive, erasure, workers, phases)
         return _report(archive, found, searched, phases, erased_in=None, confirm=False)
     with HeldLease(store, "kbackup erase", lease_seconds) as lease:
         archive = open_archive(store)
         # Also where segments that were found go before they are read again: the run that writes opens a later catalog.
         with refuse_if_swept(archive):
-            return _erase(archive, lease, erasure, phases)
+            return _erase(archive, lease, erasure, workers, phases)
 
 
-def _erase(archive: Archive, lease: HeldLease, erasure: Erasure, phases: Phases) -> EraseReport:
+def _erase(archive: Archive, lease: HeldLease, erasure: Erasure, workers: Workers, phases: Phases) -> EraseReport:
     _check_no_copy(archive.state)
-    found, searched = _look(archive, erasure, phases)
+    found, searched = _look(archive, erasure, workers, phases)
     if not found:
         return _report(archive, found, searched, phases, erased_in=None, confirm=True)
     # It reads no cluster: the level is one that the archive has already, so that salvaging stays as it was.
     level: IsolationLevel = min(archive.state.isolation_levels, default="read_committed")
     writing = begin_writing(archive.store, lease, "erase", level)
-    number = _rewrite(writing, found, erasure, phases)
+    number = _rewrite(writing, found, erasure, workers, phases)
     report = _report(archive, found, searched, phases, erased_in=number, confirm=True)
     writing.end()
     return report
@@ -166,19 +154,28 @@ def _check_no_copy(state: State) -> None:
         )
 
 
-def _look(archive: Archive, erasure: Erasure, phases: Phases) -> tuple[list[Found], int]:
+def _look(archive: Archive, erasure: Erasure, workers: Workers, phases: Phases) -> tuple[list[Found], int]:
     """Return the records to erase by segment, and how many records were looked at."""
     with phases.step("search"):
         places = _segments_of(archive, erasure.topics)
+        tasks: list[Sequence[Segment]] = []
         expected = 0
+        size = 0
         for segments, _ in places.values():
             expected += int(segments.integers("count").sum())
-
-        progress = _Searching(phases.listener, expected)
+            sizes = segments.integers("bytes")
+            size += int(sizes.sum())
+            tasks += [segments[part] for part in cut(sizes.tolist(), _TASK_BYTES, _TASK_SEGMENTS)]
+        work = _SearchWork(archive.store, erasure.matches)
+        # One after the other in this process: many threads search each.
+        offsets: dict[IncarnationPartition, list[Int64Array]] = defaultdict(list)
+        for place, matching in workers.run(work, tasks, size, expected, threads=1):
+            offsets[place].append(matching)
         found: list[Found] = []
         for place, (segments, points) in sorted(places.items()):
-            offsets = _matching_offsets(archive.store, place, segments, erasure.matches, progress.add)
-            found += _by_segment(segments, points, offsets)
+            if place in offsets:
+                # A partition of several tasks: they need not end in order.
+                found += _by_segment(segments, points, np.sort(np.concatenate(offsets[place])))
         erasure.check()
     return found, expected
 
@@ -196,17 +193,23 @@ def _segments_of(archive: Archive, topics: Selection) -> Mapping[IncarnationPart
     return {place: (checked[part], points[part]) for place, part in places.items()}
 
 
-def _matching_offsets(
-    store: Store, place: IncarnationPartition, segments: Segments, matches: Matches, seen: Callable[[int, int], None]
-) -> Int64Array:
-    """Return the offsets of the records of a partition that match, rising."""
-    topic, _, number = place
-    partition = ArchivedPartition(number, segments[0].first, segments[-1].last + 1, segments)
-    offsets: list[Int64Array] = [np.empty(0, np.int64)]
-    with closing(search(store, [(topic, partition)], matches, EVERYTHING, seen)) as units:
-        for unit in units:
-            offsets += [records.block.offsets for records in unit.matches]
-    return np.concatenate(offsets)
+@dataclass(frozen=True)
+class _SearchWork:
+    """Looks through segments of a partition, and yields the offsets of the records that match, rising."""
+
+    store: Store
+    matches: Matches
+
+    def __call__(
+        self, segments: Sequence[Segment], progress: TaskProgress
+    ) -> Iterator[tuple[IncarnationPartition, Int64Array]]:
+        place = segments[0].incarnation_partition
+        topic, _, number = place
+        partition = ArchivedPartition(number, segments[0].first, segments[-1].last + 1, segments)
+        with closing(search(self.store, [(topic, partition)], self.matches, EVERYTHING, progress.add)) as units:
+            for unit in units:
+                for records in unit.matches:
+                    yield place, records.block.offsets
 
 
 def _by_segment(segments: Segments, points: Int64Array, offsets: Int64Array) -> Iterator[Found]:
@@ -222,11 +225,13 @@ def _by_segment(segments: Segments, points: Int64Array, offsets: Int64Array) -> 
             yield Found(segments[at], int(points[at]), offsets[start:stop])
 
 
-def _rewrite(writing: WritingRun, found: Sequence[Found], erasure: Erasure, phases: Phases) -> int:
+def _rewrite(writing: WritingRun, found: Sequence[Found], erasure: Erasure, workers: Workers, phases: Phases) -> int:
     """Write the segments anew without the records, and swap them in. Return the number of the catalog that did."""
     rewrite = writing.began
-    with phases.step("rewrite"), ThreadPoolExecutor(_THREADS, "rewrite") as pool:
-        swaps = list(pool.map(partial(_without_records, writing.store, rewrite), found))
+    with phases.step("rewrite"):
+        size = sum(each.segment.bytes for each in found)
+        expected = sum(each.segment.count for each in found)
+        swaps = workers.run(_RewriteWork(writing.plain, rewrite), found, size, expected)
         check_written(writing.store, [swap.new for swap in swaps if swap.new is not None])
     with phases.step("commit"):
         summary = f"{plural(_records(found), 'record')} erased"
@@ -242,26 +247,18 @@ def _rewrite(writing: WritingRun, found: Sequence[Found], erasure: Erasure, phas
     return number
 
 
-def _without_records(store: Store, rewrite: int, found: Found) -> Swap:
-    """Write a segment anew without some records. The old one is held against its checksum meanwhile."""
-    old = found.segment
-    compression = layout.compression_of(old.key)
-    target = SegmentTarget(*old.incarnation_partition, _ONE_SEGMENT, compression, rewrite=rewrite)
-    with PartitionWriter(store, target) as writer:
-        for block in read_segment(store, old):
-            kept = select_records(block, ~np.isin(block.offsets, found.offsets))
-            if len(kept):
-                writer.append(kept)
-        # Only now is it known that the old bytes are those that were archived.
-        written = writer.finish()
-    new = written[0] if written else None
-    remaining = new.count if new is not None else 0
-    if remaining + len(found.offsets) != old.count:
-        raise RefusedError(
-            f"file {old.key} has other records than a moment ago; nothing was erased",
-            "run 'kbackup verify', which lists every finding",
-        )
-    return Swap((old,), new, found.offsets)
+@dataclass(frozen=True)
+class _RewriteWork:
+    """Writes segments anew without some records, with the number of a `rewrite` in their names."""
+
+    store: Store
+    rewrite: int
+
+    def __call__(self, found: Found, progress: TaskProgress) -> Iterator[Swap]:
+        old = found.segment
+        new = write_anew(self.store, [old], found.offsets, self.rewrite)
+        progress.add(old.count, old.bytes)
+        yield Swap((old,), new, found.offsets)
 
 
 def _report(

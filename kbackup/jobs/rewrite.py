@@ -30,7 +30,7 @@ from kbackup.archive.run import check_written
 from kbackup.archive.segments.anew import NOTHING, write_anew
 from kbackup.archive.segments.table import Segment
 from kbackup.jobs.compact import CompactWork, due
-from kbackup.jobs.spread import Progress, Workers
+from kbackup.jobs.spread import TaskProgress, Workers
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
@@ -242,7 +242,7 @@ class _MergeWork:
     store: Store
     rewrite: int
 
-    def __call__(self, merge: Merge, progress: Progress) -> Iterator[Swap]:
+    def __call__(self, merge: Merge, progress: TaskProgress) -> Iterator[Swap]:
         new = write_anew(self.store, merge.segments, NOTHING, self.rewrite)
         progress.add(merge.records, merge.bytes)
         yield Swap(merge.segments, new, NOTHING_ERASED)

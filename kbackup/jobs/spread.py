@@ -21,7 +21,7 @@ _SPARK_FROM = 4 << 30
 or two GiB."""
 
 
-class Progress(Protocol):
+class TaskProgress(Protocol):
     """Takes what a task has done since it was called last: records, and their bytes. Threads may call it."""
 
     def add(self, records: int, size: int, /) -> None: ...
@@ -30,11 +30,11 @@ class Progress(Protocol):
 class Work(Protocol[T, R]):
     """Yields the results of a task. Both are pickled where Spark runs them."""
 
-    def __call__(self, task: T, progress: Progress, /) -> Iterator[R]: ...
+    def __call__(self, task: T, progress: TaskProgress, /) -> Iterator[R]: ...
 
 
 @dataclass
-class Counted:
+class WorkDone:
     """Tells how many of the `expected` records were looked at. Many threads count."""
 
     listener: ProgressListener
@@ -66,7 +66,7 @@ class Workers:
         `expected` records in all."""
         if self.spark is not None and size >= _SPARK_FROM:
             return run_counted(self.spark, tasks, work, self.listener, expected)
-        counted = Counted(self.listener, expected)
+        counted = WorkDone(self.listener, expected)
 
         def run_one(task: Task) -> list[Result]:
             return list(work(task, counted))

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from datetime import timedelta
 
+import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from kbackup.archive.catalog.merging import MergeSizes
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import open_archive
+from kbackup.jobs import spread
+from kbackup.jobs.erase import Erasure, erase
+from kbackup.jobs.key_matching import KeyMatch
+from kbackup.jobs.rewrite import Rewriting, rewrite
 from kbackup.jobs.verify import verify
 from kbackup.metrics.registry import Silent
 from kbackup.serve.logs import Choosing
 from kbackup.serve.service import ArchiveServer, Listening, serving_in_thread
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
+from tests.support.archives import History, expired
 from tests.support.truth import Records, archive_records, read_topic
 
 POINTS = 8
@@ -131,3 +139,27 @@ def test_a_compacted_topic_keeps_the_last_value_of_each_key_at_each_restore_poin
         target = f"back-{number}-{name}"
         kbackup.restore(archive, "--restore-point", str(number), "--map", f"{topic}={target}")
         assert last_values(read_topic(broker.bootstrap, target)) == last_values(records)
+
+
+def test_spark_rewrites_what_threads_rewrite(
+    new_archive: Callable[[], Archive], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spread, "_SPARK_FROM", 0)
+    states: list[list[tuple[object, ...]]] = []
+    # By threads first, then by Spark.
+    for session in (None, lambda: spark):
+        store = new_archive().store
+        history = History(store, configs={"a": {"cleanup.policy": "compact"}}, key=lambda offset: b"%d" % (offset % 7))
+        for number in range(1, 5):
+            history.run(number, {"a": 9, "b": 9})
+        expired(store, last=2)
+        rewriting = Rewriting(MergeSizes(10_000, 100_000), compact=True, spark=session)
+        report = rewrite(store, rewriting, 60, timedelta(days=1), Silent(), confirm=True)
+        assert report.superseded > 0
+        erasure = Erasure(Selection.of(("/.*/",), ()), KeyMatch([b"3"]))
+        erased = erase(store, erasure, 60, Silent(), confirm=True, spark=session)
+        assert erased.records > 0
+        assert verify(store, "all", False, lambda: spark, Silent()).findings == ()
+        rows = open_archive(store).state.segments.rows("topic", "partition", "first", "last", "count", "crc", "point")
+        states.append(sorted(rows))
+    assert states[0] == states[1]

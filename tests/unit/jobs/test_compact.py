@@ -15,7 +15,8 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.read import read_segment, superseded_gaps
 from kbackup.archive.segments.window import Window
 from kbackup.jobs.compact import find_superseded
-from kbackup.jobs.erase import Erasure, KeyMatch, erase
+from kbackup.jobs.erase import Erasure, erase
+from kbackup.jobs.key_matching import KeyMatch
 from kbackup.jobs.points import pin
 from kbackup.jobs.repair import repair
 from kbackup.jobs.retention import Expiry, Policy, expire, undo
