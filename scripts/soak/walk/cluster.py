@@ -26,8 +26,10 @@ class Cluster:
     def __post_init__(self) -> None:
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
-    def create(self, topic: str, partitions: int) -> None:
-        self._admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+    def create(self, topic: str, partitions: int, compacted: bool = False) -> None:
+        """Create a topic; of a compacted one, the brokers compact nothing."""
+        config = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(2**63 - 1)} if compacted else {}
+        self._admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
         self._wait_led(topic, partitions)
 
     def delete(self, topics: Sequence[str]) -> None:

@@ -52,6 +52,7 @@ class Life:
 
     number: int
     topic: str
+    compacted: bool = False
     records: dict[int, dict[int, Record]] = field(default_factory=dict)
 
 
@@ -81,7 +82,7 @@ class Book:
     """The expected state of an archive.
 
     `archived` are the records that it may have, `expired` the removed restore points, `damaged` the records of deleted
-    segments, `erased` those that were erased.
+    segments, `erased` those that were erased. `superseded` are those that a compaction may have left out.
     """
 
     points: dict[int, Views] = field(default_factory=dict)
@@ -92,6 +93,7 @@ class Book:
     unsure: set[Offset] = field(default_factory=set)
     damaged: set[Offset] = field(default_factory=set)
     erased: set[Offset] = field(default_factory=set)
+    superseded: set[Offset] = field(default_factory=set)
     expirations: list[Expiration] = field(default_factory=list)
     interrupted: dict[str, View] = field(default_factory=dict)
     """Topics that backups killed since the newest restore point may have archived."""
@@ -250,12 +252,35 @@ class Book:
                         if record.value == value:
                             found.add(Offset(life.number, partition, offset))
         shown = {place for views in self.points.values() for v in views.values() for place, _ in self.offsets(v)}
-        certain = (found & shown) - self.unsure - self.damaged
+        certain = (found & shown) - self.optional
         self.archived -= certain
         self.erased |= certain
         self.unsure |= found - certain
         self.expirations = []
         return len(certain)
+
+    @property
+    def optional(self) -> set[Offset]:
+        """The records that a restore may bring or not."""
+        return self.unsure | self.damaged | self.superseded
+
+    def compact(self) -> None:
+        """Records of compacted topics may be gone that have a later one of their key in the oldest restore point with
+        records of the partition."""
+        looked_at: set[tuple[int, int]] = set()
+        for _, views in sorted(self.points.items()):
+            for view in views.values():
+                if not view.life.compacted:
+                    continue
+                last: dict[tuple[int, bytes | None], Offset] = {}
+                for place, record in self.offsets(view):
+                    if (place.life, place.partition) in looked_at:
+                        continue
+                    earlier = last.get((place.partition, record.key))
+                    if earlier is not None:
+                        self.superseded.add(earlier)
+                    last[place.partition, record.key] = place
+                looked_at |= {(place.life, place.partition) for place in last.values()}
 
     def lose(self, topic: str, partition: int, start: int, end: int | None) -> None:
         """Records of a topic from `start` to before `end` (None: to the last one) were in a segment that is lost."""
@@ -291,6 +316,7 @@ class Book:
         labels = {name: n for name, n in self.labels.items() if n in kept}
         self.labels = labels | {name: n for name, n in other.labels.items() if n in self.points}
         self.erased |= other.erased
+        self.superseded |= other.superseded
         self.archived = (self.archived | other.archived) - other.erased
         self.unsure |= {offset for offset in other.unsure if not (keep and offset in had)}
         self.damaged |= other.damaged - had
@@ -308,11 +334,12 @@ def compare(book: Book, view: View, restored: Log) -> tuple[list[str], bool]:
     for offset, record in book.offsets(view):
         expected[offset.partition].append((offset, record))
     for partition, rows in expected.items():
-        pairs, problems = _match(rows, restored.records[partition], book.unsure | book.damaged)
+        pairs, problems = _match(rows, restored.records[partition], book.optional)
         name = f"{view.life.topic}-{partition}"
         wrong += [f"{name}: {problem}" for problem in problems]
         there = {offset for offset, _ in pairs}
-        lacks |= any(offset in book.damaged and offset not in book.unsure and offset not in there for offset, _ in rows)
+        demanded = book.damaged - book.unsure - book.superseded
+        lacks |= any(offset in demanded and offset not in there for offset, _ in rows)
         position = view.positions.get(partition) if view.positions is not None else None
         if position is not None and not problems:
             wrong += [f"{name}: {p}" for p in _compare_position(pairs, position, restored.positions.get(partition))]

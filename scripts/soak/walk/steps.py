@@ -6,7 +6,7 @@ import random
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -210,9 +210,13 @@ class ClusterSteps(WalkState):
         if not free:
             return self.delete_topic()
         name = self._random.choice(free)
-        self.cluster.create(name, self._random.randint(1, 3))
-        self.lives[name] = Life(self._next(), name)
+        self._create(name)
         return name
+
+    def _create(self, name: str) -> None:
+        is_compacted = self._random.random() < 0.4
+        self.cluster.create(name, self._random.randint(1, 3), is_compacted)
+        self.lives[name] = Life(self._next(), name, is_compacted)
 
     def delete_topic(self) -> str:
         if len(self.lives) < 2:
@@ -221,8 +225,7 @@ class ClusterSteps(WalkState):
         self.cluster.delete([name])
         del self.lives[name]
         if self._random.random() < 0.6:
-            self.cluster.create(name, self._random.randint(1, 3))
-            self.lives[name] = Life(self._next(), name)
+            self._create(name)
             self._produce_to(name)
             return f"{name}, and created again"
         return name
@@ -233,12 +236,14 @@ class ClusterSteps(WalkState):
 
     def _produce_to(self, name: str) -> int:
         partitions = sorted(self.cluster.log_ends(name))
+        # A compacted topic takes no record without a key.
+        keys = (b"", b"key", b"other") if self.lives[name].compacted else (None, b"", b"key")
         rows = []
         for _ in range(self._random.randint(1, 90)):
             self._clock += self._random.randrange(60_000)
             value = f"{name} {self._next()} ".encode() * self._random.randint(1, 20)
             headers = (("h", b"1"), ("h", None)) if self._random.random() < 0.1 else ()
-            record = Record(self._clock, self._random.choice((None, b"", b"key")), value, headers)
+            record = Record(self._clock, self._random.choice(keys), value, headers)
             rows.append((self._random.choice(partitions), record))
         self._clock += self._random.randrange(DAY)
         self.cluster.produce(name, rows, self._random.choice((None, None, None, True, False)))
@@ -254,6 +259,8 @@ class ClusterSteps(WalkState):
 
     def delete_records(self) -> str:
         name = self._random.choice(sorted(self.lives))
+        if self.lives[name].compacted:
+            return ""  # Kafka refuses
         ends = self.cluster.log_ends(name)
         partition = self._random.choice(sorted(ends))
         before = self._random.randint(0, ends[partition])
@@ -445,12 +452,11 @@ class Walk(ClusterSteps, RetentionSteps):
     def erase(self) -> str:
         """Erase the records of one value, that the newest restore point has."""
         site = self._main
-        there = [(topic, record) for topic, v in site.book.views.items() for _, record in site.book.offsets(v)]
-        if not there or site.book.damaged:
+        chosen = self._record_of(site)
+        if chosen is None:
             return ""
-        topic, record = self._random.choice(there)
-        value = (record.value or b"").decode()
-        options = ("--topic", topic, "--jq", f'.value == "{value}"', "--confirm")
+        topic, value = chosen
+        options = _selecting(topic, value)
         outcome = must(self.commands("erase", site.url, *options), 0)
         before = site.book.expirations
         count = site.book.erase(topic, value.encode())
@@ -464,14 +470,77 @@ class Walk(ClusterSteps, RetentionSteps):
         check_list(self.commands, site)
         return f"{outcome.document['records']} records of {topic} in {site.url}"
 
+    def _record_of(self, site: Site) -> tuple[str, str] | None:
+        """A topic and the value of one of its records in the newest restore point; None where segments are damaged, or
+        without a record."""
+        there = [(topic, record) for topic, v in site.book.views.items() for _, record in site.book.offsets(v)]
+        if not there or site.book.damaged:
+            return None
+        topic, record = self._random.choice(there)
+        return topic, (record.value or b"").decode()
+
+    def kill_erase(self) -> str:
+        """Kill an erasure, and repeat it: the first one erased nothing, or all."""
+        site = self._main
+        chosen = self._record_of(site)
+        if chosen is None:
+            return ""
+        topic, value = chosen
+        options = _selecting(topic, value)
+        killed = self._kill(site, ("search", "rewrite", "commit"), "erase", site.url, *options)
+        outcome = must(self.commands("erase", site.url, *options), 0)
+        count = site.book.erase(topic, value.encode())
+        if 0 < outcome.document["records"] < count:
+            raise WrongError(f"a killed erasure erased some records, and not all of {count}: {outcome}")
+        check_list(self.commands, site)
+        return f"{killed}; then {outcome.document['records']} records of {topic}"
+
     def rewrite(self) -> str:
-        """Merge the segments that restore points permit: no record changes."""
+        """Merge and compact as restore points permit: no record changes, and each key has its last one."""
         site = self._main
         if site.book.damaged:
             return ""
-        outcome = must(self.commands("rewrite", site.url, "--merge-below", "1MiB", "--confirm"), 0)
+        options = self._random.choice(
+            (("--merge-below", "1MiB"), ("--compact",), ("--merge-below", "1MiB", "--compact"))
+        )
+        outcome = must(self.commands("rewrite", site.url, *options, "--confirm"), 0)
+        if "--compact" in options:
+            site.book.compact()
         check_list(self.commands, site)
-        return f"{outcome.document['segments']} segments of {site.url} merged to {outcome.document['merged']}"
+        report = outcome.document
+        changed = f"{report['segments']} segments of {site.url} became {report['merged']}"
+        return f"{changed}, without {report['superseded']} records"
+
+    def kill_rewrite(self) -> str:
+        """Kill a rewrite, and repeat it."""
+        site = self._main
+        if site.book.damaged:
+            return ""
+        rewriting = ("rewrite", site.url, "--merge-below", "1MiB", "--compact", "--confirm")
+        phases = ("choose topics", "compact", "commit compaction", "choose segments", "merge", "commit merge")
+        killed = self._kill(site, phases, *rewriting)
+        site.book.compact()
+        check_list(self.commands, site)
+        report = must(self.commands(*rewriting), 0).document
+        check_list(self.commands, site)
+        return f"{killed}; then {report['segments']} segments became {report['merged']}"
+
+    def _kill(self, site: Site, phases: Sequence[str], *command: str) -> str:
+        """Kill a command at a moment of one of its phases, or of a write; it may be faster."""
+        events = [
+            *(f"phase {name}" for name in phases),
+            "write catalog/*",
+            "write topics/*_records",
+            "write topics/*_index",
+        ]
+        event = self._random.choice(events)
+        nth = 1 if event.startswith("phase") else self._random.randint(1, 3)
+        wish = Wish("kill job", self._random.choice(("before", "after")), event, nth)
+        ended = self.commands.kill(wish, *command)
+        if ended.code not in (0, -signal.SIGKILL):
+            raise WrongError(f"{command[0]}, which was to be killed, ended with {ended.code}:\n{ended.err}")
+        site.store.delete(["lock.json"])  # the holder is dead, and nobody waits until the lease runs out
+        return f"{wish.name}, exit code {ended.code}"
 
     # --- copies
 
@@ -569,6 +638,11 @@ class Walk(ClusterSteps, RetentionSteps):
         return site.url
 
 
+def _selecting(topic: str, value: str) -> tuple[str, ...]:
+    """The options of an erasure of a topic's records with a value."""
+    return "--topic", topic, "--jq", f'.value == "{value}"', "--confirm"
+
+
 def _kind(key: str) -> str:
     """Objects of one kind are as likely to be deleted as those of another."""
     return re.sub(r"[0-9a-f]{8,}|[0-9]+", "", "/".join((key.split("/")[0], key.rsplit("/", 1)[-1])))
@@ -591,7 +665,9 @@ _STEPS: Mapping[str, tuple[Callable[[Walk], str], int]] = {
     "release": (Walk.release, 3),
     "label": (Walk.label, 3),
     "erase": (Walk.erase, 4),
-    "rewrite": (Walk.rewrite, 5),
+    "kill an erasure": (Walk.kill_erase, 2),
+    "rewrite": (Walk.rewrite, 6),
+    "kill a rewrite": (Walk.kill_rewrite, 3),
     "copy": (Walk.copy, 6),
     "promote": (Walk.promote, 1),
     "damage and repair": (Walk.damage, 8),
