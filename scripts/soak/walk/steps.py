@@ -500,6 +500,10 @@ class Walk(ClusterSteps, RetentionSteps):
         site = self._main
         if site.book.damaged:
             return ""
+        if self._random.random() < 0.5:
+            # Otherwise nearly every segment waits for the end of an undo.
+            self.expire_points()
+            self.sweep()
         options = self._random.choice(
             (("--merge-below", "1MiB"), ("--compact",), ("--merge-below", "1MiB", "--compact"))
         )
