@@ -230,6 +230,8 @@ _TOPICS: Sequence[Column[ErasedTopic]] = (
 
 
 def _show(report: EraseReport, again: str, reporter: Reporter) -> None:
+    from kbackup.jobs.remains import deletion_sentences, lock_sentences
+
     if not report.records:
         reporter.line(f"no record of {report.searched:,} matches: nothing was erased")
         return
@@ -239,12 +241,19 @@ def _show(report: EraseReport, again: str, reporter: Reporter) -> None:
         f"{plural(report.records, 'record')} {verb}, of {report.searched:,} that were looked at, in "
         f"{plural(report.segments, 'segment')}; {human_total(report.seconds)}"
     )
+    kept: list[str] = []
+    if report.remains is not None:
+        kept = [*lock_sentences(report.remains), *deletion_sentences(report.remains)]
     if not report.confirmed:
-        reporter.note(f"nothing was changed; to erase: {again}")
+        bytes_stay = ["the objects with these records stay for a day after an erasure", *kept]
+        reporter.note("; ".join(bytes_stay), f"nothing was changed; to erase: {again}")
         return
+    deletion = (
+        "the objects that still hold them are deleted by the first 'kbackup expire --confirm' after "
+        f"{report.deleted_from}"
+    )
     reporter.note(
-        f"the objects that still hold them are deleted by the first 'kbackup expire --confirm' after "
-        f"{report.deleted_from}; versions and locks of a bucket can keep them longer",
+        "; ".join([deletion, *kept]),
         "copies: run 'kbackup copy' again, and 'kbackup expire' on them; the source, exports and mirrored clusters "
         "keep what they have: see 'Personal data' in the documentation",
     )

@@ -28,6 +28,7 @@ from kbackup.archive.segments.anew import write_anew
 from kbackup.archive.segments.table import Segment, Segments
 from kbackup.archive.segments.window import EVERYTHING
 from kbackup.errors import RefusedError
+from kbackup.jobs.remains import Remains, ask_remains
 from kbackup.jobs.retention import GRACE
 from kbackup.jobs.spread import TaskProgress, Workers
 from kbackup.metrics.registry import Phases, ProgressListener, counted
@@ -74,7 +75,8 @@ class ErasedTopic:
 class EraseReport:
     """What an erasure did, or would do if it is not `confirmed`. `erasure` is the catalog that committed it, None if
     nothing was erased. `searched` counts the records that were looked at. The objects that still hold the records can
-    be deleted from `deleted_from` on."""
+    be deleted from `deleted_from` on; what keeps them longer is in `remains`, as far as the store tells. It is None if
+    nothing was found."""
 
     archive: str
     confirmed: bool
@@ -84,6 +86,7 @@ class EraseReport:
     segments: int
     searched: int
     deleted_from: str | None
+    remains: Remains | None
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -118,7 +121,8 @@ def erase(
         archive = open_archive(store)
         with refuse_if_swept(archive):
             found, searched = _look(archive, erasure, workers, phases)
-        return _report(archive, found, searched, phases, erased_in=None, confirm=False)
+        remains = _remains(archive.store, found)
+        return _report(archive, found, searched, remains, phases, erased_in=None, confirm=False)
     with HeldLease(store, "kbackup erase", lease_seconds) as lease:
         archive = open_archive(store)
         # Also where segments that were found go before they are read again: the run that writes opens a later catalog.
@@ -130,12 +134,14 @@ def _erase(archive: Archive, lease: HeldLease, erasure: Erasure, workers: Worker
     _check_no_copy(archive.state)
     found, searched = _look(archive, erasure, workers, phases)
     if not found:
-        return _report(archive, found, searched, phases, erased_in=None, confirm=True)
+        return _report(archive, found, searched, None, phases, erased_in=None, confirm=True)
+    # While the objects are there, and before anything is erased: the report of an erasure must not fail.
+    remains = _remains(archive.store, found)
     # It reads no cluster: the level is one that the archive has already, so that salvaging stays as it was.
     level: IsolationLevel = min(archive.state.isolation_levels, default="read_committed")
     writing = begin_writing(archive.store, lease, "erase", level)
     number = _rewrite(writing, found, erasure, workers, phases)
-    report = _report(archive, found, searched, phases, erased_in=number, confirm=True)
+    report = _report(archive, found, searched, remains, phases, erased_in=number, confirm=True)
     writing.end()
     return report
 
@@ -261,8 +267,22 @@ class _RewriteWork:
         yield Swap((old,), new, found.offsets)
 
 
+def _remains(store: Store, found: Sequence[Found]) -> Remains | None:
+    """Return what keeps the objects with the records that were found; None if there are none."""
+    if not found:
+        return None
+    return ask_remains(store, [each.segment.key for each in found])
+
+
 def _report(
-    archive: Archive, found: Sequence[Found], searched: int, phases: Phases, *, erased_in: int | None, confirm: bool
+    archive: Archive,
+    found: Sequence[Found],
+    searched: int,
+    remains: Remains | None,
+    phases: Phases,
+    *,
+    erased_in: int | None,
+    confirm: bool,
 ) -> EraseReport:
     """Return the report of an erasure. `archive` is as it was before."""
     by_topic: dict[Incarnation, list[Found]] = defaultdict(list)
@@ -281,6 +301,7 @@ def _report(
         segments=len(found),
         searched=searched,
         deleted_from=deleted_from,
+        remains=remains,
         seconds=phases.seconds,
     )
 

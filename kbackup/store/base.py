@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -133,6 +134,27 @@ class ObjectInfo(NamedTuple):
     size: int
     etag: str
     modified: float
+
+
+KEPT_AS_VERSION = math.inf
+"""In place of seconds: a deleted object stays as a version, until somebody or a rule of the bucket deletes that."""
+
+
+class Retention(NamedTuple):
+    """What keeps the bytes of an object, whoever wants to delete them. None: the store does not tell.
+
+    `until`: before this time they can't be deleted, in seconds since the epoch by the store's clock; 0 if they can.
+    `held`: a hold forbids it that has no end. `after_deletion`: the seconds for which they stay when the object was
+    deleted: 0 not at all, `KEPT_AS_VERSION` without an end.
+    """
+
+    until: float | None = None
+    held: bool | None = None
+    after_deletion: float | None = None
+
+
+UNKNOWN_RETENTION = Retention()
+NO_RETENTION = Retention(0.0, False, 0.0)
 
 
 class Failed(NamedTuple):
@@ -276,6 +298,17 @@ class Store(Protocol):
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
         """Delete the objects; a key that is not there counts as deleted. Returns each failure. Never raises for one
         key, but raises where the store can't be asked at all. May be called again."""
+
+    def retention(self, key: str) -> Retention:
+        """Return what keeps the bytes of an object; `NotFoundError` if it is missing.
+
+        It may ask for what the login has no right to, and never fails for that: what is refused is unknown."""
+        return UNKNOWN_RETENTION
+
+    def deleted_versions(self, key: str) -> builtins.list[Retention] | None:
+        """Return what keeps each version of a deleted object that the store still has; None if it does not tell, as
+        without the right to list versions."""
+        return None
 
     def for_writing(self) -> Store:
         """Return the store for tasks that read only objects of this run: pickled, an encrypted store then holds the

@@ -597,6 +597,14 @@ class FileStore(base.Store):
         self.stat(key)
         return None
 
+    def retention(self, key: str) -> base.Retention:
+        """Return `NO_RETENTION`: what snapshots or backups the disk has is not known to a directory."""
+        self.stat(key)
+        return base.NO_RETENTION
+
+    def deleted_versions(self, key: str) -> builtins.list[base.Retention] | None:
+        return []
+
     def delete(self, keys: Iterable[str]) -> builtins.list[base.Failed]:
         failed: list[base.Failed] = []
         touched: set[tuple[str, ...]] = set()

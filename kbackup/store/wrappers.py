@@ -15,7 +15,18 @@ from heapq import merge
 from pathlib import Path
 
 from kbackup.errors import AlreadyExistsError, NotFoundError, UsageError
-from kbackup.store.base import Address, Buffer, Failed, ObjectInfo, Store, Upload, encryption_of, is_key, view_of
+from kbackup.store.base import (
+    Address,
+    Buffer,
+    Failed,
+    ObjectInfo,
+    Retention,
+    Store,
+    Upload,
+    encryption_of,
+    is_key,
+    view_of,
+)
 from kbackup.util.system import check_own, folder_of_all_processes, make_own, read_own, write_own
 
 _SMALL = 64 << 10  # bytes
@@ -54,6 +65,12 @@ class DelegatingStore(Store):
 
     def checksum(self, key: str) -> int | None:
         return self.inner.checksum(key)
+
+    def retention(self, key: str) -> Retention:
+        return self.inner.retention(key)
+
+    def deleted_versions(self, key: str) -> builtins.list[Retention] | None:
+        return self.inner.deleted_versions(key)
 
     def before_write(self, keys: Sequence[str]) -> None:
         """Called before each write or deletion of `keys`."""

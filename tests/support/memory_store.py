@@ -15,7 +15,20 @@ from weakref import WeakValueDictionary
 from awscrt.checksums import crc64nvme
 
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, PreconditionError, StoreError
-from kbackup.store.base import CHUNK, SHORTER, Address, Buffer, Failed, ObjectInfo, Store, Upload, check_key, view_of
+from kbackup.store.base import (
+    CHUNK,
+    NO_RETENTION,
+    SHORTER,
+    Address,
+    Buffer,
+    Failed,
+    ObjectInfo,
+    Retention,
+    Store,
+    Upload,
+    check_key,
+    view_of,
+)
 
 
 class MemoryUpload(Upload):
@@ -165,6 +178,14 @@ class MemoryStore(Store):
         """None is kept."""
         self.stat(key)
         return None
+
+    def retention(self, key: str) -> Retention:
+        """Return `NO_RETENTION`: nothing outlives a deletion."""
+        self.stat(key)
+        return NO_RETENTION
+
+    def deleted_versions(self, key: str) -> builtins.list[Retention] | None:
+        return []
 
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
         failed: builtins.list[Failed] = []

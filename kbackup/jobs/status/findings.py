@@ -19,6 +19,7 @@ from kbackup.archive.schemas import NOT_READ, SchemaIndex, unknown_ids
 from kbackup.archive.uncovered_schemas import uncovered
 from kbackup.errors import CorruptError
 from kbackup.jobs.drill.report import DrillReport, deletion_commands
+from kbackup.jobs.remains import Remains, deletion_sentences, lock_sentences
 from kbackup.jobs.status.report import LastVerification, LeaseStatus, NewestPoint, StatusFinding, count_of_losses
 from kbackup.util.text import join_names, kbackup_command, plural
 from kbackup.util.times import duration_text, ms_of, rfc3339
@@ -250,17 +251,19 @@ def lease_findings(lease: LeaseStatus | None, commands: Commands) -> Iterator[St
     yield StatusFinding("warning", "lease", message, command)
 
 
-def erasure_findings(erased: int, remaining: Sequence[str], commands: Commands) -> Iterator[StatusFinding]:
-    """Yield a finding while objects are there that still have erased records. `erased` counts the records that were
-    ever erased, `remaining` are the keys of the objects."""
-    if not remaining:
-        return
-    message = (
-        f"{plural(erased, 'record')} of the archive were erased, and {plural(len(remaining), 'object')} that no reader "
-        "looks into any more still have some of them: expire deletes them a day after the erasure, unless a lock of "
-        "the bucket keeps them"
-    )
-    yield StatusFinding("warning", "erasure", message, commands.line("expire", "--confirm"))
+def erasure_findings(erased: int, remains: Remains, deleted_from: str, commands: Commands) -> Iterator[StatusFinding]:
+    """Yield a finding while objects, or versions of deleted ones, are there that still have erased records. `erased`
+    counts the records that were ever erased. Objects can be deleted from `deleted_from` on."""
+    message = f"{plural(erased, 'record')} of the archive were erased, and "
+    if remains.objects:
+        message += f"{plural(remains.objects, 'object')} that no reader looks into any more still have some of them: "
+        deletion = f"expire deletes them from {deleted_from} on"
+        clauses = [deletion, *lock_sentences(remains), *deletion_sentences(remains)]
+        yield StatusFinding("warning", "erasure", message + "; ".join(clauses), commands.line("expire", "--confirm"))
+    elif remains.versions:
+        message += f"{plural(remains.versions, 'version')} of deleted objects still have some of them: "
+        clauses = ["delete them, or let a rule of the bucket do it", *lock_sentences(remains)]
+        yield StatusFinding("warning", "erasure", message + "; ".join(clauses), commands.line("log"))
 
 
 def point_findings(archive: Archive, last: PointRow, allow_loss: bool, commands: Commands) -> Iterator[StatusFinding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -20,6 +19,8 @@ from kbackup.archive.verify.findings import Verification, VerificationFinding
 from kbackup.config.models import Backup
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.jobs.drill.report import CONCLUSIVE, DrillReport, list_drills, read_report
+from kbackup.jobs.remains import Remains, ask_remains
+from kbackup.jobs.retention import GRACE
 from kbackup.jobs.status.findings import (
     RECENT_DAYS,
     Commands,
@@ -45,7 +46,7 @@ from kbackup.jobs.status.report import (
 )
 from kbackup.store.base import Store
 from kbackup.util.system import in_threads
-from kbackup.util.times import rfc3339
+from kbackup.util.times import rfc3339, time_text
 
 _THREADS = 4
 _DRILLS = 10
@@ -103,9 +104,12 @@ def archive_status(
     findings += damage_findings(verifications, damaged, damaged_reports, commands)
     findings += drill_findings(drills, rules.max_drill_age, commands)
     findings += lease_findings(lease, commands)
-    if len(state.erased):
-        remaining = _still_there(archive.store, state)
-        findings += erasure_findings(state.erased_records, remaining, commands)
+    remains: Remains | None = None
+    replaced = _replaced(state) if len(state.erased) else []
+    if replaced:
+        remains = ask_remains(archive.store, [row.key for row in replaced])
+        deleted_from = _deleted_from(archive.store, replaced)
+        findings += erasure_findings(state.erased_records, remains, deleted_from, commands)
     if last is not None and last.warnings:
         # The manifest is read only if the restore point has warnings: they are what could be found in it.
         findings += point_findings(archive, last, rules.allow_loss, commands)
@@ -132,24 +136,28 @@ def archive_status(
         fully_drilled=_last_drill(drills.conclusive, at),
         lease=lease,
         growth=growth,
+        erased=state.erased_records,
+        remains=remains,
     )
 
 
-def _still_there(store: Store, state: State) -> list[str]:
-    """Return the records objects with erased records that the newest rewrites have replaced, and that are still in the
-    store."""
-    replaced = [row for row in state.rewrites if _has_erased(state, row)]
-    newest = sorted(replaced, key=lambda row: row.catalog)[-_ASKED:]
-    keys = {row.key for row in newest} - set(state.segments.columns("key")[0])
+def _replaced(state: State) -> list[RewrittenRow]:
+    """Return the segments with erased records that the newest rewrites have replaced, and that nothing refers to."""
+    listed = set(state.segments.columns("key")[0])
+    replaced = [row for row in state.rewrites if row.key not in listed and _has_erased(state, row)]
+    newest = sorted(replaced, key=lambda row: row.catalog)
+    return newest[-_ASKED:]
 
-    def is_there(key: str) -> bool:
-        with suppress(NotFoundError):
-            store.stat(key)
-            return True
-        return False
 
-    ordered = sorted(keys)
-    return [key for key, there in zip(ordered, in_threads(is_there, ordered), strict=True) if there]
+def _deleted_from(store: Store, replaced: Sequence[RewrittenRow]) -> str:
+    """Return from when on a sweep deletes all segments that were replaced: it goes by the time of their catalog."""
+    newest = max(row.catalog for row in replaced)
+    try:
+        committed = store.stat(layout.catalog_key(newest)).modified
+    except NotFoundError:
+        # A sweep deletes old catalogs first: the grace time of this one is over.
+        return "now"
+    return time_text(round((committed + GRACE.total_seconds()) * 1000))
 
 
 def _has_erased(state: State, row: RewrittenRow) -> bool:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from kbackup.archive.verify.findings import Scope
 from kbackup.jobs.drill.report import Outcome
+from kbackup.jobs.remains import Remains
 from kbackup.metrics.registry import counted
 from kbackup.util.text import human_size, plural
 from kbackup.util.times import duration_text, ms_of
@@ -94,7 +95,8 @@ class ArchiveStatus:
     `newest` is null without restore points. `losses` counts losses that runs of the last seven days found.
     `damaged_points` counts restore points that lack damaged segments. `verified` is the newest recorded verification,
     `fully_verified` the newest that read every record. `drilled` is the newest drill, `fully_drilled` the newest that
-    compared what it restored with the archive. `lease` is null if no writer holds or left one.
+    compared what it restored with the archive. `lease` is null if no writer holds or left one. `erased` counts the
+    records that were ever erased; `remains` is what the store still has of their bytes, null if none were.
     """
 
     archive: str
@@ -113,6 +115,8 @@ class ArchiveStatus:
     fully_drilled: LastDrill | None
     lease: LeaseStatus | None
     growth: Growth
+    erased: int
+    remains: Remains | None
 
 
 # The figures of a status, in one line and as metrics.
@@ -146,6 +150,10 @@ def summary(status: ArchiveStatus) -> str:
     parts += [verification, drill, growth]
     if status.lease is not None and status.lease.state == "alive":
         parts.append(f"{status.lease.command} runs on {status.lease.host}")
+    remains = status.remains
+    if remains is not None and not remains.objects and remains.versions is None:
+        # No finding: it would stay for ever where a login may not list versions.
+        parts.append(f"whether versions with some of {plural(status.erased, 'erased record')} are left is unknown")
     return "; ".join(parts)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import builtins
 import hashlib
 import re
 import secrets
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from itertools import groupby
 from typing import Any
@@ -16,11 +18,20 @@ from xml.etree import ElementTree
 from azure.core.rest import HttpResponse
 from urllib3.exceptions import HTTPError
 
-from kbackup.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, StoreError
+from kbackup.errors import AlreadyExistsError, KbackupError, NotFoundError, OutcomeUnknownError, StoreError
 from kbackup.store.azure import MIN_PART, AzureOptions
 from kbackup.store.azure.container import CRC, Container
-from kbackup.store.base import Address, KeyClasses, ObjectInfo, is_key, may_hold_keys, write_once
-from kbackup.store.bucket import ABSENT, BucketStore, listed_key, listed_object, next_page, strange_answers
+from kbackup.store.base import (
+    KEPT_AS_VERSION,
+    Address,
+    KeyClasses,
+    ObjectInfo,
+    Retention,
+    is_key,
+    may_hold_keys,
+    write_once,
+)
+from kbackup.store.bucket import ABSENT, STRANGE, BucketStore, listed_key, listed_object, next_page, strange_answers
 from kbackup.store.parts import Body, PartsUpload
 from kbackup.store.reading import STRANGE_HINT, DroppedError, ObjectReading, ReadAnswer
 
@@ -149,6 +160,40 @@ class AzureStore(BucketStore):
         with strange_answers(self.describe(key)):
             return _crc_in(answer)
 
+    def retention(self, key: str) -> Retention:
+        answer = self._container.send("HEAD", key)
+        # Versions are named where the account keeps them. Whether it keeps deleted objects for some days is a setting
+        # of the account, which a writer may not ask for.
+        after_deletion = KEPT_AS_VERSION if "x-ms-version-id" in answer.headers else None
+        with strange_answers(self.describe(key)):
+            until, held = _retained(answer.headers)
+        return self._with_container_policies(Retention(until, held, after_deletion))
+
+    def _with_container_policies(self, own: Retention) -> Retention:
+        """Return what keeps an object, by its own policy `own` and by those of the container, which have no dates."""
+        try:
+            headers = self._container.send("HEAD", None, query={"restype": "container"}).headers
+            has_policy = headers.get("x-ms-has-immutability-policy") == "true"
+            has_hold = headers.get("x-ms-has-legal-hold") == "true"
+        except KbackupError:
+            return own._replace(until=own.until or None, held=own.held or None)
+        until = own.until
+        if has_policy and not until:
+            until = None
+        return own._replace(until=until, held=own.held or has_hold)
+
+    def deleted_versions(self, key: str) -> builtins.list[Retention] | None:
+        full = self._container.full(key)
+        kept: builtins.list[Retention] = []
+        try:
+            for item in self._items(key, {"include": "versions,deleted,immutabilitypolicy,legalhold"}):
+                is_current = item.findtext("IsCurrentVersion") == "true"
+                if _name_of(item) == full and not is_current:
+                    kept.append(_deleted(item))
+        except (KbackupError, *STRANGE):
+            return None
+        return kept
+
     def _remove(self, key: str) -> None:
         self._container.send("DELETE", key, {"x-ms-delete-snapshots": "include"})
 
@@ -160,6 +205,26 @@ def _name_of(item: ElementTree.Element) -> str:
     text = name.text or ""
     # A name with characters that XML can't have comes percent-encoded.
     return unquote(text) if name.get("Encoded") == "true" else text
+
+
+def _retained(headers: Mapping[str, str]) -> tuple[float, bool]:
+    """Return until when an object is immutable by its own policy (seconds since the epoch, 0 if it is not), and whether
+    a legal hold keeps it."""
+    date = headers.get("x-ms-immutability-policy-until-date")
+    until = parsedate_to_datetime(date).timestamp() if date else 0.0
+    return until, headers.get("x-ms-legal-hold") == "true"
+
+
+def _deleted(item: ElementTree.Element) -> Retention:
+    """Return what keeps a deleted object, or a version of one."""
+    date = item.findtext("Properties/ImmutabilityPolicyUntilDate")
+    until = parsedate_to_datetime(date).timestamp() if date else 0.0
+    held = item.findtext("Properties/LegalHold") == "true"
+    days = item.findtext("Properties/RemainingRetentionDays")
+    if item.findtext("Deleted") != "true" or days is None:
+        return Retention(until, held, KEPT_AS_VERSION)
+    # Softly deleted: nobody can delete it before, and the account does so then.
+    return Retention(max(until, time.time() + (int(days) + 1) * 86400), held, 0.0)
 
 
 def _etag_in(answer: HttpResponse) -> str:

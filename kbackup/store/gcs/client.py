@@ -151,7 +151,8 @@ class GcsBucket:
             warn_of_plain_http("the token of gcs", self._endpoint)
         self._seen = False
         self.address: Address = address_of_bucket(self._endpoint, name, self.prefix)
-        self.objects = f"/storage/v1/b/{quote(name, safe='')}/o"
+        self.itself = f"/storage/v1/b/{quote(name, safe='')}"
+        self.objects = f"{self.itself}/o"
         self.uploads = f"/upload{self.objects}"
         self._url = f"gs://{name}/{self.prefix}"
 

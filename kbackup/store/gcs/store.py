@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import builtins
 import json
 import re
 import secrets
@@ -16,14 +17,26 @@ from awscrt.checksums import crc32c
 from urllib3.exceptions import HTTPError
 
 from kbackup import errors
-from kbackup.store.base import Address, Buffer, KeyClasses, ObjectInfo, is_key, may_hold_keys, view_of
-from kbackup.store.bucket import ABSENT, BucketStore, listed_key, listed_object, next_page, strange_answers
+from kbackup.store.base import (
+    KEPT_AS_VERSION,
+    Address,
+    Buffer,
+    KeyClasses,
+    ObjectInfo,
+    Retention,
+    is_key,
+    key_within,
+    may_hold_keys,
+    view_of,
+)
+from kbackup.store.bucket import ABSENT, STRANGE, BucketStore, listed_key, listed_object, next_page, strange_answers
 from kbackup.store.gcs import PART_UNIT, GcsOptions
 from kbackup.store.gcs.client import CutError, GcsBucket
 from kbackup.store.parts import Body, PartsUpload
 from kbackup.store.reading import STRANGE_HINT, DroppedError, ObjectReading, ReadAnswer
 
 _DELETES_AT_ONCE = 16
+_RETAINED = "retention,retentionExpirationTime,temporaryHold,eventBasedHold"
 _FIELDS = "name,size,generation,timeCreated,crc32c"
 _CRC = re.compile(r"crc32c=([^,\s]+)")
 _KEPT = re.compile(r"bytes=0-(\d{1,19})", re.ASCII)
@@ -128,6 +141,37 @@ class GcsStore(BucketStore):
         _stat(self._bucket, key)
         return None
 
+    def retention(self, key: str) -> Retention:
+        with strange_answers(self.describe(key)):
+            document = self._bucket.ask(key, "GET", self._bucket.path(key), {"fields": _RETAINED}).json()
+            until, held = _retained(document)
+        return Retention(until, held, self._after_deletion())
+
+    def _after_deletion(self) -> float | None:
+        """Return how long the bucket keeps what was deleted; None without the right to ask."""
+        try:
+            settings = self._bucket.ask(
+                "", "GET", self._bucket.itself, {"fields": "versioning,softDeletePolicy"}
+            ).json()
+            if settings.get("versioning", {}).get("enabled"):
+                return KEPT_AS_VERSION
+            return float(settings.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
+        except (errors.KbackupError, *STRANGE):
+            return None
+
+    def deleted_versions(self, key: str) -> builtins.list[Retention] | None:
+        full = key_within(self._bucket.prefix, key)
+        kept: builtins.list[Retention] = []
+        try:
+            # Versions of the bucket, and then what it keeps for some days: no listing has both.
+            for asked in ("versions", "softDeleted"):
+                params = {"prefix": full, asked: "true", "maxResults": "1000"}
+                page = self._bucket.ask("", "GET", self._bucket.objects, params).json()
+                kept += [_deleted(item) for item in page.get("items", ()) if item["name"] == full and _is_deleted(item)]
+        except (errors.KbackupError, *STRANGE):
+            return None
+        return kept
+
     def _remove(self, key: str) -> None:
         self._bucket.ask(key, "DELETE", self._bucket.path(key), needs=())
 
@@ -135,6 +179,31 @@ class GcsStore(BucketStore):
 def _info(store: str, key: str, item: dict[str, Any]) -> ObjectInfo:
     modified = datetime.fromisoformat(item["timeCreated"]).timestamp()
     return listed_object(store, key, int(item["size"]), str(item["generation"]), modified)
+
+
+def _retained(item: dict[str, Any]) -> tuple[float, bool]:
+    """Return until when an object is retained (seconds since the epoch, 0 if it is not), and whether it is held."""
+    until = 0.0
+    for text in (item.get("retentionExpirationTime"), item.get("retention", {}).get("retainUntilTime")):
+        if text:
+            until = max(until, datetime.fromisoformat(text).timestamp())
+    held = bool(item.get("temporaryHold") or item.get("eventBasedHold"))
+    return until, held
+
+
+def _is_deleted(item: dict[str, Any]) -> bool:
+    """Return whether an entry of a listing of versions is none of a current object."""
+    return "timeDeleted" in item or "hardDeleteTime" in item
+
+
+def _deleted(item: dict[str, Any]) -> Retention:
+    """Return what keeps a version of a deleted object."""
+    until, held = _retained(item)
+    gone_at = item.get("hardDeleteTime")
+    if gone_at is None:
+        return Retention(until, held, KEPT_AS_VERSION)
+    # Nobody can delete it before, and the store deletes it then.
+    return Retention(max(until, datetime.fromisoformat(gone_at).timestamp()), held, 0.0)
 
 
 def _stat(bucket: GcsBucket, key: str) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import DeniedError, NotFoundError, StoreError
-from kbackup.store.base import Address, Failed, KeyClasses, ObjectInfo, is_key, may_hold_keys, write_once
+from kbackup.store.base import Address, Failed, KeyClasses, ObjectInfo, Retention, is_key, may_hold_keys, write_once
 from kbackup.store.bucket import ABSENT, BucketStore, listed_key, listed_object, strange_answers
 from kbackup.store.s3 import S3Options
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.read import S3Reading
+from kbackup.store.s3.retention import retention_of, versions_of
 from kbackup.store.s3.upload import S3Upload, crc_from, put
 
 if TYPE_CHECKING:
@@ -110,6 +111,13 @@ class S3Store(BucketStore):
         text = head.get("ChecksumCRC64NVME")
         with strange_answers(self.describe(key)):
             return crc_from(text) if text else None
+
+    def retention(self, key: str) -> Retention:
+        head = self._head(key)
+        return retention_of(self._bucket, self._bucket.full(key), head.get("VersionId"))
+
+    def deleted_versions(self, key: str) -> builtins.list[Retention] | None:
+        return versions_of(self._bucket, self._bucket.full(key))
 
     def _head(self, key: str, **more: Any) -> HeadObjectOutputTypeDef:
         full = self._bucket.full(key)
