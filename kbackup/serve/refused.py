@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 from kbackup.kafka.control.messages import admin, producer
@@ -12,12 +13,16 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {"user": ("name",), "topic": ("name",)
 """Fields of responses that requests have under another name."""
 
 
+_PRODUCER_IDS = count(1)
+"""Ids for producers. Nothing is kept of them, so they begin anew with each process."""
+
+
 def refused_apis() -> list[Api]:
-    """Return the requests that write. They are known, and refused: a client shows why, where it would call the server
-    too old for a request that is not known."""
+    """Return the requests that write, or prepare to write. They are known, and refused: a client shows why, where it
+    would call the server too old for a request that is not known."""
     return [
         Api(producer.ProduceRequest, producer.ProduceResponse, 3, 13, _refuse_records),
-        Api(producer.InitProducerIdRequest, producer.InitProducerIdResponse, 0, 5, _refuse_producer),
+        Api(producer.InitProducerIdRequest, producer.InitProducerIdResponse, 0, 5, _give_id),
         Api(producer.AddPartitionsToTxnRequest, producer.AddPartitionsToTxnResponse, 0, 3, _refuse_producer),
         Api(producer.AddOffsetsToTxnRequest, producer.AddOffsetsToTxnResponse, 0, 4, _refuse_producer),
         Api(producer.EndTxnRequest, producer.EndTxnResponse, 0, 4, _refuse_producer),
@@ -41,6 +46,14 @@ def refused_apis() -> list[Api]:
 async def _refuse(request: ClientRequest) -> Any:
     # Brokers use this error for what their administrator does not allow, and clients show its message.
     raise RequestRefusedError(ErrorCode.POLICY_VIOLATION, READ_ONLY)
+
+
+async def _give_id(request: ClientRequest) -> Any:
+    if request.message.transactional_id is not None:
+        return await _refuse_producer(request)
+    # Its records are refused. Without an id, Java's producers of 3.9 and newer ask for one some hundred times a second
+    # until they are closed, also those of a Streams application that sends nothing.
+    return producer.InitProducerIdResponse(error_code=ErrorCode.NONE, producer_id=next(_PRODUCER_IDS), producer_epoch=0)
 
 
 async def _refuse_producer(request: ClientRequest) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import time
 from collections.abc import Callable, Iterator
@@ -26,9 +27,9 @@ from scripts.dev.process import HANG
 from tests.integration.conftest import Archive, Kbackup
 from tests.integration.zoo import FIRST, SECOND, Zoo
 from tests.support.archives import make_archive
-from tests.support.java import Java, KafkaTools, compiled
+from tests.support.java import KafkaTools, compiled
 from tests.support.memory_store import MemoryStore
-from tests.support.truth import Records, archive_records, in_archive, log_ends, log_starts, read_topic
+from tests.support.truth import Records, archive_records, in_archive, log_ends, log_starts, positions, read_topic
 from tests.unit.formats.reference import Record
 
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -152,9 +153,57 @@ _ALL_FIELDS = (
 
 @pytest.fixture(scope="module")
 def tools() -> Iterator[KafkaTools]:
-    """Kafka's own tools of the newest release."""
-    with compiled("Tools.java", jars=()) as java, KafkaTools(Java(java.folder, [kafka_jars])) as running:
+    """Kafka's own tools of the newest release, and an application of Kafka Streams."""
+    with compiled("Tools.java", "ReadingStream.java", jars=[kafka_jars]) as java, KafkaTools(java) as running:
         yield running
+
+
+STREAMED = ("odd", "stamped", "ledger", "compacted", "trimmed", "long")
+
+
+def test_a_streams_application_reads_every_record_and_commits(
+    zoo: Zoo, served: Serving, tools: KafkaTools, tmp_path: Path
+) -> None:
+    expected: dict[tuple[str, int], list[str]] = {}
+    ends: dict[tuple[str, int], int] = {}
+    for name in STREAMED:
+        topic = zoo.topic(name)
+        for partition, records in zoo.held(name, 3).items():
+            if records:
+                expected[topic, partition] = [_streamed(topic, partition, record) for record in records]
+                ends[topic, partition] = records[-1].offset + 1
+    count = sum(len(lines) for lines in expected.values())
+    refused = served.server.counts.refused
+    application = ("ReadingStream", served.bootstrap, "reading", str(tmp_path), "print", str(count))
+    printed = tools.run(*application, *(zoo.topic(name) for name in STREAMED))
+
+    found: dict[tuple[str, int], list[str]] = {}
+    for line in printed.splitlines():
+        topic, number, _ = line.split("\t", 2)
+        found.setdefault((topic, int(number)), []).append(line)
+    assert found == expected
+    committed = positions(served.bootstrap, "reading")
+    # Behind the last record, or behind the marker of the transaction that follows it.
+    assert {place for place, end in ends.items() if committed[place].offset >= end} == set(ends)
+    assert served.server.counts.refused == refused, "its producer sends nothing"
+
+
+def _streamed(topic: str, partition: int, record: Record) -> str:
+    """The line of a record as the application prints it."""
+    fields = [record.key, record.value]
+    for name, value in record.headers:
+        fields += [name.encode(), value]
+    words = ["-" if each is None else base64.b64encode(each).decode() for each in fields]
+    return "\t".join([topic, str(partition), str(record.offset), str(record.timestamp or 0), *words])
+
+
+def test_a_streams_application_with_state_is_told_that_it_gets_no_topics(
+    zoo: Zoo, served: Serving, tools: KafkaTools, tmp_path: Path
+) -> None:
+    with pytest.raises(KbackupError) as error:
+        tools.run("ReadingStream", served.bootstrap, "counting", str(tmp_path), "count", "1", zoo.topic("long"))
+    assert "Could not create topic counting-counts-changelog" in error.value.message
+    assert "PolicyViolationException: read-only: an archive" in error.value.message
 
 
 def test_kafkas_tools_show_topics_offsets_and_settings(zoo: Zoo, served: Serving, tools: KafkaTools) -> None:
@@ -190,9 +239,10 @@ def test_what_writes_is_refused_in_words(zoo: Zoo, served: Serving, tools: Kafka
         tools.run(tool, "--bootstrap-server", served.bootstrap, *words)
 
 
-def test_a_producer_is_refused(zoo: Zoo, served: Serving) -> None:
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_a_producer_is_refused(zoo: Zoo, served: Serving, idempotent: bool) -> None:
     errors: list[str] = []
-    producer = Producer({"bootstrap.servers": served.bootstrap, "log_level": 0})
+    producer = Producer({"bootstrap.servers": served.bootstrap, "enable.idempotence": idempotent, "log_level": 0})
     producer.produce(zoo.topic("long"), b"v", on_delivery=lambda error, _: errors.append(error.name() if error else ""))
     assert producer.flush(HANG) == 0
     assert errors == ["POLICY_VIOLATION"]

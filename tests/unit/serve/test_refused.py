@@ -66,9 +66,21 @@ def test_configs_are_refused_by_resource() -> None:
         assert [(r.resource_type, r.resource_name, r.error_code) for r in response.responses] == [(2, TOPIC, _POLICY)]
 
 
-def test_a_producer_gets_no_id() -> None:
+def test_a_producer_gets_an_id_of_its_own() -> None:
+    """Without one, Java's producers ask again and again."""
     with served(archive_of([])) as serving, ServeClient(serving) as client:
         request = producer.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+        responses = [client.ask(request, producer.InitProducerIdResponse, version) for version in range(6)]
+        assert {(response.error_code, response.producer_epoch) for response in responses} == {(ErrorCode.NONE, 0)}
+        ids = {response.producer_id for response in responses}
+        assert len(ids) == len(responses)
+        assert min(ids) > 0
+        assert serving.server.counts.refused == 0
+
+
+def test_a_producer_of_transactions_gets_no_id() -> None:
+    with served(archive_of([])) as serving, ServeClient(serving) as client:
+        request = producer.InitProducerIdRequest(transactional_id="payments", transaction_timeout_ms=1000)
         response = client.ask(request, producer.InitProducerIdResponse, 4)
         assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
