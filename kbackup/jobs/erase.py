@@ -233,7 +233,7 @@ def _by_segment(segments: Segments, points: Int64Array, offsets: Int64Array) -> 
 
 def _rewrite(writing: WritingRun, found: Sequence[Found], erasure: Erasure, workers: Workers, phases: Phases) -> int:
     """Write the segments anew without the records, and swap them in. Return the number of the catalog that did."""
-    rewrite = writing.began
+    rewrite = writing.archive.state.rewrites_before + writing.began
     with phases.step("rewrite"):
         size = sum(each.segment.bytes for each in found)
         expected = sum(each.segment.count for each in found)

@@ -307,9 +307,9 @@ def _ends(archive: Archive) -> Mapping[IncarnationPartition, int]:
 
 
 def _begin(archive: Archive, summary: str) -> int:
-    """Return a number for new segments: that of a catalog in which nothing changes."""
+    """Return a number for new segments: that of a catalog in which nothing changes, behind those before a promotion."""
     archive.move(commit(archive.store, archive.committed, begin_merge, Author("rewrite", "", summary)))
-    return archive.state.number
+    return archive.state.rewrite_number
 
 
 def _batches(tasks: Sequence[_Sized], workers: Workers) -> Iterator[list[_Sized]]:

@@ -22,6 +22,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import (
     Catalog,
@@ -177,6 +179,7 @@ def state_of(store: Store, catalog: Catalog, known: State | None = None) -> Stat
         tables[name] = open_rows(store, schema, refs, known_tables.get(name))
     pins = {pin.point: pin.at for pin in catalog.pins}
     labels = {label.name: label.point for label in catalog.labels}
+    rewrites_before = 0 if catalog.rewrites_before is msgspec.UNSET else catalog.rewrites_before
     return State(
         archive_id=catalog.archive_id,
         number=catalog.number,
@@ -188,6 +191,7 @@ def state_of(store: Store, catalog: Catalog, known: State | None = None) -> Stat
         origin=catalog.origin,
         pins=pins,
         labels=labels,
+        rewrites_before=rewrites_before,
         **tables,
     )
 
@@ -286,6 +290,7 @@ def _catalog_of(state: State, number: int, previous: Link | None, operation: Ope
         origin=state.origin,
         pins=tuple(pins),
         labels=tuple(labels),
+        rewrites_before=state.rewrites_before or msgspec.UNSET,
         tables=tables,
     )
 

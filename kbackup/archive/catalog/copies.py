@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
+from kbackup.archive.catalog.documents import Link, Origin
 from kbackup.archive.catalog.operations import check_open, drop_superseded
 from kbackup.archive.catalog.retention import drop_unreferenced, log_start_rows, lose_points
 from kbackup.archive.catalog.rewriting import segments_without_erased
@@ -538,8 +538,13 @@ def promote(state: State) -> State:
     ends may be of another topic id than the next backup's, which therefore takes over nothing."""
     if state.origin is None:
         raise RefusedError("this archive is not a copy", "use it as it is: only a copy is promoted")
-    if state.open_run is None:
-        return replace(state, origin=None)
-    # With both levels nothing is salvaged (`operations.may_salvage`).
-    both_levels: frozenset[IsolationLevel] = frozenset(("read_committed", "read_uncommitted"))
-    return replace(state, origin=None, isolation_levels=both_levels)
+    rewrites_before = state.rewrites_before
+    if len(state.erased) or len(state.rewritten):
+        # The numbers of the source's rewrites are in the names of segments, and tell which lack what was erased. None
+        # of them is greater than that of the catalog that was copied. The numbers of this archive have begun anew.
+        rewrites_before += state.origin.catalog.number
+    levels = state.isolation_levels
+    if state.open_run is not None:
+        # With both levels nothing is salvaged (`operations.may_salvage`).
+        levels = frozenset(("read_committed", "read_uncommitted"))
+    return replace(state, origin=None, isolation_levels=levels, rewrites_before=rewrites_before)

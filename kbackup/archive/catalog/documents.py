@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from kbackup.archive.models import Document, Member
 from kbackup.util.text import ArchiveId
 
@@ -98,7 +100,8 @@ class Catalog(Document, frozen=True, kw_only=True):
     `next_point` is the number of the next restore point. `swept` is the newest catalog whose objects a sweep may have
     deleted: no later operation returns to that state or an older one. `reinstated` is the newest catalog whose
     operation brought rows back that an earlier catalog had dropped, or put rewritten segments in. `isolation_levels`
-    are those of every run that ever wrote.
+    are those of every run that ever wrote. `rewrites_before` is at least the number of each rewrite from before the
+    archive was promoted; it is missing where there was none: so an older version reads such an archive.
     """
 
     format: Literal["kbackup-catalog"] = "kbackup-catalog"
@@ -114,6 +117,7 @@ class Catalog(Document, frozen=True, kw_only=True):
     origin: Origin | None = None
     pins: tuple[Pin, ...] = ()
     labels: tuple[Label, ...] = ()
+    rewrites_before: int | msgspec.UnsetType = msgspec.UNSET
     tables: Tables
 
 

@@ -248,7 +248,8 @@ def undo_expiration(state: State, before: State, after: State) -> State:
         raise RefusedError("this archive is a copy", "undo the expiration at the source, then copy to an empty address")
     if state.swept >= before.number:
         raise RefusedError("objects of that expiration may be deleted already", "run --undo within the grace time")
-    if any(catalog > before.number for catalog in state.erased.columns("catalog")[0]):
+    known_erased = set(before.erased.rows())
+    if any(row not in known_erased for row in state.erased.rows()):
         # Nobody has looked for the erased records in what had expired by then, so it must not come back.
         raise RefusedError(
             "records were erased since that expiration; what has expired may have more of them",

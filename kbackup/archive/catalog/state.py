@@ -268,6 +268,7 @@ class State:
     origin: Origin | None = None
     pins: Mapping[int, str] = field(default_factory=dict)
     labels: Mapping[str, int] = field(default_factory=dict)
+    rewrites_before: int = 0
     points: Rows = _NO_ROWS["points"]
     incarnations: Rows = _NO_ROWS["incarnations"]
     segments: Rows = _NO_ROWS["segments"]
@@ -282,6 +283,12 @@ class State:
     def tables(self) -> dict[str, Rows]:
         """Return the tables by name."""
         return {name: getattr(self, name) for name in SCHEMAS}
+
+    @property
+    def rewrite_number(self) -> int:
+        """The number of a rewrite that begins with this catalog. It is greater than that of each earlier rewrite, also
+        of one in the archive that this one was a copy of."""
+        return self.rewrites_before + self.number
 
     @cached_property
     def restore_points(self) -> tuple[PointRow, ...]:

@@ -108,7 +108,7 @@ def archive_status(
     replaced = _replaced(state) if len(state.erased) else []
     if replaced:
         remains = ask_remains(archive.store, [row.key for row in replaced])
-        deleted_from = _deleted_from(archive.store, replaced)
+        deleted_from = _deleted_from(archive.store, state, replaced)
         findings += erasure_findings(state.erased_records, remains, deleted_from, commands)
     if last is not None and last.warnings:
         # The manifest is read only if the restore point has warnings: they are what could be found in it.
@@ -144,14 +144,17 @@ def archive_status(
 def _replaced(state: State) -> list[RewrittenRow]:
     """Return the segments with erased records that the newest rewrites have replaced, and that nothing refers to."""
     listed = set(state.segments.columns("key")[0])
+    # New rows come last.
     replaced = [row for row in state.rewrites if row.key not in listed and _has_erased(state, row)]
-    newest = sorted(replaced, key=lambda row: row.catalog)
-    return newest[-_ASKED:]
+    return replaced[-_ASKED:]
 
 
-def _deleted_from(store: Store, replaced: Sequence[RewrittenRow]) -> str:
+def _deleted_from(store: Store, state: State, replaced: Sequence[RewrittenRow]) -> str:
     """Return from when on a sweep deletes all segments that were replaced: it goes by the time of their catalog."""
     newest = max(row.catalog for row in replaced)
+    if state.origin is not None or state.rewrites_before:
+        # The numbers may be those of the archive that this one is, or was, a copy of. It was not later than now.
+        newest = state.number
     try:
         committed = store.stat(layout.catalog_key(newest)).modified
     except NotFoundError:

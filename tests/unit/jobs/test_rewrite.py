@@ -20,16 +20,17 @@ from kbackup.archive.reader import new_offsets, open_archive
 from kbackup.archive.restores.plan import UnitRange, check_segments_there
 from kbackup.archive.segments.parallel import read_batches
 from kbackup.errors import CorruptError, LockedError, RefusedError
+from kbackup.jobs.copy import promote
 from kbackup.jobs.erase import Erasure, erase
 from kbackup.jobs.export.job import Additions
 from kbackup.jobs.key_matching import KeyMatch
-from kbackup.jobs.points import pin
+from kbackup.jobs.points import pin, release
 from kbackup.jobs.repair import repair
 from kbackup.jobs.retention import Expiry, Policy, expire, undo
 from kbackup.jobs.rewrite import RewriteReport, Rewriting, rewrite
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
-from tests.support.archives import History, expired, restore_plan
+from tests.support.archives import PARTITIONS, History, expired, restore_plan
 from tests.support.copies import check_whole, copied, swept
 from tests.support.faulty_store import FaultyStore, Operation, crashed
 from tests.support.memory_store import MemoryStore
@@ -378,6 +379,50 @@ def test_segments_without_erased_records_are_merged(store: MemoryStore) -> None:
     assert len(segments_of(store)) == 2
     assert all_records(store) == before
     check_whole(store)
+
+
+def test_rewrites_of_a_promoted_copy_are_newer_than_those_of_its_source(store: MemoryStore) -> None:
+    for _ in range(20):
+        pin(store, "2")
+        release(store, "2")
+    erasure = Erasure(Selection.of(("a",), ()), lambda tp, block: block.offsets == 4, "")
+    erase(store, erasure, 60, Silent(), confirm=True)
+    promoted = MemoryStore()
+    copied(store, promoted)
+    promote(promoted)
+    expired(promoted, last=1)
+    merged(promoted)
+    before = all_records(promoted)
+    state = open_archive(promoted).state
+    rows = state.segments.rows("topic", "incarnation", "partition", "first", "last", "key")
+    for topic, incarnation, partition, first, last, key in rows:
+        erased = state.erased_in((topic, incarnation, partition), first, last, key)
+        assert erased is None, "it would count as a segment that still has them"
+    # An erasure there goes through what was merged, and a copy that retains everything takes it all.
+    copy = MemoryStore()
+    copied(promoted, copy)
+    another = Erasure(Selection.of(("a",), ()), lambda tp, block: block.offsets == 7, "")
+    assert erase(promoted, another, 60, Silent(), confirm=True).records == PARTITIONS
+    copied(promoted, copy, keep=True)
+    assert all_records(copy) == all_records(promoted) != before
+    check_whole(copy)
+    check_whole(promoted)
+
+
+def test_an_expiration_after_a_promotion_can_be_undone(store: MemoryStore) -> None:
+    for _ in range(20):
+        pin(store, "2")
+        release(store, "2")
+    erasure = Erasure(Selection.of(("a",), ()), lambda tp, block: block.offsets == 4, "")
+    erase(store, erasure, 60, Silent(), confirm=True)
+    promoted = MemoryStore()
+    copied(store, promoted)
+    promote(promoted)
+    before = all_records(promoted)
+    expire(promoted, Expiry(Policy(last=1), None, DAY), 60, Silent(), confirm=True)
+    undo(promoted, 60)
+    assert all_records(promoted) == before
+    assert open_archive(promoted).state.numbers.tolist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_nothing_is_merged_beside_an_erasure(store: MemoryStore) -> None:
