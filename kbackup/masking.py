@@ -1,101 +1,77 @@
-"""Masks for the functions of `--transform`: replace members of JSON, or whole keys and values.
+"""Masks for the functions of `--transform`: replace fields of keys and values, or whole keys and values.
 
 Each takes a batch of `kbackup.types.RECORDS` and returns another one. A path is `value.customer.name`: the column
-(`key` or `value`), and the members on the way, from the outside in. `key` or `value` alone is all of its bytes,
-whatever they are.
+(`key` or `value`), and the names on the way, from the outside in. `key` or `value` alone is all of it.
+
+Keys and values are JSON, with or without the bytes that a serializer of JSON Schema puts before it. With the `schemas`
+that a function gets, those that name a schema are Avro, Protobuf or JSON by that schema, and can be decoded by it
+afterwards. Without a schema, a whole key or value is its bytes, whatever they are.
 
 What a path does not find is left as it is, and so are null keys and values. What could not be looked into is an error,
-never let through: a key or value that is no JSON, or a text where a path goes further. Bytes that a serializer of JSON
-Schema puts before the JSON stay there. Members beside a path keep their text, digit by digit.
+never let through: a key or value that is no JSON or does not fit its schema, or a text where a path goes further.
+Members of JSON beside a path keep their text, digit by digit, and so do fields of Avro. Protobuf is serialized anew.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from kbackup.errors import UndecodableError, UsageError
+from kbackup.schemas.base import Headers
+from kbackup.schemas.decoder import FramedPayload, NamedSchemas
+from kbackup.schemas.json_masks import masked_json
+from kbackup.schemas.masks import HINT, Mask, Scalar, Tree
 from kbackup.types import RECORDS
 
+__all__ = ["fixed", "hash_json", "null_json"]
+
 Path = str | tuple[str, ...]
-Scalar = str | bytes | int | float | bool | None
 
 LEAST_SECRET = 16
 """Bytes that a secret has at least: whoever guesses it finds names by trying them."""
 
 _PARTS = ("key", "value")
-_HINT = "mask all of it by the path 'key' or 'value', or leave such records out"
 _ID_FRAME = 5  # bytes: 0, and the id of a schema
 _GUID_FRAME = 17  # bytes: 1, and the GUID of a schema
 
 _DIGEST = "sha256"
 
 
-def hash_json(batch: pa.RecordBatch, paths: str | Sequence[Path], secret: str | bytes) -> pa.RecordBatch:
+def hash_json(
+    batch: pa.RecordBatch, paths: str | Sequence[Path], secret: str | bytes, schemas: NamedSchemas | None = None
+) -> pa.RecordBatch:
     """Replace what is at `paths` by its HMAC-SHA256 under `secret`, as a text of 64 hexadecimal digits.
 
     The same text gets the same digest everywhere, so that topics can still be joined by it: as a whole key, as a text
-    in JSON, and as a number of the same digits. Null stays null. Of an object, the digest is over its sorted
-    members."""
+    in JSON, Avro or Protobuf, and as a number of the same digits. Null stays null. Of an object of JSON, the digest is
+    over its sorted members. By a schema, only a field of texts or bytes can hold a digest."""
     key = _secret(secret)
 
     def digest(data: bytes) -> str:
         return hmac.digest(key, data, _DIGEST).hex()
 
-    def whole(data: bytes) -> bytes:
-        return digest(data).encode()
-
-    def member(raw: msgspec.Raw) -> object:
-        data = bytes(raw).strip()
-        match data[:1]:
-            case b"n":
-                return None
-            case b'"':
-                return digest(msgspec.json.decode(data, type=str).encode())
-            case b"{":
-                return digest(msgspec.json.encode(msgspec.json.decode(data), order="sorted"))
-            case _:
-                return digest(data)
-
-    return _masked(batch, paths, whole, member)
+    return _masked(batch, paths, Mask("hash_json", digest=digest), schemas)
 
 
-def null_json(batch: pa.RecordBatch, paths: str | Sequence[Path]) -> pa.RecordBatch:
-    """Replace what is at `paths` by null. A whole value that is null is a tombstone, by which a compacted topic deletes
-    its key, and a compacted topic takes no key that is null."""
-
-    def whole(_data: bytes) -> None:
-        return None
-
-    def member(_raw: msgspec.Raw) -> object:
-        return None
-
-    return _masked(batch, paths, whole, member)
+def null_json(
+    batch: pa.RecordBatch, paths: str | Sequence[Path], schemas: NamedSchemas | None = None
+) -> pa.RecordBatch:
+    """Replace what is at `paths` by null; a field of Protobuf is cleared. A whole value that is null is a tombstone, by
+    which a compacted topic deletes its key, and a compacted topic takes no key that is null."""
+    return _masked(batch, paths, Mask("null_json"), schemas)
 
 
-def fixed(batch: pa.RecordBatch, paths: str | Sequence[Path], value: Scalar) -> pa.RecordBatch:
-    """Replace what is at `paths` by `value`, also null in JSON. Whole keys and values get the bytes of a text, or of
-    the JSON of another value."""
-    if isinstance(value, str):
-        as_bytes: bytes | None = value.encode()
-    elif isinstance(value, bytes) or value is None:
-        as_bytes = value
-    else:
-        as_bytes = msgspec.json.encode(value)
-
-    def whole(_data: bytes) -> bytes | None:
-        return as_bytes
-
-    def member(_raw: msgspec.Raw) -> object:
-        if isinstance(value, bytes):
-            raise UsageError("fixed: JSON has no bytes", "give a text or a number for a member of JSON")
-        return value
-
-    return _masked(batch, paths, whole, member)
+def fixed(
+    batch: pa.RecordBatch, paths: str | Sequence[Path], value: Scalar, schemas: NamedSchemas | None = None
+) -> pa.RecordBatch:
+    """Replace what is at `paths` by `value`, also null in JSON and Avro. Whole keys and values without a schema get the
+    bytes of a text, or of the JSON of another value. By a schema, the value must be of the field's type."""
+    return _masked(batch, paths, Mask("fixed", value), schemas)
 
 
 def _secret(secret: str | bytes) -> bytes:
@@ -109,41 +85,42 @@ def _secret(secret: str | bytes) -> bytes:
 
 # Go through the records.
 
-MaskMember = Callable[[msgspec.Raw], object]
-"""Gives the new value of a member of JSON, by its text."""
-MaskWhole = Callable[[bytes], bytes | None]
 
-_Tree = dict[str, Any]
-"""The names of members, each with the tree of what is below it; an empty tree below a name that is masked."""
-
-_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_LIST = msgspec.json.Decoder(list[msgspec.Raw])
-
-
-def _masked(batch: pa.RecordBatch, paths: str | Sequence[Path], whole: MaskWhole, member: MaskMember) -> pa.RecordBatch:
+def _masked(
+    batch: pa.RecordBatch, paths: str | Sequence[Path], mask: Mask, schemas: NamedSchemas | None
+) -> pa.RecordBatch:
     """Return the batch with its masked columns. Each record of these is gone through in Python."""
     trees = _trees(paths)
     columns: list[pa.Array[Any]] = list(batch.columns)
     offsets = batch.column("offset").to_pylist()
+    headers: list[Headers] = [()] * len(batch)
+    if schemas is not None:
+        headers = [_headers(each or ()) for each in batch.column("headers").to_pylist()]
     for part, tree in trees.items():
         at = batch.schema.get_field_index(part)
         masked: list[bytes | None] = []
-        for offset, data in zip(offsets, columns[at].to_pylist(), strict=True):
+        for offset, data, carried in zip(offsets, columns[at].to_pylist(), headers, strict=True):
+            place = f"the {part} at offset {offset}"
+            framed: FramedPayload | None = None
+            if schemas is not None and data is not None:
+                framed = _framed(schemas, part, data, carried, place)
             if data is None:
                 masked.append(None)
-            elif not tree:
-                masked.append(whole(data))
+            elif framed is None:
+                masked.append(_masked_plain(data, tree, mask, place))
+            elif not tree and mask.is_null:
+                masked.append(None)
             else:
-                masked.append(_masked_json(data, tree, member, f"the {part} at offset {offset}"))
+                masked.append(framed.front + _masked_payload(framed, tree, mask, place))
         columns[at] = pa.array(masked, RECORDS.field(part).type)
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
-def _trees(paths: str | Sequence[Path]) -> dict[str, _Tree]:
+def _trees(paths: str | Sequence[Path]) -> dict[str, Tree]:
     """Return the paths as a tree for each column. A path that ends on the way of another one covers it."""
     if isinstance(paths, str):
         paths = [paths]
-    trees: dict[str, _Tree] = {}
+    trees: dict[str, Tree] = {}
     # Short paths first: what is masked as a whole is not looked into.
     split = [tuple(path.split(".")) if isinstance(path, str) else tuple(path) for path in paths]
     for names in sorted(split, key=len):
@@ -160,13 +137,67 @@ def _trees(paths: str | Sequence[Path]) -> dict[str, _Tree]:
     return trees
 
 
-def _masked_json(data: bytes, tree: _Tree, member: MaskMember, place: str) -> bytes:
-    frame = _frame_of(data)
+def _headers(headers: Sequence[dict[str, Any]]) -> Headers:
+    return [(header["key"].encode(), header["value"]) for header in headers]
+
+
+# Keys and values that name a schema.
+
+
+def _framed(schemas: NamedSchemas, part: str, data: bytes, headers: Headers, place: str) -> FramedPayload | None:
+    """Return what a frame names and holds, None without a frame."""
     try:
-        masked = _with_masks(msgspec.Raw(data[frame:]), tree, member, place)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise UndecodableError(f"{place} is no JSON", _HINT) from None
-    return data[:frame] + bytes(masked)
+        return schemas.payload(part, data, headers)
+    except UndecodableError as error:
+        raise UndecodableError(
+            f"{place} begins like one that names a schema: {error.message}",
+            f"if no serializer wrote the {part}s of this topic, mask them without schemas",
+        ) from None
+
+
+def _masked_payload(framed: FramedPayload, tree: Tree, mask: Mask, place: str) -> bytes:
+    """Return what stands behind a frame, masked."""
+    here = f"{place} (schema {framed.schema})"
+    try:
+        # Each format is loaded where it is needed: its library may be missing.
+        if framed.codec.kind == "AVRO":
+            from kbackup.schemas.avro import AvroCodec
+            from kbackup.schemas.avro_masks import masked_avro
+
+            assert isinstance(framed.codec, AvroCodec)  # noqa: S101 (by its kind)
+            return masked_avro(framed.codec, framed.payload, tree, mask, here)
+        if framed.codec.kind == "PROTOBUF":
+            from kbackup.schemas.protobuf import ProtobufCodec
+            from kbackup.schemas.protobuf_masks import masked_protobuf
+
+            assert isinstance(framed.codec, ProtobufCodec)  # noqa: S101 (by its kind)
+            message = framed.codec.whole_message(framed.payload, framed.indexes)
+            return masked_protobuf(message, tree, mask, here)
+    except UndecodableError as error:
+        if place in error.message:
+            raise
+        raise UndecodableError(f"{here}: {error.message}", HINT) from None
+    return masked_json(framed.payload, tree, mask, here)
+
+
+# Keys and values that name none.
+
+
+def _masked_plain(data: bytes, tree: Tree, mask: Mask, place: str) -> bytes | None:
+    if not tree:
+        return _whole(data, mask)
+    frame = _frame_of(data)
+    return data[:frame] + masked_json(data[frame:], tree, mask, place)
+
+
+def _whole(data: bytes, mask: Mask) -> bytes | None:
+    """Return what stands in the place of all bytes of a key or value."""
+    value = mask.of(data)
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes) or value is None:
+        return value
+    return msgspec.json.encode(value)
 
 
 def _frame_of(data: bytes) -> int:
@@ -177,34 +208,3 @@ def _frame_of(data: bytes) -> int:
     if data[:1] == b"\1":
         return _GUID_FRAME
     return 0
-
-
-def _with_masks(raw: msgspec.Raw, tree: _Tree, member: MaskMember, place: str) -> msgspec.Raw:
-    """Return the text of a value of JSON with its members masked. All others keep their text."""
-    text = bytes(raw).lstrip()
-    match text[:1]:
-        case b"{":
-            members = _OBJECT.decode(text)
-            for name, below in tree.items():
-                if name in members:
-                    members[name] = _masked_member(members[name], below, member, f"{name} in {place}")
-            return msgspec.Raw(msgspec.json.encode(members))
-        case b"[":
-            elements = [_with_masks(element, tree, member, place) for element in _LIST.decode(text)]
-            return msgspec.Raw(msgspec.json.encode(elements))
-        case b"n":
-            msgspec.json.decode(text, type=None)
-            return raw
-        case _:
-            msgspec.json.decode(text)
-            raise UndecodableError(f"{place} is no object, though a path goes on in it", _HINT)
-
-
-def _masked_member(raw: msgspec.Raw, below: _Tree, member: MaskMember, place: str) -> msgspec.Raw:
-    if below:
-        return _with_masks(raw, below, member, place)
-    text = bytes(raw).lstrip()
-    if text[:1] == b"[":
-        elements = [_masked_member(element, below, member, place) for element in _LIST.decode(text)]
-        return msgspec.Raw(msgspec.json.encode(elements))
-    return msgspec.Raw(msgspec.json.encode(member(raw)))

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Context, Decimal
+from functools import cached_property
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -143,10 +144,27 @@ class AvroCodec:
         self._read = python_reader if extent.deep > _MOST_LEVELS else fastavro.schemaless_reader
         self._values_per_byte = extent.per_byte
         # Serializers of registries write a value of this type as it is, without its length.
-        self._bytes = self.schema == "bytes" or self.schema == {"type": "bytes"}
+        self.is_bare_bytes = self.schema == "bytes" or self.schema == {"type": "bytes"}
+
+    @cached_property
+    def named_types(self) -> dict[str, Any]:
+        """The types that have names, by these."""
+        named: dict[str, Any] = {}
+        waiting = [self.schema]
+        while waiting:
+            schema = waiting.pop()
+            if isinstance(schema, list):
+                waiting += schema
+            if not isinstance(schema, dict):
+                continue
+            if "name" in schema:
+                named[schema["name"]] = schema
+            waiting += [field["type"] for field in schema.get("fields", ())]
+            waiting += [schema[inner] for inner in ("items", "values") if inner in schema]
+        return named
 
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
-        if self._bytes:
+        if self.is_bare_bytes:
             return base64.b64encode(data).decode()
         budget = TextBudget(len(data))
         most_values = self._values_per_byte * len(data)
@@ -170,7 +188,7 @@ class AvroCodec:
 
     def fits(self, data: bytes, indexes: Sequence[int] | None = None) -> bool:
         # Any bytes fit the type of bytes, and no bytes fit every type that takes none: neither proves anything.
-        if self._bytes or not data:
+        if self.is_bare_bytes or not data:
             return False
         try:
             self.decode(data)

@@ -247,6 +247,17 @@ class ByFile:
         return payload_value(self._codec, frame.rest, None)
 
 
+class FramedPayload(NamedTuple):
+    """What a serializer wrote: the id or GUID of a schema and its codec, the `front` of the data with what names the
+    schema (empty if a header does), and the `payload` behind it. Of Protobuf, `indexes` select the message."""
+
+    schema: int | str
+    codec: Codec
+    front: bytes
+    payload: bytes
+    indexes: tuple[int, ...] | None
+
+
 class ByRegistry:
     """Decodes by the schemas that a registry has. Each schema is asked for once, even a missing one. Thread-safe."""
 
@@ -268,6 +279,20 @@ class ByRegistry:
         except UndecodableError as error:
             return Undecoded(error.message)
         return Decoded(value, {"type": codec.kind, "id": frame.schema})
+
+    def payload(self, data: bytes, headers: Headers) -> FramedPayload | None:
+        """Return what a frame of these data names and holds, None without a frame. `UndecodableError` for a schema that
+        is not there, and for data that can't stand behind a frame."""
+        frame = frame_of(data, headers, self._header)
+        if frame is None:
+            return None
+        codec = self.codec(frame.schema)
+        if isinstance(codec, Undecoded):
+            raise UndecodableError(codec.why)
+        apart = data if frame.apart else None
+        payload, indexes = _parts_of(codec, frame.rest, apart)
+        front = data[: len(data) - len(payload)]
+        return FramedPayload(frame.schema, codec, front, payload, indexes)
 
     def codec(self, schema_id: int | str) -> Codec | Undecoded:
         """Return what decodes by a schema, or why nothing does."""
@@ -305,3 +330,14 @@ def _parts_of(codec: Codec, rest: bytes, apart: bytes | None) -> tuple[bytes, tu
         return (rest if apart is None else apart), None
     indexes, behind = message_indexes(rest)
     return (behind if apart is None else apart), indexes
+
+
+class NamedSchemas:
+    """The schemas that frames in the records of a topic name."""
+
+    def __init__(self, parts: Mapping[str, ByRegistry]) -> None:
+        self._parts = parts
+
+    def payload(self, part: str, data: bytes, headers: Headers) -> FramedPayload | None:
+        """Return what a frame of a key or a value (`part`) names and holds, as `ByRegistry.payload` does."""
+        return self._parts[part].payload(data, headers)

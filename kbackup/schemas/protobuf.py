@@ -77,14 +77,26 @@ class ProtobufCodec:
         return self._growth[kind.full_name]
 
     def fits(self, data: bytes, indexes: Sequence[int] | None = None) -> bool:
-        # A parser takes unknown fields, and so most bytes: here every field must be one of the message.
         try:
-            message = self._checked_class(data, indexes).FromString(data)
+            self.whole_message(data, indexes)
+        except UndecodableError:
+            return False
+        return True
+
+    def whole_message(self, data: bytes, indexes: Sequence[int] | None = None) -> Message:
+        """Return the message of data that hold no field which it does not have: a parser takes unknown fields, and so
+        most bytes. `UndecodableError` for other data."""
+        made = self._checked_class(data, indexes)
+        try:
+            message = made.FromString(data)
             size = message.ByteSize()
             message.DiscardUnknownFields()
-        except Exception:  # noqa: BLE001 (as in `decode`)
-            return False
-        return bool(message.ByteSize() == size)
+            is_whole = message.ByteSize() == size
+        except Exception as error:
+            raise misfit("PROTOBUF", error) from error  # as in `decode`
+        if not is_whole:
+            raise UndecodableError("not PROTOBUF by its schema: it has fields that the schema does not have")
+        return message
 
     def _checked_class(self, data: bytes, indexes: Sequence[int] | None) -> type[Message]:
         """Return the class of the messages that `indexes` select; raise `UndecodableError` for data that would grow too
