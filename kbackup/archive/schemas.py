@@ -175,12 +175,14 @@ class SchemaSource(NamedTuple):
 
     def open(self, store: Store) -> ArchivedSchemas:
         """Read the document and return what decodes by it. `CorruptError` if it is not what the manifest says."""
-        schemas: Schemas | None = None
-        if self.document is not None:
-            key = self.document.key
-            data = checked_document(self.document, store.get(key))
-            schemas = load(Schemas, data, key)
+        schemas = None if self.document is None else read_schemas(store, self.document)
         return archived_schemas(schemas, self.registry)
+
+
+def read_schemas(store: Store, document: DocumentRef) -> Schemas:
+    """Read the document of a restore point's schemas. `CorruptError` if it is not what the manifest says."""
+    data = checked_document(document, store.get(document.key))
+    return load(Schemas, data, document.key)
 
 
 def archived_schemas(schemas: Schemas | None, options: RegistryOptions) -> ArchivedSchemas:

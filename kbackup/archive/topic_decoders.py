@@ -27,8 +27,8 @@ from kbackup.archive.schemas import (
 )
 from kbackup.errors import CorruptError, KbackupError, NotFoundError, UndecodableError, UsageError
 from kbackup.formats.schema_ids import PARTS, Part
-from kbackup.schemas.base import Headers, RegistryOptions, context_of
-from kbackup.schemas.decoder import HEADERS, ByRegistry, Decoder, Made, Undecoded, frame_of, payload_fits
+from kbackup.schemas.base import Headers, RegistryOptions, SchemaVersion, context_of
+from kbackup.schemas.decoder import HEADERS, ByRegistry, Decoder, Made, NamedSchemas, Undecoded, frame_of, payload_fits
 
 NO_NAME = "it names no schema"
 
@@ -181,6 +181,7 @@ class OpenedSchemas:
         self._subjects = TopicSubjects(schemas.versions)
         self._indexes: dict[str, SchemaIndex] = {"": self.schemas.index}
         self._by_id: dict[tuple[str, str], ByRegistry] = {}
+        self._lock = threading.Lock()
 
     def is_named(self, topic: str, used: UsedSchemas) -> bool:
         """Return whether a serializer wrote the keys, or the values, of a topic, as far as they were counted."""
@@ -193,19 +194,38 @@ class OpenedSchemas:
 
     def decoder(self, topic: str, part: Part, named: bool) -> TopicDecoder:
         own = self._subjects.of_either(topic, part)
-        contexts = {context_of(version.subject) for version in own}
-        # Subjects of several contexts leave open which of them an id means: then it means the default one's.
-        context = contexts.pop() if len(contexts) == 1 else ""
-        if context not in self._indexes:
-            self._indexes[context] = SchemaIndex(self._document, built_in_files(), context)
-        index = self._indexes[context]
-        if (context, part) not in self._by_id:
-            self._by_id[context, part] = ByRegistry(index, HEADERS[part])
         of_side = self._subjects.of_side(topic, part)
         # A subject that is named after a type alone may be of the other side: it counts where a serializer is known.
         trusted = own if named else of_side
-        by_id = self._by_id[context, part]
-        return TopicDecoder(topic, part, named, frozenset(ids_of(trusted)), bool(of_side), index, by_id)
+        context = _context_of_all(own)
+        by_id = self._by_id_in(context, part)
+        return TopicDecoder(
+            topic, part, named, frozenset(ids_of(trusted)), bool(of_side), self._indexes[context], by_id
+        )
+
+    def of_topic(self, topic: str) -> NamedSchemas:
+        """Return the schemas that frames in the records of a topic name. Frames are believed, whatever was counted."""
+        parts: dict[str, ByRegistry] = {}
+        for part in PARTS:
+            context = _context_of_all(self._subjects.of_either(topic, part))
+            parts[part] = self._by_id_in(context, part)
+        return NamedSchemas(parts)
+
+    def _by_id_in(self, context: str, part: Part) -> ByRegistry:
+        """Return what decodes by the ids of a context."""
+        with self._lock:
+            if context not in self._indexes:
+                self._indexes[context] = SchemaIndex(self._document, built_in_files(), context)
+            if (context, part) not in self._by_id:
+                self._by_id[context, part] = ByRegistry(self._indexes[context], HEADERS[part])
+            return self._by_id[context, part]
+
+
+def _context_of_all(own: Iterable[SchemaVersion]) -> str:
+    """Return the context of a topic's subjects. Subjects of several contexts leave open which of them an id means: then
+    it means the default one's."""
+    contexts = {context_of(version.subject) for version in own}
+    return contexts.pop() if len(contexts) == 1 else ""
 
 
 def _carries(used: UsedSchemas, ids: Collection[int | str]) -> bool:

@@ -20,15 +20,21 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 import pyarrow as pa
 
+from kbackup.archive.models import DocumentRef
+from kbackup.archive.reader import Archive
+from kbackup.archive.schemas import read_schemas
+from kbackup.archive.topic_decoders import OpenedSchemas
 from kbackup.archive.transforms import TransformRef
 from kbackup.errors import KbackupError, UsageError
 from kbackup.formats import arrow
 from kbackup.formats.block import rising, slice_block
 from kbackup.formats.record import decode, encode
+from kbackup.store.base import Store
 from kbackup.types import RECORDS, Int64Array, RecordBlock, TopicPartition
 
 Function = Callable[..., object]
-"""Takes a batch, and the name of its topic in the archive where it has a parameter `topic`."""
+"""Takes a batch; where it has parameters of these names also the `topic` in the archive, by its name, and the `schemas`
+that the topic's records name."""
 
 GROWTH = 4
 """A record may become so many times as large as the largest one beside it: producers have room for that."""
@@ -40,18 +46,28 @@ _MEND = (
     "mend the function, and begin anew with it: a restore with another --restore-id and new topics, an export at "
     "another destination"
 )
-_KEPT = 8  # functions that a process has loaded; the oldest one goes
+_KEPT = 8  # functions and schemas that a process has loaded; the oldest one goes
+
+
+@dataclass(frozen=True)
+class PointSchemas:
+    """Where workers find the schemas of a restore point: the archive's store, and the document in it."""
+
+    store: Store
+    document: DocumentRef
 
 
 @dataclass(frozen=True)
 class Transform:
-    """A function of a file of Python. `file` is the name of the file without its folder, `source` its bytes."""
+    """A function of a file of Python. `file` is the name of the file without its folder, `source` its bytes. `schemas`
+    are for a function that takes them: they are no part of what it does by its digest."""
 
     may_hold_secrets: ClassVar[bool] = True
 
     file: str
     function: str
     source: bytes = field(repr=False)
+    schemas: PointSchemas | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def read(cls, text: str) -> Transform:
@@ -73,14 +89,36 @@ class Transform:
     def ref(self) -> TransformRef:
         return TransformRef(name=f"{self.file}:{self.function}", sha256=hashlib.sha256(self.source).hexdigest())
 
+    def with_schemas(self, archive: Archive | None, point: int | str) -> Transform:
+        """Return the transform with the schemas of a restore point, if its function takes them. `UsageError` if there
+        are none. An archive that is None is a folder of the Java tool."""
+        if not _loaded(self).takes_schemas:
+            return self
+        document = None if archive is None else archive.restore_point(point).schemas
+        if archive is None or document is None:
+            raise UsageError(
+                f"transform {self.file}:{self.function} takes schemas, and the restore point has none",
+                "set schema_registry.url, and back up again: the new restore point has the schemas of earlier records, "
+                "too",
+            )
+        transform = replace(self, schemas=PointSchemas(archive.store, document))
+        # Opened here as well: schemas that can't be read are an error before anything is done.
+        _opened(transform.schemas)
+        return transform
+
     def __call__(self, source: TopicPartition, block: RecordBlock) -> RecordBlock:
         """Return what the function makes of the records of a partition, by its name in the archive.
 
         `UsageError`, naming the partition and an offset, if the function fails, or returns what can't be restored."""
         function = _loaded(self)
         given = self._decoded(source, block)
+        arguments: dict[str, object] = {}
+        if function.takes_topic:
+            arguments["topic"] = source.topic
+        if function.takes_schemas:
+            arguments["schemas"] = _opened(self.schemas).of_topic(source.topic)
         try:
-            made = function.call(given, source.topic)
+            made = function.function(given, **arguments)
         except (Exception, SystemExit) as error:  # noqa: BLE001 (the user's own code may raise anything)
             # Without the traceback of the worker: the line of the user's file is what helps.
             raise self._failed(source, block, error) from None
@@ -104,13 +142,18 @@ class Transform:
         return UsageError(
             f"transform {self.file}:{self.function} failed{at}, for the records of {source} from offset "
             f"{int(block.offsets[0])} on: {_words(error)}",
-            _MEND,
+            f"{error.hint}; {_MEND}" if isinstance(error, KbackupError) and error.hint else _MEND,
         )
 
 
 def transform_of(text: str | None) -> Transform | None:
     """Return the transform that an option names, None without one."""
     return Transform.read(text) if text else None
+
+
+def with_schemas(transform: Transform | None, archive: Archive | None, point: int | str) -> Transform | None:
+    """Return a transform with the schemas of a restore point, if it takes them; None without a transform."""
+    return None if transform is None else transform.with_schemas(archive, point)
 
 
 def ref_of(transform: Transform | None) -> TransformRef | None:
@@ -125,14 +168,11 @@ def ref_of(transform: Transform | None) -> TransformRef | None:
 class _LoadedFunction:
     function: Function
     takes_topic: bool
-
-    def call(self, batch: pa.RecordBatch, topic: str) -> object:
-        if self.takes_topic:
-            return self.function(batch, topic=topic)
-        return self.function(batch)
+    takes_schemas: bool
 
 
 _functions: dict[Transform, _LoadedFunction] = {}
+_schemas: dict[tuple[str, DocumentRef], OpenedSchemas] = {}
 _lock = threading.Lock()
 
 
@@ -140,11 +180,29 @@ def _loaded(transform: Transform) -> _LoadedFunction:
     with _lock:
         if transform not in _functions:
             function = _load(transform)
-            while len(_functions) >= _KEPT:
-                oldest = next(iter(_functions))
-                del _functions[oldest]
+            _make_room(_functions)
             _functions[transform] = function
         return _functions[transform]
+
+
+def _opened(schemas: PointSchemas | None) -> OpenedSchemas:
+    """Return the schemas of a restore point. `UsageError` without them, as for a transform that nobody gave any."""
+    if schemas is None:
+        raise UsageError("the function takes schemas, and there are none here", "leave its parameter schemas out")
+    key = (schemas.store.url, schemas.document)
+    with _lock:
+        if key not in _schemas:
+            opened = OpenedSchemas(read_schemas(schemas.store, schemas.document))
+            _make_room(_schemas)
+            _schemas[key] = opened
+        return _schemas[key]
+
+
+def _make_room(loaded: dict[Any, Any]) -> None:
+    """Drop the oldest of what is loaded, where there is no room for more."""
+    while len(loaded) >= _KEPT:
+        oldest = next(iter(loaded))
+        del loaded[oldest]
 
 
 def _load(transform: Transform) -> _LoadedFunction:
@@ -168,15 +226,14 @@ def _load(transform: Transform) -> _LoadedFunction:
         raise UsageError(f"--transform: {transform.file} has no function {transform.function}", _FORM)
     try:
         signature = inspect.signature(function)
-        takes_topic = "topic" in signature.parameters
-        arguments = {"topic": ""} if takes_topic else {}
-        signature.bind(None, **arguments)
+        named = [name for name in ("topic", "schemas") if name in signature.parameters]
+        signature.bind(None, **dict.fromkeys(named))
     except (TypeError, ValueError):
         raise UsageError(
             f"--transform: function {transform.function} does not take a batch alone",
-            "define it with one parameter, or with a second one named topic",
+            "define it with one parameter, or with further ones named topic and schemas",
         ) from None
-    return _LoadedFunction(function, takes_topic)
+    return _LoadedFunction(function, takes_topic="topic" in named, takes_schemas="schemas" in named)
 
 
 def _line_of(traceback: TracebackType | None, file: str) -> int | None:

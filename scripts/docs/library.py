@@ -1,4 +1,4 @@
-"""infra/docs/python-reference.md: the names of `import kbackup`, with their signatures and docstrings."""
+"""infra/docs/python-reference.md: names of `import kbackup`, and masks, with their signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, is_typeddict
 
 import kbackup
+from kbackup import masking
 
 _HEAD = """\
 # Reference of `import kbackup`
@@ -19,16 +20,26 @@ What each name takes and returns. [python.md](python.md) has examples.
 is text as [Times](configuration.md#times) has it, milliseconds since 1970, or a datetime with a zone. What jobs return
 has the fields of [the schemas](json/README.md) of their commands.
 """
+_MASKING = """
+## kbackup.masking
+Functions for a `transform`; [test-data.md](test-data.md#masks) says where they stand. `schemas` are what a function
+with a parameter of this name gets.
+
+"""
 _WIDTH = 100
 
 
 def library_document() -> str:
     names = [(name, getattr(kbackup, name)) for name in kbackup.__all__]
-    return "\n".join([_HEAD, *(_section(name, thing) for name, thing in names if not isinstance(thing, ModuleType))])
+    sections = [
+        _section(f"## {name}", f"kbackup.{name}", thing) for name, thing in names if not isinstance(thing, ModuleType)
+    ]
+    masks = [_section(f"### {name}", f"kbackup.masking.{name}", getattr(masking, name)) for name in masking.__all__]
+    return "\n".join([_HEAD, *sections]) + _MASKING + "\n".join(masks)
 
 
-def _section(name: str, thing: object) -> str:
-    return f"## {name}\n{_code(f'kbackup.{name}', thing)}{_prose(thing)}\n{_members(thing)}"
+def _section(heading: str, name: str, thing: object) -> str:
+    return f"{heading}\n{_code(name, thing)}{_prose(thing)}\n{_members(thing)}"
 
 
 def _members(thing: object) -> str:

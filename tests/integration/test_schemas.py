@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import (
     SchemaRegistryClient,
+    dual_schema_id_deserializer,
     header_schema_id_serializer,
     topic_subject_name_strategy,
 )
-from confluent_kafka.schema_registry.avro import AvroSerializer
-from confluent_kafka.schema_registry.json_schema import JSONSerializer
-from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
@@ -31,6 +35,7 @@ from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.confluent_registry import ConfluentRegistry
 from tests.support.secrets import make
+from tests.support.truth import read_topic
 
 Capture = pytest.CaptureFixture[str]
 
@@ -49,6 +54,7 @@ ORDER = {"item": "pen", "price": Decimal("1.20"), "at": datetime(2026, 1, 31, 12
 ORDER_IN_JSON = {"item": "pen", "price": "1.20", "at": "2026-01-31T12:00:00.000Z", "note": None}
 LINE = {"item": "ink", "price": {"currency": "EUR", "cents": 250}, "count": 0}
 CONF = {"subject.name.strategy": topic_subject_name_strategy}
+BY_HEADER = {**CONF, "schema.id.deserializer": dual_schema_id_deserializer}
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,9 @@ class Shop:
     config: Path
     protos: Path
     values: dict[str, list[Any]]
+    client: SchemaRegistryClient
+    line: Any
+    login: dict[str, str]
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +86,14 @@ def shop(
         client = SchemaRegistryClient({"url": registry.url, "basic.auth.user.info": f"me:{password}"})
         values = produce(broker, client, cart.Line)
         archive = new_archive()
-        kbackup.backup(archive, *(arg for topic in values for arg in ("--topics", topic)))
         config = folder / "kbackup.toml"
         config.write_text(
             f'{kbackup.config.read_text()}\n[schema_registry]\nurl = "{registry.url}"\n'
             f'user = "me"\npassword = "{password}"\n'
         )
-        yield Shop(archive, registry, config, folder, values)
+        kbackup.backup(archive, *(arg for topic in values for arg in ("--topics", topic)))
+        login = {"url": registry.url, "user": "me", "password": password}
+        yield Shop(archive, registry, config, folder, values, client, cart.Line, login)
 
 
 def produce(broker: Broker, client: SchemaRegistryClient, line: Any) -> dict[str, list[Any]]:
@@ -193,6 +203,99 @@ def test_values_are_decoded_by_schemas_from_files(shop: Shop, capsys: Capture) -
         out, err = run(shop, capsys, "cat", address, "--value-schema", str(shop.protos / file), *args, "--json")
         name, _, offset = address.partition(":0:")
         assert shown(out)[0]["value"] == shop.values[name][int(offset)], (address, err)
+
+
+MASKS = """
+from kbackup.masking import fixed, hash_json
+
+SECRET = "0123456789abcdef"
+
+def mask(batch, schemas):
+    batch = hash_json(batch, "value.item", SECRET, schemas)
+    return fixed(batch, "value.price.cents", 1, schemas)
+
+def mask_items(batch, schemas):
+    return hash_json(batch, "value.item", SECRET, schemas)
+"""
+
+
+@pytest.fixture(scope="module")
+def with_schemas(shop: Shop, kbackup: Kbackup, new_archive: Callable[[], Archive]) -> Archive:
+    """An archive of the same topics that has their schemas."""
+    archive = new_archive()
+    arguments = [arg for topic in shop.values for arg in ("--topics", topic)]
+    for key, value in shop.login.items():
+        arguments += ["--set", f"schema_registry.{key}={value}"]
+    kbackup.backup(archive, *arguments)
+    return archive
+
+
+def test_masked_records_are_read_by_the_deserializers_of_clients(
+    shop: Shop, with_schemas: Archive, broker: Broker, kbackup: Kbackup, tmp_path: Path
+) -> None:
+    """Of each format, with the schema named before the data and in a header. The registry is not asked for masks."""
+    file = tmp_path / "mask.py"
+    file.write_text(MASKS)
+    topics = ["shop-json", "shop-proto", "shop-headers"]
+    names = [part for topic in topics for part in ("--map", f"{topic}=masked-{topic}")]
+    masks = ["--transform", f"{file}:mask_items", *(part for topic in topics for part in ("-t", topic))]
+    asked = len(shop.registry.asked)
+    report = kbackup.restore(with_schemas, *names, *masks, "--no-groups", "--schemas", "none", "--restore-id", "masks")
+    assert (report["records"], report["transform"]["left_out"]) == (4, {})
+    same = kbackup.run("verify", with_schemas.url, "--against", "target", "--restore-id", "masks", *masks[:2])
+    assert (same["findings"], same["same"]) == ([], 4)
+    assert len(shop.registry.asked) == asked
+    client = shop.client
+    avro = AvroDeserializer(client, conf=BY_HEADER)
+    of_line = {**CONF, "use.deprecated.format": False}
+    protobuf = ProtobufDeserializer(shop.line, of_line, client)
+    by_header = ProtobufDeserializer(shop.line, {**of_line, **BY_HEADER}, client)
+    jsons = JSONDeserializer(JSON, schema_registry_client=client)
+    read = {topic: restored_values(broker, f"masked-{topic}") for topic in topics}
+    pen, ink = digest("pen"), digest("ink")
+    value, context = read["shop-headers"][0]
+    assert avro(value, context) == ORDER | {"item": pen}
+    value, context = read["shop-headers"][1]
+    assert by_header(value, context).item == ink
+    value, context = read["shop-proto"][0]
+    line = protobuf(value, context)
+    assert (line.item, line.price.currency, line.price.cents) == (ink, "EUR", 250)
+    value, context = read["shop-json"][0]
+    assert jsons(value, context) == {"item": digest("\x1b[31mpen")}
+
+
+def test_a_record_that_cant_be_decoded_is_never_let_through_a_mask(
+    with_schemas: Archive, broker: Broker, kbackup: Kbackup, tmp_path: Path
+) -> None:
+    file = tmp_path / "mask.py"
+    file.write_text(MASKS)
+    args = ["-t", "shop-avro", "--map", "shop-avro=unmasked", "--no-groups", "--schemas", "none"]
+    refused = kbackup.restore(with_schemas, *args, "--transform", f"{file}:mask_items", code=2)
+    message = refused["error"]["message"]
+    assert "for the records of shop-avro-0 from offset 0 on: the value at offset 2 begins like one" in message
+    assert message.endswith(f"the restore point has no schema {0x7FFF}")
+    assert restored_values(broker, "unmasked") == []
+    args += ["--skip", "shop-avro:0:2-3"]
+    refused = kbackup.restore(with_schemas, *args, "--transform", f"{file}:mask_items", code=2)
+    assert "the value at offset 3 (schema " in refused["error"]["message"]
+    assert "not AVRO by its schema" in refused["error"]["message"]
+    args += ["--skip", "shop-avro:0:3-4"]
+    refused = kbackup.restore(with_schemas, *args, "--transform", f"{file}:mask", code=2)
+    assert "price in the value at offset 0 (schema " in refused["error"]["message"]
+    assert "is of type bytes, though a path goes on in it" in refused["error"]["message"]
+
+
+def restored_values(broker: Broker, topic: str) -> list[tuple[bytes | None, SerializationContext]]:
+    """Return the values of a topic of one partition in order, with what their deserializer is told."""
+    values: list[tuple[bytes | None, SerializationContext]] = []
+    for record in chain(*read_topic(broker.bootstrap, topic).values()):
+        headers: list[tuple[str, str | bytes | None]] = list(record.headers or ())
+        values.append((record.value, SerializationContext(topic, MessageField.VALUE, headers)))
+    return values
+
+
+def digest(text: str) -> str:
+    return hmac.new(b"0123456789abcdef", text.encode(), hashlib.sha256).hexdigest()
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ from kbackup.jobs.restore.request import RestoreRequest
 from kbackup.jobs.restore.resume import check_same_transform
 from kbackup.jobs.schemas.records import checked_schemas, missing_schemas
 from kbackup.jobs.schemas.rewrite import SchemaRewrite
-from kbackup.jobs.transform import Transform, transform_of
+from kbackup.jobs.transform import Transform, transform_of, with_schemas
 from kbackup.kafka.client import Properties
 from kbackup.kafka.consume import RangeReader
 from kbackup.kafka.control.cluster import Cluster
@@ -271,7 +271,8 @@ def plan_comparison(request: CompareRequest, store: Store, state: Store, cluster
     asked = RestoreRequest.of(msgspec.structs.replace(options, no_groups=True))
     plan = plan_restore(asked, select_content(asked, store), cluster_id)
     if request.against == "target":
-        return ComparePlan(plan, None, "read_committed", transform=asked.transform)
+        transform = with_schemas(asked.transform, open_archive_or_folder(store), plan.restore_point)
+        return ComparePlan(plan, None, "read_committed", transform=transform)
     return _plan_of_source(store, plan)
 
 
@@ -301,6 +302,7 @@ def _plan_of_restore(
     check_not_erased(plan, archive)
     check_segments_there(plan, archive)
     check_same_transform(plan, transform)
+    transform = with_schemas(transform, archive, plan.restore_point)
     return ComparePlan(plan, restored_offsets(plan, runs), "read_committed", transform=transform)
 
 

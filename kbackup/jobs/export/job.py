@@ -46,7 +46,7 @@ from kbackup.jobs.export.destination import (
     point_key,
     point_of,
 )
-from kbackup.jobs.transform import Transform, transform_of
+from kbackup.jobs.transform import Transform, transform_of, with_schemas
 from kbackup.metrics.registry import Phases, ProgressListener
 from kbackup.schemas.base import RegistryOptions
 from kbackup.schemas.columns import DECODE_ERROR, DECODED, JSON, decoded_columns, merged_types
@@ -390,7 +390,7 @@ def run_export(
     newest restore point, and returns the tables with new records."""
     phases = Phases(job.listener)
     options = job.options
-    transform = transform_of(options.transform)
+    asked = transform_of(options.transform)
     destination = Destination.at(job.url, job.stores)
     with phases.step("connect"):
         archive = open_archive(job.store)
@@ -399,6 +399,8 @@ def run_export(
         newest = additions.newest
         additions.check_names()
         decode = decode_topics(archive, options, job.registry)
+        # As for decoding: the newest restore point has the schemas of all earlier records.
+        transform = with_schemas(asked, archive, "latest")
     with HeldLease(destination.own, "kbackup export", job.lease_seconds) as lease:
         with phases.step("plan"):
             destination.claim(_export_info(archive, options, holds, transform))

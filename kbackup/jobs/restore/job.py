@@ -89,6 +89,7 @@ from kbackup.jobs.settings.documents import SettingsCaptures
 from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.jobs.settings.while_filled import as_filled, settle_configs_after
 from kbackup.jobs.settings.write import apply_settings, compare_settings
+from kbackup.jobs.transform import Transform, with_schemas
 from kbackup.kafka.client import Properties, fetch_size_factor
 from kbackup.kafka.control.cluster import Cluster
 from kbackup.kafka.control.topics import TopicToCreate
@@ -183,12 +184,14 @@ class RestoreSession:
 class PlannedRestore:
     """The plan of a restore, and the `content` that it was made of: None if an earlier run has made the plan. The
     archive may have later restore points by then, and the plan alone says what is restored. `newer` are records of the
-    source that the restore point lacks. `shapes` tell where the logs have gaps, if offsets are to stay the same."""
+    source that the restore point lacks. `shapes` tell where the logs have gaps, if offsets are to stay the same.
+    `transform` is the function of the request, with the schemas of the restore point if it takes them."""
 
     plan: RestorePlan
     content: Content | None = None
     newer: tuple[NewerRecords, ...] = ()
     shapes: Mapping[TopicPartition, LogShape] = field(default_factory=dict)
+    transform: Transform | None = None
 
     @property
     def resumed(self) -> bool:
@@ -287,7 +290,7 @@ def restore(
     with phases.step("plan"):
         session = RestoreSession(resources, journal, open_source(resources.store), target, phases)
         if begun.plan is not None:
-            work = resume(session, begun.plan)
+            work = resume(request, session, begun.plan)
         else:
             content = choose_content(request, session, count)
             work = make_plan(request, session, content)
@@ -348,24 +351,26 @@ def make_plan(request: RestoreRequest, session: RestoreSession, content: Content
     """Plan the restore of some content, and count the records of the source that it lacks."""
     target = session.target
     plan = plan_restore(request, content, target.id)
+    transform = with_schemas(request.transform, session.source.archive, plan.restore_point)
     shapes: dict[TopicPartition, LogShape] = {}
     if plan.keeps_offsets:
         resources = session.resources
         records = session.source.records
-        shapes = measure_logs(plan.ranges, records, resources.spark, resources.listener, request.transform)
+        shapes = measure_logs(plan.ranges, records, resources.spark, resources.listener, transform)
         plan = with_logs(plan, request, shapes)
     topics = {topic.source for topic in plan.topics}
     live = LiveCluster(target.cluster, target.id, session.resources.target)
     newer = newer_in_source(live, session.source.archive, plan.restore_point, topics, session.resources.state)
-    return PlannedRestore(plan, content, newer, shapes)
+    return PlannedRestore(plan, content, newer, shapes, transform)
 
 
-def resume(session: RestoreSession, plan: RestorePlan) -> PlannedRestore:
+def resume(request: RestoreRequest, session: RestoreSession, plan: RestorePlan) -> PlannedRestore:
     """Go on with the plan of an earlier run. `RefusedError` if that run was of another archive."""
     check_same_archive(plan, session.source.archive)
     check_not_erased(plan, session.source.archive)
     check_segments_there(plan, session.source.archive)
-    return PlannedRestore(plan)
+    transform = with_schemas(request.transform, session.source.archive, plan.restore_point)
+    return PlannedRestore(plan, transform=transform)
 
 
 # Check, and show what would be done.
@@ -398,7 +403,7 @@ def preflight(request: RestoreRequest, session: RestoreSession, work: PlannedRes
         findings.warnings += work.content.warnings
         if plan.into_existing:
             records = session.source.records
-            findings.warnings += warn_of_existing(check.reading, records, plan, request.transform)
+            findings.warnings += warn_of_existing(check.reading, records, plan, work.transform)
     fills = fills_of(request, session, work, findings)
     findings.warnings += warn_of_share_groups(target.cluster, plan.groups)
     held_back = list(held_back_topics(plan, findings))
@@ -446,7 +451,7 @@ def fills_of(
         plan = without_topics(plan, known)
         resources = session.resources
         records = session.source.records
-        shapes = measure_logs(plan.ranges, records, resources.spark, resources.listener, request.transform)
+        shapes = measure_logs(plan.ranges, records, resources.spark, resources.listener, work.transform)
     rate = math.inf
     if request.may_mark and has_gaps(plan, shapes):
         rate = markers_per_second(session.target.cluster, plan.restore_id, plan.progress_group_names[0])
@@ -665,6 +670,7 @@ def replay(request: RestoreRequest, session: RestoreSession, prepared: PreparedR
     left_out = _left_out(checked, prepared.not_restored)
     schemas = rewrite_of(prepared.registered, resources.store, checked.unmapped)
     units = numbered_units(plan, left_out)
+    transform = checked.work.transform
     work: RestoreWork | SameOffsetsWork
     if plan.same_offsets is msgspec.UNSET:
         work = RestoreWork(
@@ -677,7 +683,7 @@ def replay(request: RestoreRequest, session: RestoreSession, prepared: PreparedR
             schemas=schemas,
             left_out=left_out,
             limits=checked.findings.limits,
-            transform=request.transform,
+            transform=transform,
         )
         tasks = _tasks(session, plan, units)
     else:
@@ -689,7 +695,7 @@ def replay(request: RestoreRequest, session: RestoreSession, prepared: PreparedR
             schemas=schemas,
             left_out=left_out,
             limits=checked.findings.limits,
-            transform=request.transform,
+            transform=transform,
         )
         tasks = [(unit,) for unit in units]
     results = run_counted(resources.spark, tasks, work, resources.listener, checked.restorable.records)

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.segments.read import read_segment
 from kbackup.errors import RefusedError, UsageError
 from kbackup.formats.record import rows
 from kbackup.jobs.restore.same_offsets.plan import MeasureLogs
@@ -20,7 +22,9 @@ from kbackup.jobs.transform import Transform
 from kbackup.spark.workers import check_protection
 from kbackup.types import RecordBlock, TopicPartition
 from tests.support.memory_store import MemoryStore
+from tests.support.plain_records import Plain
 from tests.support.record_blocks import encoded, plain
+from tests.support.schema_archive import NIGHTS, ORDER, SchemaArchive, avro, framed
 
 TP = TopicPartition("orders", 3)
 
@@ -252,3 +256,69 @@ def test_a_cluster_that_others_can_listen_to_gets_no_function(make: Make) -> Non
     check_protection(spark, MeasureLogs(store))
     with pytest.raises(RefusedError, match="could read the secrets of this job"):
         check_protection(spark, MeasureLogs(store, make("return batch")))
+
+
+# Schemas, for functions that mask by them.
+
+BY_SCHEMAS = """
+from kbackup.masking import fixed
+
+def mask(batch, topic, schemas):
+    return fixed(batch, {"orders": "value.item", "carts": "value.price.currency"}[topic], "x", schemas)
+"""
+
+
+@pytest.fixture
+def archived() -> Archive:
+    """An archive of one restore point with records of two topics, and their schemas."""
+    store = MemoryStore()
+    records, versions = NIGHTS[0]
+    SchemaArchive(store).night(records, versions)
+    return open_archive(store)
+
+
+def archived_block(archive: Archive, topic: str) -> RecordBlock:
+    point = archive.restore_point("latest")
+    (segment,) = archive.segments(point, [each for each in point.topics if each.name == topic])
+    (block,) = read_segment(archive.store, segment)
+    return block
+
+
+def test_a_function_gets_the_schemas_of_its_topic(archived: Archive) -> None:
+    asked = Transform("mask.py", "mask", BY_SCHEMAS.encode())
+    sent: Transform = pickle.loads(pickle.dumps(asked.with_schemas(archived, "latest")))
+    masked = rows(sent(TopicPartition("orders", 0), archived_block(archived, "orders")))
+    assert [row.value for row in masked] == [framed(2, avro(ORDER, {"item": "x", "count": 3})), None]
+    (cart,) = rows(sent(TopicPartition("carts", 0), archived_block(archived, "carts")))
+    assert cart.value == framed(5, b"\0\x0a\x03ink\x12\x06\x0a\x01x\x10\xfa\x01")
+
+
+def test_schemas_are_no_part_of_what_a_function_does(archived: Archive) -> None:
+    asked = Transform("mask.py", "mask", BY_SCHEMAS.encode())
+    bound = asked.with_schemas(archived, "latest")
+    assert bound == asked
+    assert bound.ref == asked.ref
+    alone = Transform("mask.py", "mask", b"def mask(batch): return batch")
+    assert alone.with_schemas(None, "latest") is alone, "what takes no schemas needs none"
+
+
+def test_a_record_that_does_not_fit_its_schema_is_named(archived: Archive) -> None:
+    bound = Transform("mask.py", "mask", BY_SCHEMAS.encode()).with_schemas(archived, "latest")
+    cut = encoded(plain(7, value=framed(2, b"\x06pen\x06")), plain(8, value=framed(2, b"\x06pe")))
+    with pytest.raises(UsageError) as raised:
+        bound(TP, cut)
+    assert raised.value.message.startswith(
+        "transform mask.py:mask failed at line 5, for the records of orders-3 from offset 7 on: "
+        "the value at offset 8 (schema 2): not AVRO by its schema"
+    )
+    assert raised.value.hint.startswith("mask all of it by the path 'key' or 'value', or leave such records out; mend")
+
+
+def test_a_function_that_takes_schemas_is_refused_where_there_are_none(archived: Archive) -> None:
+    asked = Transform("mask.py", "mask", BY_SCHEMAS.encode())
+    without = MemoryStore()
+    SchemaArchive(without).night({"plain": [Plain(b"key", b"text")]}, None)
+    for archive in (None, open_archive(without)):
+        with pytest.raises(UsageError, match=r"mask.py:mask takes schemas, and the restore point has none") as raised:
+            asked.with_schemas(archive, "latest")
+        assert "schema_registry.url" in raised.value.hint
