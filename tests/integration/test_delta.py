@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
 from kbackup.config.models import Export
+from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.export.destination import Destination
-from kbackup.jobs.export.job import DeltaTable, ExportJob, export_delta, export_parquet
+from kbackup.jobs.export.job import DeltaTable, ExportJob, ExportReport, export_delta, export_parquet
 from kbackup.spark.delta import delta_session, hadoop_options
 from kbackup.store import S3Options, open_store
 from kbackup.store.base import Store
@@ -32,7 +33,8 @@ from tests.integration.zoo import Zoo
 from tests.support.archives import make_archive
 from tests.support.export_jobs import export_job
 from tests.support.exported import Exported, exported, parquet_table
-from tests.support.schema_archive import NIGHTS, SchemaArchive, order
+from tests.support.plain_records import Plain
+from tests.support.schema_archive import NIGHTS, ORDER, SchemaArchive, avro, framed, order
 from tests.support.truth import archive_records
 
 
@@ -200,3 +202,77 @@ def test_decoded_columns_grow_with_the_schemas(spark: SparkSession, session: Spa
     assert duckdb.connect().execute(query).fetchall() == expected
     (plain,) = (lake / "export_parquet" / "topic=plain").rglob("*.parquet")
     assert not {"key_decoded", "value_decoded", "decode_error"} & {*pq.read_schema(plain).names}
+
+
+MASKS = """
+import pyarrow.compute as pc
+
+from kbackup.masking import fixed
+
+
+def mask(batch, topic, schemas):
+    if topic == "plain":
+        return batch.slice(0, 0)
+    batch = fixed(batch, "value.item", "masked", schemas)
+    return batch.filter(pc.is_valid(batch.column("value")))
+
+
+def failing(batch):
+    raise KeyError("Jane")
+"""
+
+
+@pytest.mark.parametrize("one_table", [False, True])
+def test_tables_have_masked_records_and_keep_their_function(
+    spark: SparkSession, session: SparkSession, tmp_path: Path, one_table: bool
+) -> None:
+    """Also of a restore point, and of a topic, of which the function leaves no record."""
+    file, store, lake = tmp_path / "mask.py", FileStore(tmp_path / "archive"), str(tmp_path / "lake")
+    file.write_text(MASKS)
+    made = SchemaArchive(store)
+
+    def export(function: str = "mask") -> ExportReport:
+        options = Export(transform=f"{file}:{function}", topics=("orders", "plain"), one_table=one_table, decode=True)
+        return export_delta(export_job(store, lake, lambda: spark, options))
+
+    def counts(report: ExportReport) -> dict[str, tuple[int, int]]:
+        return {Path(table.url).name: (table.records, table.left_out) for table in report.tables}
+
+    (first, versions), _ = NIGHTS
+    made.night(first, versions)
+    begun = export()
+    assert counts(begun) == ({"lake": (1, 2)} if one_table else {"orders": (1, 1), "plain": (0, 1)})
+    made.night({"plain": [Plain(b"key", b"text")]}, versions)
+    assert counts(export()) == ({"lake": (0, 1)} if one_table else {"plain": (0, 1)})
+    made.night({"orders": [order(3, {"item": "ink", "count": 1})]}, versions)
+    assert counts(export()) == ({"lake": (1, 0)} if one_table else {"orders": (1, 0)})
+    table = DeltaTable(session, lake if one_table else f"{lake}/orders", {})
+    rows = table.rows().toArrow().sort_by("offset").to_pylist()
+    assert [(row["topic"], row["offset"], row["restorePoint"]) for row in rows] == [("orders", 0, 1), ("orders", 2, 3)]
+    assert [row["value"] for row in rows] == [
+        framed(2, avro(ORDER, {"item": "masked", "count": 3})),
+        framed(2, avro(ORDER, {"item": "masked", "count": 1})),
+    ]
+    decoded = [row["value_decoded"] for row in rows]
+    items = [json.loads(each)["item"] if one_table else each["item"] for each in decoded]
+    assert items == ["masked", "masked"]
+    with pytest.raises(RefusedError, match=r"was begun with transform mask.py:mask"):
+        export("failing")
+
+
+def test_nothing_of_a_restore_point_is_in_a_table_whose_function_fails(
+    spark: SparkSession, session: SparkSession, tmp_path: Path
+) -> None:
+    file, store = tmp_path / "mask.py", FileStore(tmp_path / "archive")
+    file.write_text(MASKS)
+    records, versions = NIGHTS[0]
+    SchemaArchive(store).night(records, versions)
+    options = Export(transform=f"{file}:failing", topics=("orders",))
+    with pytest.raises(UsageError) as failed:
+        export_delta(export_job(store, str(tmp_path / "lake"), lambda: spark, options))
+    line = MASKS.splitlines().index('    raise KeyError("Jane")') + 1
+    assert failed.value.message == (
+        f"transform mask.py:failing failed at line {line}, for the records of orders-0 from offset 0 on: "
+        "KeyError: 'Jane'"
+    )
+    assert not list((tmp_path / "lake").rglob("*.parquet"))

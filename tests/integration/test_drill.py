@@ -28,7 +28,7 @@ from scripts.dev.kafka import Broker
 from tests.integration.backed_up import BackedUp, Run, runner
 from tests.integration.conftest import run_command
 from tests.integration.topics import delete_topic, produce
-from tests.support.truth import group_names, log_ends, positions
+from tests.support.truth import group_names, log_ends, positions, read_topic
 
 
 @pytest.fixture
@@ -105,6 +105,40 @@ def test_a_drill_with_the_same_offsets_compares_them_and_deletes_everything(
         admin.delete_consumer_groups([f"same.{made.group}"])[f"same.{made.group}"].result(30)
     code, report = run("--same-offsets")
     assert (code, report["result"], report["left"]) == (0, "passed", [])
+
+
+def test_a_drill_puts_records_through_the_function_of_restores(
+    run: Run, made: BackedUp, broker: Broker, tmp_path: Path
+) -> None:
+    """Its comparison does as well: what is masked, or left out, is no difference."""
+    file = tmp_path / "mask.py"
+    file.write_text(
+        "import pyarrow.compute as pc\n"
+        "from kbackup.masking import hash_json\n"
+        "def mask(batch):\n"
+        "    batch = hash_json(batch, ['key', 'value'], '0123456789abcdef')\n"
+        "    return batch.filter(pc.not_equal(pc.bit_wise_and(batch.column('offset'), 1), 0))\n"
+        "def failing(batch):\n"
+        "    raise KeyError('Jane')\n"
+    )
+    scratch = f"masked.{made.topic}"
+    try:
+        code, report = run("--keep", "--prefix", "masked.", "--set", f"restore.transform={file}:mask")
+        assert (code, report["result"], report["findings"]) == (0, "passed", [])
+        assert (report["restored_records"], report["comparison"]["records"], report["comparison"]["same"]) == (90,) * 3
+        assert {(group["source_group"], group["ok"]) for group in report["comparison"]["groups"]} == {
+            (made.group, True)
+        }
+        records = [record for each in read_topic(broker.bootstrap, scratch).values() for record in each]
+        assert len(records) == 90
+        assert {len(record.key or b"") for record in records} == {64}
+    finally:
+        delete_topic(broker, scratch)
+        admin = AdminClient(broker.client())
+        admin.delete_consumer_groups([f"masked.{made.group}"])[f"masked.{made.group}"].result(30)
+    code, report = run("--set", f"restore.transform={file}:failing")
+    assert (code, report["result"], report["left"]) == (2, "failed", [])
+    assert f"transform mask.py:failing failed at line 7, for the records of {made.topic}-" in report["error"]["message"]
 
 
 def test_kept_topics_and_groups_are_reported(run: Run, made: BackedUp, broker: Broker) -> None:
