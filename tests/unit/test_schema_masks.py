@@ -371,6 +371,25 @@ def test_only_what_is_at_a_path_changes(fields: dict[str, Any], path: str) -> No
         assert masked == before
 
 
+@given(
+    data=st.sampled_from(
+        [avro_person(friends=[person()]), proto_person(name="Jane", labels={"mail": "m"}, tags=["a"])]
+    ),
+    at=st.integers(5, 300),
+    byte=st.integers(0, 255),
+    path=st.sampled_from(["name", "labels.mail", "tags", "friends.name"]),
+)
+def test_altered_data_are_masked_or_refused(data: bytes, at: int, byte: int, path: str) -> None:
+    altered = bytearray(data)
+    altered[at % len(data)] = byte
+    try:
+        (masked,) = values_of(fixed(batch_of(bytes(altered)), f"value.{path}", "x", SCHEMAS))
+    except (UndecodableError, UsageError):
+        return
+    if masked[0] == 0:
+        shown(masked)
+
+
 # Protobuf.
 
 
