@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -163,6 +163,24 @@ class ArchiveSnapshot:
         if self._at is None:
             return {}
         return lost_ranges(*self._at)
+
+    def erased(self, topics: Iterable[ArchivedTopic]) -> int:
+        """Return how many records of topics were erased, as far as this restore point had them."""
+        erased = 0
+        for topic in topics:
+            for partition in topic.partitions:
+                erased += self.erased_of(topic, partition)
+        return erased
+
+    def erased_of(self, topic: ArchivedTopic, partition: ArchivedPartition) -> int:
+        """Return how many records of a partition were erased, as far as this restore point had them."""
+        if self.archive is None:
+            return 0
+        erased = 0
+        for start, end in self.archive.state.erased_offsets((*topic.key, partition.partition)):
+            # One record at each offset. What expired since is counted as expired.
+            erased += max(0, min(end, partition.end) - max(start, partition.start))
+        return erased
 
     @cached_property
     def groups(self) -> GroupsOverview:

@@ -234,6 +234,7 @@ def point(request: Requested, number: str) -> HTMLResponse:
     earlier = points[at - 1] if at > 0 else None
     later = points[at + 1] if at + 1 < len(points) else None
     deleted_topics = [topic for topic in snapshot.point.topics if topic.state == "deleted"]
+    erased_of_added = sum(row.records for row in snapshot.archive.state.rewrites if row.point == snapshot.number)
     return shown.page(
         "point.html",
         "points",
@@ -247,6 +248,8 @@ def point(request: Requested, number: str) -> HTMLResponse:
         earlier=earlier,
         later=later,
         deleted=len(deleted_topics),
+        erased=snapshot.erased(snapshot.topics.values()),
+        erased_of_added=erased_of_added,
         most=MOST,
     )
 

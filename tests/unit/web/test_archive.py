@@ -13,10 +13,14 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.retention import expire_points, lose_segments
+from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import open_archive
 from kbackup.archive.run import WritingRun, open_or_create
 from kbackup.errors import CorruptError, UnreachableError
+from kbackup.jobs.erase import Erasure, erase
+from kbackup.jobs.key_matching import KeyMatch
 from kbackup.jobs.points import label, pin
+from kbackup.metrics.registry import Silent
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.file import FileStore
 from kbackup.web.archive_cache import FRESH, ArchiveCache, ArchiveSnapshot
@@ -252,6 +256,24 @@ def test_new_restore_points_show_up(store: Store) -> None:
     assert "/points/3" in page
     assert "2 restore points expired or lost" in text(page)
     assert "restore point 2, expired or lost" in text(client.get("/points/3").text)
+
+
+def test_erased_records_are_counted_where_they_are_missing(store: Store) -> None:
+    client = visit(store)
+    assert "erased" not in text(client.get("/topics/orders").text) + text(client.get("/points/2").text)
+    erasure = Erasure(Selection.of(("orders",), ()), KeyMatch([b"key 1"]))
+    assert erase(store, erasure, 60, Silent(), confirm=True).records == 14
+    client = visit(store)
+    assert "14 records erased" in text(client.get("/topics/orders").text)
+    assert "10 records erased" in text(client.get("/topics/orders/0").text)
+    assert "4 records erased" in text(client.get("/topics/orders/1").text)
+    assert "erased" not in text(client.get("/topics/clicks").text)
+    assert "14 records erased" in text(client.get("/points/2").text)
+    # Each restore point has those that came up to its end, and counts those that it added itself.
+    first = text(client.get("/points/1").text)
+    assert "7 records erased" in first
+    assert "7 of them erased since" in first
+    assert "7 of them erased since" in text(client.get("/points/2").text)
 
 
 def test_pins_labels_and_damage_are_shown(store: Store) -> None:
