@@ -230,6 +230,8 @@ def _served(
     cluster_id = ""
     if manifest is not None:
         number, committed_at, cluster_id = manifest.number, manifest.committed_at, manifest.cluster_id
+    # How far the archive does not reach, where a moment was asked for.
+    not_reached = content.choice.left_out if content.choice is not None else ()
     return ServedArchive(
         source=source,
         url=url,
@@ -242,7 +244,7 @@ def _served(
         groups=groups,
         configs=configs,
         metadata=metadata,
-        warnings=content.warnings,
+        warnings=(*content.warnings, *not_reached),
         by_id={topic.topic_id: topic.name for topic in topics.values()},
     )
 

@@ -22,6 +22,7 @@ from kbackup.jobs.repair import repair
 from kbackup.jobs.retention import Expiry, Policy, expire, undo
 from kbackup.jobs.rewrite import RewriteReport, Rewriting, rewrite
 from kbackup.metrics.registry import Silent
+from kbackup.serve.logs import Choosing, served_archive
 from kbackup.store.base import Store
 from kbackup.util.times import ms_of
 from tests.support.archives import History, day, expired
@@ -307,6 +308,8 @@ def test_a_time_before_what_was_compacted_is_named(store: MemoryStore) -> None:
         content = content_of(archive, view.upto, view.topics)
         notes = [note for note in not_reached(archive, view, content, at) if "compacted away" in note]
         assert bool(notes) == is_named
+        served = served_archive(store, archive, Choosing(Selection.of((), ()), to_time=at))
+        assert set(notes) <= set(served.warnings)
     assert ms_of(archive.restore_points[0].committed_at) == int(day(POINTS).timestamp() * 1000)
 
 
