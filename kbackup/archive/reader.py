@@ -17,6 +17,7 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Committed, open_later, open_newest
 from kbackup.archive.catalog.labels import is_label
 from kbackup.archive.catalog.state import PointRow, State
+from kbackup.archive.catalog.sweep import referred_keys
 from kbackup.archive.identity import REPAIR, checked_document, read_info
 from kbackup.archive.models import (
     ArchiveInfo,
@@ -341,18 +342,29 @@ def open_archive(store: Store) -> Archive:
 
 
 @contextmanager
-def refuse_if_swept(archive: Archive) -> Iterator[None]:
+def refuse_if_swept(archive: Archive, hint: str = "run the command again") -> Iterator[None]:
     """Raise `RefusedError` where objects of an opened archive are missing because a sweep has passed it since, as one
-    without a grace time may: then nothing is damaged."""
+    without a grace time may: then nothing is damaged. An object that the newest catalog refers to is damaged whatever
+    was swept."""
     try:
         yield
     except (CorruptError, NotFoundError) as error:
         newest = open_newest(archive.store, archive.info.id)
-        if newest.state.swept <= archive.state.swept:
+        if newest.state.swept <= archive.state.swept or _names_one_of(error.message, referred_keys(newest)):
             raise
         raise RefusedError(
-            "an expiration beside this command deleted objects that it was about to read", "run the command again"
+            "an expiration beside this command deleted objects that it was about to read", hint
         ) from error
+
+
+def _names_one_of(message: str, keys: Collection[str]) -> bool:
+    """Return whether a message has one of `keys` as a word, alone or behind the address of a store."""
+    for word in message.split():
+        names = word.split("/")
+        for at in range(len(names)):
+            if "/".join(names[at:]) in keys:
+                return True
+    return False
 
 
 # Check by the catalog that an archive still has the history that a follower (export, stream, mirror) has read.

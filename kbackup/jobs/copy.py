@@ -20,7 +20,7 @@ from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
 from kbackup.archive.catalog.state import PointRow, State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import ArchiveInfo, DocumentRef, load
-from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.reader import Archive, open_archive, refuse_if_swept
 from kbackup.archive.run import WritingRun, begin_writing
 from kbackup.archive.segments.table import ExpectedObject, Segments, not_in, objects_of, ordered, rows_where, sum_of
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError
@@ -301,7 +301,7 @@ def copy_archive(
             goal = partial(follow_source, source=ours, run=writing.run, origin=_origin_of(archive, ours), keep=keep)
             after = goal(before)
             lacking = lacking_segments(after, before)
-        with phases.step("copy"):
+        with phases.step("copy"), refuse_if_swept(archive):
             sent = _copy_segments(source, writing.store, lacking, listener)
             new = _added_points(before, after)
             _copy_documents(archive, writing.store, new)

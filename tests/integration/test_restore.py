@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
+from pyspark.sql import SparkSession
 
 from kbackup.archive import layout
 from kbackup.archive.models import dump, load
 from kbackup.archive.restores.plan import RestorePlan
+from kbackup.config.models import Restore as RestoreOptions
+from kbackup.errors import RefusedError
+from kbackup.jobs.restore.job import NoScreen, RestoreResources, restore
+from kbackup.jobs.restore.request import RestoreRequest
+from kbackup.jobs.retention import Expiry, Policy, expire
+from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
 from scripts.dev.kafka import Broker
 from tests.integration import topics
@@ -259,3 +270,34 @@ def test_an_archive_of_version_0_1_is_restored(
         )
         assert_restored(source, target)
         assert stand[f"{topic_name}.{topic}", 0].offset == expected_offset(committed, source[0], target[0], -1)
+
+
+def test_a_restore_that_an_expiration_overtakes_finds_no_damage(
+    broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive], spark: SparkSession
+) -> None:
+    archive = new_archive()
+    topic = f"overtaken-{secrets.token_hex(6)}"
+    broker.create_topic(topic)
+    producer = Producer(broker.client(log_level=0))
+    for day in (1, 2):
+        # The records of the first backup are old, those of the second are not.
+        moment = datetime(2026, 1, 1, tzinfo=UTC) if day == 1 else datetime.now(UTC)
+        producer.produce(topic, b"value", timestamp=int(moment.timestamp() * 1000))
+        assert producer.flush(30) == 0
+        kbackup.backup(archive, "--topic", topic)
+
+    class Beside(NoScreen):
+        def show_plan(self, plan: RestorePlan, warnings: list[str]) -> None:
+            expiry = Expiry(Policy(), timedelta(days=30), timedelta(0))
+            assert expire(archive.store, expiry, 60, Silent(), confirm=True).records == 1
+
+    options = RestoreOptions(map={topic: f"{topic}-back"}, restore_id=topic)
+    target = {"bootstrap.servers": broker.bootstrap}
+    resources = RestoreResources(target, archive.store, archive.store, lambda: spark, Silent())
+    with pytest.raises(RefusedError, match="an expiration beside this command deleted objects"):
+        restore(RestoreRequest.of(options), resources, Beside())
+    # Its plan has the segment that is gone.
+    with pytest.raises(RefusedError, match="expired or were merged since"):
+        restore(RestoreRequest.of(options), resources)
+    again = kbackup.restore(archive, "--map", f"{topic}={topic}-again", "--restore-id", f"{topic}-again")
+    assert again["records"] == 1

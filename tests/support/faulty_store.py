@@ -142,6 +142,21 @@ class _FaultyUpload(Upload):
         return done
 
 
+class Overtaken(FaultyStore):
+    """`beside` happens once, right before the first read of a segment."""
+
+    def __init__(self, inner: Store, beside: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._beside: Callable[[], object] | None = beside
+
+    def _before(self, operation: Operation, key: str) -> None:
+        beside = self._beside
+        if beside is not None and operation in ("get", "open_range") and key.startswith(layout.TOPICS):
+            self._beside = None
+            beside()
+        super()._before(operation, key)
+
+
 class Crash(BaseException):
     """The process is gone."""
 

@@ -24,6 +24,9 @@ from kbackup.errors import NotFoundError, RefusedError
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
+BEGIN_ANOTHER = "begin another one into new topics, with another --restore-id"
+"""The hint where the segments of a restore's plan can't be read any more."""
+
 
 class PlannedTopic(Member, frozen=True, kw_only=True):
     """A topic that is restored: `source` of `incarnation`, as of restore point `as_of`, goes to `target`.
@@ -278,26 +281,26 @@ def check_not_erased(plan: RestorePlan, archive: Archive | None) -> None:
                 raise RefusedError(
                     f"restore {plan.restore_id} was planned before records of {segment.topic}-{segment.partition} "
                     f"were erased, from offset {erased.start} on",
-                    "begin another one into new topics, with another --restore-id",
+                    BEGIN_ANOTHER,
                 )
 
 
 def check_segments_there(plan: RestorePlan, archive: Archive | None) -> None:
-    """Raise `RefusedError` if segments of a plan were rewritten since, and deleted."""
-    if archive is None or not len(archive.state.rewritten):
+    """Raise `RefusedError` if segments of a plan are not in the archive any more, and are deleted."""
+    if archive is None:
         return
-    replaced = archive.state.replaced_objects
+    listed = archive.keys()
     for range_ in plan.ranges:
         for segment in range_.segments:
-            if segment.key not in replaced:
+            if segment.key in listed:
                 continue
             try:
                 archive.store.stat(segment.key)
             except NotFoundError:
                 raise RefusedError(
                     f"restore {plan.restore_id} was planned with segments of {segment.topic}-{segment.partition} that "
-                    "were merged since, and that are deleted by now",
-                    "begin another one into new topics, with another --restore-id",
+                    "were lost, expired or were merged since, and that are deleted by now",
+                    BEGIN_ANOTHER,
                 ) from None
 
 

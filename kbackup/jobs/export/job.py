@@ -24,7 +24,7 @@ from kbackup.archive.catalog.state import PointRow
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump
 from kbackup.archive.query.selection import Selection, check_selection
-from kbackup.archive.reader import Archive, damaged, missed, new_offsets, open_archive
+from kbackup.archive.reader import Archive, damaged, missed, new_offsets, open_archive, refuse_if_swept
 from kbackup.archive.schemas import SchemaSource
 from kbackup.archive.segments.parallel import PART_BYTES as READ_BYTES
 from kbackup.archive.segments.parallel import ReadUnit, SegmentRange, plan_reads, read_batches, read_range, whole_units
@@ -413,7 +413,7 @@ def run_export(
             )
             since = destination.reached(due)
             run = ExportRun(job, archive, destination, additions, lease, since, decode, transform)
-        with phases.step("run"):
+        with phases.step("run"), refuse_if_swept(archive):
             tables = tuple(write(run))
         # Only after all tables: the next export looks for nothing up to this restore point.
         with phases.step("commit"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
@@ -14,11 +14,12 @@ import msgspec
 
 from kbackup.archive.query.content import Content
 from kbackup.archive.query.java import JAVA, open_archive_or_folder, readable
-from kbackup.archive.reader import Archive
+from kbackup.archive.reader import Archive, refuse_if_swept
 from kbackup.archive.restores.journal import RestoreJournal
 from kbackup.archive.restores.map_parts import MappedUnit, collect_map
 from kbackup.archive.restores.offset_map import Runs
 from kbackup.archive.restores.plan import (
+    BEGIN_ANOTHER,
     PlannedTopic,
     RestorePlan,
     UnitRange,
@@ -163,6 +164,10 @@ class RestoreSource:
     archive: Archive | None
     records: Store
 
+    def unswept(self, hint: str = "run the command again") -> AbstractContextManager[None]:
+        """Return the context in which the archive is read: it refuses where an expiration has overtaken the restore."""
+        return nullcontext() if self.archive is None else refuse_if_swept(self.archive, hint)
+
 
 @dataclass(frozen=True)
 class RestoreSession:
@@ -289,12 +294,13 @@ def restore(
         return begun.report
     with phases.step("plan"):
         session = RestoreSession(resources, journal, open_source(resources.store), target, phases)
-        if begun.plan is not None:
-            work = resume(request, session, begun.plan)
-        else:
-            content = choose_content(request, session, count)
-            work = make_plan(request, session, content)
-    with phases.step("preflight"):
+        with session.source.unswept():
+            if begun.plan is not None:
+                work = resume(request, session, begun.plan)
+            else:
+                content = choose_content(request, session, count)
+                work = make_plan(request, session, content)
+    with phases.step("preflight"), session.source.unswept():
         checked = preflight(request, session, work)
         if dry_run:
             checked.findings.warnings += warnings_of_dry_run(session, checked)
@@ -306,7 +312,7 @@ def restore(
     if dry_run:
         return planned_report(session, checked)
     prepared = prepare_target(request, session, checked)
-    with phases.step("run"):
+    with phases.step("run"), session.source.unswept(BEGIN_ANOTHER):
         replayed = replay(request, session, prepared)
     with phases.step("offset map"):
         mapped = map_offsets(session, replayed)

@@ -14,7 +14,8 @@ from kbackup.archive.catalog.operations import label_point, may_salvage, pin_poi
 from kbackup.archive.catalog.retention import lose_points, lose_segments
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.query.content import content_of
-from kbackup.archive.reader import open_archive
+from kbackup.archive.reader import open_archive, refuse_if_swept
+from kbackup.archive.segments.read import read_segment
 from kbackup.errors import (
     CorruptError,
     LockedError,
@@ -30,6 +31,7 @@ from kbackup.store.base import Store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import KEYS, Keyring
+from tests.support import archives
 from tests.support.archives import History, make_archive, write
 from tests.support.copies import (
     Open,
@@ -52,7 +54,7 @@ from tests.support.copies import (
     unchanged,
 )
 from tests.support.exhaustive import CRASHES, sample
-from tests.support.faulty_store import Crash, CrashStore, FaultyStore, Operation, crashed, lost_answer
+from tests.support.faulty_store import Crash, CrashStore, FaultyStore, Operation, Overtaken, crashed, lost_answer
 from tests.support.made_segments import target as partition_of
 from tests.support.memory_store import MemoryStore
 
@@ -680,3 +682,30 @@ def test_a_crash_at_every_write_while_it_follows() -> None:
         copied(source, inner)
         assert seen(inner) == due
         check_whole(inner)
+
+
+# An expiration beside a copy deletes what the copy is about to send.
+
+
+def test_a_copy_that_an_expiration_overtakes_finds_no_damage_and_goes_on() -> None:
+    store, target = MemoryStore(), MemoryStore()
+    make_archive(store)
+    with pytest.raises(RefusedError, match="an expiration beside this command deleted objects") as refused:
+        copied(Overtaken(store, lambda: archives.expired(store, before=9)), target)
+    assert refused.value.hint == "run the command again"
+    copied(store, target)
+    check_whole(target)
+    assert seen(target) == seen(store)
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_lost_segment_is_damage_only_if_the_newest_catalog_lists_it(is_listed: bool) -> None:
+    store = MemoryStore()
+    archive = make_archive(store)
+    segments = {segment.key: segment for segment in archive.added(0, 2)}
+    archives.expired(store, before=9)
+    listed = open_archive(store).keys()
+    key = min(listed) if is_listed else min(segments.keys() - listed)
+    store.delete([key])
+    with pytest.raises(CorruptError if is_listed else RefusedError), refuse_if_swept(archive):
+        list(read_segment(store, segments[key]))

@@ -21,6 +21,7 @@ from kbackup.archive.catalog.retention import lose_segments
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.parallel import ReadUnit
+from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.rows import to_export_batch
 from kbackup.cli import main
 from kbackup.config.models import Export
@@ -34,10 +35,13 @@ from kbackup.jobs.export.job import (
     DeltaTools,
     ExportJob,
     ExportReport,
+    ExportRun,
+    TableReport,
     by_date,
     chunks,
     export_delta,
     export_parquet,
+    run_export,
 )
 from kbackup.store.file import FileStore
 from kbackup.types import RecordBlock
@@ -511,3 +515,15 @@ def test_expired_records_are_reported_when_a_table_fails(delta: Delta, archive_d
     expired(archive_delta.store, before=16)
     with pytest.raises(KbackupError, match=r"has another schema; records of orders-1 below offset 15 have expired"):
         export(delta, archive_delta, tmp_path)
+
+
+def test_an_export_that_an_expiration_overtakes_finds_no_damage(tmp_path: Path, archive: Archive) -> None:
+    def write(run: ExportRun) -> list[TableReport]:
+        expired(archive.store, before=9)
+        for segment in run.archive.added(0, 2):
+            list(read_segment(run.job.store, segment))
+        return []
+
+    job = export_job(archive.store, str(tmp_path), lambda: pytest.fail("Spark"))
+    with pytest.raises(RefusedError, match="an expiration beside this command deleted objects"):
+        run_export(job, "parquet", "parquet", write)
