@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,14 +19,16 @@ from kbackup.cli.common.output import Reporter, ShownProgress
 from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.cli.common.tables import Column, with_incarnation
 from kbackup.errors import KbackupError, UsageError
-from kbackup.util.text import human_size, human_total, plural
+from kbackup.util.text import human_size, human_total, join_names, plural
 
 if TYPE_CHECKING:
     from kbackup.archive.query.find import Matches
     from kbackup.jobs.decoding import DecoderOf
-    from kbackup.jobs.erase import ErasedTopic, EraseReport
+    from kbackup.jobs.erase import ErasedTopic, EraseReport, TopicInSource
 
 _STDIN = "-"
+_NAMED = 10
+"""Topics that a note names."""
 Check = Callable[[], None]
 """Raises `UsageError` after a search in which some records could not be tested."""
 
@@ -109,7 +112,8 @@ def command(
         spark = None if is_here else session
         report = erase(store, erasure, context.config.backup.lease_seconds, shown, confirm=confirm, spark=spark)
     count_erasure(report)
-    _show(report, again, context.reporter)
+    servers = context.config.source.get("bootstrap.servers") or "HOST:PORT"
+    _show(report, again, servers, context.reporter)
     context.reporter.document(report)
 
 
@@ -229,7 +233,31 @@ _TOPICS: Sequence[Column[ErasedTopic]] = (
 """The columns of what an erasure found. Its segments are written anew as a whole."""
 
 
-def _show(report: EraseReport, again: str, reporter: Reporter) -> None:
+def _source_notes(topics: Sequence[TopicInSource], servers: str) -> list[str]:
+    """Return what to do about the records in the source, by the names of its topics."""
+    if not topics:
+        return []
+    compacted = [topic.topic for topic in topics if topic.compacted]
+    others = [topic.topic for topic in topics if not topic.compacted]
+    brokers = f"--bootstrap-server {shlex.quote(servers)}"
+    notes: list[str] = []
+    if compacted:
+        name = compacted[0] if len(compacted) == 1 else "TOPIC"
+        notes.append(
+            f"the source still has {join_names(compacted, _NAMED)}, which are compacted: write a record with the key "
+            f"and no value, as by: kafka-console-producer.sh {brokers} --topic {shlex.quote(name)} "
+            "--property parse.key=true --property null.marker=NULL (and then KEY, a tab, NULL)"
+        )
+    if others:
+        notes.append(
+            f"the source still has {join_names(others, _NAMED)}, until the retention there deletes the records; to "
+            f"delete all records before an offset: kafka-delete-records.sh {brokers} --offset-json-file FILE"
+        )
+    notes.append("backups read only what is new: they bring records back only of a topic that is created again")
+    return notes
+
+
+def _show(report: EraseReport, again: str, servers: str, reporter: Reporter) -> None:
     from kbackup.jobs.remains import deletion_sentences, lock_sentences
 
     if not report.records:
@@ -246,7 +274,9 @@ def _show(report: EraseReport, again: str, reporter: Reporter) -> None:
         kept = [*lock_sentences(report.remains), *deletion_sentences(report.remains)]
     if not report.confirmed:
         bytes_stay = ["the objects with these records stay for a day after an erasure", *kept]
-        reporter.note("; ".join(bytes_stay), f"nothing was changed; to erase: {again}")
+        reporter.note(
+            "; ".join(bytes_stay), *_source_notes(report.source, servers), f"nothing was changed; to erase: {again}"
+        )
         return
     deletion = (
         "the objects that still hold them are deleted by the first 'kbackup expire --confirm' after "
@@ -254,6 +284,7 @@ def _show(report: EraseReport, again: str, reporter: Reporter) -> None:
     )
     reporter.note(
         "; ".join([deletion, *kept]),
-        "copies: run 'kbackup copy' again, and 'kbackup expire' on them; the source, exports and mirrored clusters "
-        "keep what they have: see 'Personal data' in the documentation",
+        *_source_notes(report.source, servers),
+        "copies: run 'kbackup copy' again, and 'kbackup expire' on them; exports and mirrored clusters keep what they "
+        "have: see 'Personal data' in the documentation",
     )

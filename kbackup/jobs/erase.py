@@ -8,7 +8,7 @@ that has expired.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,7 +27,8 @@ from kbackup.archive.run import WritingRun, begin_writing, check_written
 from kbackup.archive.segments.anew import write_anew
 from kbackup.archive.segments.table import Segment, Segments
 from kbackup.archive.segments.window import EVERYTHING
-from kbackup.errors import RefusedError
+from kbackup.errors import CorruptError, RefusedError
+from kbackup.jobs.compact import cleanup_policies
 from kbackup.jobs.remains import Remains, ask_remains
 from kbackup.jobs.retention import GRACE
 from kbackup.jobs.spread import TaskProgress, Workers
@@ -71,12 +72,21 @@ class ErasedTopic:
     restore_points: int
 
 
+@dataclass(frozen=True, slots=True)
+class TopicInSource:
+    """A topic with such records that the source had at the last backup: it has the records still, unless they expired
+    there. `compacted` says whether keys are deleted by tombstones; None if the archive does not know."""
+
+    topic: str
+    compacted: bool | None
+
+
 @dataclass(frozen=True)
 class EraseReport:
     """What an erasure did, or would do if it is not `confirmed`. `erasure` is the catalog that committed it, None if
     nothing was erased. `searched` counts the records that were looked at. The objects that still hold the records can
     be deleted from `deleted_from` on; what keeps them longer is in `remains`, as far as the store tells. It is None if
-    nothing was found."""
+    nothing was found. `source` are the topics that the source still has."""
 
     archive: str
     confirmed: bool
@@ -87,6 +97,7 @@ class EraseReport:
     searched: int
     deleted_from: str | None
     remains: Remains | None
+    source: tuple[TopicInSource, ...]
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -302,8 +313,35 @@ def _report(
         searched=searched,
         deleted_from=deleted_from,
         remains=remains,
+        source=_in_source(archive, by_topic),
         seconds=phases.seconds,
     )
+
+
+def _in_source(archive: Archive, found: Collection[Incarnation]) -> tuple[TopicInSource, ...]:
+    """Return those of the topics that the source had at the last backup. An incarnation that came to an end is gone
+    there."""
+    head = archive.head
+    if head is None:
+        return ()
+    topics: list[TopicInSource] = []
+    policies: dict[int, Mapping[str, str]] = {}
+    for topic in head.topics:
+        if (topic.name, topic.incarnation) not in found or topic.state == "deleted":
+            continue
+        if topic.captured not in policies:
+            policies[topic.captured] = _policies(archive, topic.captured)
+        policy = policies[topic.captured].get(topic.name)
+        topics.append(TopicInSource(topic.name, None if policy is None else "compact" in policy))
+    return tuple(topics)
+
+
+def _policies(archive: Archive, number: int) -> Mapping[str, str]:
+    """Return the clean-up policies of topics; none if their document is damaged, which is no reason not to erase."""
+    try:
+        return cleanup_policies(archive.metadata(number))
+    except CorruptError:
+        return {}
 
 
 def _records(found: Sequence[Found]) -> int:

@@ -36,6 +36,17 @@ def test_records_are_erased_and_the_log_has_the_reason(mine: str, kbackup: Kback
     assert "no findings" not in kbackup("verify", mine, "--quick").err
 
 
+def test_the_topics_that_the_source_still_has_are_named_with_what_deletes_there(mine: str, kbackup: Kbackup) -> None:
+    options = ("erase", mine, "-t", "/.*/", "--key", "key 1")
+    servers = ("--set", "source.bootstrap.servers=kafka:9092")
+    dry_run = kbackup(*options, *servers)
+    assert "the source still has orders, until the retention there" in dry_run.err
+    assert "kafka-delete-records.sh --bootstrap-server kafka:9092 --offset-json-file FILE" in dry_run.err
+    assert "they bring records back only of a topic that is created again" in dry_run.err
+    assert "HOST:PORT" in kbackup(*options, "--confirm").err
+    assert "the source still has" not in kbackup(*options).err, "nothing is left to erase"
+
+
 def test_metrics_count_what_was_looked_at_and_what_was_erased(mine: str, kbackup: Kbackup, tmp_path: Path) -> None:
     file = tmp_path / "kbackup.prom"
     options = ("erase", mine, "-t", "orders", "--key", "key 1", "--metrics-file", str(file))

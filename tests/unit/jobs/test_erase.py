@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import OpenRun
@@ -21,7 +22,7 @@ from kbackup.archive.segments.window import ranges_of
 from kbackup.errors import CorruptError, LeaseLostError, RefusedError, UsageError
 from kbackup.formats.frames import decompress
 from kbackup.jobs.copy import promote
-from kbackup.jobs.erase import EraseReport, Erasure, erase
+from kbackup.jobs.erase import EraseReport, Erasure, TopicInSource, erase
 from kbackup.jobs.key_matching import KeyMatch
 from kbackup.jobs.repair import repair
 from kbackup.jobs.retention import Expiry, Policy, expire, undo
@@ -331,6 +332,19 @@ def _counted(store: Store, number: int) -> dict[tuple[str, int, int], int]:
     """The records that a manifest counts in each partition."""
     manifest = open_archive(store).restore_point(number)
     return {place: partition.records for place, partition in manifest.partitions().items()}
+
+
+def test_only_topics_that_the_source_had_at_the_last_backup_are_named_as_its_own() -> None:
+    store = MemoryStore()
+    history = History(store, {"a": {"cleanup.policy": "compact"}, "c": {"cleanup.policy": "delete"}})
+    history.run(1, {"a": 3, "b": 2, "c": 1})
+    history.run(2, {"a": "anew", "b": 1})
+    history.topics["b"] = structs.replace(history.topics["b"], state="deleted")
+    history.run(3, {"a": 3})
+    report = erased(store, b"k", topics=("a", "b", "c"), confirm=False)
+    found = [(topic.topic, topic.incarnation) for topic in report.topics]
+    assert found == [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
+    assert report.source == (TopicInSource("a", True), TopicInSource("c", False))
 
 
 def test_an_undo_knows_what_was_erased_from_an_incarnation_that_is_back() -> None:
