@@ -30,8 +30,6 @@ def masked_avro(codec: AvroCodec, data: bytes, tree: Tree, mask: Mask, place: st
 
     `UndecodableError` for data that its schema does not fit, and for a value without fields where a path goes on;
     `UsageError` for a type that can't hold what the mask puts there."""
-    # All of the data are checked before: the walk does not look into what it skips.
-    codec.decode(data)
     if codec.is_bare_bytes:
         return _masked_bytes(data, tree, mask, place)
     walk = _Walk(codec, data, mask)
@@ -42,10 +40,12 @@ def masked_avro(codec: AvroCodec, data: bytes, tree: Tree, mask: Mask, place: st
         raise
     except Exception as error:
         raise misfit("AVRO", error) from error
-    # A text may be none of its logical type, such as a UUID. Consumers would stumble over it.
+    # The walk does not look into what it skips: whether consumers can read the record shows only now.
     try:
         codec.decode(masked)
     except UndecodableError as error:
+        codec.decode(data)
+        # It could be read before: the mask put a text there that is none of its logical type, such as a UUID.
         raise UndecodableError(f"{place} could not be read any more, masked by {mask.name}: {error.message}") from None
     return masked
 
@@ -90,7 +90,8 @@ class _Walk:
             self._replace(self._resolved(schema), place)
 
     def end(self) -> bytes:
-        """Return the masked data."""
+        """Return the masked data, with all that is left over: it is for the codec to judge."""
+        self._stream.seek(0, io.SEEK_END)
         self._copy()
         return self._out.getvalue()
 
