@@ -13,7 +13,7 @@ from typing import Any
 from kbackup.kafka.batches import empty_log_batch
 from kbackup.kafka.control.messages import consumer
 from kbackup.metrics.registry import counted
-from kbackup.serve.blocks import UnreadableError
+from kbackup.serve.blocks import BATCH, UnreadableError
 from kbackup.serve.current import Current
 from kbackup.serve.logs import ServedLog
 from kbackup.serve.protocol import Api, ClientRequest, ErrorCode
@@ -32,7 +32,7 @@ _LEAST_WAIT = 2.0
 and an empty answer would be asked for again at once."""
 _MOST_WAIT = 60.0
 """Seconds for which an answer waits for longer logs, whatever the client asks for."""
-_LEAST_ROOM = 1 << 20
+_LEAST_ROOM = BATCH
 _MOST_ROOM = 16 << 20
 """Bytes of an answer, at most: between these, by how many clients there are."""
 

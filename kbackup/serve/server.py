@@ -34,6 +34,7 @@ from kbackup.serve.protocol import (
 from kbackup.serve.refused import refusal
 from kbackup.serve.responses import Piece, encode_response
 from kbackup.serve.seldom import Seldom
+from kbackup.serve.unsent import UnsentAnswers
 from kbackup.serve.versions import versions_api, versions_response
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,12 @@ _STOP_SECONDS = 1.0
 _LOG_SECONDS = 60.0
 """How long further clients that are turned away are counted and not logged."""
 
+MOST_UNSENT = 128 << 20
+"""Bytes of answers that wait for their clients, all connections together."""
+
+_COPIED_AT_ONCE = 256 << 10
+"""Bytes of an answer that are copied and sent: few enough to stay in the processor's cache on the way."""
+
 _READ_AT_ONCE = 64 << 10
 """Bytes of a client that wait to be read: some times that are in memory for each connection."""
 
@@ -71,12 +78,18 @@ class ServerCounts:
 
 class KafkaServer:
     """Answers the requests of `apis` on a socket. With `gate`, every request passes it before it is answered; with
-    `tls`, connections are encrypted.
+    `tls`, connections are encrypted. Answers that wait for their clients take up to `unsent` bytes.
 
     `changed` is called with the number of connections whenever it changes."""
 
     def __init__(
-        self, apis: Sequence[Api], *, gate: Gate | None = None, tls: ssl.SSLContext | None = None, changed: Any = None
+        self,
+        apis: Sequence[Api],
+        *,
+        gate: Gate | None = None,
+        tls: ssl.SSLContext | None = None,
+        changed: Any = None,
+        unsent: int = MOST_UNSENT,
     ) -> None:
         self._apis = {api.key: api for api in [*apis, versions_api(apis)]}
         self._gate = gate
@@ -84,6 +97,7 @@ class KafkaServer:
         self._changed = changed
         self._connections: dict[asyncio.Task[None], ClientConnection] = {}
         self._room = RequestRoom()
+        self._unsent = UnsentAnswers(unsent)
         self._turned_away = Seldom(_LOG_SECONDS)
         self._server: asyncio.Server | None = None
         self.counts = ServerCounts()
@@ -97,6 +111,11 @@ class KafkaServer:
     def clients(self) -> int:
         """The number of open connections."""
         return len(self._connections)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of answers that wait for their clients."""
+        return self._unsent.bytes
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Begin to listen; return the address, which has a free port in place of port 0. Raises `OSError`."""
@@ -147,6 +166,7 @@ class KafkaServer:
     def _end(self, connection: ClientConnection, writer: asyncio.StreamWriter, task: asyncio.Task[None]) -> None:
         connection.closing = True
         writer.transport.abort()
+        self._unsent.forget(writer.transport)
         del self._connections[task]
         self._tell()
 
@@ -211,7 +231,9 @@ class KafkaServer:
             _write(writer, frame_pieces)
             # What is not sent yet was copied: some megabytes less for each client that waits.
             del frame_pieces, answering
+            self._unsent.note(writer.transport)
             await _written(writer)
+            self._unsent.note(writer.transport)
 
     async def _frame(self, connection: ClientConnection, requests: RequestReader) -> Frame | None:
         """Read a request; None at the end of the connection."""
@@ -292,17 +314,17 @@ def _has_ended(coming: asyncio.Future[Frame | None]) -> bool:
 
 
 def _write(writer: asyncio.StreamWriter, pieces: list[Piece]) -> None:
-    """Send as much as the client takes at once, and let a copy of the rest wait for it."""
+    """Send as much as the client takes at once, and let the rest wait for it. All of it are copies.
+
+    From Python 3.12 on, a transport keeps what it was given. A slow client would keep records in memory that nobody
+    else wants: those that it is sent, and all that were read with them."""
     for piece in pieces:
-        if writer.transport.is_closing():
-            # The client has gone: asyncio would log each further piece.
-            return
-        if writer.transport.get_write_buffer_size():
-            # From Python 3.12 on, what waits is not copied. A slow client would keep records in memory that nobody
-            # else wants: those that it is sent, and all that were read with them.
-            writer.write(bytes(piece))
-        else:
-            writer.write(piece)
+        whole = memoryview(piece)
+        for begin in range(0, len(whole), _COPIED_AT_ONCE):
+            if writer.transport.is_closing():
+                # The client has gone: asyncio would log each further write.
+                return
+            writer.write(bytes(whole[begin : begin + _COPIED_AT_ONCE]))
 
 
 async def _written(writer: asyncio.StreamWriter) -> None:

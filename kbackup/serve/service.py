@@ -53,8 +53,9 @@ _STOP_SECONDS = 60.0
 
 MEMORY = 512 << 20
 _OWN_MEMORY = 2
-"""The part of the memory that batches take in which nobody is interested at the moment: one half. Answers on their way
-take up to a quarter; the rest is for what is being read."""
+"""The part of the memory that batches take in which nobody is interested at the moment: one half."""
+_ANSWERS_MEMORY = 4
+"""The part that answers on their way take: a quarter. The rest is for what is being read."""
 
 
 class Answerer(Protocol):
@@ -184,7 +185,8 @@ class ArchiveServer:
         load_batch_kernel()
         reader = SegmentReader(served.source, self.memory // _OWN_MEMORY)
         current = Current(served, reader, ("", 0))
-        fetching = Fetching(current, self.memory // 4)
+        answers_memory = self.memory // _ANSWERS_MEMORY
+        fetching = Fetching(current, answers_memory)
         answerers: list[Answerer] = [ClusterView(current), ArchivedSettings(current), fetching, Offsets(current)]
         answerers.append(GroupAnswers(current, refuses_commits=self.refuses_commits))
         logins = self.listening.logins
@@ -201,7 +203,7 @@ class ArchiveServer:
         def changed(connections: int) -> None:
             fetching.clients = connections
 
-        server = KafkaServer(apis, gate=gate, tls=self.listening.tls, changed=changed)
+        server = KafkaServer(apis, gate=gate, tls=self.listening.tls, changed=changed, unsent=answers_memory)
         host, port = self.listening.host, self.listening.port
         try:
             address = await server.start(host, port)
