@@ -228,7 +228,9 @@ class Book:
             for partition, records in life.records.items():
                 for offset, record in sorted(records.items()):
                     location = Offset(life.number, partition, offset)
-                    if location in self.archived and (record.timestamp >= cutoff or location in pinned):
+                    # What may be gone already holds nothing back.
+                    is_there = location in self.archived and location not in self.unsure
+                    if is_there and (record.timestamp >= cutoff or location in pinned):
                         break
                     expirable.add(location)
         return expirable
