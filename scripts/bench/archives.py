@@ -75,11 +75,12 @@ def build(
     topic_id: str = "id",
     *,
     sparse: bool = False,
+    written: bool = False,
 ) -> None:
     """`points` restore points, each with `segments` segments more over the `partitions` of `TOPIC`, by one run.
 
     `sparse`: of all but the newest ones there are rows in the catalog alone, by one commit: no documents, and no
-    segments by `write`. What asks for the newest restore point sees no difference.
+    segments by `write` unless all are to be `written`. What asks for the newest restore point sees no difference.
     """
     open_or_create(store)
     ends = [0] * partitions
@@ -93,7 +94,8 @@ def build(
             for n in range(segments):
                 p = (number * segments + n) % partitions
                 place = OffsetRange(TOPIC, p, ends[p], ends[p] + RECORDS)
-                added.append(next(described_segments([place], 1000)) if is_row else write(place))
+                is_described = is_row and not written
+                added.append(next(described_segments([place], 1000)) if is_described else write(place))
                 ends[p] += RECORDS
                 sums[p] = (sums[p][0] + RECORDS, sums[p][1] + added[-1].bytes)
             if is_row:
