@@ -152,12 +152,15 @@ def _no_check() -> None:
 
 def _by_expression(context: CommandContext, text: str) -> tuple[Matches, Check]:
     """Return what selects records by an expression, and the check that it failed for none."""
+    from kbackup.cli.common.records import report_undecoded
     from kbackup.jobs.decoding import Decoding, Expression
 
     decoding = Decoding({}, by_topic=_archived_decoders(context))
     expression = Expression(text, decoding)
 
     def check() -> None:
+        # One that can't be decoded is tested as text or bytes: an expression for any value may pass it over.
+        report_undecoded(decoding, context.reporter)
         if expression.failed:
             raise UsageError(
                 f"--jq fails for {plural(expression.failed, 'record')}, the first: {expression.first}; "

@@ -114,6 +114,13 @@ def test_a_key_that_cannot_be_decoded_erases_nothing(decodable: str, kbackup: Kb
     assert [record["key"] for record in kbackup("cat", "orders", "-a", decodable, "--json").records] == [1, 3]
 
 
+def test_an_expression_that_passes_over_what_cannot_be_decoded_is_told_so(decodable: str, kbackup: Kbackup) -> None:
+    expression = '(.value | type) == "object" and .value.item == "pen"'
+    printed = kbackup("erase", decodable, "-t", "orders", "--jq", expression)
+    assert "1 record would be erased, of 4" in printed.out
+    assert "1 of 3 values could not be decoded and are used undecoded; the first: orders:0:3" in printed.err
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
