@@ -28,7 +28,7 @@ from kbackup.schemas.json_masks import masked_json
 from kbackup.schemas.masks import HINT, Mask, Scalar, Tree
 from kbackup.types import RECORDS
 
-__all__ = ["fixed", "hash_json", "null_json"]
+__all__ = ["fixed", "hashed", "nulled"]
 
 Path = str | tuple[str, ...]
 
@@ -42,7 +42,7 @@ _GUID_FRAME = 17  # bytes: 1, and the GUID of a schema
 _DIGEST = "sha256"
 
 
-def hash_json(
+def hashed(
     batch: pa.RecordBatch, paths: str | Sequence[Path], secret: str | bytes, schemas: NamedSchemas | None = None
 ) -> pa.RecordBatch:
     """Replace what is at `paths` by its HMAC-SHA256 under `secret`, as a text of 64 hexadecimal digits.
@@ -55,15 +55,13 @@ def hash_json(
     def digest(data: bytes) -> str:
         return hmac.digest(key, data, _DIGEST).hex()
 
-    return _masked(batch, paths, Mask("hash_json", digest=digest), schemas)
+    return _masked(batch, paths, Mask("hashed", digest=digest), schemas)
 
 
-def null_json(
-    batch: pa.RecordBatch, paths: str | Sequence[Path], schemas: NamedSchemas | None = None
-) -> pa.RecordBatch:
+def nulled(batch: pa.RecordBatch, paths: str | Sequence[Path], schemas: NamedSchemas | None = None) -> pa.RecordBatch:
     """Replace what is at `paths` by null; a field of Protobuf is cleared. A whole value that is null is a tombstone, by
     which a compacted topic deletes its key, and a compacted topic takes no key that is null."""
-    return _masked(batch, paths, Mask("null_json"), schemas)
+    return _masked(batch, paths, Mask("nulled"), schemas)
 
 
 def fixed(
@@ -78,7 +76,7 @@ def _secret(secret: str | bytes) -> bytes:
     key = secret.encode() if isinstance(secret, str) else secret
     if len(key) < LEAST_SECRET:
         raise UsageError(
-            f"the secret of hash_json has {len(key)} bytes", f"give one of {LEAST_SECRET} random bytes or more"
+            f"the secret of hashed has {len(key)} bytes", f"give one of {LEAST_SECRET} random bytes or more"
         )
     return key
 

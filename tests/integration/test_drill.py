@@ -114,9 +114,9 @@ def test_a_drill_puts_records_through_the_function_of_restores(
     file = tmp_path / "mask.py"
     file.write_text(
         "import pyarrow.compute as pc\n"
-        "from kbackup.masking import hash_json\n"
+        "from kbackup.masking import hashed\n"
         "def mask(batch):\n"
-        "    batch = hash_json(batch, ['key', 'value'], '0123456789abcdef')\n"
+        "    batch = hashed(batch, ['key', 'value'], '0123456789abcdef')\n"
         "    return batch.filter(pc.not_equal(pc.bit_wise_and(batch.column('offset'), 1), 0))\n"
         "def failing(batch):\n"
         "    raise KeyError('Jane')\n"

@@ -26,12 +26,12 @@ MASKS = f"""
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kbackup.masking import fixed, hash_json
+from kbackup.masking import fixed, hashed
 
 
 def mask(batch, topic):
     assert topic.startswith("people-"), topic
-    batch = hash_json(batch, ["key", "value.name"], {SECRET!r})
+    batch = hashed(batch, ["key", "value.name"], {SECRET!r})
     batch = fixed(batch, "value.note", "masked")
     return batch.filter(pc.not_equal(pc.bit_wise_and(batch.column("offset"), 3), 0))
 

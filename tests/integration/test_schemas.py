@@ -206,16 +206,16 @@ def test_values_are_decoded_by_schemas_from_files(shop: Shop, capsys: Capture) -
 
 
 MASKS = """
-from kbackup.masking import fixed, hash_json
+from kbackup.masking import fixed, hashed
 
 SECRET = "0123456789abcdef"
 
 def mask(batch, schemas):
-    batch = hash_json(batch, "value.item", SECRET, schemas)
+    batch = hashed(batch, "value.item", SECRET, schemas)
     return fixed(batch, "value.price.cents", 1, schemas)
 
 def mask_items(batch, schemas):
-    return hash_json(batch, "value.item", SECRET, schemas)
+    return hashed(batch, "value.item", SECRET, schemas)
 """
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.errors import UndecodableError, UsageError
-from kbackup.masking import fixed, hash_json, null_json
+from kbackup.masking import fixed, hashed, nulled
 from tests.support.record_blocks import plain
 from tests.unit.formats.reference import to_batch
 
@@ -34,7 +34,7 @@ def digest(data: bytes) -> str:
 
 def test_a_member_is_replaced_by_its_digest_and_its_neighbours_keep_their_text() -> None:
     batch = batch_of(b'{"price": 1.10, "name": "J\\u00f6rg", "id": 12345678901234567890.123, "tags": [ 1, 2 ]}')
-    (masked,) = values_of(hash_json(batch, "value.name", SECRET))
+    (masked,) = values_of(hashed(batch, "value.name", SECRET))
     name = digest("Jörg".encode())
     expected = f'{{"price":1.10,"name":"{name}","id":12345678901234567890.123,"tags":[ 1, 2 ]}}'
     assert masked == expected.encode()
@@ -42,7 +42,7 @@ def test_a_member_is_replaced_by_its_digest_and_its_neighbours_keep_their_text()
 
 def test_the_same_text_has_one_digest_as_key_text_and_number() -> None:
     batch = batch_of(b'{"as_text": "4711", "as_number": 4711}')
-    masked = hash_json(batch, ["key", "value.as_text", "value.as_number"], SECRET)
+    masked = hashed(batch, ["key", "value.as_text", "value.as_number"], SECRET)
     (value,) = values_of(masked)
     expected = digest(b"4711")
     assert masked.column("key").to_pylist() == [expected.encode()]
@@ -51,25 +51,25 @@ def test_the_same_text_has_one_digest_as_key_text_and_number() -> None:
 
 def test_another_secret_gives_another_digest() -> None:
     batch = batch_of(b'{"name": "x"}')
-    assert values_of(hash_json(batch, "value.name", SECRET)) != values_of(hash_json(batch, "value.name", SECRET[::-1]))
+    assert values_of(hashed(batch, "value.name", SECRET)) != values_of(hashed(batch, "value.name", SECRET[::-1]))
 
 
 def test_lists_are_gone_into_on_the_way_and_at_the_end() -> None:
     batch = batch_of(b'{"people": [{"mail": "a"}, {"mail": ["b", null]}, {}, null]}')
-    (masked,) = values_of(hash_json(batch, "value.people.mail", SECRET))
+    (masked,) = values_of(hashed(batch, "value.people.mail", SECRET))
     assert msgspec.json.decode(masked) == {"people": [{"mail": digest(b"a")}, {"mail": [digest(b"b"), None]}, {}, None]}
-    (nulled,) = values_of(null_json(batch, "value.people.mail"))
-    assert msgspec.json.decode(nulled) == {"people": [{"mail": None}, {"mail": [None, None]}, {}, None]}
+    (without,) = values_of(nulled(batch, "value.people.mail"))
+    assert msgspec.json.decode(without) == {"people": [{"mail": None}, {"mail": [None, None]}, {}, None]}
 
 
 def test_the_digest_of_an_object_does_not_depend_on_the_order_of_its_members() -> None:
-    one, other = values_of(hash_json(batch_of(b'{"o":{"a":1,"b":2}}', b'{"o": {"b": 2, "a": 1}}'), "value.o", SECRET))
+    one, other = values_of(hashed(batch_of(b'{"o":{"a":1,"b":2}}', b'{"o": {"b": 2, "a": 1}}'), "value.o", SECRET))
     assert one == other
 
 
 def test_what_is_not_there_is_left_as_it_is() -> None:
     batch = batch_of(b'{"a":{"c":1}}', b"null", None, b'{"a":null}')
-    masked = hash_json(batch, "value.a.b", SECRET)
+    masked = hashed(batch, "value.a.b", SECRET)
     assert values_of(masked) == [b'{"a":{"c":1}}', b"null", None, b'{"a":null}']
     assert masked.schema == batch.schema
 
@@ -77,19 +77,19 @@ def test_what_is_not_there_is_left_as_it_is() -> None:
 @pytest.mark.parametrize("value", [b"no JSON", b"", b'{"a":', b"\x00\x00\x00", b'{"a":1}x', b"nul", b'"open'])
 def test_a_value_that_is_no_json_is_never_let_through(value: bytes) -> None:
     with pytest.raises(UndecodableError, match="the value at offset 1 is no JSON"):
-        hash_json(batch_of(b"{}", value), "value.a.b", SECRET)
+        hashed(batch_of(b"{}", value), "value.a.b", SECRET)
 
 
 @pytest.mark.parametrize("value", [b'{"a":"Jane"}', b'"Jane"', b"5", b'[["Jane"]]', b"true"])
 def test_a_text_where_a_path_goes_on_is_never_let_through(value: bytes) -> None:
     with pytest.raises(UndecodableError, match="at offset 0 is no object, though a path goes on in it"):
-        null_json(batch_of(value), "value.a.b")
+        nulled(batch_of(value), "value.a.b")
 
 
 def test_a_whole_key_or_value_may_be_any_bytes() -> None:
     batch = batch_of(b"\xff\x00", None, key=b"\x00\x01")
-    assert values_of(hash_json(batch, "value", SECRET)) == [digest(b"\xff\x00").encode(), None]
-    assert values_of(null_json(batch, ["value"])) == [None, None]
+    assert values_of(hashed(batch, "value", SECRET)) == [digest(b"\xff\x00").encode(), None]
+    assert values_of(nulled(batch, ["value"])) == [None, None]
     assert fixed(batch, "key", "someone").column("key").to_pylist() == [b"someone"] * 2
     assert values_of(fixed(batch, "value", b"\x01")) == [b"\x01", None]
     assert values_of(fixed(batch, "value", 5)) == [b"5", None]
@@ -104,30 +104,30 @@ def test_a_fixed_member_stands_where_null_was_too() -> None:
 
 def test_what_names_the_schema_of_json_stays_before_it() -> None:
     by_id, by_guid = b"\x00\x00\x00\x00\x07", b"\x01" + bytes(range(16))
-    masked = values_of(null_json(batch_of(by_id + b'{"a":1}', by_guid + b'{"a":1}'), "value.a"))
+    masked = values_of(nulled(batch_of(by_id + b'{"a":1}', by_guid + b'{"a":1}'), "value.a"))
     assert masked == [by_id + b'{"a":null}', by_guid + b'{"a":null}']
 
 
 def test_a_short_path_covers_those_below_it() -> None:
     batch = batch_of(b'{"a":{"b":1}}')
-    assert values_of(null_json(batch, ["value.a.b", "value.a"])) == [b'{"a":null}']
-    assert values_of(null_json(batch, ["value.a", "value"])) == [None]
+    assert values_of(nulled(batch, ["value.a.b", "value.a"])) == [b'{"a":null}']
+    assert values_of(nulled(batch, ["value.a", "value"])) == [None]
 
 
 def test_names_with_dots_are_given_as_tuples() -> None:
-    assert values_of(null_json(batch_of(b'{"a.b":1}'), [("value", "a.b")])) == [b'{"a.b":null}']
+    assert values_of(nulled(batch_of(b'{"a.b":1}'), [("value", "a.b")])) == [b'{"a.b":null}']
 
 
 @pytest.mark.parametrize("path", ["", "name", "headers.x", "value.", "value..a", "key.a."])
 def test_paths_begin_with_a_column(path: str) -> None:
     with pytest.raises(UsageError, match="is no path"):
-        null_json(batch_of(b"{}"), [path])
+        nulled(batch_of(b"{}"), [path])
 
 
 @pytest.mark.parametrize("secret", ["", "short", b"0123456789abcde"])
 def test_a_secret_that_can_be_guessed_is_refused(secret: str | bytes) -> None:
-    with pytest.raises(UsageError, match="the secret of hash_json has"):
-        hash_json(batch_of(b"{}"), "value.a", secret)
+    with pytest.raises(UsageError, match="the secret of hashed has"):
+        hashed(batch_of(b"{}"), "value.a", secret)
 
 
 _JSON = st.recursive(
@@ -158,7 +158,7 @@ def test_members_are_found_as_a_plain_walk_finds_them(value: Any, path: list[str
         expected = plainly_nulled(value, path)
     except TypeError:
         with pytest.raises(UndecodableError):
-            null_json(batch, [("value", *path)])
+            nulled(batch, [("value", *path)])
         return
-    (masked,) = values_of(null_json(batch, [("value", *path)]))
+    (masked,) = values_of(nulled(batch, [("value", *path)]))
     assert msgspec.json.decode(masked) == expected

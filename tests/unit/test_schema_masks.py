@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.errors import UndecodableError, UsageError
-from kbackup.masking import fixed, hash_json, null_json
+from kbackup.masking import fixed, hashed, nulled
 from kbackup.schemas.base import Schema
 from kbackup.schemas.decoder import HEADERS, ByRegistry, Decoded, NamedSchemas
 from kbackup.schemas.protobuf import protobuf_codec
@@ -160,35 +160,35 @@ def proto_person(**fields: Any) -> bytes:
 
 def test_a_text_of_avro_becomes_its_digest_and_all_else_keeps_its_bytes() -> None:
     before = avro_person()
-    (masked,) = values_of(hash_json(batch_of(before), "value.name", SECRET, SCHEMAS))
+    (masked,) = values_of(hashed(batch_of(before), "value.name", SECRET, SCHEMAS))
     assert masked == before.replace(b"\x08Jane", b"\x80\x01" + digest(b"Jane").encode())
     assert shown(masked) == shown(before) | {"name": digest(b"Jane")}
 
 
 def test_the_same_text_has_one_digest_as_json_as_avro_and_as_key() -> None:
     key = framed(1, avro("4711", "string"))
-    masked = hash_json(batch_of(avro_person(name="4711", any="4711"), key=key), ["key", "value.any"], SECRET, SCHEMAS)
+    masked = hashed(batch_of(avro_person(name="4711", any="4711"), key=key), ["key", "value.any"], SECRET, SCHEMAS)
     expected = digest(b"4711")
     assert [shown(each or b"") for each in masked.column("key").to_pylist()] == [expected]
     assert shown(values_of(masked)[0])["any"] == expected
-    plain_key = hash_json(batch_of(b"{}"), "key", SECRET, SCHEMAS)
+    plain_key = hashed(batch_of(b"{}"), "key", SECRET, SCHEMAS)
     assert plain_key.column("key").to_pylist() == [expected.encode()], "without a frame: all of its bytes"
 
 
 def test_a_number_becomes_its_digest_in_a_union_that_has_texts() -> None:
-    (masked,) = values_of(hash_json(batch_of(avro_person(any=4711)), "value.any", SECRET, SCHEMAS))
+    (masked,) = values_of(hashed(batch_of(avro_person(any=4711)), "value.any", SECRET, SCHEMAS))
     assert shown(masked)["any"] == digest(b"4711")
 
 
 def test_null_of_avro_stays_null_under_a_digest() -> None:
     before = avro_person(mail=None, any=None, tags=None, address=None)
     paths = ["value.mail", "value.any", "value.tags", "value.address.c", "value.labels.none"]
-    assert values_of(hash_json(batch_of(before, None), paths, SECRET, SCHEMAS)) == [before, None]
+    assert values_of(hashed(batch_of(before, None), paths, SECRET, SCHEMAS)) == [before, None]
 
 
 def test_null_takes_the_branch_of_a_union_that_is_null() -> None:
     paths = ["value.mail", "value.any", "value.tags", "value.address", "value.labels.mail", "value.labels.x"]
-    (masked,) = values_of(null_json(batch_of(avro_person()), paths, SCHEMAS))
+    (masked,) = values_of(nulled(batch_of(avro_person()), paths, SCHEMAS))
     after = shown(masked)
     assert [after[name] for name in ("mail", "any", "tags", "address")] == [None] * 4
     assert after["labels"] == {"mail": None, "x": None, "none": None}
@@ -199,7 +199,7 @@ def test_lists_and_records_within_themselves_are_gone_into() -> None:
     inner = person(name="Inner", tags=["c"])
     before = avro_person(friends=[inner, person(name="Last", friends=[inner])])
     paths = ["value.friends.name", "value.tags", "value.friends.address.c"]
-    (masked,) = values_of(hash_json(batch_of(before), paths, SECRET, SCHEMAS))
+    (masked,) = values_of(hashed(batch_of(before), paths, SECRET, SCHEMAS))
     after = shown(masked)
     assert after["name"] == "Jane"
     assert after["tags"] == [digest(b"a"), digest(b"b")]
@@ -254,8 +254,8 @@ def test_a_fixed_value_stands_where_null_was_too() -> None:
 @pytest.mark.parametrize("field", ["id", "hair", "code", "uuid", "born", "paid"])
 def test_a_type_that_holds_no_digest_refuses_it_by_name(field: str) -> None:
     with pytest.raises(UsageError) as refused:
-        hash_json(batch_of(avro_person()), f"value.{field}", SECRET, SCHEMAS)
-    assert f"hash_json: {field} in the value at offset 0 (schema 3) is of type " in refused.value.message
+        hashed(batch_of(avro_person()), f"value.{field}", SECRET, SCHEMAS)
+    assert f"hashed: {field} in the value at offset 0 (schema 3) is of type " in refused.value.message
     assert "can't hold a digest" in refused.value.message
     assert refused.value.hint
 
@@ -263,13 +263,13 @@ def test_a_type_that_holds_no_digest_refuses_it_by_name(field: str) -> None:
 @pytest.mark.parametrize("path", ["address", "labels", "friends"])
 def test_what_has_fields_is_masked_by_these(path: str) -> None:
     with pytest.raises(UsageError, match="can't hold") as refused:
-        hash_json(batch_of(avro_person(friends=[person()])), f"value.{path}", SECRET, SCHEMAS)
+        hashed(batch_of(avro_person(friends=[person()])), f"value.{path}", SECRET, SCHEMAS)
     assert refused.value.hint.startswith(("name the fields inside it", "null it"))
 
 
 def test_a_type_without_null_refuses_null() -> None:
-    with pytest.raises(UsageError, match=r"null_json: name in .* is of type string, which can't hold null"):
-        null_json(batch_of(avro_person()), "value.name", SCHEMAS)
+    with pytest.raises(UsageError, match=r"nulled: name in .* is of type string, which can't hold null"):
+        nulled(batch_of(avro_person()), "value.name", SCHEMAS)
 
 
 @pytest.mark.parametrize(
@@ -299,19 +299,19 @@ def test_a_text_that_is_none_of_its_logical_type_is_not_written() -> None:
 
 def test_a_path_that_goes_on_in_a_text_is_never_let_through() -> None:
     with pytest.raises(UndecodableError, match="is of type string, though a path goes on in it"):
-        null_json(batch_of(avro_person()), "value.mail.host", SCHEMAS)
+        nulled(batch_of(avro_person()), "value.mail.host", SCHEMAS)
     with pytest.raises(UndecodableError, match="is of type bytes, though a path goes on in it"):
-        null_json(batch_of(framed(2, b"x")), "value.mail", SCHEMAS)
+        nulled(batch_of(framed(2, b"x")), "value.mail", SCHEMAS)
 
 
 def test_bytes_without_a_length_are_masked_as_a_whole() -> None:
     before = framed(2, b"Jane")
-    assert values_of(hash_json(batch_of(before), "value", SECRET, SCHEMAS)) == [framed(2, digest(b"Jane").encode())]
+    assert values_of(hashed(batch_of(before), "value", SECRET, SCHEMAS)) == [framed(2, digest(b"Jane").encode())]
     assert values_of(fixed(batch_of(before), "value", b"x", SCHEMAS)) == [framed(2, b"x")]
 
 
 def test_a_whole_value_that_is_null_is_a_tombstone_with_a_schema_too() -> None:
-    assert values_of(null_json(batch_of(avro_person()), "value", SCHEMAS)) == [None]
+    assert values_of(nulled(batch_of(avro_person()), "value", SCHEMAS)) == [None]
 
 
 @pytest.mark.parametrize(
@@ -325,23 +325,23 @@ def test_data_that_do_not_fit_their_schema_are_never_let_through(data: bytes) ->
 
 def test_a_number_that_begins_like_a_frame_is_an_error_and_no_guess() -> None:
     with pytest.raises(UndecodableError, match="the key at offset 0 begins like one that names a schema") as refused:
-        hash_json(batch_of(None, key=struct.pack(">q", 1 << 40)), "key", SECRET, SCHEMAS)
+        hashed(batch_of(None, key=struct.pack(">q", 1 << 40)), "key", SECRET, SCHEMAS)
     assert refused.value.hint == "if no serializer wrote the keys of this topic, mask them without schemas"
 
 
 def test_values_without_a_frame_are_json_as_before() -> None:
     batch = batch_of(b'{"name": "Jane", "id": 1.10}', avro_person())
-    first, second = values_of(hash_json(batch, "value.name", SECRET, SCHEMAS))
+    first, second = values_of(hashed(batch, "value.name", SECRET, SCHEMAS))
     assert first == f'{{"name":"{digest(b"Jane")}","id":1.10}}'.encode()
     assert shown(second)["name"] == digest(b"Jane")
     with pytest.raises(UndecodableError, match="the value at offset 0 is no JSON"):
-        hash_json(batch_of(b"Jane"), "value.name", SECRET, SCHEMAS)
+        hashed(batch_of(b"Jane"), "value.name", SECRET, SCHEMAS)
 
 
 def test_a_schema_that_a_header_names_is_found() -> None:
     headers = [("__value_schema_id", struct.pack(">bI", 0, 3))]
     before = avro(person())
-    (masked,) = values_of(hash_json(batch_of(before, headers=headers), "value.name", SECRET, SCHEMAS))
+    (masked,) = values_of(hashed(batch_of(before, headers=headers), "value.name", SECRET, SCHEMAS))
     assert shown(framed(3, masked)) == shown(framed(3, before)) | {"name": digest(b"Jane")}
 
 
@@ -396,7 +396,7 @@ def test_altered_data_are_masked_or_refused(data: bytes, at: int, byte: int, pat
 def test_a_text_of_protobuf_becomes_its_digest() -> None:
     before = proto_person(name="Jane", photo=b"\xff", tags=["a", "b"], labels={"mail": "m", "x": "y"}, id=7)
     paths = ["value.name", "value.photo", "value.tags", "value.labels.mail", "value.mail"]
-    (masked,) = values_of(hash_json(batch_of(before), paths, SECRET, SCHEMAS))
+    (masked,) = values_of(hashed(batch_of(before), paths, SECRET, SCHEMAS))
     after = message()
     after.ParseFromString(masked[7:])
     assert masked[:7] == before[:7]
@@ -424,7 +424,7 @@ def test_messages_within_messages_are_gone_into() -> None:
 def test_null_clears_fields_of_protobuf() -> None:
     before = proto_person(name="Jane", id=7, tags=["a"], labels={"mail": "m", "x": "y"}, address={"street": "Via"})
     paths = ["value.name", "value.id", "value.tags", "value.labels.mail", "value.address"]
-    (masked,) = values_of(null_json(batch_of(before), paths, SCHEMAS))
+    (masked,) = values_of(nulled(batch_of(before), paths, SCHEMAS))
     after = message()
     after.ParseFromString(masked[7:])
     assert after == message(labels={"x": "y"})
@@ -455,25 +455,25 @@ def test_a_field_of_protobuf_of_another_type_refuses_by_name(field: str, value: 
 def test_only_texts_and_bytes_of_protobuf_hold_a_digest(path: str) -> None:
     before = proto_person(id=7, vip=True, state=1, labels={"a": "b"}, address={"street": "x"})
     with pytest.raises(UsageError, match="can't hold a digest"):
-        hash_json(batch_of(before), path, SECRET, SCHEMAS)
+        hashed(batch_of(before), path, SECRET, SCHEMAS)
 
 
 def test_a_required_field_is_not_cleared() -> None:
     before = framed(8, b"\0\x0a\x01x")
     with pytest.raises(UsageError, match="is of type required string, which can't hold null"):
-        null_json(batch_of(before), "value.name", SCHEMAS)
+        nulled(batch_of(before), "value.name", SCHEMAS)
 
 
 def test_a_path_that_goes_on_in_a_text_of_protobuf_is_never_let_through() -> None:
     for path in ("value.name.x", "value.labels.a.x"):
         with pytest.raises(UndecodableError, match="is of type string, though a path goes on in it"):
-            null_json(batch_of(proto_person(name="x", labels={"a": "b"})), path, SCHEMAS)
+            nulled(batch_of(proto_person(name="x", labels={"a": "b"})), path, SCHEMAS)
 
 
 def test_fields_that_a_message_does_not_have_are_never_let_through() -> None:
     unknown = proto_person(name="x") + b"\xfa\x01\x04Jane"
     with pytest.raises(UndecodableError, match="it has fields that the schema does not have"):
-        null_json(batch_of(unknown), "value.name", SCHEMAS)
+        nulled(batch_of(unknown), "value.name", SCHEMAS)
 
 
 def test_nothing_of_a_field_that_is_given_twice_is_left() -> None:
@@ -497,8 +497,8 @@ def test_maps_are_always_written_the_same_way() -> None:
 
 def test_json_behind_a_frame_is_masked_as_json() -> None:
     before = framed(6, b'{"kind":"Jane","n":1.10}')
-    (masked,) = values_of(hash_json(batch_of(before), "value.kind", SECRET, SCHEMAS))
+    (masked,) = values_of(hashed(batch_of(before), "value.kind", SECRET, SCHEMAS))
     assert masked == framed(6, f'{{"kind":"{digest(b"Jane")}","n":1.10}}'.encode())
-    assert values_of(hash_json(batch_of(framed(6, b'"Jane"')), "value", SECRET, SCHEMAS)) == [
+    assert values_of(hashed(batch_of(framed(6, b'"Jane"')), "value", SECRET, SCHEMAS)) == [
         framed(6, f'"{digest(b"Jane")}"'.encode())
     ]
