@@ -1,5 +1,6 @@
 """python -m scripts.bench.rewrite merge: what an archive of many small segments costs before and after they are merged.
 python -m scripts.bench.rewrite erase: what the erasure of some keys costs beside one read of the same segments.
+python -m scripts.bench.rewrite compact: the same of a compaction.
 
 Archives are kbackup's own, in a directory, without a cluster: no broker and no network are in the figures. `list` is a
 process of its own, as a user runs it; all else is called here. Figures are seconds of CPU, of all threads, the least of
@@ -34,9 +35,10 @@ from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTarget
 from kbackup.config.models import Backup, Restore
 from kbackup.formats.record import encode
-from kbackup.jobs.erase import Erasure, KeyMatch, erase
+from kbackup.jobs.erase import Erasure, erase
+from kbackup.jobs.key_matching import KeyMatch
 from kbackup.jobs.retention import Expiry, Policy, expire
-from kbackup.jobs.rewrite import rewrite
+from kbackup.jobs.rewrite import Rewriting, rewrite
 from kbackup.metrics.registry import Silent
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
@@ -70,6 +72,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     erasing.add_argument("--within", type=float, default=1.0, help="share of the log that the erased keys lie in")
     erasing.add_argument("--record", type=int, default=1_000, help="bytes of a value")
     erasing.set_defaults(run=measure_erasure)
+    compacting = commands.add_parser("compact")
+    compacting.add_argument("--megabytes", type=int, default=1_000)
+    compacting.add_argument("--per-key", type=int, default=10, help="records of a key, one after another")
+    compacting.add_argument("--record", type=int, default=1_000, help="bytes of a value")
+    compacting.set_defaults(run=measure_compaction)
     options = parser.parse_args(argv)
     with TemporaryDirectory(dir=options.folder) as folder:
         options.run(FileStore(Path(folder) / "archive"), options)
@@ -120,7 +127,7 @@ def measure_merge(store: FileStore, options: argparse.Namespace) -> None:
     before = _costs(store, options.repeat)
     sizes = MergeSizes(below=8 << 20, largest=Backup().segment_bytes)
     with _told("merged"):
-        merging = _seconds(lambda: rewrite(store, sizes, _LEASE, _NOW, Silent(), confirm=True))
+        merging = _seconds(lambda: rewrite(store, Rewriting(sizes), _LEASE, _NOW, Silent(), confirm=True))
     with _told("swept"):
         expire(store, Expiry(Policy(), None, _NOW), _LEASE, Silent(), confirm=True)
     after = _costs(store, options.repeat)
@@ -197,6 +204,36 @@ def measure_erasure(store: FileStore, options: argparse.Namespace) -> None:
     )
 
 
+# Compactions.
+
+
+def measure_compaction(store: FileStore, options: argparse.Namespace) -> None:
+    """Print what a compaction costs, beside one read of all segments by as many threads."""
+    records = options.megabytes * 1_000_000 // options.record
+    with _told(f"{options.megabytes:,} MB written"):
+        _write_log(store, records, options.record, options.per_key)
+    archive = open_archive(store)
+    segments = archive.segments(archive.restore_point("latest"))
+    _read_all(store, segments)
+    reading = _seconds(lambda: _read_all(store, segments), options.repeat)
+    rewriting = Rewriting(MergeSizes(below=0, largest=Backup().segment_bytes), compact=True)
+    search = _seconds(lambda: rewrite(store, rewriting, _LEASE, _NOW, Silent(), confirm=False), options.repeat)
+    began = _cpu()
+    report = rewrite(store, rewriting, _LEASE, _NOW, Silent(), confirm=True)
+    # It looks for the records once more.
+    writing = _cpu() - began - search
+    now = open_archive(store)
+    left = sum(segment.stored for segment in now.segments(now.restore_point("latest")))
+    stored = sum(segment.stored for segment in segments)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    print(f"{len(segments)} segments of {stored / 1e6:,.0f} MB, {report.searched:,} records")
+    print(f"read once: {reading:.2f} s; search: {search:.2f} s, {search / reading:.2f} times; {most:,} MiB of memory")
+    print(
+        f"{report.superseded:,} records superseded; {left / 1e6:,.0f} MB are left, written in {writing:.2f} s, "
+        f"{writing / reading:.2f} times the read"
+    )
+
+
 def _read_all(store: Store, segments: Sequence[Segment]) -> None:
     def read(segment: Segment) -> None:
         for _ in read_segment(store, segment):
@@ -220,7 +257,8 @@ def _write_log(store: Store, records: int, size: int, per_key: int) -> None:
             segments += writer.append(block)
         segments += writer.finish()
     state = topic_state(TOPIC, [(0, records, segments)])
-    commit_point(open_or_create(store), 1, topics=[state], segments=segments)
+    configs = {TOPIC: {"cleanup.policy": "compact"}}
+    commit_point(open_or_create(store), 1, topics=[state], segments=segments, configs=configs)
 
 
 def _block(offsets: range, values: Sequence[bytes], per_key: int) -> RecordBlock:
