@@ -46,21 +46,33 @@ def cleanup_policies(metadata: Metadata) -> dict[str, str]:
 
 @dataclass
 class _Policies:
-    """Which topics are compacted, by the settings of restore points. Each document is read once."""
+    """Which topics are compacted, by the settings of restore points. Each document is read once, and each answer is
+    found once: many partitions ask."""
 
     archive: Archive
+    _last_points: Mapping[Incarnation, int] = field(init=False)
+    _answers: dict[tuple[Incarnation, int], bool] = field(default_factory=dict)
     _topics: dict[int, Mapping[Incarnation, int]] = field(default_factory=dict)
     _policies: dict[int, dict[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._last_points = self.archive.state.last_points()
 
     def is_compacted(self, incarnation: Incarnation, since: int) -> bool:
         """Return whether a topic is compacted by the first restore point that has it from `since` on, and by the last.
         In one that is not, somebody may want each record; so a topic whose settings are not known is not compacted."""
-        state = self.archive.state
-        last = state.last_points().get(incarnation)
+        asked = (incarnation, since)
+        if asked not in self._answers:
+            self._answers[asked] = self._find(incarnation, since)
+        return self._answers[asked]
+
+    def _find(self, incarnation: Incarnation, since: int) -> bool:
+        last = self._last_points.get(incarnation)
         if last is None:
             return False
         # An expired restore point may be the oldest that an undo brings back: the first that is listed has to do.
-        numbers = state.numbers[(state.numbers >= since) & (state.numbers <= last)]
+        numbers = self.archive.state.numbers
+        numbers = numbers[(numbers >= since) & (numbers <= last)]
         ends = {int(number) for number in numbers[[0, -1]]} if len(numbers) else {last}
         return all(self._is_compacted_at(incarnation, number) for number in ends)
 
