@@ -376,7 +376,9 @@ class State:
     @property
     def superseded_records(self) -> int:
         """How many records compactions have taken out, which manifests go on counting."""
-        return sum(row.records for row in self.rewrites) - self.erased_records
+        gone = sum(row.records for row in self.rewrites)
+        # A repair may know of erased records alone.
+        return max(0, gone - self.erased_records)
 
     @cached_property
     def compactions(self) -> Mapping[IncarnationPartition, CompactedRow]:
