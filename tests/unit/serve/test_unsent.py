@@ -142,8 +142,9 @@ def test_clients_that_read_nothing_are_sent_away_before_they_fill_the_memory() -
             with suppress(OSError):
                 client.stream.sendall(ask * 64)
         until = time.monotonic() + 20
-        while serving.server.clients > len(silent) // 2:
-            assert time.monotonic() < until, f"{serving.server.clients} clients are still there"
+        # Their answers together are larger than the bound. How many fit depends on how the others were served.
+        while serving.server.clients == len(silent):
+            assert time.monotonic() < until, "all clients are still there"
             assert serving.server.unsent_bytes <= memory // 4
             time.sleep(0.05)
         with ServeClient(serving) as reader:
