@@ -186,7 +186,7 @@ def _look(archive: Archive, erasure: Erasure, workers: Workers, phases: Phases) 
         work = _SearchWork(archive.store, erasure.matches)
         # One after the other in this process: many threads search each.
         offsets: dict[IncarnationPartition, list[Int64Array]] = defaultdict(list)
-        for place, matching in workers.run(work, tasks, size, expected, threads=1):
+        for place, matching in workers.run(work, tasks, size, workers.phase(expected), threads=1):
             offsets[place].append(matching)
         found: list[Found] = []
         for place, (segments, points) in sorted(places.items()):
@@ -248,7 +248,9 @@ def _rewrite(writing: WritingRun, found: Sequence[Found], erasure: Erasure, work
     with phases.step("rewrite"):
         size = sum(each.segment.bytes for each in found)
         expected = sum(each.segment.count for each in found)
-        swaps = workers.run(_RewriteWork(writing.plain, rewrite), found, size, expected)
+        # In this process, each write checks the lease.
+        store = writing.plain if workers.use_spark(size) else writing.store
+        swaps = workers.run(_RewriteWork(store, rewrite), found, size, workers.phase(expected))
         check_written(writing.store, [swap.new for swap in swaps if swap.new is not None])
     with phases.step("commit"):
         summary = f"{plural(_records(found), 'record')} erased"

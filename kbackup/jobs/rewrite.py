@@ -205,13 +205,12 @@ def _compact(run: _Run, largest: int, done: _Rewritten) -> None:
     number = _begin(archive, "compaction began") if confirm else 0
     swept = archive.state.swept
     work = CompactWork(archive.store, largest, number)
-    for batch in _batches(looked_at, run.workers):
-        expected = sum(candidate.records for candidate in batch)
-        size = sum(candidate.bytes for candidate in batch)
+    done.searched = sum(candidate.records for candidate in looked_at)
+    progress = workers.phase(done.searched)
+    for batch, size in _batches(looked_at, workers):
         with phases.step("compact"):
             # One partition at a time in this process: its keys are in memory.
-            found = workers.run(work, batch, size, expected, threads=1)
-        done.searched += expected
+            found = workers.run(work, batch, size, progress, threads=1)
         if not confirm:
             done.compactions += [_Change(each.segments, each.superseded) for each in found]
             continue
@@ -263,11 +262,10 @@ def _merge(run: _Run, sizes: MergeSizes, done: _Rewritten) -> None:
     merges, done.waiting = _choose(archive, sizes)
     swept = archive.state.swept
     work = _MergeWork(archive.store, number)
-    for batch in _batches(merges, run.workers):
-        expected = sum(merge.records for merge in batch)
-        size = sum(merge.bytes for merge in batch)
+    progress = workers.phase(sum(merge.records for merge in merges))
+    for batch, size in _batches(merges, workers):
         with phases.step("merge"):
-            swaps = workers.run(work, batch, size, expected)
+            swaps = workers.run(work, batch, size, progress)
         with phases.step("commit merge"):
             done.merges += _commit(archive, number, swept, swaps)
     if done.merges:
@@ -312,20 +310,22 @@ def _begin(archive: Archive, summary: str) -> int:
     return archive.state.rewrite_number
 
 
-def _batches(tasks: Sequence[_Sized], workers: Workers) -> Iterator[list[_Sized]]:
-    """Yield tasks in groups that are committed together: an interrupted run loses no more."""
-    most = _BATCH_BYTES if workers.spark is None else _SPARK_BATCH_BYTES
+def _batches(tasks: Sequence[_Sized], workers: Workers) -> Iterator[tuple[list[_Sized], int]]:
+    """Yield tasks in groups that are committed together, with their bytes: an interrupted run loses no more."""
+    total = sum(task.bytes for task in tasks)
+    # Spark has to have enough to do at once.
+    most = _SPARK_BATCH_BYTES if workers.use_spark(total) else _BATCH_BYTES
     batch: list[_Sized] = []
     size = 0
     for task in tasks:
         if batch and size + task.bytes > most:
-            yield batch
+            yield batch, size
             batch = []
             size = 0
         batch.append(task)
         size += task.bytes
     if batch:
-        yield batch
+        yield batch, size
 
 
 def _commit(archive: Archive, number: int, swept: int, swaps: Sequence[Swap]) -> list[_Change]:

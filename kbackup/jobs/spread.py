@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
@@ -10,11 +10,6 @@ from typing import Protocol, TypeVar
 
 from kbackup.metrics.registry import ProgressListener
 from kbackup.spark.tasks import Spark, run_counted
-
-T = TypeVar("T", contravariant=True)
-R = TypeVar("R", covariant=True)
-Task = TypeVar("Task")
-Result = TypeVar("Result")
 
 _SPARK_FROM = 4 << 30
 """Bytes of records from which on Spark is asked for: it takes ten seconds to start, in which threads look through one
@@ -27,15 +22,15 @@ class TaskProgress(Protocol):
     def add(self, records: int, size: int, /) -> None: ...
 
 
-class Work(Protocol[T, R]):
-    """Yields the results of a task. Both are pickled where Spark runs them."""
-
-    def __call__(self, task: T, progress: TaskProgress, /) -> Iterator[R]: ...
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Work = Callable[[Task, TaskProgress], Iterator[Result]]
+"""Yields the results of a task. Both are pickled where Spark runs them."""
 
 
 @dataclass
 class WorkDone:
-    """Tells how many of the `expected` records were looked at. Many threads count."""
+    """Tells how many of the `expected` records of a phase were looked at. Many threads count."""
 
     listener: ProgressListener
     expected: int
@@ -50,6 +45,23 @@ class WorkDone:
             self.listener.progress(self.records, self.bytes, self.expected)
 
 
+class _RestOfPhase:
+    """The listener of tasks that count from nothing: what the phase has done before them is added."""
+
+    def __init__(self, done: WorkDone) -> None:
+        self._done = done
+        self._records = done.records
+        self._bytes = done.bytes
+
+    def phase(self, name: str) -> None:
+        self._done.listener.phase(name)
+
+    def progress(self, records: int, size: int, expected: int) -> None:
+        added = self._records + records - self._done.records
+        added_bytes = self._bytes + size - self._done.bytes
+        self._done.add(added, added_bytes)
+
+
 @dataclass(frozen=True)
 class Workers:
     """Where work is done: in `threads` of this process, and by the session that `spark` gives for work on many bytes.
@@ -59,17 +71,24 @@ class Workers:
     spark: Spark | None = None
     threads: int = 4
 
+    def use_spark(self, size: int) -> bool:
+        """Return whether work on so many bytes is done by Spark."""
+        return self.spark is not None and size >= _SPARK_FROM
+
+    def phase(self, expected: int) -> WorkDone:
+        """Return the count of a phase that begins, with its expected records."""
+        return WorkDone(self.listener, expected)
+
     def run(
-        self, work: Work[Task, Result], tasks: Sequence[Task], size: int, expected: int, threads: int | None = None
+        self, work: Work[Task, Result], tasks: Sequence[Task], size: int, done: WorkDone, threads: int | None = None
     ) -> list[Result]:
-        """Return all that `work` yields over the tasks, in their order. They are about `size` bytes of records, and
-        `expected` records in all."""
-        if self.spark is not None and size >= _SPARK_FROM:
-            return run_counted(self.spark, tasks, work, self.listener, expected)
-        counted = WorkDone(self.listener, expected)
+        """Return all that `work` yields over the tasks, in their order. They are about `size` bytes of records. `done`
+        counts what the phase has done, also in several calls."""
+        if self.spark is not None and self.use_spark(size):
+            return run_counted(self.spark, tasks, work, _RestOfPhase(done), done.expected)
 
         def run_one(task: Task) -> list[Result]:
-            return list(work(task, counted))
+            return list(work(task, done))
 
         results: list[Result] = []
         with ThreadPoolExecutor(threads or self.threads, "spread") as pool:

@@ -167,6 +167,8 @@ def with_own_segments(source: State, copy: State, keep: bool) -> State:
                 losses.append(row)
     if not left_out:
         return source
+    for ranges in kept_offsets.values():
+        ranges.sort()
     (own_rewritten,) = copy.rewritten.columns("key")
     followed = set(own_rewritten)
 
@@ -175,7 +177,9 @@ def with_own_segments(source: State, copy: State, keep: bool) -> State:
         if key in followed:
             return True
         kept = kept_offsets.get((topic, incarnation, partition), ())
-        return not any(low <= first and last <= high for low, high in kept)
+        # The ranges rise and don't overlap: only the last one that begins at `first` or before can have both.
+        at = bisect_right(kept, first, key=_low)
+        return at == 0 or kept[at - 1][1] < last
 
     return replace(
         source,
@@ -183,6 +187,10 @@ def with_own_segments(source: State, copy: State, keep: bool) -> State:
         losses=source.losses_with(losses),
         rewritten=source.rewritten.where(was_followed, *_PLACE, "first", "last", "key"),
     )
+
+
+def _low(offsets: tuple[int, int]) -> int:
+    return offsets[0]
 
 
 def _place(row: SegmentRow) -> IncarnationPartition:
