@@ -452,11 +452,10 @@ class Walk(ClusterSteps, RetentionSteps):
     def erase(self) -> str:
         """Erase the records of one value, that the newest restore point has."""
         site = self._main
-        chosen = self._record_of(site)
+        chosen = self._erasure_of(site)
         if chosen is None:
             return ""
-        topic, value = chosen
-        options = _selecting(topic, value)
+        topic, value, options = chosen
         outcome = must(self.commands("erase", site.url, *options), 0)
         before = site.book.expirations
         count = site.book.erase(topic, value.encode())
@@ -470,23 +469,23 @@ class Walk(ClusterSteps, RetentionSteps):
         check_list(self.commands, site)
         return f"{outcome.document['records']} records of {topic} in {site.url}"
 
-    def _record_of(self, site: Site) -> tuple[str, str] | None:
-        """A topic and the value of one of its records in the newest restore point; None where segments are damaged, or
-        without a record."""
+    def _erasure_of(self, site: Site) -> tuple[str, str, tuple[str, ...]] | None:
+        """A topic, the value of one of its records in the newest restore point, and the options that erase it; None
+        where segments are damaged, or without a record."""
         there = [(topic, record) for topic, v in site.book.views.items() for _, record in site.book.offsets(v)]
         if not there or site.book.damaged:
             return None
         topic, record = self._random.choice(there)
-        return topic, (record.value or b"").decode()
+        value = (record.value or b"").decode()
+        return topic, value, ("--topic", topic, "--jq", f'.value == "{value}"', "--confirm")
 
     def kill_erase(self) -> str:
         """Kill an erasure, and repeat it: the first one erased nothing, or all."""
         site = self._main
-        chosen = self._record_of(site)
+        chosen = self._erasure_of(site)
         if chosen is None:
             return ""
-        topic, value = chosen
-        options = _selecting(topic, value)
+        topic, value, options = chosen
         killed = self._kill(site, ("search", "rewrite", "commit"), "erase", site.url, *options)
         outcome = must(self.commands("erase", site.url, *options), 0)
         count = site.book.erase(topic, value.encode())
@@ -640,11 +639,6 @@ class Walk(ClusterSteps, RetentionSteps):
         must(self.commands("verify", site.url), 0)
         must(self.commands("log", site.url), 0)
         return site.url
-
-
-def _selecting(topic: str, value: str) -> tuple[str, ...]:
-    """The options of an erasure of a topic's records with a value."""
-    return "--topic", topic, "--jq", f'.value == "{value}"', "--confirm"
 
 
 def _kind(key: str) -> str:

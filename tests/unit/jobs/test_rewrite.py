@@ -381,15 +381,21 @@ def test_segments_without_erased_records_are_merged(store: MemoryStore) -> None:
     check_whole(store)
 
 
-def test_rewrites_of_a_promoted_copy_are_newer_than_those_of_its_source(store: MemoryStore) -> None:
+@pytest.fixture
+def promoted(store: MemoryStore) -> MemoryStore:
+    """A promoted copy of an archive that has had many more catalogs, and in which records were erased."""
     for _ in range(20):
         pin(store, "2")
         release(store, "2")
     erasure = Erasure(Selection.of(("a",), ()), lambda tp, block: block.offsets == 4, "")
     erase(store, erasure, 60, Silent(), confirm=True)
-    promoted = MemoryStore()
-    copied(store, promoted)
-    promote(promoted)
+    copy = MemoryStore()
+    copied(store, copy)
+    promote(copy)
+    return copy
+
+
+def test_rewrites_of_a_promoted_copy_are_newer_than_those_of_its_source(promoted: MemoryStore) -> None:
     expired(promoted, last=1)
     merged(promoted)
     before = all_records(promoted)
@@ -409,15 +415,7 @@ def test_rewrites_of_a_promoted_copy_are_newer_than_those_of_its_source(store: M
     check_whole(promoted)
 
 
-def test_an_expiration_after_a_promotion_can_be_undone(store: MemoryStore) -> None:
-    for _ in range(20):
-        pin(store, "2")
-        release(store, "2")
-    erasure = Erasure(Selection.of(("a",), ()), lambda tp, block: block.offsets == 4, "")
-    erase(store, erasure, 60, Silent(), confirm=True)
-    promoted = MemoryStore()
-    copied(store, promoted)
-    promote(promoted)
+def test_an_expiration_after_a_promotion_can_be_undone(promoted: MemoryStore) -> None:
     before = all_records(promoted)
     expire(promoted, Expiry(Policy(last=1), None, DAY), 60, Silent(), confirm=True)
     undo(promoted, 60)
