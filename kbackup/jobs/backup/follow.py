@@ -14,6 +14,7 @@ from typing import Protocol
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Manifest, PartitionState, Transactions
 from kbackup.archive.query.selection import Selections
+from kbackup.archive.reader import refuse_if_swept
 from kbackup.archive.run import open_or_create
 from kbackup.config.models import Backup, Follow
 from kbackup.errors import ClusterError, KbackupError
@@ -147,7 +148,8 @@ class Follower:
             try:
                 source, session = self._connect(lease)
                 due = self.clock() + self.rhythm.interval_seconds
-                self._run_round(source, session, reporter, is_last=rounds.is_last)
+                with refuse_if_swept(session.archive, "start it again"):
+                    self._run_round(source, session, reporter, is_last=rounds.is_last)
                 if not rounds.is_last:
                     self._wait(source, session, due)
             except RETRIED as error:

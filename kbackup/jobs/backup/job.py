@@ -33,6 +33,7 @@ from kbackup.archive.models import (
     Transactions,
 )
 from kbackup.archive.query.selection import Selection, Selections
+from kbackup.archive.reader import refuse_if_swept
 from kbackup.archive.restores.target_topics import TopicRestore, find_restores
 from kbackup.archive.run import TOOL, WritingRun, begin_writing, check_written, open_or_create, put_manifest, totals_of
 from kbackup.archive.secrets import as_archived
@@ -186,18 +187,20 @@ def backup(
     with HeldLease(store, "kbackup backup", options.lease_seconds, wait) as lease:
         with phases.step("connect"):
             session = begin(store, lease, source, options.adopt_cluster)
-        snapshot = capture_cluster(source, session, selections_of(options), phases, started_at)
-        plan = plan_records(source, session, snapshot, phases, options.adopt_topics, options.adopt_cluster)
-        show_plan(plan)
-        read = archive_records(source, session, plan, options, spark, phases, here=options.small_without_spark)
-        recheck = CompactionCheck(source, session, options, spark, phases, options.recheck_compacted)
-        checked = check_deletions(recheck, snapshot, plan, read)
-        # After the records: every id that they carry is in the registry by now.
-        with phases.step("capture schemas"):
-            taken = schemas.take(checked.topics, session.schemas)
-        content = PointContent(snapshot, plan, read, checked, taken)
-        with phases.step("commit"):
-            manifest = commit(source, session, content, label)
+        # A rewrite and a sweep go on beside a backup: the catalog that it has opened may be gone when it is read.
+        with refuse_if_swept(session.archive):
+            snapshot = capture_cluster(source, session, selections_of(options), phases, started_at)
+            plan = plan_records(source, session, snapshot, phases, options.adopt_topics, options.adopt_cluster)
+            show_plan(plan)
+            read = archive_records(source, session, plan, options, spark, phases, here=options.small_without_spark)
+            recheck = CompactionCheck(source, session, options, spark, phases, options.recheck_compacted)
+            checked = check_deletions(recheck, snapshot, plan, read)
+            # After the records: every id that they carry is in the registry by now.
+            with phases.step("capture schemas"):
+                taken = schemas.take(checked.topics, session.schemas)
+            content = PointContent(snapshot, plan, read, checked, taken)
+            with phases.step("commit"):
+                manifest = commit(source, session, content, label)
         # Counted before the derived files: the restore point is committed, whatever becomes of them.
         report = report_of(manifest, content, store.url, phases)
         backed_up(report)

@@ -419,6 +419,11 @@ def backup(store: Store, end: int, cut: int = 2) -> None:
     """A backup of offsets up to `end` in segments of `cut` records, as `jobs.backup`, `jobs.recover` and
     `jobs.backup_task` do it."""
     writing = begin_writing(store, LEASE, "backup")
+    with refuse_if_swept(writing.archive):
+        take_point(writing, end, cut)
+
+
+def take_point(writing: WritingRun, end: int, cut: int) -> None:
     archive = writing.archive
     head = archive.head
     start = head.topics[0].partitions[0].end if head is not None else 0

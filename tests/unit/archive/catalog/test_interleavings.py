@@ -24,9 +24,11 @@ from kbackup.archive.catalog.rewriting import Swap
 from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.tables import Chunk, Rows, encode, write_rows
 from kbackup.archive.models import dump
-from kbackup.errors import AlreadyExistsError
+from kbackup.archive.reader import open_archive
+from kbackup.errors import AlreadyExistsError, RefusedError
 from kbackup.store.base import Store
 from tests.support.exhaustive import sample
+from tests.support.faulty_store import FaultyStore, Operation
 from tests.support.memory_store import MemoryStore
 from tests.unit.archive.catalog import scenarios
 from tests.unit.archive.catalog.scenarios import (
@@ -279,3 +281,29 @@ def test_a_writer_that_deletes_an_orphan_in_its_way_is_found() -> None:
         pytest.raises(ViolationError, match=r"does not exist|has other bytes"),
     ):
         find(torn, [backup_to(6), backup_to(6)])
+
+
+class MergedAndSweptMeanwhile(FaultyStore):
+    """When a backup has begun, somebody else merges segments, and deletes what that replaces without a grace time."""
+
+    done = False
+
+    def _before(self, operation: Operation, key: str) -> None:
+        if operation == "get" and key.startswith(layout.TABLES) and self._has_begun() and not self.done:
+            self.done = True
+            merge(self.inner)
+            sweeper_without_grace(self.inner)
+        super()._before(operation, key)
+
+    def _has_begun(self) -> bool:
+        return open_archive(self.inner).state.open_run is not None
+
+
+def test_what_a_sweep_deletes_under_a_backup_is_no_damage() -> None:
+    with scenarios.repeatable():
+        store = MergedAndSweptMeanwhile(mergeable())
+        with pytest.raises(RefusedError, match="deleted objects that it was about to read"):
+            backup(store, 8)
+        assert store.done
+        backup(store.inner, 8)
+        scenarios.check(store.inner)

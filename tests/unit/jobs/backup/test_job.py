@@ -111,7 +111,12 @@ def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stop]:
     """Of rounds that find nothing new."""
     lease = SimpleNamespace(check=lambda: None)
     session = SimpleNamespace(
-        run=SimpleNamespace(end=lambda: None), head=SimpleNamespace(number=41), schemas=None, compared={}, looks={}
+        run=SimpleNamespace(end=lambda: None),
+        archive=None,
+        head=SimpleNamespace(number=41),
+        schemas=None,
+        compared={},
+        looks={},
     )
     monkeypatch.setattr(follow, "connect", lambda *_: SimpleNamespace(id="c", whole_within=None))
     monkeypatch.setattr(follow, "open_or_create", lambda *_: None)
