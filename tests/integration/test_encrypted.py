@@ -6,13 +6,20 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.merging import MergeSizes
+from kbackup.archive.query.selection import Selection
+from kbackup.jobs import spread
 from kbackup.jobs.backup import task as backup_task
+from kbackup.jobs.erase import Erasure, erase
+from kbackup.jobs.key_matching import KeyMatch
+from kbackup.jobs.rewrite import Rewriting, rewrite
 from kbackup.jobs.verify import VerifyReport, verify
 from kbackup.metrics.registry import Silent
 from kbackup.store import open_store
@@ -21,6 +28,7 @@ from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
+from tests.support.archives import History, expired
 from tests.support.secrets import know
 from tests.support.truth import Position, assert_restored, commit, positions, read_topic
 
@@ -156,3 +164,25 @@ def test_damage_names_the_file(encrypted: Encrypted, spark: SparkSession) -> Non
     finally:
         encrypted.archive.store.put(victim, whole)
     assert verified(encrypted, spark).findings == ()
+
+
+def test_spark_rewrites_an_encrypted_archive_without_the_key(
+    new_archive: Callable[[], Archive], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers have no key: they get the data keys, and make none."""
+    monkeypatch.setattr(spread, "_SPARK_FROM", 0)
+    inner = new_archive().store
+    store = CryptStore(inner, Keyring(inner, f"env:{KEY}"), layout.key_class)
+    history = History(store, configs={"a": {"cleanup.policy": "compact"}}, key=lambda offset: b"%d" % (offset % 7))
+    for number in range(1, 5):
+        history.run(number, {"a": 9, "b": 9})
+    expired(store, last=2)
+    key_files = [entry.key for entry in inner.list(layout.KEYS)]
+    # As a command that opens the archive anew: it has written nothing by then.
+    opened = CryptStore(inner, Keyring(inner, f"env:{KEY}"), layout.key_class)
+    rewriting = Rewriting(MergeSizes(10_000, 100_000), compact=True, spark=lambda: spark)
+    assert rewrite(opened, rewriting, 60, timedelta(days=1), Silent(), confirm=True).superseded > 0
+    erasure = Erasure(Selection.of(("/.*/",), ()), KeyMatch([b"3"]))
+    assert erase(opened, erasure, 60, Silent(), confirm=True, spark=lambda: spark).records > 0
+    assert verify(opened, "all", False, lambda: spark, Silent()).findings == ()
+    assert len([*inner.list(layout.KEYS)]) <= len(key_files) + 1, "one new data key for this process"
